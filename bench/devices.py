@@ -33,9 +33,9 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.framework.runtime import run_reserve, run_unreserve
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
@@ -107,22 +107,20 @@ def _engine(state: ClusterState, handle: Handle, *, devices: bool) -> Scheduling
 
 
 def _rate(engine: SchedulingEngine, state: ClusterState, infos: list[PodInfo]) -> float:
-    reserving = engine.profile.plugins_at("reserve")
+    attempts = []
     gc.collect()
     gc.freeze()
     started = time.process_time()
     for info in infos:
-        decision = engine.decide(info)
-        assert isinstance(decision, ChosenNode), decision
-        state.assume(info, decision.node)
-        for plugin in reserving:
-            refused = plugin.reserve(engine.cycle, info, state.table.index[decision.node])
-            assert refused is None, refused
+        attempt = engine.decide(info)
+        state.assume(info, attempt.node_name)
+        refused = run_reserve(attempt)
+        assert refused is None, refused
+        attempts.append(attempt)
     took = time.process_time() - started
-    for info in infos:
-        for plugin in reserving:
-            plugin.unreserve(engine.cycle, info, "")
-        state.forget(info.uid)
+    for attempt in attempts:
+        run_unreserve(attempt)
+        state.forget(attempt.pod.uid)
     return len(infos) / took
 
 

@@ -52,7 +52,7 @@ def _drained(engine: SchedulingEngine, state: ClusterState, pods: Iterator[Pod],
     gc.freeze()
     started = time.process_time()
     for info in infos:
-        decision = engine.decide(info)
+        decision = engine.decide(info).decision
         assert isinstance(decision, ChosenNode), decision
         state.assume(info, decision.node)
     took = time.process_time() - started

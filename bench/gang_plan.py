@@ -23,7 +23,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig, EmptyLister, ValidationHandle
 from koord.scheduler.framework.decision import Unschedulable
-from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.nominated_pods import NoNominations
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
@@ -123,13 +123,11 @@ def _preempted_for(
     engine, rules = SchedulingEngine(profile, state, seed=1), JobPreemptionRules()
 
     def search(members: list[PodInfo], *, near: bool) -> JobPreemption | str:
-        evaluation = engine.evaluate(members[0])
-        decision = engine.decide(members[0])
-        assert isinstance(evaluation, ClassEvaluation)
-        assert isinstance(decision, Unschedulable)
+        attempt = engine.decide(members[0])
+        assert isinstance(attempt.decision, Unschedulable)
         chance = np.random.default_rng(1)
         refused = PostFilterContext(
-            profile, evaluation.cycle, members[0], decision, evaluation.filter_results, NoNominations(), chance
+            profile, attempt.cycle, members[0], attempt.decision, attempt.filter_results, NoNominations(), chance
         )
         trials = run_pre_filters(profile, state, members)
         assert isinstance(trials, dict)

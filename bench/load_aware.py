@@ -147,7 +147,7 @@ class Side:
         engine.decide(infos[0])  # what was taken back after the last round is not to be paid for in this one
         started = time.process_time()
         for number, info in enumerate(infos):
-            decision = engine.decide(info)
+            decision = engine.decide(info).decision
             assert isinstance(decision, ChosenNode), decision
             state.assume(info, decision.node)
             if self._load and number % 20 == 19:

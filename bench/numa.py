@@ -23,9 +23,9 @@ from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig, EmptyLister, ValidationHandle
-from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.runtime import run_reserve, run_unreserve
 from koord.scheduler.plugins.registry import REGISTRY
 
 NODES, CPUS, ZONES = 1_000, 128, 2
@@ -143,19 +143,15 @@ class Side:
         bound = []
         started = time.process_time()
         for info in infos:
-            decision = engine.decide(info)
-            assert isinstance(decision, ChosenNode), decision
-            state.assume(info, decision.node)
-            node = state.table.index[decision.node]
-            for plugin in self._profile.plugins_at("reserve"):
-                answer = plugin.reserve(engine.cycle, info, node)
-                assert answer is None, answer
-            bound.append((engine.cycle, info, decision.node))
+            attempt = engine.decide(info)
+            state.assume(info, attempt.node_name)
+            refused = run_reserve(attempt)
+            assert refused is None, refused
+            bound.append(attempt)
         took = time.process_time() - started
-        for cycle, info, name in bound:
-            for plugin in self._profile.plugins_at("reserve"):
-                plugin.unreserve(cycle, info, name)
-            state.forget(info.uid)
+        for attempt in bound:
+            run_unreserve(attempt)
+            state.forget(attempt.pod.uid)
         return took
 
 

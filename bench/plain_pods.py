@@ -31,10 +31,11 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.extension_points import EXTENSION_POINTS, KOORDINATOR_POINTS
-from koord.scheduler.framework.decision import ChosenNode
+from koord.scheduler.configuration.extension_points import KOORDINATOR_POINTS, plugin_set_at
 from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.extension_points import EXTENSION_POINTS
 from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.framework.runtime import run_nominate_reservation, run_permit, run_reserve, run_unreserve
 from koord.scheduler.plugins.registry import REGISTRY
 
 QUOTAS, GANGS, GPU_NODES = 300, 200, 500
@@ -98,7 +99,7 @@ def _configuration(kept: tuple[str, ...]) -> KubeSchedulerConfiguration:
         return msgspec.structs.replace(held, enabled=tuple(p for p in held.enabled if p.name not in out))
 
     plugins = shipped.plugins()
-    plugins = SchedulerPlugins(**{point.name: without(point.set_of(plugins)) for point in EXTENSION_POINTS})
+    plugins = SchedulerPlugins(**{point.name: without(plugin_set_at(point, plugins)) for point in EXTENSION_POINTS})
     (profile,) = given.profiles
     return msgspec.structs.replace(given, profiles=(msgspec.structs.replace(profile, plugins=plugins),))
 
@@ -122,27 +123,21 @@ class Side:
         return infos
 
     def took(self, infos: list[PodInfo]) -> float:
-        state, engine, profile = self.state, self.engine, self.profile
-        permit = profile.plugins_at("permit")
+        state, engine = self.state, self.engine
         engine.decide(infos[0])  # what was taken back after the last round is not to be paid for in this one
         done = []
         started = time.process_time()
         for info in infos:
-            decision = engine.decide(info)
-            assert isinstance(decision, ChosenNode), decision
-            assert engine.nominate(info, decision.node) is None
-            state.assume(info, decision.node)
-            node, cycle = state.table.index[decision.node], engine.cycle
-            for plugin in profile.reserve_plugins(cycle.skip_filter):
-                assert plugin.reserve(cycle, info, node) is None
-            for plugin in permit:
-                assert plugin.permit(cycle, info, node) is None
-            done.append((cycle, decision.node))
+            attempt = engine.decide(info)
+            assert run_nominate_reservation(attempt) is None
+            state.assume(info, attempt.node_name)
+            assert run_reserve(attempt) is None
+            assert run_permit(attempt) == {}
+            done.append(attempt)
         took = time.process_time() - started
-        for info, (cycle, name) in zip(infos, done, strict=True):
-            for plugin in profile.plugins_at("reserve"):
-                plugin.unreserve(cycle, info, name)
-            state.forget(info.uid)
+        for attempt in done:
+            run_unreserve(attempt)
+            state.forget(attempt.pod.uid)
         return took
 
 

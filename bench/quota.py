@@ -17,14 +17,13 @@ from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator.protocol import ROOT_QUOTA
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.policy.quota.amounts import Amounts
-from koord.policy.quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaPodAssumed,
@@ -34,6 +33,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
 )
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.registry import REGISTRY
+from koord.values.amounts import Amounts
 
 PODS = 50_000
 # 4 below the root, 5 below each of these, 7 below each of those and 6 below these again: 1,004 in all, 840 with pods.
@@ -211,7 +211,7 @@ class _Side:
         gc.freeze()
         started = time.process_time()
         for info in infos:
-            decision = self._engine.decide(info)
+            decision = self._engine.decide(info).decision
             assert isinstance(decision, ChosenNode), decision
             self.state.assume(info, decision.node)
         took = time.process_time() - started

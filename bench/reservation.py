@@ -21,9 +21,9 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.framework.runtime import run_nominate_reservation, run_reserve, run_unreserve
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.plugins.reservation.cache import ReservationCache
 
@@ -78,28 +78,26 @@ class Side:
         assert isinstance(assembly, CompletedConfig), assembly
         (profile,) = assembly.make_profiles(handle)
         self.engine = SchedulingEngine(profile, self.state, seed=1)
-        self._reserve = profile.plugins_at("reserve")
         if reserved:
             for number in range(RESERVATIONS):
                 handle._listers[NAME].put(_reservation(number))
             assert len(self.state.derived(ReservationCache).register.usages) == RESERVATIONS
 
     def took(self, infos: list[PodInfo]) -> float:
-        state, engine, reserve = self.state, self.engine, self._reserve
+        state, engine = self.state, self.engine
+        attempts = []
         engine.decide(infos[0])  # what was taken back after the last round is not to be paid for in this one
         started = time.process_time()
         for info in infos:
-            decision = engine.decide(info)
-            assert isinstance(decision, ChosenNode), decision
-            assert engine.nominate(info, decision.node) is None
-            state.assume(info, decision.node)
-            for plugin in reserve:
-                plugin.reserve(engine.cycle, info, state.table.index[decision.node])
+            attempt = engine.decide(info)
+            assert run_nominate_reservation(attempt) is None
+            state.assume(info, attempt.node_name)
+            run_reserve(attempt)
+            attempts.append(attempt)
         took = time.process_time() - started
-        for info in infos:
-            for plugin in reserve:
-                plugin.unreserve(engine.cycle, info, "")
-            state.forget(info.uid)
+        for attempt in attempts:
+            run_unreserve(attempt)
+            state.forget(attempt.pod.uid)
         return took
 
 

@@ -39,10 +39,16 @@ SCHEDULER = "koord-scheduler"
 
 
 def setup_of(
-    *, interval: str = "0s", deschedule: dict[str, Any] | None = None, dry_run: bool = False, **migration: Any
+    *,
+    interval: str = "0s",
+    deschedule: dict[str, Any] | None = None,
+    dry_run: bool = False,
+    evictor: str = "",
+    **migration: Any,
 ) -> DeschedulerSetup:
     """`deschedule` are plugins with their arguments; the rest are arguments of MigrationController."""
     plugins = deschedule or {}
+    other = {"enabled": [{"name": evictor}], "disabled": [{"name": "*"}]} if evictor else {}
     config = load_config(
         {
             "apiVersion": API_VERSION,
@@ -52,7 +58,11 @@ def setup_of(
             "profiles": [
                 {
                     "name": "p",
-                    "plugins": {"deschedule": {"enabled": [{"name": name} for name in plugins]}},
+                    "plugins": {
+                        "deschedule": {"enabled": [{"name": name} for name in plugins]},
+                        "evict": other,
+                        "filter": other,
+                    },
                     "pluginConfig": [
                         {"name": "MigrationController", "args": migration},
                         *({"name": name, "args": args} for name, args in plugins.items()),

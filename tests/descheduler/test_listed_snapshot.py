@@ -7,9 +7,11 @@ from typing import Any
 
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, NAMESPACES, REPLICA_SETS, STATEFUL_SETS
 from koord.api.kubernetes.resource import Resource
-from koord.cli.up.local_descheduler import LocalDescheduler, descheduler_assembly
+from koord.cli.up.local_descheduler import descheduler_assembly, make_descheduler
+from koord.cli.up.local_program import LocalProgram
 from koord.descheduler.configuration import DeschedulerSetup
 from koord.descheduler.listed_snapshot import required_resources, snapshot_from_lists
+from koord.descheduler.program import Descheduler
 from koord.embedded.cluster import ClusterSettings, ComponentContext, EmbeddedCluster
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.transport.api_error import unwrap
@@ -28,10 +30,10 @@ def test_workloads_and_pods_are_the_same() -> None:
     async def main(clock: LoopClock) -> None:
         made = descheduler_assembly()
         assert isinstance(made, DeschedulerSetup)
-        held: list[LocalDescheduler] = []
+        held: list[LocalProgram[Descheduler]] = []
 
-        def local(context: ComponentContext) -> LocalDescheduler:
-            held.append(LocalDescheduler(context, made))
+        def local(context: ComponentContext) -> LocalProgram[Descheduler]:
+            held.append(make_descheduler(context, made))
             return held[0]
 
         workloads = ("workloads", lambda c: ControllerManager(c.client, c.informers, c.clock, c.seed))
@@ -58,7 +60,7 @@ def test_workloads_and_pods_are_the_same() -> None:
                 return lists[resource.plural]
 
             read = snapshot_from_lists(of, made.plugins(), clock.time())
-            watched = held[0].descheduler.snapshot_source.snapshot()
+            watched = held[0].program.snapshot_source.snapshot()
             assert {uid: watched.workloads[uid] for uid in watched.workloads} == read.workloads
             kinds = [(one.kind, one.name, len(one.controller_uids)) for one in set(read.workloads.values())]
             assert sorted(kinds) == [("Deployment", "d", 2), ("ReplicaSet", "r", 1), ("StatefulSet", "s", 1)]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from koord.host.capability import Capability, CapabilityState, burst_above_quota, probe_capabilities
+from koord.host.capability import burst_above_quota, probe_capabilities
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
+from koord.host.hardware import Capability, CapabilityState
 from tests.host.fake_kernel import FakeKernel
 from tests.host.fake_machine import FakeMachine
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from koord.host import hardware_topology, procfs, resctrl, state_file
+from koord.host.capability import check_kidled, check_page_idle
 from koord.host.filesystem import Host, HostPaths
-from koord.host.hardware_topology import OnlineCpu, cpu_model, online_cpus
+from koord.host.hardware import BlockDevices, MachineCpu
+from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
-from koord.host.kidled import check_kidled, check_page_idle
 from koord.host.perf import scaled
-from koord.host.storage import Storage, storage, volume_group_of_mapper_name
+from koord.host.storage import storage, volume_group_of_mapper_name
 
 
 class Files:
@@ -95,12 +96,12 @@ def test_processors_are_numbered_as_lscpu_does(files: Files) -> None:
     # cpu5 has no topology folder; cpu6 is offline
     found = online_cpus(files.host)
     assert found == [
-        OnlineCpu(0, 0, 0, 0, 0),
-        OnlineCpu(0, 0, 0, 2, 0),
-        OnlineCpu(0, 0, 2, 4, 0),
-        OnlineCpu(1, 0, 3, 5, 0),
-        OnlineCpu(1, 1, 1, 1, 1),
-        OnlineCpu(1, 1, 1, 3, 1),
+        MachineCpu(0, 0, 0, 0, 0),
+        MachineCpu(0, 0, 0, 2, 0),
+        MachineCpu(0, 0, 2, 4, 0),
+        MachineCpu(1, 0, 3, 5, 0),
+        MachineCpu(1, 1, 1, 1, 1),
+        MachineCpu(1, 1, 1, 3, 1),
     ]
 
 
@@ -188,7 +189,7 @@ def test_storage_without_tools(files: Files) -> None:
     files.put("sys/block/dm-0/dm/uuid", "LVM-abc\n")
     files.put("sys/block/dm-0/slaves/vda1/dev", "254:1\n")
     files.put("proc/1/mountinfo", "22 1 253:0 / /var/my\\040data rw shared:1 - ext4 /dev/mapper/my--vg-data rw\n")
-    assert storage(files.host) == Storage(
+    assert storage(files.host) == BlockDevices(
         disks={"/dev/vda": "254:0"},
         partitions={"/dev/vda1": "/dev/vda"},
         volume_groups={"my-vg": "/dev/vda"},

@@ -13,8 +13,10 @@ from koord.api.koordinator.scheduling import PodMigrationJob
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, EVENTS_EVENTS, PODS
 from koord.api.kubernetes.pod import Pod
 from koord.cli.up import local_manager, local_scheduler
-from koord.cli.up.local_descheduler import LocalDescheduler
+from koord.cli.up.local_descheduler import make_descheduler
+from koord.cli.up.local_program import LocalProgram
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
+from koord.descheduler.program import Descheduler
 from koord.embedded.cluster import ClusterSettings, ComponentContext, EmbeddedCluster
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
@@ -28,7 +30,7 @@ class DeschedulingCluster(msgspec.Struct, frozen=True):
     clock: LoopClock
     client: Client
     fleet: SimulatedFleet
-    local: LocalDescheduler
+    local: LocalProgram[Descheduler]
     cluster: EmbeddedCluster
 
     async def pods(self, app: str) -> list[Pod]:
@@ -105,8 +107,8 @@ def run_on_descheduling_cluster(
             )
             return made["fleet"]  # type: ignore[no-any-return]
 
-        def local(c: ComponentContext) -> LocalDescheduler:
-            made["local"] = LocalDescheduler(c, assembly)
+        def local(c: ComponentContext) -> LocalProgram[Descheduler]:
+            made["local"] = make_descheduler(c, assembly)
             return made["local"]  # type: ignore[no-any-return]
 
         cluster = EmbeddedCluster(

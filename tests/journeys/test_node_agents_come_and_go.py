@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS
 from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.kube.transport.api_error import unwrap
 from koord.values.cpuset import CPUSet
 from tests.journeys.colocation_cluster import batch_pod, pod
@@ -25,7 +25,7 @@ def test_a_node_that_joins_later_is_looked_after_too() -> None:
         assert status.node_metric is not None
         assert status.node_metric.node_usage.resources["cpu"] == "500m"
         # 65 % of 8 CPUs less the system's half one.
-        held = journey.agents.agents["late-0"].machine.read_knob(BESTEFFORT, cgroup_files.CPUSET) or ""
+        held = journey.agents.agents["late-0"].machine.read_knob(BESTEFFORT, knob.CPUSET) or ""
         assert len(CPUSet.parse(held)) == 5
         await journey.fleet.remove_node("late-0")
         await journey.clock.sleep(5)
@@ -68,7 +68,7 @@ def test_a_node_that_is_cut_off_neither_evicts_nor_reports() -> None:
         await journey.set_usage("redis", cpu="1", memory="40Gi")
         await journey.clock.sleep(20)
         assert await journey.pod("work") is not None
-        assert len(journey.agents.ledger.entries()) == 0
+        assert len(journey.agents.ledger.records()) == 0
         journey.fleet.heal_node("n-0")
         await journey.clock.sleep(61)
         assert await journey.pod("work") is None

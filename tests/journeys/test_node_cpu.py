@@ -7,7 +7,7 @@ import json
 import pytest
 
 from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.sim.machine.cgroup_files import ANOLIS_FILES
 from koord.values.cpuset import CPUSet
 from tests.journeys.colocation_cluster import batch_pod, pod
@@ -18,7 +18,7 @@ LS = {"koordinator.sh/qosClass": "LS"}
 
 
 def cpus(journey: NodeAgentCluster, group: str = BESTEFFORT) -> int:
-    return len(CPUSet.parse(journey.knob(group, cgroup_files.CPUSET) or ""))
+    return len(CPUSet.parse(journey.knob(group, knob.CPUSET) or ""))
 
 
 def test_cpus_of_batch_work_follow_the_services_down_at_once_and_up_step_by_step() -> None:
@@ -63,7 +63,7 @@ def test_suppression_by_quota_holds_the_same_room() -> None:
         await journey.create_and_wait(batch_pod("be-pod-demo", 8000, "4Gi", uses={"cpu": "100%"}))
         await journey.set_usage("web", cpu="7")
         await journey.clock.sleep(5)
-        assert journey.knob(BESTEFFORT, cgroup_files.CPU_QUOTA) == "290000"
+        assert journey.knob(BESTEFFORT, knob.CPU_QUOTA) == "290000"
         assert (await journey.container_step_result("be-pod-demo")).got_milli == pytest.approx(2900)
 
     run_on_node_agent_cluster(main, NODE, switches="BECPUSuppress")
@@ -96,7 +96,7 @@ def test_starving_batch_pods_are_evicted_and_the_reason_is_told() -> None:
         reasons = dict(await journey.events_about("be-pod-demo"))
         assert "BECPUEvict" in reasons["evictPodSuccess"]
         assert "m of 8000m asked for" in reasons["evictPodSuccess"]
-        assert [entry.name for entry in journey.agents.ledger.entries()] == ["be-pod-demo"]
+        assert [entry.name for entry in journey.agents.ledger.records()] == ["be-pod-demo"]
 
     run_on_node_agent_cluster(main, NODE, switches="BECPUSuppress,BECPUEvict")
 
@@ -113,13 +113,13 @@ def test_a_throttled_service_bursts_until_the_node_is_busy() -> None:
         container = journey.agent.machine.child_groups(group)[0]
         await journey.clock.sleep(10)
         fare = await journey.container_step_result("apache-demo")
-        assert int(journey.knob(container, cgroup_files.CPU_QUOTA) or 0) >= 300_000
+        assert int(journey.knob(container, knob.CPU_QUOTA) or 0) >= 300_000
         assert (fare.throttled_share, fare.got_milli) == (0.0, 3000)
-        assert int(journey.knob(container, cgroup_files.CPU_BURST) or 0) > 0
+        assert int(journey.knob(container, knob.CPU_BURST) or 0) > 0
 
         await journey.set_usage("hog", cpu="9")
         await journey.clock.sleep(30)
-        assert journey.knob(container, cgroup_files.CPU_QUOTA) == "200000"
+        assert journey.knob(container, knob.CPU_QUOTA) == "200000"
         assert (await journey.container_step_result("apache-demo")).throttled_share == 1.0
 
     run_on_node_agent_cluster(main, NODE, switches="CPUBurst")
@@ -139,8 +139,8 @@ def test_group_identity_lets_services_go_first() -> None:
             {**(one := batch_pod("be-pod-demo", 2000)), "spec": {**one["spec"], "nodeName": "n-0"}},
         )
         await journey.clock.sleep(15)
-        assert journey.knob(await journey.group("ls-pod-demo"), cgroup_files.CPU_BVT) == "2"
-        assert journey.knob(await journey.group("be-pod-demo"), cgroup_files.CPU_BVT) == "-1"
+        assert journey.knob(await journey.group("ls-pod-demo"), knob.CPU_BVT) == "2"
+        assert journey.knob(await journey.group("be-pod-demo"), knob.CPU_BVT) == "-1"
 
     run_on_node_agent_cluster(main, NODE, switches="GroupIdentity", files=ANOLIS_FILES)
 
@@ -149,6 +149,6 @@ def test_idle_groups_stand_in_where_a_kernel_has_no_identities() -> None:
     async def main(journey: NodeAgentCluster) -> None:
         await journey.configure(resource_qos_config={"clusterStrategy": IDENTITIES})
         await journey.clock.sleep(15)
-        assert journey.knob(BESTEFFORT, cgroup_files.CPU_IDLE) == "1"
+        assert journey.knob(BESTEFFORT, knob.CPU_IDLE) == "1"
 
     run_on_node_agent_cluster(main, NODE, switches="GroupIdentity")

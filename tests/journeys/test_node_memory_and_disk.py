@@ -10,7 +10,7 @@ import pytest
 from koord.api.koordinator.custom_kinds import NODE_METRICS
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.kube.transport.api_error import unwrap
 from koord.sim.machine.cgroup_files import ANOLIS_FILES
 from koord.values.quantity import Quantity
@@ -42,7 +42,7 @@ def test_when_memory_is_short_the_lowest_and_largest_go_until_it_is_not() -> Non
             be_pod("be-free", "1Gi", priority="koord-free"),
         )
         await journey.clock.sleep(30)
-        assert len(journey.agents.ledger.entries()) == 0
+        assert len(journey.agents.ledger.records()) == 0
         await journey.set_usage("redis", cpu="1", memory="37Gi")  # with the others 46 of 64 GiB: 71 %
         await journey.clock.sleep(15)
         assert await journey.pod("be-free") is None  # lowest priority first
@@ -70,7 +70,7 @@ def test_without_the_gate_the_kernel_kills_instead() -> None:
         ended = status.last_state.terminated or status.state.terminated
         assert ended is not None
         assert (ended.reason, ended.exit_code) == ("OOMKilled", 137)
-        assert len(journey.agents.ledger.entries()) == 0
+        assert len(journey.agents.ledger.records()) == 0
 
     run_on_node_agent_cluster(main, NODE, switches="BECPUSuppress")
 
@@ -84,20 +84,20 @@ def test_memory_of_services_is_kept_and_batch_memory_is_taken_first() -> None:
         await journey.configure(resource_qos_config={"clusterStrategy": {"lsClass": qos, "beClass": qos}})
         await journey.clock.sleep(5)
         service, batch = await journey.group("redis-demo"), await journey.group("stress-demo")
-        marks = (cgroup_files.MEMORY_WMARK_RATIO, cgroup_files.MEMORY_WMARK_MIN_ADJ)
+        marks = (knob.MEMORY_WMARK_RATIO, knob.MEMORY_WMARK_MIN_ADJ)
         assert [journey.knob(service, name) for name in marks] == ["95", "-25"]
         assert [journey.knob(batch, name) for name in marks] == ["95", "50"]
 
         await annotate(journey, "redis-demo", {"policy": "auto", "minLimitPercent": 100})
         await journey.clock.sleep(5)
-        assert journey.knob(service, cgroup_files.MEMORY_MIN) == str(2 * GIB)
-        assert journey.knob("kubepods", cgroup_files.MEMORY_MIN) == str(2 * GIB)
+        assert journey.knob(service, knob.MEMORY_MIN) == str(2 * GIB)
+        assert journey.knob("kubepods", knob.MEMORY_MIN) == str(2 * GIB)
 
         await journey.configure(resource_qos_config={"clusterStrategy": {}})
         await annotate(journey, "redis-demo", {"policy": "none"})
         await journey.clock.sleep(5)
         assert [journey.knob(service, name) for name in marks] == ["0", "0"]
-        assert journey.knob(service, cgroup_files.MEMORY_MIN) == "0"
+        assert journey.knob(service, knob.MEMORY_MIN) == "0"
 
     run_on_node_agent_cluster(main, NODE, switches="CgroupReconcile", files=ANOLIS_FILES)
 
@@ -109,12 +109,12 @@ def test_disk_limits_of_batch_work_come_and_go() -> None:
         strategy = {"beClass": {"blkioQOS": {"enable": True, "blocks": [block]}}}
         await journey.configure(resource_qos_config={"clusterStrategy": strategy})
         await journey.clock.sleep(5)
-        assert journey.knob(BESTEFFORT, cgroup_files.READ_IOPS) == "253:0 2048\n"
-        assert journey.knob(BESTEFFORT, cgroup_files.WRITE_BPS) == "253:0 999999\n"
-        assert journey.knob(BESTEFFORT, cgroup_files.READ_BPS) == ""
+        assert journey.knob(BESTEFFORT, knob.READ_IOPS) == "253:0 2048\n"
+        assert journey.knob(BESTEFFORT, knob.WRITE_BPS) == "253:0 999999\n"
+        assert journey.knob(BESTEFFORT, knob.READ_BPS) == ""
         await journey.configure(resource_qos_config={"clusterStrategy": {}})
         await journey.clock.sleep(5)
-        assert journey.knob(BESTEFFORT, cgroup_files.READ_IOPS) == ""
+        assert journey.knob(BESTEFFORT, knob.READ_IOPS) == ""
 
     run_on_node_agent_cluster(main, NODE, switches="BlkIOReconcile")
 

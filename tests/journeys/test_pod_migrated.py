@@ -11,10 +11,11 @@ from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.kubernetes.pod import Pod
 from koord.cli.up import local_descheduler, local_scheduler
-from koord.cli.up.local_descheduler import LocalDescheduler
 from koord.cli.up.local_manager import LocalManager
+from koord.cli.up.local_program import LocalProgram
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
 from koord.descheduler.framework.snapshot import is_available
+from koord.descheduler.program import Descheduler
 from koord.embedded.cluster import ClusterSettings, ComponentContext, EmbeddedCluster
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
@@ -90,9 +91,9 @@ def travel(story: Any, **migration: Any) -> None:
     assert isinstance(switched, dict)
 
     async def run(clock: LoopClock) -> None:
-        made: dict[str, LocalDescheduler] = {}
+        made: dict[str, LocalProgram[Descheduler]] = {}
 
-        def descheduler(c: ComponentContext) -> LocalDescheduler:
+        def descheduler(c: ComponentContext) -> LocalProgram[Descheduler]:
             made["it"] = local_descheduler.make_descheduler(c, assembled(**migration))
             return made["it"]
 
@@ -124,7 +125,7 @@ def travel(story: Any, **migration: Any) -> None:
 
 
 def test_pods_move_from_the_hot_node_into_places_that_were_held_for_them() -> None:
-    async def story(client: Client, clock: LoopClock, it: LocalDescheduler) -> None:
+    async def story(client: Client, clock: LoopClock, it: LocalProgram[Descheduler]) -> None:
         least = 6
         for _ in range(240):
             await clock.sleep(2)
@@ -150,7 +151,7 @@ def test_pods_move_from_the_hot_node_into_places_that_were_held_for_them() -> No
 
 
 def test_with_a_budget_that_is_never_met_every_job_gives_its_place_back_in_time() -> None:
-    async def story(client: Client, clock: LoopClock, it: LocalDescheduler) -> None:
+    async def story(client: Client, clock: LoopClock, it: LocalProgram[Descheduler]) -> None:
         budget = {
             "metadata": {"name": "all", "namespace": "default"},
             "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
@@ -169,13 +170,13 @@ def test_with_a_budget_that_is_never_met_every_job_gives_its_place_back_in_time(
 
 
 def test_an_evictor_that_runs_dry_says_whom_and_touches_nobody() -> None:
-    async def story(client: Client, clock: LoopClock, it: LocalDescheduler) -> None:
+    async def story(client: Client, clock: LoopClock, it: LocalProgram[Descheduler]) -> None:
         before = {p.metadata.uid for p in await web(client)}
         proposed = 0
         for _ in range(30):
             await clock.sleep(10)
-            assert it.descheduler.last_outcome is not None
-            proposed += len(it.descheduler.last_outcome.effects)
+            assert it.program.last_outcome is not None
+            proposed += len(it.program.last_outcome.effects)
         assert proposed
         assert {p.metadata.uid for p in await web(client)} == before
         assert not unwrap(await client.list(POD_MIGRATION_JOBS)).items

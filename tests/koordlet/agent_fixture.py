@@ -15,8 +15,8 @@ from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.host.cgroup.layout import CgroupLayout
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.inputs.kubelet_client import PodSourceSettings as PodSettings
-from koord.koordlet.reporters.predictor import PredictorSettings as PredictionSettings
+from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.reporters.predictor import PredictorSettings
 from koord.koordlet.settings import AuditSettings, KoordletSettings, default_gates
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
@@ -117,8 +117,8 @@ class AgentFixture:
             state_dir=str(self.root / "state"),
             address=None,
             audit=AuditSettings(folder=str(self.root / "audit")),
-            pods=PodSettings(source="apiserver"),
-            prediction=PredictionSettings(folder=str(self.root / "prediction")),
+            pods=PodSourceSettings(source="apiserver"),
+            prediction=PredictorSettings(folder=str(self.root / "prediction")),
         )
         settings = msgspec.structs.replace(settings, **changes)
         return Koordlet(client or self.client, informers, self.clock, settings, self.kernel)

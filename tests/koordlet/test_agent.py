@@ -19,20 +19,21 @@ from koord.api.kubernetes.builtin_kinds import (
 )
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.cluster import ADMIN
-from koord.koordlet.cgroup_writer import cgroup_files
-from koord.koordlet.collect.settings import CollectSettings
+from koord.host.cgroup import knob
+from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.volume_mounts import VolumeMounts
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
+from koord.policy.eviction.record import parse_record
 from tests.koordlet.agent_fixture import GI, NODE, TOP, AgentFixture, CuttableTransport, ask, expect_ok, in_virtual_time
 
 QUOTA_ORDER = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
 
 
 def quota(world: AgentFixture) -> str:
-    value = world.machine.tree.value(cgroup_files.CPU_QUOTA, TOP)
+    value = world.machine.tree.value(knob.CPU_QUOTA, TOP)
     assert isinstance(value, str)
     return value
 
@@ -138,13 +139,22 @@ def test_memory_pressure_evicts_through_the_api_and_is_explained(tmp_path: Path)
         assert kept.metadata.deletion_timestamp is None
         entries = json.loads(await ask(agent, "/apis/v1/evictions?namespace=default&name=large"))["evictions"]
         assert [entry["outcome"] for entry in entries] == ["evicted"]
-        record = entries[0]["record"]
+        record = entries[0]
         assert (record["rule"], record["threshold"]) == ("BEMemoryEvict", "70%, down to 60%")
         assert "uses 3221225472 bytes" in record["whyThisPod"]
+        assert (record["actor"], record["node"], record["rank"]) == (
+            "koordlet",
+            NODE,
+            "1 of 2 that the rule may evict",
+        )
         events = await expect_ok(world.client.list(EVENTS_EVENTS, "default"))
         notes = [(event.reason, event.note) for event in events.items if event.regarding.name == "large"]
         assert len(notes) == 1
         assert notes[0][0] == "evictPodSuccess"
+        (event,) = [event for event in events.items if event.regarding.name == "large"]
+        source = event.deprecated_source
+        assert (source.component, source.host) == ("koordlet-qosManager", NODE)
+        assert parse_record(event.metadata.annotations) == agent.ledger.records("default", "large")[0]
         assert notes[0][1].startswith(
             "evict Pod:default/large, reason: evicted,"
             " message: trigger by koordlet feature BEMemoryEvict, kill pod: large ("
@@ -307,7 +317,7 @@ def test_an_api_server_that_goes_away_changes_nothing_on_the_node(tmp_path: Path
         await world.clock.sleep(120)
         # It goes on holding by its last orders, and an eviction that does not get through is no eviction.
         assert int(quota(world)) < quiet
-        assert {entry.outcome for entry in agent.ledger.entries()} == {"failed"}
+        assert {entry.outcome for entry in agent.ledger.records()} == {"failed"}
         kept = await expect_ok(world.client.get(PODS, "batch", "default"))
         assert kept.metadata.deletion_timestamp is None
         line.cut = False
@@ -369,7 +379,7 @@ def test_kernel_files_that_vanish_or_refuse_stop_nothing(tmp_path: Path) -> None
         (Path(world.machine.tree.group_path("", TOP)) / "cpu.max").unlink()
         await world.clock.sleep(200)
         assert all(one.error == "" for one in agent.control_loop.strategy_statuses())
-        assert agent.control_loop.machine.read_knob(TOP, cgroup_files.CPUSET) is not None
+        assert agent.control_loop.machine.read_knob(TOP, knob.CPUSET) is not None
         await agent.stop()
 
     in_virtual_time(tmp_path, story)

@@ -20,10 +20,10 @@ from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.cluster import ADMIN
+from koord.host.cgroup import knob
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.cgroup_writer import cgroup_files
-from koord.koordlet.collect.settings import CollectSettings
-from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
+from koord.koordlet.collect.collector import CollectSettings
+from koord.koordlet.strategies.strategy import StrategySettings
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
@@ -47,7 +47,7 @@ MOST_BYTES = 16 * GI
 
 
 def quota(world: AgentFixture) -> str | None:
-    value = world.machine.tree.value(cgroup_files.CPU_QUOTA, TOP)
+    value = world.machine.tree.value(knob.CPU_QUOTA, TOP)
     return value if isinstance(value, str) else None
 
 
@@ -59,7 +59,7 @@ def slow(world: AgentFixture, **changes: Any) -> Koordlet:
     """Looks and decides every five seconds: long stories without long waits."""
     world.beat_s = 5.0
     collect = CollectSettings(interval_s=5.0)
-    return world.agent(collect=collect, round=RoundSettings(collect_interval_s=5.0), **changes)
+    return world.agent(collect=collect, strategies=StrategySettings(collect_interval_s=5.0), **changes)
 
 
 def check_sane(metric: NodeMetric) -> None:
@@ -306,7 +306,7 @@ def test_a_node_that_is_seldom_sampled_is_reported_all_the_same(
         world.beat_s = 60.0
         await world.furnish()
         collect = CollectSettings(interval_s=60.0)
-        agent = world.agent(collect=collect, round=RoundSettings(collect_interval_s=60.0))
+        agent = world.agent(collect=collect, strategies=StrategySettings(collect_interval_s=60.0))
         await agent.start()
         await world.clock.sleep(20 * 60)
         metric = await report(world)

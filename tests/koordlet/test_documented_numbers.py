@@ -12,8 +12,8 @@ from koord.api.config.slo.defaults import CPU_BURST
 from koord.api.koordinator.qos_class import LS
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import MemoryQOS
-from koord.koordlet.cgroup_writer import cgroup_files
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.cgroup import knob
+from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
 from koord.koordlet.strategies.cpu_suppress import BeGroup, CpuSuppressView, decide_cpu_suppress
@@ -47,9 +47,9 @@ def test_suppression(row: list[str]) -> None:
         cpuset=CPUSet.parse("0-3"),
     )
     quota = decide_cpu_suppress(msgspec.structs.replace(seen, policy="cfsQuota"))
-    assert writes(quota, cgroup_files.CPU_QUOTA) == [("be", _first_number(row[5]))]
+    assert writes(quota, knob.CPU_QUOTA) == [("be", _first_number(row[5]))]
     cpus = decide_cpu_suppress(msgspec.structs.replace(seen, policy="cpuset"))
-    assert len(CPUSet.parse(writes(cpus, cgroup_files.CPUSET)[-1][1])) == int(_first_number(row[6]))
+    assert len(CPUSet.parse(writes(cpus, knob.CPUSET)[-1][1])) == int(_first_number(row[6]))
 
 
 def test_burst_second_by_second() -> None:
@@ -70,8 +70,8 @@ def test_burst_second_by_second() -> None:
                 quota_us={"p": quota, "p/c": quota},
                 throttled={"containerd://c": 0.5 if throttled == "yes" else 0.0},
             )
-        ).plan
-        quota = int(dict(writes(plan, cgroup_files.CPU_QUOTA)).get("p/c", str(quota)))
+        )
+        quota = int(dict(writes(plan, knob.CPU_QUOTA)).get("p/c", str(quota)))
         assert quota == int(expected)
 
 

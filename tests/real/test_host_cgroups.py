@@ -13,12 +13,13 @@ import pytest
 
 from koord.api.koordinator.qos_class import BEST_EFFORT
 from koord.host import hardware_topology, perf, procfs
-from koord.host.capability import CapabilityState, probe_capabilities
+from koord.host.capability import probe_capabilities
 from koord.host.cgroup import usage
 from koord.host.cgroup.detection import cgroup_version
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.filesystem import Host
+from koord.host.hardware import CapabilityState
 from koord.host.hardware_topology import online_cpus
 from koord.host.inotify import DirectoryChange, InotifyWatcher
 from koord.host.io_error import IoError

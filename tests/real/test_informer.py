@@ -160,7 +160,7 @@ async def test_an_expired_version_is_listed_again_and_a_bad_object_is_skipped(cl
     bad = {"metadata": {"name": "bad"}, "spec": {"size": "huge"}}
     await client.dynamic.create(THINGS, bad, ns)
 
-    old = OldVersions(client._caller.transport)
+    old = OldVersions(client.caller.transport)
     clock = WallClock()
     reports: list[str] = []
     informers = InformerFactory(

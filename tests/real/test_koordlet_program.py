@@ -26,8 +26,8 @@ from koord.host.filesystem import Host
 from koord.host.hardware_topology import online_cpus
 from koord.host.io_error import IoError
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.inputs.kubelet_client import PodSourceSettings as PodSettings
-from koord.koordlet.reporters.predictor import PredictorSettings as PredictionSettings
+from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.reporters.predictor import PredictorSettings
 from koord.koordlet.settings import AuditSettings, KoordletSettings, default_gates
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
@@ -130,8 +130,8 @@ def agent_of(cluster: EmbeddedCluster, state: Path, **changes: Any) -> Koordlet:
         address=("127.0.0.1", 0),
         kubepods=LAYOUT.kubepods,
         audit=AuditSettings(folder=str(state / "audit")),
-        pods=PodSettings(source="apiserver"),
-        prediction=PredictionSettings(folder=str(state / "prediction")),
+        pods=PodSourceSettings(source="apiserver"),
+        prediction=PredictorSettings(folder=str(state / "prediction")),
         **changes,
     )
     return Koordlet(cluster.client, cluster.informers, cluster.clock, settings, Host.local())

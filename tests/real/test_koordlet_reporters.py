@@ -16,9 +16,10 @@ from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.api.schema.crd import crd_manifests
 from koord.host.filesystem import Host
-from koord.host.hardware_topology import CpuModel, NumaNode, OnlineCpu
+from koord.host.hardware import CpuModel, MachineCpu, NumaNode
 from koord.koordlet.collect.node_resource import NodeHardwareInfo
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, ResourceAmount
 from koord.koordlet.reporters.node_metric_reporter import NodeMetricInputs as MetricSight
 from koord.koordlet.reporters.node_metric_reporter import NodeMetricReporter
 from koord.koordlet.reporters.topology_reporter import TopologyInputs as TopologySight
@@ -28,7 +29,6 @@ from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.policy.prediction.reclaimable import PeakPrediction, ResourceAmount
 from koord.telemetry.clock import WallClock
 from tests.koordlet.inputs.fake_kubelet import FakeKubelet
 from tests.real.reach import connect
@@ -38,7 +38,7 @@ from tools.controlplane import ControlPlane
 pytestmark = pytest.mark.real
 GIB = 2**30
 INFO = NodeHardwareInfo(
-    processors=tuple(OnlineCpu(0, 0, cpu % 2, cpu) for cpu in range(4)),
+    processors=tuple(MachineCpu(0, 0, cpu % 2, cpu) for cpu in range(4)),
     model=CpuModel(model="Model", vendor="Maker"),
     numa_nodes=(NumaNode(0, 8 * GIB, GIB),),
 )

@@ -24,7 +24,7 @@ from koord.kube.transport.api_error import ApiError, unwrap
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.framework.decision import Unschedulable
-from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceIndex
 from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koord.scheduler.plugins.pod_topology_spread.owners import REPLICA_SET, SERVICE, OwnerIndex
@@ -225,13 +225,13 @@ class Ours:
 
     def best(self, pod: Pod) -> set[str] | str:
         """The nodes that score highest, or the words of the refusal."""
-        found = self.engine.evaluate(self.state.pod_info(pod))
-        assert isinstance(found, ClassEvaluation), found
+        attempt = self.engine.decide(self.state.pod_info(pod))
+        found = attempt.evaluation
+        assert found is not None, attempt.decision
         rows = found.filter_results.feasible_rows()
         if not len(rows):
-            decision = self.engine.decide(self.state.pod_info(pod))
-            assert isinstance(decision, Unschedulable)
-            return decision.message()
+            assert isinstance(attempt.decision, Unschedulable)
+            return attempt.decision.message()
         total = found.score_results.total[rows]
         return {node.name for row in rows[total == np.max(total)] if (node := self.state.table.nodes[row]) is not None}
 

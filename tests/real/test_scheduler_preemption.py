@@ -23,7 +23,6 @@ from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
-from koord.scheduler.framework.engine import ClassEvaluation
 from tests.real.reach import connect
 from tests.scheduler.builders import make_state
 from tests.scheduler.preemption.cluster_fixture import PreemptionCluster
@@ -200,15 +199,14 @@ class Cluster:
         for seed in range(SEEDS):
             scene = made(seed)
             pod_info = scene.state.pod_info(pod)
-            decision = scene.engine.decide(pod_info)
-            if isinstance(decision, ChosenNode):
-                found = scene.engine.evaluate(pod_info)
-                assert isinstance(found, ClassEvaluation)
-                rows = found.filter_results.feasible_rows()
+            attempt = scene.engine.decide(pod_info)
+            if isinstance(attempt.decision, ChosenNode):
+                assert attempt.filter_results is not None
+                rows = attempt.filter_results.feasible_rows()
                 nodes = scene.state.table.nodes
                 return May(nodes=frozenset(node.name for row in rows if (node := nodes[row]) is not None))
-            assert isinstance(decision, Unschedulable), decision
-            told = scene.engine.post_filter(pod_info, decision)
+            assert isinstance(attempt.decision, Unschedulable), attempt.decision
+            told = scene.engine.post_filter(attempt)
             words = told.message()
             if told.preempt is None:
                 return May(words=words)

@@ -40,8 +40,10 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.framework.attempt import failure_of_decision
 from koord.scheduler.framework.bind_effects import PreBindActions
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
-from koord.scheduler.framework.engine import ClassEvaluation
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.runtime import run_pre_enqueue
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import WallClock
@@ -157,21 +159,20 @@ class Standby:
         """The nodes that score highest, each with the volumes that would be chosen there; or the refusal's words."""
         engine, state = self.engine, self._scheduler.state
         info = state.pod_info(pod)
-        decision = engine.decide(info)
+        attempt = engine.decide(info)
+        decision, found = attempt.decision, attempt.evaluation
         if isinstance(decision, Unschedulable):
-            decision = engine.post_filter(info, decision)
+            decision = engine.post_filter(attempt)
         if not isinstance(decision, ChosenNode):
             return failure_of_decision(decision).message
-        found = engine.evaluate(info)
-        assert isinstance(found, ClassEvaluation)
+        assert found is not None
         total = found.score_results.total
         names = [node.name for row in np.flatnonzero(total == np.max(total)) if (node := state.table.nodes[row])]
         assert decision.node in names
-        return {name: self._chosen(info, name) for name in names}
+        return {name: self._chosen(attempt.cycle, info, name) for name in names}
 
-    def _chosen(self, pod: PodInfo, name: str) -> frozenset[tuple[str, ...]]:
-        (plugin,) = (p for p in self.engine.profile.plugins_at("pre_bind") if p.name == "VolumeBinding")
-        cycle = self.engine.cycle
+    def _chosen(self, cycle: CycleState, pod: PodInfo, name: str) -> frozenset[tuple[str, ...]]:
+        (plugin,) = (p for p in self.engine.profile.plugins_at(Plugin.pre_bind) if p.name == "VolumeBinding")
         refused = plugin.reserve(cycle, pod, self._scheduler.state.table.index[name])
         assert refused is None, (name, refused)
         work = plugin.pre_bind(cycle, pod, name)
@@ -188,7 +189,7 @@ class Standby:
 
     def gated(self, pod: Pod) -> bool:
         info = self._scheduler.state.pod_info(pod)
-        return any(plugin.pre_enqueue(info) is not None for plugin in self.engine.profile.plugins_at("pre_enqueue"))
+        return run_pre_enqueue(self.engine.profile, info) is not None
 
 
 # The cluster ---------------------------------------------------------------------------------------------------------

@@ -27,9 +27,9 @@ from koord.kube.transport.interface import (
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import PODS as SLIM
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.metrics_recorder import MetricsRecorder
 from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
 from koord.telemetry.clock import LoopClock
+from koord.telemetry.metrics.registry import MetricRegistry
 
 RequestFate = Literal["well", "lost", "lost-after", "409", "429", "500", "500-after", "503"]
 WRITES = ("POST", "PATCH", "DELETE")
@@ -183,7 +183,7 @@ async def faulty_cluster(
     clock: LoopClock,
     completed_config: CompletedConfig | None = None,
     seed: int = 1,
-    meter: MetricsRecorder | None = None,
+    registry: MetricRegistry | None = None,
 ) -> AsyncIterator[FaultyCluster]:
     cluster = EmbeddedCluster(ClusterSettings(http=False, seed=seed), [], clock=clock)
     await cluster.start()
@@ -194,7 +194,7 @@ async def faulty_cluster(
     informers = InformerFactory(client, clock, seed=seed)
     made = completed_config or local_scheduler.scheduler_assembly()
     assert not isinstance(made, str), made
-    leading = StandaloneScheduler(Scheduler(client, informers, clock, made, seed=seed, meter=meter))
+    leading = StandaloneScheduler(Scheduler(client, informers, clock, made, seed=seed, registry=registry))
     troubled = FaultyCluster(cluster, clock, wire, leading, informers)
     cluster.informers.for_resource(PODS).add_event_handler(troubled.witness)
     await leading.start()

@@ -23,8 +23,9 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import AttemptError, Unschedulable
 from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
-from koord.scheduler.framework.plugin import Plugin, overrides
-from koord.scheduler.framework.profile import POINT_METHODS, SchedulerProfile
+from koord.scheduler.framework.extension_points import POINT_METHODS, overrides
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.scoring import FeasibleNodes
 from koord.scheduler.framework.verdict import Fault, Reject, Skip
 from tests.scheduler.builders import NODE_NAMES, node_objects, pod_objects
@@ -34,8 +35,8 @@ MakePlugins = Callable[[ClusterState], Sequence[Plugin]]
 
 def profile_of(plugins: Sequence[Plugin], weights: Mapping[str, int] | None = None) -> SchedulerProfile:
     """Make a profile with every plugin at every point that it takes part in, in the given order."""
-    points = (point for point in POINT_METHODS if hasattr(Plugin, point))
-    return SchedulerProfile("test", {point: [p for p in plugins if overrides(p, point)] for point in points}, weights)
+    points = {method: [p for p in plugins if overrides(p, method)] for method in POINT_METHODS}
+    return SchedulerProfile("test", points, weights)
 
 
 # One plugin, two forms -------------------------------------------------------------------------------------------
@@ -50,10 +51,10 @@ def check_columns_match_definition(plugin: Plugin, state: ClusterState, pod: Pod
     live = state.table.live_rows()
     picked = live[[row % len(live) for row in rows]] if rows else live[:0]
     answer = plugin.pre_filter(cycle, pod)
-    if not isinstance(answer, Skip | Reject | Fault) and overrides(plugin, "filter_columns"):
+    if not isinstance(answer, Skip | Reject | Fault) and overrides(plugin, Plugin.filter_columns):
         _check_filter(plugin, cycle, pod, ALL_ROWS)
         _check_filter(plugin, cycle, pod, picked)
-    if not overrides(plugin, "score_columns"):
+    if not overrides(plugin, Plugin.score_columns):
         return
     if isinstance(plugin.pre_score(cycle, pod, FeasibleNodes(state.table, live)), Skip | Fault):
         return
@@ -159,7 +160,7 @@ def _apply_step(state: ClusterState, engine: SchedulingEngine, step: ClusterStep
     else:  # the class that is judged all along takes a node, as it does most of the time
         meta = msgspec.structs.replace(pod.metadata, name=f"decided{number}", uid=f"uid-decided{number}")
         twin = state.pod_info(msgspec.structs.replace(pod, metadata=meta))
-        chosen = engine.decide(twin)
+        chosen = engine.decide(twin).decision
         if not isinstance(chosen, Unschedulable | AttemptError):
             state.assume(twin, chosen.node)
 
@@ -177,17 +178,19 @@ def _rebuilt(state: ClusterState) -> ClusterState:
 
 def view_of(engine: SchedulingEngine, state: ClusterState, pod: Pod) -> Any:
     """Return what an engine says of every node: the reasons of a rejection, or the score by plugin."""
-    found = engine.evaluate(state.pod_info(pod))
-    if not isinstance(found, ClassEvaluation):
-        return found
+    attempt = engine.decide(state.pod_info(pod))
+    found = attempt.evaluation
+    if found is None:
+        return attempt.decision
     return {node.name: _said(found, node) for node in state.nodes()}
 
 
 def counts_of(engine: SchedulingEngine, state: ClusterState, pod: Pod) -> Any:
     """Return which nodes an engine counts when it tells users why no node fits."""
-    found = engine.evaluate(state.pod_info(pod))
-    if not isinstance(found, ClassEvaluation):
-        return found
+    attempt = engine.decide(state.pod_info(pod))
+    found = attempt.evaluation
+    if found is None:
+        return attempt.decision
     return {said: sorted(names) for said, names in found.filter_results.rejections().items()}
 
 

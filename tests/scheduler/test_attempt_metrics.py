@@ -16,7 +16,6 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import Wait
-from koord.scheduler.metrics import SchedulerMetrics
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.scheduler_monitor import SchedulerMonitor, SchedulingTimeout
 from koord.scheduler.scheduler_monitor import SchedulerMonitorSettings as MonitorSettings
@@ -44,7 +43,7 @@ def value(registry: MetricRegistry, name: str) -> float:
 def test_every_attempt_counts_once_under_its_result() -> None:
     async def main(clock: LoopClock) -> None:
         registry = MetricRegistry()
-        async with faulty_cluster(clock, meter=SchedulerMetrics(registry)) as world:
+        async with faulty_cluster(clock, registry=registry) as world:
             refusals = 2
 
             def fail(request: ApiRequest) -> RequestFate:
@@ -75,7 +74,7 @@ def test_every_attempt_counts_once_under_its_result() -> None:
 def test_victims_are_counted() -> None:
     async def main(clock: LoopClock) -> None:
         registry = MetricRegistry()
-        async with faulty_cluster(clock, meter=SchedulerMetrics(registry)) as world:
+        async with faulty_cluster(clock, registry=registry) as world:
             await world.add_node("n0", cpu="2")
             for name in ("a", "b"):
                 await world.add_pod(name)
@@ -108,7 +107,7 @@ def test_a_pod_that_waits_too_long_is_late_and_then_forgotten() -> None:
     async def main(clock: LoopClock) -> None:
         told: list[SchedulingTimeout] = []
         registry = MetricRegistry()
-        async with faulty_cluster(clock, completed_config, meter=SchedulerMetrics(registry)) as world:
+        async with faulty_cluster(clock, completed_config, registry=registry) as world:
             monitor = SchedulerMonitor(told.append, MonitorSettings(period_s=10, timeout_s=15))
             world.scheduler.scheduling_loop.monitor = monitor
             watching = asyncio.create_task(monitor.run(clock))

@@ -32,7 +32,7 @@ def test_text_lines_are_those_of_klog() -> None:
         logging.getLogger("koord.kube").error("no")
     lines = stream.getvalue().splitlines()
     assert [line[0] for line in lines] == ["I", "W", "E"]
-    pattern = r"I\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ test_logs_lines\.py:\d+\] took 3"
+    pattern = r"I\d{4} \d\d:\d\d:\d\d\.\d{6} +\d+ test_logs\.py:\d+\] took 3"
     assert re.fullmatch(pattern, lines[0])
 
 

@@ -50,6 +50,7 @@ def test_parse(text: str, cpus: list[int], canonical: str) -> None:
 def test_malformed_list_is_refused(text: str, message: str) -> None:
     with pytest.raises(CPUSetError) as refusal:
         CPUSet.parse(text)
+    assert CPUSet.parse_or_empty(text) == CPUSet()
     assert str(refusal.value) == message
 
 

@@ -14,18 +14,21 @@ import click
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.resource import Resource
 from koord.kube.client.retrying_caller import RetryPolicy
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import BadConfig
 from koord.kube.config.kubeconfig_context import ConnectionOverrides
 from koord.kube.config.loader import load_connection
-from koord.kube.transport.api_error import ApiError, ApiErrorRaised
+from koord.kube.transport.api_error import ApiError, ApiErrorRaised, unwrap
 from koord.kube.transport.http import HttpTransport
 from koord.kube.transport.interface import ApiRequest, Unreachable
 from koord.telemetry.clock import Clock, WallClock
 
 F = TypeVar("F", bound=Callable[..., Any])
+M = TypeVar("M", bound=Object)
 
 NAMESPACE = "koordinator-system"
 METRICS_PORT = 8080
@@ -166,3 +169,9 @@ async def ask_simulated_koordlet(
     if answer.ok:
         return found
     return None if "kind" in found else str(found.get("message", ""))  # a Status is the API server's own error
+
+
+async def get_if_exists(client: Client, resource: Resource[M], name: str) -> M | None:
+    """Return the object, or None when there is no such object or no such kind."""
+    found = await client.get(resource, name)
+    return None if isinstance(found, ApiError) and found.not_found else unwrap(found)

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "crds": ("koord.cli.commands.crds", "crds", "Print the CustomResourceDefinitions as YAML."),
     "explain": ("koord.cli.command_groups", "explain", "Say why something is as it is."),
+    "evictions": ("koord.cli.commands.evictions", "evictions", "List who evicted which pods, and how it ended."),
     "simulate": ("koord.cli.commands.simulate.simulate", "simulate", "Show where pods would go, changing nothing."),
     "deschedule": (
         "koord.cli.commands.deschedule.deschedule",

@@ -7,6 +7,7 @@ import msgspec
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
+from koord.policy.eviction.ledger import EvictionLedger
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics.registry import MetricRegistry
 
@@ -45,3 +46,4 @@ class DeschedulerContext(msgspec.Struct, frozen=True, kw_only=True):
     metrics: DeschedulerMetrics
     identity: str
     gates: frozenset[str] = frozenset()  # those that are on
+    ledger: EvictionLedger = msgspec.field(default_factory=EvictionLedger)

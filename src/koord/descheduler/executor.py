@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.api.kubernetes.rbac import RbacRule
 from koord.descheduler.context import ERROR, SUCCESS, DeschedulerContext
 from koord.descheduler.framework.plugin import AnnotateEffect, CordonEffect, EvictionProposal, RoundEffect
+from koord.kube.client.eviction import evict_pod
 from koord.kube.events.recorder import object_reference
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.policy.eviction.record import DRY_RUN, record_annotations
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,6 +35,8 @@ class EvictionBackend(Protocol):
 class EvictionApiBackend:
     """The backend of DefaultEvictor: evicts at once through the Eviction API."""
 
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("pods/eviction",), ("create",)),)
+
     def __init__(self, context: DeschedulerContext) -> None:
         self._context = context
 
@@ -42,19 +47,27 @@ class EvictionApiBackend:
         return None
 
     async def execute(self, proposal: EvictionProposal) -> str | None:
-        meta, metrics = proposal.pod.metadata, self._context.metrics
-        refused = await self._context.client.evict(meta.namespace, meta.name, uid=meta.uid)
-        if refused is not None and not refused.not_found:
-            metrics.evicted(ERROR, proposal.plugin, meta.namespace, proposal.node)
-            return str(refused)
-        metrics.evicted(SUCCESS, proposal.plugin, meta.namespace, proposal.node)
+        context, meta = self._context, proposal.pod.metadata
+        result = await evict_pod(context.client, meta.namespace, meta.name, uid=meta.uid, retries_conflict=True)
+        record = proposal.record().concluded(context.clock.time(), result.outcome, result.detail)
+        context.ledger.add(record)
+        context.metrics.evicted(SUCCESS if result.evicted else ERROR, proposal.plugin, meta.namespace, proposal.node)
+        if not result.evicted:
+            return result.error_text
         note = f"pod evicted by {proposal.reason or proposal.plugin}"
         about = object_reference(PODS, proposal.pod)
-        self._context.recorder.record(about, "Normal", "Descheduled", note, action="Evicting")
+        context.recorder.record(
+            about, "Normal", "Descheduled", note, action="Evicting", annotations=record_annotations(record)
+        )
         return None
 
 
 class EffectExecutor:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("nodes",), ("patch",)),  # cordons
+        RbacRule("", ("pods",), ("patch",)),  # eviction costs
+    )
+
     def __init__(self, context: DeschedulerContext, backends: Mapping[str, EvictionBackend]) -> None:
         """Take the backends by the name of the evict plugin."""
         self._context = context
@@ -66,6 +79,8 @@ class EffectExecutor:
         for effect in effects:
             if effect.dry_run:
                 _LOG.info("dry run: %s", describe_effect(effect))
+                if isinstance(effect, EvictionProposal):
+                    self._context.ledger.add(effect.record().concluded(self._context.clock.time(), DRY_RUN))
                 continue
             if isinstance(effect, EvictionProposal) and (effect.plugin, effect.node) in open_:
                 _LOG.warning("%s is put off: its node could not be cordoned", describe_effect(effect))

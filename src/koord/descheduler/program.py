@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from koord.api.koordinator.protocol import NAMESPACE
+from koord.api.koordinator.protocol import DESCHEDULER_NAME
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.descheduler.configuration import DeschedulerSetup, config_warnings
 from koord.descheduler.context import DeschedulerContext
@@ -18,7 +19,11 @@ from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionPropos
 from koord.descheduler.framework.round import RoundOutcome, run_round
 from koord.descheduler.migration.controller import MigrationJobController
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
+from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor
 from koord.descheduler.snapshot_source import SnapshotSource
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.leader.election import lease_rules
+from koord.kube.transport.delegated_auth import DelegatedAuth
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,8 +56,18 @@ class Descheduler:
             name: EVICTION_BACKENDS[name](context, self.snapshot_source, plugin) for name, plugin in evictors.items()
         }
         self._executor = EffectExecutor(context, self.eviction_backends)
+        self.ledger = context.ledger
         self.last_outcome: RoundOutcome | None = None  # of the latest round, for explanations
         self.last_round_s = 0.0  # when that was
+
+    async def start(self) -> None:
+        self._context.recorder.start()
+
+    async def on_synced(self) -> None:
+        await self._context.informers.wait_for_cache_sync()
+
+    async def stop(self) -> None:
+        await self._context.recorder.stop()
 
     async def lead(self) -> None:
         """Run a round each interval until cancelled, counted from its start; with interval 0 run one round only."""
@@ -97,18 +112,19 @@ class Descheduler:
         )
 
 
-RBAC_RULES: tuple[RbacRule, ...] = (
-    RbacRule("coordination.k8s.io", ("leases",), ("create", "get", "update", "patch"), namespace=NAMESPACE),
-    RbacRule("", ("pods",), (*READ_VERBS, "patch", "delete")),  # patch: costs and soft evictions; delete: that policy
-    RbacRule("", ("pods/eviction",), ("create",)),
-    RbacRule("", ("nodes",), (*READ_VERBS, "patch")),  # patch: cordons
-    RbacRule("", ("namespaces", "replicationcontrollers", "persistentvolumeclaims"), READ_VERBS),
-    RbacRule("apps", ("deployments", "replicasets", "statefulsets"), READ_VERBS),
-    RbacRule("policy", ("poddisruptionbudgets",), READ_VERBS),
-    RbacRule("scheduling.k8s.io", ("priorityclasses",), READ_VERBS),
-    RbacRule("events.k8s.io", ("events",), ("create", "patch", "update")),
-    RbacRule("slo.koordinator.sh", ("nodemetrics",), READ_VERBS),
-    RbacRule("scheduling.koordinator.sh", ("podmigrationjobs",), (*READ_VERBS, "create", "patch", "delete")),
-    RbacRule("scheduling.koordinator.sh", ("podmigrationjobs/status",), ("patch",)),
-    RbacRule("scheduling.koordinator.sh", ("reservations",), (*READ_VERBS, "create", "patch", "delete")),
-)
+def rbac_rules() -> tuple[RbacRule, ...]:
+    """Return all RBAC rules that koord-descheduler may ever need, whatever its profiles.
+
+    Every workload that pods may belong to is named: owners of other kinds are told apart by the pods' references
+    alone, so no rule has a star.
+    """
+    parts: tuple[Any, ...] = (
+        EventRecorder,
+        DelegatedAuth,
+        SnapshotSource,
+        EffectExecutor,
+        EvictionApiBackend,
+        MigrationJobController,
+    )
+    evictor = (RbacRule(one.group, (one.plural,), READ_VERBS) for one in DefaultEvictor.extra_resources)
+    return (*lease_rules(DESCHEDULER_NAME), *evictor, *(rule for part in parts for rule in part.rights))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, POD_MIGRATION_JOBS
 from koord.api.koordinator.scheduling import PodMigrationJob
@@ -17,6 +17,7 @@ from koord.api.kubernetes.builtin_kinds import (
 )
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.resource import Resource
 from koord.descheduler.context import DeschedulerContext
 from koord.descheduler.framework.snapshot import ClusterSnapshot, PodLookups, Workload, owner_uids
@@ -64,6 +65,11 @@ _BY_UID, _BY_DEPLOYMENT = "descheduler-uid", "descheduler-owner"
 
 class WorkloadIndex:
     """Looks up workloads by the uid that pods name as their controller."""
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("replicationcontrollers",), READ_VERBS),
+        RbacRule("apps", ("deployments", "replicasets", "statefulsets"), READ_VERBS),
+    )
 
     def __init__(self, informers: InformerFactory) -> None:
         self._deployments = informers.for_resource(DEPLOYMENTS)
@@ -140,6 +146,13 @@ class SnapshotSource:
     """Builds snapshots from informers. It requests its kinds when it is built; the owner of the informers starts
     them.
     """
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("nodes", "pods"), READ_VERBS),
+        RbacRule("slo.koordinator.sh", ("nodemetrics",), READ_VERBS),
+        RbacRule("scheduling.koordinator.sh", ("podmigrationjobs",), READ_VERBS),
+        *WorkloadIndex.rights,
+    )
 
     def __init__(self, context: DeschedulerContext, extra: Iterable[Resource[Any]] = ()) -> None:
         of = context.informers.for_resource

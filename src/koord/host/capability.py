@@ -6,7 +6,6 @@ some of them act on every write.
 
 from __future__ import annotations
 
-import enum
 import errno
 
 import msgspec
@@ -20,35 +19,18 @@ from koord.host.cgroup.knob import (
     CPU_QUOTA,
     CPU_SHARES,
     KNOBS,
+    CgroupFile,
     Knob,
     KnobFile,
     KnobRoot,
     KnobSupport,
 )
-from koord.host.cgroup.tree import CgroupFile, CgroupTree
-from koord.host.io_error import IoError
-from koord.host.kidled import check_kidled
+from koord.host.cgroup.tree import CgroupTree
+from koord.host.filesystem import Host
+from koord.host.hardware import Capability, CapabilityState
+from koord.host.io_error import IoError, unsupported
 
 _PROBE_GROUP = "koord-probe"
-
-
-class CapabilityState(enum.Enum):
-    """Whether a knob works on this node."""
-
-    SUPPORTED = "supported"
-    DEGRADED = "degraded"  # works with a difference that `how` explains
-    OFF = "off"  # not there
-    REJECTED = "rejected"  # there, but it refuses
-
-
-class Capability(msgspec.Struct, frozen=True):
-    """Whether one knob or feature works. `version` is that of the cgroup tree, 0 for what has none."""
-
-    knob: str
-    version: int
-    state: CapabilityState
-    how: str
-    errno: str = ""
 
 
 def probe_capabilities(tree: CgroupTree, *, probe: bool = True) -> list[Capability]:
@@ -63,6 +45,27 @@ def probe_capabilities(tree: CgroupTree, *, probe: bool = True) -> list[Capabili
     ):
         rows.append(_feature(name, io_error))
     return rows
+
+
+def kidled_folder(host: Host) -> str:
+    return f"{host.paths.sys}/kernel/mm/kidled"
+
+
+def check_kidled(host: Host) -> IoError | None:
+    """Return None when both of kidled's files exist."""
+    for name in ("scan_period_in_seconds", "use_hierarchy"):
+        path = f"{kidled_folder(host)}/{name}"
+        if not host.exists(path):
+            return unsupported(path, "this kernel has no kidled")
+    return None
+
+
+def check_page_idle(host: Host) -> IoError | None:
+    """Return None when mainline's idle page bitmap exists. It reports pages and no groups, so no
+    cold size comes from it.
+    """
+    path = f"{host.paths.sys}/kernel/mm/page_idle/bitmap"
+    return None if host.exists(path) else unsupported(path, "this kernel has no idle page tracking")
 
 
 def burst_above_quota(tree: CgroupTree) -> bool | IoError:

@@ -6,37 +6,15 @@ as upstream's, which runs lscpu. Offline CPUs are left out: nothing can run ther
 
 from __future__ import annotations
 
-import msgspec
-
 from koord.host.filesystem import Host
+from koord.host.hardware import CpuModel, HugePages, MachineCpu, NumaNode
 from koord.host.io_error import IoError, malformed
 from koord.host.procfs import parse_kilobytes
 from koord.values.cpuset import CPUSet, CPUSetError
 from koord.values.go_format import integer
 
 
-class OnlineCpu(msgspec.Struct, frozen=True, order=True):
-    """One online logical CPU, ordered as reports want them: by NUMA node, socket, core and number."""
-
-    node: int
-    socket: int
-    core: int
-    cpu: int
-    l3: int = 0
-
-
-class CpuModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The model and features of the first CPU."""
-
-    model: str = ""
-    vendor: str = ""
-    flags: frozenset[str] = frozenset()
-    hyper_threads: bool = False
-    turbo: bool = False
-    cat_l3_mask: str = ""
-
-
-def online_cpus(host: Host) -> list[OnlineCpu] | IoError:
+def online_cpus(host: Host) -> list[MachineCpu] | IoError:
     """Return all online CPUs in order."""
     base = f"{host.paths.sys}/devices/system/cpu"
     online = _read_cpu_list(host, f"{base}/online")
@@ -46,7 +24,7 @@ def online_cpus(host: Host) -> list[OnlineCpu] | IoError:
     cores: dict[CPUSet, int] = {}
     sockets: dict[int, int] = {}
     caches: dict[CPUSet, int] = {}
-    found: list[OnlineCpu] = []
+    found: list[MachineCpu] = []
     for cpu in online:
         siblings = _read_cpu_list(host, f"{base}/cpu{cpu}/topology/thread_siblings_list")
         if isinstance(siblings, IoError):
@@ -56,7 +34,7 @@ def online_cpus(host: Host) -> list[OnlineCpu] | IoError:
         socket = sockets.setdefault(max(package, 0), len(sockets))
         shared = _l3(host, f"{base}/cpu{cpu}/cache")
         l3 = 0 if shared is None else caches.setdefault(shared, len(caches))
-        found.append(OnlineCpu(nodes.get(cpu, 0), socket, core, cpu, l3))
+        found.append(MachineCpu(nodes.get(cpu, 0), socket, core, cpu, l3))
     return sorted(found)
 
 
@@ -124,22 +102,6 @@ def _read_text(host: Host, path: str) -> str:
     return "" if isinstance(text, IoError) else text.strip()
 
 
-class NumaNode(msgspec.Struct, frozen=True):
-    """The memory of one NUMA node in bytes. Used is without page cache and reclaimable slabs, never below 0."""
-
-    id: int
-    total: int
-    used: int
-
-
-class HugePages(msgspec.Struct, frozen=True):
-    """The huge pages reserved on one NUMA node."""
-
-    node: int
-    pages_2m: int
-    pages_1g: int
-
-
 def numa_ids(host: Host) -> list[int] | IoError:
     """Return the ids of nodes with CPUs or memory. A gap in the ids is an error: positions and ids
     must agree everywhere.
@@ -195,7 +157,4 @@ def _initiator_only_nodes(host: Host) -> CPUSet:
     text = host.read(f"{host.paths.sys}/devices/system/node/has_generic_initiator")
     if isinstance(text, IoError):
         return CPUSet()
-    try:
-        return CPUSet.parse(text)  # node lists are written like CPU lists
-    except CPUSetError:
-        return CPUSet()
+    return CPUSet.parse_or_empty(text)  # node lists are written like CPU lists

@@ -65,7 +65,7 @@ class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuProcessUsage(msgspec.Struct, frozen=True):
-    """What one process uses of one card; `core_percent` is of all its cores."""
+    """GpuProcessUsage is what one process uses of one card; `core_percent` is of all its cores."""
 
     pid: int
     core_percent: int

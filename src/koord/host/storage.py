@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import re
 
-import msgspec
-
 from koord.host.filesystem import Host
+from koord.host.hardware import BlockDevices
 from koord.host.io_error import IoError
 
 _LVM = "LVM-"
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
-class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """The block devices of the machine. Devices are paths such as /dev/vda1."""
-
-    disks: dict[str, str]  # disk: major:minor
-    partitions: dict[str, str]  # partition: disk
-    volume_groups: dict[str, str]  # name: disk, for groups on one physical volume
-    logical_volumes: dict[str, str]  # /dev/mapper/...: volume group
-    mounts: dict[str, str]  # mount point: device
-
-
-def storage(host: Host) -> Storage | IoError:
+def storage(host: Host) -> BlockDevices | IoError:
     """Read the block devices and mounts."""
     block = f"{host.paths.sys}/block"
     names = host.list_names(block)
@@ -52,7 +41,7 @@ def storage(host: Host) -> Storage | IoError:
     mounts = _mounts(host)
     if isinstance(mounts, IoError):
         return mounts
-    return Storage(
+    return BlockDevices(
         disks=disks,
         partitions=partitions,
         volume_groups={group: partitions.get(device, device) for group, device in on_one.items()},

@@ -12,15 +12,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.core_v1 import EventSource
 from koord.host.audit_log import AuditEvent, AuditLog
-from koord.host.capability import Capability
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.filesystem import Host
+from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.eviction.evictor import KoordletEvictor
-from koord.koordlet.eviction.ledger import EvictionLedger, EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
 from koord.koordlet.inputs.kubelet_client import KubeletClient
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeInputs
@@ -29,6 +30,7 @@ from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.pod_source import PodSource
 from koord.koordlet.inputs.volume_mounts import VolumeMounts
 from koord.koordlet.metrics import KoordletMetrics
+from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporter_set import ReporterSet
 from koord.koordlet.reporters.builders import node_conditions
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
@@ -41,6 +43,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.policy.eviction.ledger import EvictionLedger
 from koord.telemetry.clock import Clock, now
 from koord.telemetry.component_server import ComponentServer, HealthCheck
 from koord.telemetry.metrics.process import register_process_metrics
@@ -88,7 +91,13 @@ class Koordlet:
             if settings.audit_enabled
             else None
         )
-        self._recorder = EventRecorder(client, clock, controller=COMPONENT, instance=f"{COMPONENT}-{settings.node}")
+        self._recorder = EventRecorder(
+            client,
+            clock,
+            controller=COMPONENT,
+            instance=f"{COMPONENT}-{settings.node}",
+            source=EventSource(component=COMPONENT, host=settings.node),
+        )
         self._evictor = KoordletEvictor(
             client,
             self._recorder,
@@ -102,7 +111,7 @@ class Koordlet:
         self._informers = informers
         self.reporters: ReporterSet | None = None
         self._volumes: VolumeMounts | None = None
-        self._audit_said = ""
+        self._audit_problem = ProblemLog(_LOG, "the audit log cannot be written")
         self._capabilities: list[Capability] = []
         self._cgroup_problem = "not looked yet"
         self._ticks = 0
@@ -369,10 +378,10 @@ class Koordlet:
             self._log_audit_error(self._audit_log.append(event))
 
     def _log_audit_error(self, io_error: IoError | None) -> None:
-        code = "" if io_error is None else io_error.code
-        if io_error is not None and code != self._audit_said:
-            _LOG.warning("the audit log cannot be written: %s", io_error)
-        self._audit_said = code
+        if io_error is None:
+            self._audit_problem.works()
+        else:
+            self._audit_problem.fails(io_error, io_error.code)
 
     def _observe_kubelet_request(self, path: str, code: int, seconds: float) -> None:
         self.metrics.kubelet_s.labels("get", path, str(code)).observe(seconds)

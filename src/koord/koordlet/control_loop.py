@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from koord.host.audit_log import AuditLog
-from koord.host.capability import Capability, probe_capabilities
+from koord.host.capability import probe_capabilities
 from koord.host.cgroup.tree import CgroupTree
+from koord.host.hardware import Capability
 from koord.koordlet.cgroup_writer.audit import PodIdentity, make_audit_callback
 from koord.koordlet.cgroup_writer.effects import WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.collect.collector_set import CollectorSet
-from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -70,7 +71,7 @@ class ControlLoop:
             disks="BlkIOReconcile" in settings.gates,
         )
         self.collectors = CollectorSet(tree, store, clock, settings.collect)
-        self.strategy_runner = StrategyRunner(self.machine, store, settings.gates, settings.round)
+        self.strategy_runner = StrategyRunner(self.machine, store, settings.gates, settings.strategies)
         self._strategy_statuses: dict[str, StrategyStatus] = {
             name: StrategyStatus(strategy=name, why="not run yet") for name in self.strategy_runner.enabled
         }

@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host import resctrl
 from koord.host.capability import burst_above_quota
-from koord.host.cgroup import usage
-from koord.host.cgroup.knob import CPU_BURST
+from koord.host.cgroup import knob, usage
 from koord.host.cgroup.tree import CgroupTree
+from koord.host.hardware import BlockDevices
 from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
 from koord.host.storage import storage
-from koord.koordlet.cgroup_writer import cgroup_files
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
-from koord.koordlet.inputs.machine import BlockDevices, L3Cache, MachineCpu, MachineShape
-from koord.koordlet.strategies.blkio import THROTTLES
+from koord.koordlet.inputs.machine import L3Cache, MachineShape
+from koord.koordlet.problem_log import ProblemLog
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,7 +40,10 @@ class HostMachine:
         self._with_resctrl = resctrl
         self._with_disks = disks
         self._burst_within_quota: bool | None = None
-        self._said: dict[str, str] = {}
+        self._logs = {
+            what: ProblemLog(_LOG, f"{what} of this machine are not known", f"{what} of this machine are known again")
+            for what in ("processors", "resctrl", "disks")
+        }
         self._shape = MachineShape()
         self.refresh()
 
@@ -53,9 +55,8 @@ class HostMachine:
         layout = self._tree.layout
         found = online_cpus(self._tree.host)
         self._log_change("processors", found)
-        cpus = [] if isinstance(found, IoError) else found
         self._shape = MachineShape(
-            processors=tuple(MachineCpu(one.cpu, one.core, one.socket, one.node) for one in cpus),
+            processors=() if isinstance(found, IoError) else tuple(found),
             layout=layout,
             groups={kube_qos: layout.qos_dir(kube_qos) for kube_qos in (GUARANTEED, BURSTABLE, BEST_EFFORT)},
             cgroup_version=self._tree.version,
@@ -86,7 +87,7 @@ class HostMachine:
 
     def limited_disks(self, group: str) -> frozenset[str]:
         numbers: set[str] = set()
-        for name in (cgroup_files.IO_QOS,) if not group else (*THROTTLES, cgroup_files.IO_WEIGHT):
+        for name in (knob.IO_QOS,) if not group else (*knob.IO_THROTTLES, knob.IO_WEIGHT):
             text = self._tree.read(name, group)
             for line in [] if isinstance(text, IoError) else text.splitlines():
                 number, _, rest = line.partition(" ")
@@ -118,7 +119,7 @@ class HostMachine:
         if (
             self._burst_within_quota is None
             and self._may_write
-            and self._tree.is_supported(CPU_BURST, self._kubepods())
+            and self._tree.is_supported(knob.CPU_BURST, self._kubepods())
         ):
             found = burst_above_quota(self._tree)
             if not isinstance(found, IoError):
@@ -150,19 +151,12 @@ class HostMachine:
             self._log_change("disks", found)
             return BlockDevices()
         self._log_change("disks", None)
-        return BlockDevices(
-            numbers=found.disks,
-            partitions=found.partitions,
-            volume_groups=found.volume_groups,
-            logical_volumes=found.logical_volumes,
-            mounts=found.mounts,
-        )
+        return found
 
     def _log_change(self, what: str, found: object) -> None:
         """Log the error of a reader once per errno, and its recovery."""
-        code = found.code if isinstance(found, IoError) else ""
-        if code and self._said.get(what) != code:
-            _LOG.warning("%s of this machine are not known: %s", what, found)
-        elif not code and self._said.get(what):
-            _LOG.info("%s of this machine are known again", what)
-        self._said[what] = code
+        log = self._logs[what]
+        if isinstance(found, IoError):
+            log.fails(found, found.code)
+        else:
+            log.works()

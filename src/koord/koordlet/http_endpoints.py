@@ -9,10 +9,10 @@ import msgspec
 
 from koord.host.audit_log import AuditLog, AuditPageRefused
 from koord.host.io_error import IoError
-from koord.koordlet.eviction.ledger import EvictionLedger
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies.runner import StrategyStatus
+from koord.policy.eviction.ledger import EvictionLedger
 from koord.telemetry import http_routing
 from koord.telemetry.clock import Clock
 from koord.telemetry.component_server import ComponentServer, HealthCheck, ServiceRoutes
@@ -23,7 +23,7 @@ MERGED, INTERNAL, EXTERNAL = "/metrics", "/internal-metrics", "/external-metrics
 
 
 class EndpointSources(msgspec.Struct, frozen=True, kw_only=True):
-    """What the endpoints serve; each callable is called per request."""
+    """EndpointSources holds what the endpoints serve; each callable is called per request."""
 
     metrics: KoordletMetrics
     ledger: EvictionLedger
@@ -69,4 +69,4 @@ def audit_events_reply(log: AuditLog, call: HttpCall) -> HttpReply:
 
 
 def _evictions(ledger: EvictionLedger, call: HttpCall) -> dict[str, Any]:
-    return {"evictions": ledger.entries(call.first_value("namespace") or "", call.first_value("name") or "")}
+    return {"evictions": ledger.records(call.first_value("namespace") or "", call.first_value("name") or "")}

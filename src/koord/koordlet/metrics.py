@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 
 from koord.api.config.slo.defaults import CFS_QUOTA
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
-from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.node_inputs import NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
@@ -179,5 +179,5 @@ class KoordletMetrics:
                     family.remove(*labels)
         for effect in ran.plan.effects:
             if isinstance(effect, WriteCgroup) and effect.group in names:
-                family = self.burst if effect.file == cgroup_files.CPU_BURST else self.quota
+                family = self.burst if effect.file == knob.CPU_BURST else self.quota
                 family.labels(self.node, *names[effect.group]).set(float(effect.value))

@@ -10,7 +10,7 @@ RBAC_RULES: tuple[RbacRule, ...] = (
     RbacRule("", ("nodes/proxy",), ("get",)),  # the kubelet's /pods and /configz
     RbacRule("", ("persistentvolumeclaims",), ("get",)),  # of pods that want disk limits on their volumes
     RbacRule("", ("pods/eviction",), ("create",)),
-    RbacRule("events.k8s.io", ("events",), ("create", "patch", "update")),
+    RbacRule("", ("events",), ("create", "patch")),
     RbacRule("slo.koordinator.sh", ("nodeslos", "nodemetrics"), READ_VERBS),
     RbacRule("slo.koordinator.sh", ("nodemetrics/status",), ("patch",)),
     RbacRule("scheduling.koordinator.sh", ("devices",), (*READ_VERBS, "create", "patch")),

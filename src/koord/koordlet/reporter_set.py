@@ -15,6 +15,7 @@ from koord.koordlet.inputs.node_watcher import NodeWatcher
 from koord.koordlet.inputs.pod_source import PodSource
 from koord.koordlet.reporters import node_metric_reporter, topology_reporter
 from koord.koordlet.reporters.builders.node_metric import MAX_SAMPLE_AGE_S, GpuIdentity
+from koord.koordlet.reporters.builders.reclaimable import Reclaimable
 from koord.koordlet.reporters.device_reporter import DeviceReporter
 from koord.koordlet.reporters.interference_reporter import InterferenceReporter
 from koord.koordlet.reporters.node_metric_reporter import NodeMetricReporter
@@ -25,7 +26,6 @@ from koord.koordlet.settings import KoordletSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
-from koord.policy.prediction.reclaimable import Reclaimable
 from koord.telemetry.clock import Clock
 
 

@@ -15,9 +15,9 @@ from koord.koordlet.inputs.node_watcher import NodeWatcher
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.pod_source import PodSource
 from koord.koordlet.reporter_set import ReporterSet
+from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, Reclaimable, ResourceAmount
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.policy.prediction.reclaimable import PeakPrediction, Reclaimable, ResourceAmount
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics.registry import MetricReading
 from koord.values.cpuset import CPUSet

@@ -6,13 +6,13 @@ import msgspec
 
 from koord.api.config import gates
 from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
-from koord.koordlet.collect.settings import CollectSettings
-from koord.koordlet.inputs.kubelet_client import PodSourceSettings as PodSettings
-from koord.koordlet.reporters.device_reporter import DeviceReporterSettings as DeviceSettings
-from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings as InterferenceSettings
-from koord.koordlet.reporters.predictor import PredictorSettings as PredictionSettings
-from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings as TopologySettings
-from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
+from koord.koordlet.collect.collector import CollectSettings
+from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
+from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
+from koord.koordlet.reporters.predictor import PredictorSettings
+from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings
+from koord.koordlet.strategies.strategy import StrategySettings
 
 PORT = 9316
 
@@ -37,13 +37,13 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     safe_mode: bool = False
     audit: AuditSettings = AuditSettings()
     collect: CollectSettings = CollectSettings()
-    round: RoundSettings = RoundSettings()
-    pods: PodSettings = PodSettings()
-    prediction: PredictionSettings = PredictionSettings()
-    topology: TopologySettings = TopologySettings()
-    devices: DeviceSettings = DeviceSettings()
+    strategies: StrategySettings = StrategySettings()
+    pods: PodSourceSettings = PodSourceSettings()
+    prediction: PredictorSettings = PredictorSettings()
+    topology: TopologyReporterSettings = TopologyReporterSettings()
+    devices: DeviceReporterSettings = DeviceReporterSettings()
     reports_node_metric: bool = True
-    interference: InterferenceSettings | None = None  # None: interference is not detected
+    interference: InterferenceReporterSettings | None = None  # None: interference is not detected
 
     @property
     def audit_enabled(self) -> bool:

@@ -1,4 +1,4 @@
-"""This module computes delays before retries: exponential back-off per item, token buckets, jittered back-off;
+"""This module computes delays before retries: exponential back-off per item, jittered back-off;
 and it limits repeated log lines.
 """
 
@@ -10,6 +10,7 @@ from random import Random
 from typing import Generic, Protocol, TypeVar
 
 from koord.telemetry.clock import Clock
+from koord.values.token_bucket import TokenBucket
 
 K = TypeVar("K", bound=Hashable)
 K_contra = TypeVar("K_contra", bound=Hashable, contravariant=True)
@@ -46,47 +47,6 @@ class ItemExponentialRateLimiter(Generic[K]):
         return self._failures.get(item, 0)
 
 
-class TokenBucket:
-    """TokenBucket allows `burst` at once, then `per_second`. Tokens may be borrowed from the future; the debt is
-    the delay.
-    """
-
-    __slots__ = ("_burst", "_clock", "_per_second", "_seen_at", "_tokens")
-
-    def __init__(self, clock: Clock, per_second: float, burst: int) -> None:
-        if per_second <= 0 or burst < 1:
-            raise ValueError(f"a bucket needs a positive rate and burst, got {per_second}/s and {burst}")
-        self._clock = clock
-        self._per_second = per_second
-        self._burst = burst
-        self._tokens = float(burst)
-        self._seen_at = clock.monotonic()
-
-    def reserve(self) -> float:
-        """Take a token, now or in the future, and return how many seconds away it is."""
-        self._refill()
-        self._tokens -= 1
-        return 0.0 if self._tokens >= 0 else -self._tokens / self._per_second
-
-    def allow(self) -> bool:
-        """Take a token if there is one now; return whether there was."""
-        self._refill()
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-    @property
-    def full(self) -> bool:
-        self._refill()
-        return self._tokens >= self._burst
-
-    def _refill(self) -> None:
-        now = self._clock.monotonic()
-        self._tokens = min(float(self._burst), self._tokens + (now - self._seen_at) * self._per_second)
-        self._seen_at = now
-
-
 class DefaultControllerRateLimiter(Generic[K]):
     """DefaultControllerRateLimiter takes the longer of the item's own delay and an overall 10 per second, burst
     100.
@@ -101,10 +61,11 @@ class DefaultControllerRateLimiter(Generic[K]):
         burst: int = 100,
     ) -> None:
         self._item = ItemExponentialRateLimiter[K](first_s, longest_s)
-        self._overall = TokenBucket(clock, per_second, burst)
+        self._clock = clock
+        self._overall = TokenBucket(per_second, burst, clock.monotonic())
 
     def delay(self, item: K) -> float:
-        return max(self._item.delay(item), self._overall.reserve())
+        return max(self._item.delay(item), self._overall.reserve(self._clock.monotonic()))
 
     def forget(self, item: K) -> None:
         self._item.forget(item)
@@ -162,7 +123,8 @@ class RateLimitedLog:
 
     def __init__(self, logger: logging.Logger, clock: Clock, every_s: float = 30.0, burst: int = 5) -> None:
         self._logger = logger
-        self._bucket = TokenBucket(clock, 1 / every_s, burst)
+        self._clock = clock
+        self._bucket = TokenBucket(1 / every_s, burst, clock.monotonic())
         self._suppressed = 0
 
     def warning(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
@@ -172,7 +134,7 @@ class RateLimitedLog:
         self._write(logging.ERROR, message, args, exc_info)
 
     def _write(self, level: int, message: str, args: tuple[object, ...], exc_info: BaseException | None) -> None:
-        if not self._bucket.allow():
+        if not self._bucket.allow(self._clock.monotonic()):
             self._suppressed += 1
             return
         if self._suppressed:

@@ -17,8 +17,11 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from koord.api.kubernetes.rbac import RbacRule
+from koord.kube.client.typed_client import Client
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.leader.election import lease_rules
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import NAMESPACE, ManagerContext
+from koord.manager.context import ManagerContext
 from koord.manager.controllers.colocation_profile.controller import (
     ColocationProfileController,
     ProfileControllerOptions,
@@ -35,6 +38,7 @@ from koord.manager.webhook_server.cert_rotator import CertRotator
 from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.manager.webhook_server.self_probe import WebhookSelfProbe
+from koord.manager.webhook_server.serving import WebhookServing, WebhookServingSettings
 from koord.telemetry import http_routing
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply
@@ -83,23 +87,19 @@ CONTROLLERS: tuple[
 CONTROLLER_NAMES = tuple(kind.name for kind, _, _ in CONTROLLERS)
 
 LEASE_NAME = "koordinator-manager"
-_LEADER_ELECTION_RULES = (
-    RbacRule("coordination.k8s.io", ("leases",), ("create",), namespace=NAMESPACE),  # a name cannot limit this verb
-    RbacRule("coordination.k8s.io", ("leases",), ("get", "update"), names=(LEASE_NAME,), namespace=NAMESPACE),
-    RbacRule("events.k8s.io", ("events",), ("create", "patch")),
-)
 
 
 def rbac_rules() -> tuple[RbacRule, ...]:
     """Return all RBAC rules that koord-manager may ever need, whatever its gates."""
     parts: Sequence[Any] = (
+        EventRecorder,
         *(kind for kind, _, _ in CONTROLLERS),
         SloControllerConfig,
         WebhookHandlers,
         CertRotator,
         WebhookSelfProbe,
     )
-    return (*_LEADER_ELECTION_RULES, *(right for part in parts for right in part.rights))
+    return (*lease_rules(LEASE_NAME), *(right for part in parts for right in part.rights))
 
 
 def unknown_controllers(controllers: Iterable[str]) -> list[str]:
@@ -127,16 +127,36 @@ class Manager:
         *,
         registry: MetricRegistry | None = None,
         seed: int | None = None,
+        webhook_client: Client | None = None,
+        serving: WebhookServingSettings | None = None,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Build all parts. Without `serving` no webhook is served over HTTPS.
+
+        `webhook_client` is for what webhooks write: every replica serves them, so the client of `context`, which may
+        write only while it leads, is not for them.
+        """
         self.context = context
+        self.everywhere = context if webhook_client is None else msgspec.structs.replace(context, client=webhook_client)
         self.registry = registry if registry is not None else MetricRegistry()
         self.metrics = WebhookMetrics(self.registry)
         self.configuration = SloControllerConfig(context)
         self.quotas = QuotaTopologyCache(context)
-        self.evaluator = QuotaEvaluator(context, self.quotas, options.evaluator, Random(seed))
+        self.evaluator = QuotaEvaluator(self.everywhere, self.quotas, options.evaluator, Random(seed))
         self.webhook_handlers = WebhookHandlers(
-            context, self.quotas, self.evaluator, self.metrics, options.webhooks, Random(seed)
+            self.everywhere, self.quotas, self.evaluator, self.metrics, options.webhooks, Random(seed)
         )
+        self.webhook_serving: WebhookServing | None = None
+        if serving is not None:
+            self.webhook_serving = WebhookServing(
+                self.everywhere,
+                self.webhook_handlers.handlers,
+                self.metrics,
+                serving,
+                excluded=self.webhook_handlers.excluded_namespaces,
+                pages={"/elasticQuota": self.quotas.to_json},
+                leads=leads,
+            )
         self.controllers = tuple(
             make(context, self.configuration, options)
             for kind, gate, make in CONTROLLERS
@@ -150,7 +170,20 @@ class Manager:
         await self.configuration.start()
         await self.quotas.start()
 
+    async def on_synced(self) -> None:
+        if self.webhook_serving is not None:
+            await self.webhook_serving.start()
+
+    async def lead(self) -> None:
+        await self.start_leading()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.stop_leading()
+
     async def stop(self) -> None:
+        if self.webhook_serving is not None:
+            await self.webhook_serving.stop()
         await self.stop_leading()
         await self.evaluator.stop()
         await self.quotas.stop()

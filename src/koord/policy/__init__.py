@@ -1,3 +1,3 @@
-"""Pure decisions that two or more programs share: co-location, QoS classes, prediction, the quota tree, node
-matching and load thresholds.
+"""Pure decisions that two or more programs share: QoS classes, matching pods with nodes, which quota a pod belongs to,
+and decaying histograms of usage. What has one user lives with that user.
 """

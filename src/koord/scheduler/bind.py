@@ -14,21 +14,26 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
-from koord.scheduler.framework.attempt import AttemptFailure, describe_error, failure_of_verdict, plugin_that_raised
+from koord.scheduler.framework.attempt import (
+    AttemptFailure,
+    SchedulingAttempt,
+    describe_error,
+    failure_of_rejection,
+    plugin_that_raised,
+)
 from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions, StatusBinding
-from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.decision import ChosenNode
-from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.framework.verdict import Fault, Reject, Skip
+from koord.scheduler.framework.runtime import PluginRejection, run_bind, run_pre_bind
+from koord.scheduler.framework.verdict import Fault, Reject
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.waiting_pods import WaitingPod, WaitingPods
 from koord.telemetry.clock import Clock
@@ -37,33 +42,24 @@ from koord.telemetry.clock import Clock
 class BindingContext:
     """Carry what the steps after a decision need to bind one pod to its node, or to undo that."""
 
-    __slots__ = ("cycle", "decision", "pod", "profile", "queued", "started", "waits")
+    __slots__ = ("attempt", "pod", "queued", "started", "waits")
 
     def __init__(
-        self,
-        queued: QueuedPod,
-        profile: SchedulerProfile,
-        cycle: CycleState,
-        decision: ChosenNode,
-        waits: Mapping[str, float],
-        started: float,
+        self, queued: QueuedPod, attempt: SchedulingAttempt, waits: Mapping[str, float], started: float
     ) -> None:
         self.queued = queued
-        self.pod: PodInfo = queued.pod  # as it was decided about; `queued.pod` follows the server
-        self.profile = profile
-        self.cycle = cycle
-        self.decision = decision
+        self.attempt = attempt
+        self.pod: PodInfo = attempt.pod  # as it was decided about; `queued.pod` follows the server
         self.waits = waits  # by plugin: how long Permit may hold it
         self.started = started
 
     @property
     def node_name(self) -> str:
-        return self.decision.node
+        return self.attempt.node_name
 
-    def unreserve(self) -> None:
-        """Run Unreserve of all plugins in reverse order; it must work for plugins whose Reserve was never run."""
-        for plugin in reversed(self.profile.plugins_at("reserve")):
-            plugin.unreserve(self.cycle, self.pod, self.node_name)
+    @property
+    def scheduler_name(self) -> str:
+        return self.attempt.profile.scheduler_name
 
 
 _STATUS_WRITE_TRIES = 5
@@ -169,6 +165,11 @@ OnBindingFailed = Callable[[BindingContext, AttemptFailure], None]
 class Binder:
     """Run one binding cycle per submitted pod; exactly one of `bound` and `undone` is called for each of them."""
 
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("pods",), ("get", "patch")),  # patch: what plugins annotate before binding
+        RbacRule("", ("pods/binding",), ("create",)),
+    )
+
     def __init__(
         self,
         client: Client,
@@ -200,6 +201,7 @@ class Binder:
         self.in_progress = 0  # past Permit, not yet answered
 
     def submit(self, context: BindingContext) -> None:
+        context.attempt.evaluation = None  # the pod may wait for long, and nothing reads the results of its class now
         waiting_pod = None
         if context.waits:
             now = self._clock.monotonic()
@@ -251,7 +253,7 @@ class Binder:
                 "Success" if refusal is None else "Unschedulable", self._clock.monotonic() - began
             )
             if refusal is not None:
-                refused = failure_of_verdict(refusal.plugin, "Permit", Reject((refusal.message,)))
+                refused = failure_of_rejection(PluginRejection(refusal.plugin, Reject((refusal.message,)), "Permit"))
                 self._on_binding_failed(context, msgspec.structs.replace(refused, silent_release=refusal.quiet))
                 return
             self._commit(context)
@@ -278,31 +280,27 @@ class Binder:
 
     async def _pre_bind_and_bind(self, context: BindingContext) -> AttemptFailure | None:
         began = self._clock.monotonic()
-        pod_patch = await self._run_pre_bind(context)
-        self._observe_point(context.profile.scheduler_name, "PreBind", self._clock.monotonic() - began)
-        if isinstance(pod_patch, AttemptFailure):
-            return pod_patch
-        pod, node = context.pod, context.node_name
-        for plugin in context.profile.plugins_at("bind"):
-            effect = plugin.bind(context.cycle, pod, node)
-            if isinstance(effect, Skip):
-                continue
-            if isinstance(effect, PreBindActions):  # in place of a binding
+        pod_patch = await run_pre_bind(context.attempt, self._execute)
+        self._observe_point(context.scheduler_name, "PreBind", self._clock.monotonic() - began)
+        if isinstance(pod_patch, PluginRejection):
+            return failure_of_rejection(pod_patch)
+        bound = run_bind(context.attempt)
+        if isinstance(bound, PluginRejection):
+            return failure_of_rejection(bound)
+        if bound is not None:  # in place of a binding
+            plugin, effect = bound
+            if isinstance(effect, PreBindActions):
                 fault = await self._execute(effect)
-                return None if fault is None else failure_of_verdict(plugin.name, "Bind", fault)
-            if isinstance(effect, StatusBinding):
+            else:
                 fault = await self._status_binder.write(effect, pod_patch)
-                return None if fault is None else failure_of_verdict(plugin.name, "Bind", fault)
-            if isinstance(effect, Reject | Fault):
-                return failure_of_verdict(plugin.name, "Bind", effect)
-            break
+            return None if fault is None else failure_of_rejection(PluginRejection(plugin, fault, "Bind"))
         if pod_patch is not None and pod_patch.labels:
             failure = await self._patch_labels(context, pod_patch)
             if failure is not None:
                 return failure
         began = self._clock.monotonic()
         failure = await self._post_binding(context, pod_patch.annotations if pod_patch is not None else None)
-        self._observe_point(context.profile.scheduler_name, "Bind", self._clock.monotonic() - began)
+        self._observe_point(context.scheduler_name, "Bind", self._clock.monotonic() - began)
         return failure
 
     async def _post_binding(
@@ -319,35 +317,6 @@ class Binder:
         if refused.code >= 500 or refused.conflict:  # it may be bound all the same, by this call or by a lost one
             return await self._confirm_binding(context, message)
         return AttemptFailure(message=message, error=True)
-
-    async def _run_pre_bind(self, context: BindingContext) -> PodPatch | AttemptFailure | None:
-        annotations: dict[str, str] = {}
-        labels: dict[str, str] = {}
-        for plugin in context.profile.plugins_at("pre_bind"):
-            effect = plugin.pre_bind(context.cycle, context.pod, context.node_name)
-            if isinstance(effect, PreBindActions):
-                fault = await self._execute(effect)
-                if fault is not None:
-                    return failure_of_verdict(plugin.name, "PreBind", fault)
-                effect = effect.pod_patch
-            if isinstance(effect, Reject | Fault):
-                return failure_of_verdict(plugin.name, "PreBind", effect)
-            if effect is not None:
-                annotations.update(effect.annotations)
-                labels.update(effect.labels)
-        return self._run_apply_patch(context, PodPatch(annotations, labels)) if annotations or labels else None
-
-    def _run_apply_patch(self, context: BindingContext, pod_patch: PodPatch) -> PodPatch | AttemptFailure:
-        """Let the ApplyPatch plugin change the combined patch of all PreBind plugins; the first that does not skip
-        decides.
-        """
-        for plugin in context.profile.plugins_at("apply_patch"):
-            answer = plugin.apply_patch(context.cycle, context.pod, context.node_name, pod_patch)
-            if isinstance(answer, Fault):
-                return failure_of_verdict(plugin.name, "PreBind", answer)
-            if not isinstance(answer, Skip):
-                return answer
-        return pod_patch
 
     async def _execute(self, actions: PreBindActions) -> Fault | None:
         for write in actions.writes:

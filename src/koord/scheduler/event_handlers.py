@@ -7,13 +7,14 @@ state before the queue is told (`LiveLister.notify`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.protocol import A_RESERVATION_NAME
 from koord.api.koordinator.scheduling import AVAILABLE, FAILED, SUCCEEDED, Reservation
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer
@@ -109,6 +110,8 @@ class EventHandlers:
 
     `gone` is called with the UID of every pod that ended or was deleted, so that one waiting at Permit is released.
     """
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("nodes", "pods"), READ_VERBS),)
 
     def __init__(
         self,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 import msgspec
 
+from koord.api.kubernetes.rbac import RbacRule
 from koord.api.model import ObjectReference
+from koord.kube.client.eviction import EvictionResult, delete_pod, evict_pod
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.policy.eviction.ledger import EvictionLedger
+from koord.policy.eviction.record import EVICTED, FAILED, KOORD_SCHEDULER, EvictionRecord, record_annotations
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
 from koord.scheduler.framework.decision import PreemptionPlan
@@ -23,44 +26,9 @@ from koord.scheduler.preemption.evaluator import PreemptionsInProgress
 from koord.scheduler.status_reporter import event_subject_of
 from koord.scheduler.waiting_pods import WaitingPods
 from koord.telemetry.clock import Clock, now
+from koord.values import timestamp
 
-MAX_EVICTION_RECORDS = 500
-
-EvictionOutcome = Literal["evicted", "refused", "failed"]  # the server said no; there was no answer
-
-
-class SchedulerEvictionRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Record one eviction: who wanted it, by which rule, on which numbers, why this pod, and what came of it."""
-
-    at: float
-    actor: str  # the plugin
-    rule: str
-    pod: str  # namespace/name
-    uid: str
-    node: str
-    measured: str
-    threshold: str
-    why: str
-    outcome: EvictionOutcome
-    detail: str = ""
-
-
-class SchedulerEvictionLog:
-    """Keep the newest eviction records: what is older is in events and in the log."""
-
-    def __init__(self, most: int = MAX_EVICTION_RECORDS) -> None:
-        self._records: deque[SchedulerEvictionRecord] = deque(maxlen=most)
-
-    def add(self, record: SchedulerEvictionRecord) -> None:
-        self._records.append(record)
-
-    def __iter__(self) -> Iterator[SchedulerEvictionRecord]:
-        """Iterate over the records, newest first."""
-        return reversed(self._records)
-
-    def __len__(self) -> int:
-        return len(self._records)
-
+PREEMPTION = "Preemption"  # the rule
 
 _LOG = logging.getLogger(__name__)
 
@@ -74,6 +42,12 @@ class SchedulerEvictor:
     The preemptor is held back in the queue while its victims are deleted, except for the last: that deletion wakes it.
     `failed` is called when a victim could not be deleted and the preemptor should be tried again.
     """
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("pods",), ("delete",)),  # preemption
+        RbacRule("", ("pods/eviction",), ("create",)),  # pods of overused quotas
+        RbacRule("", ("pods/status",), ("patch",)),  # the condition of a victim
+    )
 
     def __init__(
         self,
@@ -95,7 +69,7 @@ class SchedulerEvictor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = RateLimitedLog(_LOG, clock)
         self.evicted_count = 0
-        self.evictions = SchedulerEvictionLog()
+        self.ledger = EvictionLedger()
 
     def execute_preemption(self, pod: PodInfo, plan: PreemptionPlan) -> None:
         victims = [victim for victim in plan.victims if not victim.deleting]
@@ -110,50 +84,26 @@ class SchedulerEvictor:
         """Return whether pods of that scheduler may be evicted by this process."""
         return scheduler in self._recorders
 
-    async def evict(self, victim: PodInfo, *, actor: str, rule: str, measured: str, threshold: str, why: str) -> bool:
+    async def evict(self, victim: PodInfo, record: EvictionRecord) -> bool:
         """Evict a pod within its disruption budgets; return whether the server accepted."""
-        outcome: EvictionOutcome = "evicted"
-        detail = ""
         async with self._semaphore:
-            try:
-                answer = await self._client.evict(victim.namespace, victim.name, uid=victim.uid)
-            except TRANSIENT_ERRORS as outage:
-                outcome, detail = "failed", str(outage)
-            else:
-                if answer is not None and not (answer.not_found or answer.conflict):
-                    outcome, detail = "refused", str(answer)
-        numbers = {"measured": measured, "threshold": threshold, "why": why}
-        self._record(victim, actor, rule, numbers, outcome, detail)
-        if outcome != "evicted":
-            self._quiet.warning("%s is not evicted by %s: %s", victim.key, actor, detail)
+            result = await evict_pod(self._client, victim.namespace, victim.name, uid=victim.uid)
+        record = record.concluded(self._clock.time(), result.outcome, result.detail)
+        self.ledger.add(record)
+        if not result.evicted:
+            self._quiet.warning("%s is not evicted by %s: %s", victim.key, record.plugin, result.error_text)
             return False
         self.evicted_count += 1
-        note = f"{rule}: {measured}; {threshold}; {why}"
-        self._recorders[victim.scheduler].record(_victim_reference(victim), "Warning", rule, note, action="Evicting")
-        return True
-
-    def _record(
-        self,
-        victim: PodInfo,
-        actor: str,
-        rule: str,
-        numbers: Mapping[str, str],
-        outcome: EvictionOutcome,
-        detail: str = "",
-    ) -> None:
-        self.evictions.add(
-            SchedulerEvictionRecord(
-                at=self._clock.time(),
-                actor=actor,
-                rule=rule,
-                pod=victim.key,
-                uid=victim.uid,
-                node=victim.node_name,
-                outcome=outcome,
-                detail=detail,
-                **numbers,
-            )
+        note = f"{record.rule}: {record.measured}; {record.threshold}; {record.why_this_pod}"
+        self._recorders[victim.scheduler].record(
+            _victim_reference(victim),
+            "Warning",
+            record.rule,
+            note,
+            action="Evicting",
+            annotations=record_annotations(record),
         )
+        return True
 
     async def stop(self) -> None:
         tasks = list(self._tasks)
@@ -165,48 +115,51 @@ class SchedulerEvictor:
         *others, last = victims
         done = False
         try:
-            results = await asyncio.gather(*(self._evict_one(pod, plan, victim) for victim in others))
+            results = await asyncio.gather(*(self._preempt_one(pod, plan, victim) for victim in others))
             self._in_progress.begin_last_victim(pod.uid, last.uid)
-            done = await self._evict_one(pod, plan, last) and all(results)
+            done = await self._preempt_one(pod, plan, last) and all(results)
         finally:
             self._in_progress.end(pod.uid)
             if not done:
                 self._on_failed(pod)
 
-    async def _evict_one(self, pod: PodInfo, plan: PreemptionPlan, victim: PodInfo) -> bool:
-        gone = await self._delete_victim(pod, plan, victim)
-        numbers = {
-            "measured": f"priority {victim.priority}",
-            "threshold": f"{pod.key} has priority {pod.priority}",
-            "why": plan.why,
-        }
-        self._record(victim, plan.plugin, "Preemption", numbers, "evicted" if gone else "failed")
-        return gone
-
-    async def _delete_victim(self, pod: PodInfo, plan: PreemptionPlan, victim: PodInfo) -> bool:
-        note = f"Preempted by pod {pod.uid} on node {plan.node}"
+    async def _preempt_one(self, pod: PodInfo, plan: PreemptionPlan, victim: PodInfo) -> bool:
         if self._waiting_pods.reject(victim.uid, plan.plugin, "preempted"):
-            self._record_event(victim, pod, note)
-            return True  # it only waited for its node: nothing runs that would have to be ended
+            # It only waited for its node: nothing runs that would have to be ended.
+            result = EvictionResult(outcome=EVICTED, detail="it waited for its node and was rejected there")
+        else:
+            result = await self._delete_victim(pod, victim)
+        record = _preemption_record(pod, plan, victim).concluded(self._clock.time(), result.outcome, result.detail)
+        self.ledger.add(record)
+        if not result.evicted:
+            self._quiet.warning("the victim %s is not deleted: %s", victim.key, result.error_text)
+        elif not result.was_gone:
+            self._recorders[pod.scheduler].record(
+                _victim_reference(victim),
+                "Normal",
+                "Preempted",
+                f"Preempted by pod {pod.uid} on node {plan.node}",
+                action="Preempting",
+                related=event_subject_of(pod),
+                annotations=record_annotations(record),
+            )
+        return result.evicted
+
+    async def _delete_victim(self, pod: PodInfo, victim: PodInfo) -> EvictionResult:
+        result = EvictionResult(outcome=FAILED)
         async with self._semaphore:
             for _ in range(_DELETE_TRIES):
                 try:
                     await self._write_disruption_target(victim, pod)
-                    answer = await self._client.delete(PODS, victim.name, victim.namespace, uid=victim.uid)
                 except TRANSIENT_ERRORS as outage:
-                    self._quiet.warning("the victim %s is not deleted: %s", victim.key, outage)
-                    return False
-                if not isinstance(answer, ApiError):
+                    return EvictionResult(outcome=FAILED, detail=str(outage))
+                result = await delete_pod(self._client, victim.namespace, victim.name, uid=victim.uid)
+                if result.evicted and not result.was_gone:
                     self.evicted_count += 1
-                    self._record_event(victim, pod, note)
-                    return True
-                if answer.not_found or answer.conflict:
-                    return True  # it is gone, or another pod has its name now
-                if not answer.too_many and answer.code < 500:
+                if result.error is None or not result.may_pass:
                     break
-                await self._clock.sleep(answer.retry_after_s or 1.0)
-            self._quiet.warning("the victim %s is not deleted: %s", victim.key, answer)
-            return False
+                await self._clock.sleep(result.error.retry_after_s or 1.0)
+        return result
 
     async def _write_disruption_target(self, victim: PodInfo, pod: PodInfo) -> None:
         """Write the DisruptionTarget condition that tells the victim's owner why; the deletion does not
@@ -217,7 +170,7 @@ class SchedulerEvictor:
             "status": "True",
             "reason": "PreemptionByScheduler",
             "message": f"{pod.scheduler}: preempting to accommodate a higher priority pod",
-            "lastTransitionTime": now(self._clock).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "lastTransitionTime": timestamp.text(now(self._clock)),
             "lastProbeTime": None,
         }
         patch = {"status": {"conditions": [condition]}}
@@ -227,10 +180,34 @@ class SchedulerEvictor:
         if isinstance(answer, ApiError) and not (answer.not_found or answer.conflict):
             self._quiet.warning("the victim %s is not marked: %s", victim.key, answer)
 
-    def _record_event(self, victim: PodInfo, pod: PodInfo, note: str) -> None:
-        self._recorders[pod.scheduler].record(
-            _victim_reference(victim), "Normal", "Preempted", note, action="Preempting", related=event_subject_of(pod)
-        )
+
+def victim_record(victim: PodInfo, *, plugin: str, rule: str) -> EvictionRecord:
+    """Begin the record of a pod that the scheduler evicts."""
+    return EvictionRecord(
+        actor=KOORD_SCHEDULER,
+        plugin=plugin,
+        rule=rule,
+        namespace=victim.namespace,
+        name=victim.name,
+        uid=victim.uid,
+        node=victim.node_name,
+    )
+
+
+def _preemption_record(pod: PodInfo, plan: PreemptionPlan, victim: PodInfo) -> EvictionRecord:
+    subject = event_subject_of(pod)
+    preemptor = f"{subject.namespace}/{subject.name}" if subject.namespace else subject.name
+    place = next(number for number, one in enumerate(plan.victims, 1) if one.uid == victim.uid)
+    return msgspec.structs.replace(
+        victim_record(victim, plugin=plan.plugin, rule=PREEMPTION),
+        reason=f"Preempted by pod {pod.uid} on node {plan.node}",
+        measured=f"priority {victim.priority}",
+        threshold=f"{pod.key} has priority {pod.priority}",
+        rank=f"{place} of {len(plan.victims)} victims, the most important first",
+        why_this_pod=plan.why,
+        request=f"{subject.kind} {preemptor}",
+        request_uid=pod.uid,
+    )
 
 
 def _victim_reference(pod: PodInfo) -> ObjectReference:

@@ -10,16 +10,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
+from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.client.typed_client import Client
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.telemetry.clock import Clock, now
+from koord.values import timestamp
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ class PodStatusWriter:
     """Write status updates of pods; `latest` finds a pod as the watch last showed it, so that nothing is written
     twice.
     """
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("pods/status",), ("patch",)),)
 
     def __init__(self, client: Client, clock: Clock, latest: Callable[[str, str], Pod | None]) -> None:
         self._client = client
@@ -134,7 +138,7 @@ def pod_status_patch(pod: Pod, report: PodStatusUpdate, at: datetime) -> dict[st
         if generation:
             condition["observedGeneration"] = generation
         if known is None or known.status != "False":
-            condition["lastTransitionTime"] = at.strftime("%Y-%m-%dT%H:%M:%SZ")
+            condition["lastTransitionTime"] = timestamp.text(at)
         patch["conditions"] = [condition]
     if report.nominate is not None and report.nominate != pod.status.nominated_node_name:
         patch["nominatedNodeName"] = report.nominate or None

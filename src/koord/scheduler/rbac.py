@@ -1,37 +1,60 @@
-"""Define what koord-scheduler may do on an API server, beside Kubernetes' own scheduler roles."""
+"""Collect what koord-scheduler may do on an API server from the parts that need it."""
 
 from __future__ import annotations
 
-from koord.api.koordinator.protocol import NAMESPACE
-from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from typing import Any
 
-# Every cluster with RBAC has these; they hold what kube-scheduler itself needs.
+from koord.api.koordinator.protocol import SCHEDULER
+from koord.api.kubernetes.rbac import RbacRule
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.leader.election import lease_rules
+from koord.kube.transport.delegated_auth import DelegatedAuth
+from koord.scheduler.bind import Binder
+from koord.scheduler.event_handlers import EventHandlers
+from koord.scheduler.evictor import SchedulerEvictor
+from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController, PodGroupController
+from koord.scheduler.plugins.device_share.plugin import DeviceShare
+from koord.scheduler.plugins.device_share.request_cache import GpuTemplateWatcher
+from koord.scheduler.plugins.dynamic_resources import DynamicResources
+from koord.scheduler.plugins.elastic_quota.controller import DefaultQuotaController, QuotaStatusController
+from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceLister
+from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
+from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
+from koord.scheduler.plugins.reservation.controller import ReservationController
+from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
+from koord.scheduler.plugins.volumes.node_volume_limits import NodeVolumeLimits
+from koord.scheduler.plugins.volumes.provisioning import ProvisioningCheck
+from koord.scheduler.plugins.volumes.volume_binder import VolumeBinder
+from koord.scheduler.pod_status_writer import PodStatusWriter
+
+# Every cluster with RBAC has these; they hold what the plugins of kube-scheduler need, in the cluster's own version.
 BOUND_ROLES = ("system:kube-scheduler", "system:volume-scheduler")
 
-_ALL_VERBS = (*READ_VERBS, "create", "update", "patch", "delete")
-
-RBAC_RULES: tuple[RbacRule, ...] = (
-    RbacRule("coordination.k8s.io", ("leases",), ("create",), namespace=NAMESPACE),
-    RbacRule("coordination.k8s.io", ("leases",), ("get", "update", "patch"), namespace=NAMESPACE),
-    RbacRule("", ("pods",), (*READ_VERBS, "patch", "update", "delete")),
-    RbacRule("", ("pods/status",), ("patch", "update")),
-    RbacRule("", ("pods/binding", "pods/eviction"), ("create",)),
-    RbacRule("", ("nodes",), (*READ_VERBS, "patch")),
-    RbacRule("", ("configmaps", "namespaces"), READ_VERBS),
-    RbacRule("apiextensions.k8s.io", ("customresourcedefinitions",), READ_VERBS),
-    RbacRule(
-        "storage.k8s.io",
-        ("csidrivers", "csinodes", "csistoragecapacities", "storageclasses", "volumeattachments"),
-        READ_VERBS,
-    ),
-    RbacRule(
-        "resource.k8s.io", ("resourceclaims", "resourceclaimtemplates", "resourceslices", "deviceclasses"), READ_VERBS
-    ),
-    RbacRule("resource.k8s.io", ("resourceclaims/status",), (*READ_VERBS, "patch", "update")),
-    RbacRule("events.k8s.io", ("events",), ("create", "patch", "update")),
-    RbacRule("config.koordinator.sh", ("*",), _ALL_VERBS),
-    RbacRule("slo.koordinator.sh", ("*",), _ALL_VERBS),
-    RbacRule("scheduling.koordinator.sh", ("*",), _ALL_VERBS),
-    RbacRule("topology.node.k8s.io", ("*",), _ALL_VERBS),
-    RbacRule("scheduling.sigs.k8s.io", ("*",), _ALL_VERBS),
+_PARTS: tuple[Any, ...] = (
+    EventRecorder,
+    DelegatedAuth,
+    EventHandlers,
+    Binder,
+    PodStatusWriter,
+    SchedulerEvictor,
+    NamespaceLister,
+    VolumeBinder,
+    NodeVolumeLimits,
+    ProvisioningCheck,
+    DynamicResources,
+    LoadAwareScheduling,
+    NodeNUMAResource,
+    DeviceShare,
+    GpuTemplateWatcher,
+    NetworkTopologyController,
+    PodGroupController,
+    DefaultQuotaController,
+    QuotaStatusController,
+    ReservationPlugin,
+    ReservationController,
 )
+
+
+def rbac_rules() -> tuple[RbacRule, ...]:
+    """Return all RBAC rules that koord-scheduler may ever need, whatever its profiles."""
+    return (*lease_rules(SCHEDULER), *(rule for part in _PARTS for rule in part.rights))

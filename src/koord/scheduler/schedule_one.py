@@ -20,17 +20,25 @@ from koord.scheduler.framework.attempt import (
     AttemptFailure,
     AttemptLog,
     AttemptRecord,
+    SchedulingAttempt,
     describe_error,
     failure_of_decision,
-    failure_of_verdict,
+    failure_of_rejection,
     plugin_that_raised,
 )
-from koord.scheduler.framework.bind_effects import FailureOverride
 from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.decision import AttemptError, ChosenNode, Decision, PreemptionPlan, Unschedulable
-from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.engine import OnPointEnd, SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.verdict import Fault, Reject, Wait
+from koord.scheduler.framework.runtime import (
+    PluginRejection,
+    run_attempt_failed,
+    run_nominate_reservation,
+    run_permit,
+    run_post_bind,
+    run_reserve,
+    run_unreserve,
+)
 from koord.scheduler.metrics_recorder import PointTimer
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
@@ -59,7 +67,15 @@ class SchedulingLoop:
         clock: Clock,
         point_timer: PointTimer,
         next_pod_plugin: Plugin | None = None,
+        *,
+        monitor: SchedulerMonitor | None = None,
+        observe_next_pod_s: Callable[[float], None] | None = None,
     ) -> None:
+        """Create the loop. `monitor` reports attempts that last too long; `observe_next_pod_s` receives the seconds
+        that taking a plugin's choice from the queue took.
+        """
+        self.monitor = monitor
+        self._observe_next_pod_s = observe_next_pod_s
         self._point_timer = point_timer
         self._next_pod_plugin = next_pod_plugin
         self._state = state
@@ -73,10 +89,6 @@ class SchedulingLoop:
         # Set after construction, because each calls the other.
         self.binder: Binder | None = None
         self.evictor: SchedulerEvictor | None = None
-        self.observe_next_pod_s: Callable[[float], None] | None = (
-            None  # receives the seconds that taking a plugin's choice from the queue took
-        )
-        self.monitor: SchedulerMonitor | None = None  # reports attempts that last too long
 
     def wake(self) -> None:
         self._wakeup.set()
@@ -111,8 +123,8 @@ class SchedulingLoop:
             assert uid is not None
             before = uid
             chosen = self._queue.take(uid, now)
-            if self.observe_next_pod_s is not None:
-                self.observe_next_pod_s(self._clock.monotonic() - now)
+            if self._observe_next_pod_s is not None:
+                self._observe_next_pod_s(self._clock.monotonic() - now)
             if chosen is not None:
                 return chosen
         await binder.wait_for_releases()
@@ -147,18 +159,18 @@ class SchedulingLoop:
             self.monitor.started(pod.uid, started)
         engine = self._engines[pod.scheduler]
         on_point_end = self._point_timer if self._point_timer.start_if_sampled(pod.scheduler, started) else None
-        engine.on_point_end = on_point_end
         decision: Decision
         try:
             # In a rush nobody looks at single pods, and recording the next best nodes would cost more than the
             # decision.
-            decision = engine.decide(pod, 0 if self._rush else RUNNERS_UP)
+            attempt = engine.decide(pod, 0 if self._rush else RUNNERS_UP, on_point_end)
+            decision = attempt.decision
             if isinstance(decision, Unschedulable):
-                decision = engine.post_filter(pod, decision)
+                decision = engine.post_filter(attempt)
                 if on_point_end is not None:
                     on_point_end("PostFilter")
             failure = (
-                self._assume_reserve_permit(engine, queued, decision, started)
+                self._assume_reserve_permit(attempt, queued, started, on_point_end)
                 if isinstance(decision, ChosenNode)
                 else None
             )
@@ -191,32 +203,36 @@ class SchedulingLoop:
         self._status_reporter.report_decision(pod, decision, took)
 
     def _assume_reserve_permit(
-        self, engine: SchedulingEngine, queued: QueuedPod, decision: ChosenNode, started: float
+        self, attempt: SchedulingAttempt, queued: QueuedPod, started: float, on_point_end: OnPointEnd | None
     ) -> AttemptFailure | None:
         """Assume the chosen node, run Reserve and Permit, and submit the pod to the binder; undo all of it on a
         rejection.
         """
-        pod, profile, cycle = queued.pod, engine.profile, engine.cycle
-        refused = engine.nominate(pod, decision.node)
-        if refused is not None:
-            return failure_of_verdict(refused[0], "Reserve", refused[1])
-        self._state.assume(pod, decision.node)
-        waits: dict[str, float] = {}
-        context = BindingContext(queued, profile, cycle, decision, waits, started)
+        pod = attempt.pod
+        rejection = run_nominate_reservation(attempt)
+        if rejection is not None:
+            return failure_of_rejection(rejection)
+        self._state.assume(pod, attempt.node_name)
+        waits: dict[str, float] | PluginRejection = {}
         try:
-            refusal = self._run_reserve(context)
-            if engine.on_point_end is not None:
-                engine.on_point_end("Reserve")
-            refusal = refusal or self._run_permit(context, waits)
-            if engine.on_point_end is not None:
-                engine.on_point_end("Permit")
+            rejection = run_reserve(attempt)
+            if on_point_end is not None:
+                on_point_end("Reserve")
+            if rejection is None:
+                waits = run_permit(attempt)
+            if on_point_end is not None:
+                on_point_end("Permit")
         except Exception:
-            self._unreserve_and_forget(context)
+            self._unreserve_and_forget(attempt)
             raise
-        if refusal is not None:
-            self._unreserve_and_forget(context)
-            self._status_reporter.report_binding_failed(context, refusal)
-            return refusal
+        if isinstance(waits, PluginRejection):
+            rejection, waits = waits, {}
+        context = BindingContext(queued, attempt, waits, started)
+        if rejection is not None:
+            failure = failure_of_rejection(rejection)
+            self._unreserve_and_forget(attempt)
+            self._status_reporter.report_binding_failed(context, failure)
+            return failure
         self._queue.nominate(pod.uid, "")
         assert self.binder is not None
         self.binder.submit(context)
@@ -231,46 +247,20 @@ class SchedulingLoop:
         assert self.evictor is not None
         self.evictor.execute_preemption(pod, plan)
 
-    def _run_reserve(self, context: BindingContext) -> AttemptFailure | None:
-        node = self._state.table.index[context.node_name]
-        try:
-            for plugin in context.profile.reserve_plugins(context.cycle.skip_filter):
-                answer = plugin.reserve(context.cycle, context.pod, node)
-                if answer is not None:
-                    return failure_of_verdict(plugin.name, "Reserve", answer)
-        finally:
-            context.cycle.nominated_reservations.pop(context.pod.uid, None)  # from here on it is taken, or it is not
-            context.cycle.pre_allocated_pods.pop(context.pod.uid, None)
-        return None
-
-    def _run_permit(self, context: BindingContext, waits: dict[str, float]) -> AttemptFailure | None:
-        node = self._state.table.index[context.node_name]
-        for plugin in context.profile.plugins_at("permit"):
-            answer = plugin.permit(context.cycle, context.pod, node)
-            if isinstance(answer, Wait):
-                waits[plugin.name] = answer.timeout_s
-            elif isinstance(answer, Reject | Fault):
-                return failure_of_verdict(plugin.name, "Permit", answer)
-        return None
-
     # What became of it -------------------------------------------------------------------------------------------
 
     def on_bound(self, context: BindingContext) -> None:
         pod = context.pod
         self._queue.done(pod.uid)
         self._attempt_log.set_result(pod.uid, "bound")
-        for plugin in context.profile.plugins_at("post_bind"):
-            try:
-                plugin.post_bind(context.cycle, pod, context.node_name)
-            except Exception:  # noqa: BLE001 - the pod is bound; a plugin that fails afterwards must not undo that
-                _LOG.exception("PostBind of %s failed for %s", plugin.name, pod.key)
+        run_post_bind(context.attempt, lambda plugin: _LOG.exception("PostBind of %s failed for %s", plugin, pod.key))
         self._status_reporter.report_bound(context)
         self._attempt_completed(pod)
 
     def on_binding_failed(self, context: BindingContext, failure: AttemptFailure) -> None:
         """Release the resources of a pod whose binding failed, wake pods that wait for them, and requeue the pod."""
         room = self._state.placed_pod(context.pod.uid)
-        self._unreserve_and_forget(context)
+        self._unreserve_and_forget(context.attempt)
         if room is not None and not failure.silent_release:
             now = self._clock.monotonic()
             self._queue.on_event(
@@ -280,11 +270,11 @@ class SchedulingLoop:
         self.handle_scheduling_failure(context.queued, context.pod, failure)
         self.wake()
 
-    def _unreserve_and_forget(self, context: BindingContext) -> None:
+    def _unreserve_and_forget(self, attempt: SchedulingAttempt) -> None:
         try:
-            context.unreserve()
+            run_unreserve(attempt)
         finally:
-            self._state.forget(context.pod.uid)
+            self._state.forget(attempt.pod.uid)
 
     def handle_scheduling_failure(self, queued: QueuedPod, pod: PodInfo, failure: AttemptFailure) -> None:
         """Put the pod back into the queue and report the failure, unless the pod is gone or was bound meanwhile."""
@@ -300,24 +290,19 @@ class SchedulingLoop:
         self._attempt_log.set_result(pod.uid, "unschedulable" if failure.rejected else "error", failure.message)
         if part is None:
             return
-        taken = self._failure_override(pod, failure)
+        taken = run_attempt_failed(
+            self._engines[pod.scheduler].profile,
+            pod,
+            failure.message,
+            failure.rejected | failure.pending,
+            lambda plugin: _LOG.exception("%s failed to hear of a failed attempt at %s", plugin, pod.key),
+        )
         if taken is not None and taken.nominate is not None:
             failure = msgspec.structs.replace(failure, nominate=taken.nominate)
         if failure.nominate is not None:
             self._queue.nominate(pod.uid, failure.nominate)
         if taken is None or not taken.silent:
             self._status_reporter.report_failed(pod, failure)
-
-    def _failure_override(self, pod: PodInfo, failure: AttemptFailure) -> FailureOverride | None:
-        for plugin in self._engines[pod.scheduler].profile.plugins_at("on_attempt_failed"):
-            try:
-                taken = plugin.on_attempt_failed(pod, failure.message, failure.rejected | failure.pending)
-            except Exception:  # noqa: BLE001 - the pod is back in the queue; a plugin's trouble must not change that
-                _LOG.exception("%s failed to hear of a failed attempt at %s", plugin.name, pod.key)
-                continue
-            if taken is not None:
-                return taken
-        return None
 
     def _attempt_completed(self, pod: PodInfo) -> None:
         if self.monitor is not None:

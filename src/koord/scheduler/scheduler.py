@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
+from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.malformed_objects import MalformedObject
@@ -30,15 +31,23 @@ from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
+from koord.scheduler.metrics import KoordinatorMetrics, SchedulerMetrics
 from koord.scheduler.metrics_recorder import MetricsRecorder, NullMetricsRecorder, PointTimer
+from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
+from koord.scheduler.plugins.coscheduling.metrics import register_gang_metrics
+from koord.scheduler.plugins.elastic_quota.explain import quota_cache_of
+from koord.scheduler.plugins.elastic_quota.metrics import register_quota_metrics
+from koord.scheduler.plugins.reservation.metrics import register_reservation_metrics
 from koord.scheduler.pod_status_writer import PodStatusWriter
 from koord.scheduler.preemption.evaluator import PreemptionsInProgress
 from koord.scheduler.queue.backoff import QueueSettings
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.schedule_one import SchedulingLoop
+from koord.scheduler.scheduler_monitor import SchedulerMonitor, SchedulerMonitorSettings, SchedulingTimeout
 from koord.scheduler.status_reporter import EventThrottle, StatusReporter
 from koord.scheduler.waiting_pods import WaitingPods
 from koord.telemetry.clock import Clock
+from koord.telemetry.metrics.registry import MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,11 +68,13 @@ class Scheduler:
         *,
         seed: int = 0,
         instance: str = "koord-scheduler",
-        meter: MetricsRecorder | None = None,
+        registry: MetricRegistry | None = None,
+        monitor: SchedulerMonitorSettings | None = None,
         max_unschedulable_s: float = 300.0,
     ) -> None:
         """Wire all parts together; nothing runs yet.
 
+        Without `registry` nothing is measured, without `monitor` nobody looks for attempts that last too long.
         `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
         """
         self._client = client
@@ -100,7 +111,11 @@ class Scheduler:
             gone=self._pod_gone,
             wake=self._wake,
         )
-        meter = meter or NullMetricsRecorder()
+        metrics = SchedulerMetrics(registry) if registry is not None else None
+        self._koordinator_metrics = KoordinatorMetrics(registry) if registry is not None else None
+        meter: MetricsRecorder = metrics or NullMetricsRecorder()
+        self._monitor = SchedulerMonitor(self._on_slow_cycle, monitor) if monitor is not None else None
+        self._leads = False
         self.status_writer = PodStatusWriter(client, clock, self.event_handlers.pods.get)
         self.event_throttle = EventThrottle(clock, self._is_busy, lambda: self.unwritten_events)
         status_reporter = StatusReporter(
@@ -122,6 +137,8 @@ class Scheduler:
             clock,
             PointTimer(meter, clock),
             _next_pod_plugin(self.profiles),
+            monitor=self._monitor,
+            observe_next_pod_s=self._koordinator_metrics.next_pod_s.observe if self._koordinator_metrics else None,
         )
         self.scheduling_loop.binder = self.binder = Binder(
             client,
@@ -148,8 +165,12 @@ class Scheduler:
         self.controllers = build_controllers(
             self.profiles.values(),
             CONTROLLER_FACTORIES,
-            lambda plugins: SchedulerControllerContext(client, self.handle, clock, recorder, self.evictor, plugins),
+            lambda plugins: SchedulerControllerContext(
+                client, self.handle, clock, recorder, self.evictor, plugins, self._koordinator_metrics
+            ),
         )
+        if registry is not None and metrics is not None and self._koordinator_metrics is not None:
+            self._register_metrics(registry, metrics, self._koordinator_metrics)
 
     @property
     def ready(self) -> bool:
@@ -164,6 +185,8 @@ class Scheduler:
     async def wait_synced(self) -> None:
         await self.event_handlers.wait_synced()
 
+    on_synced = wait_synced  # as a process calls it
+
     async def lead(self) -> None:
         """Run the scheduling loop and the controllers until cancelled.
 
@@ -171,11 +194,15 @@ class Scheduler:
         """
         await self.wait_synced()
         self.status_writer.start()
+        self._leads = True
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(run_controllers(self.controllers, self._clock))
+                if self._monitor is not None:
+                    group.create_task(self._monitor.run(self._clock))
                 group.create_task(self.scheduling_loop.run())
         finally:
+            self._leads = False
             await self.binder.stop()
             await self.evictor.stop()
             await self.status_writer.stop()
@@ -189,6 +216,23 @@ class Scheduler:
         about = ObjectReference(kind=what.kind, namespace=what.namespace, name=what.name, uid=what.uid)
         recorder = next(iter(self._recorders.values()))
         recorder.record(about, "Warning", "MalformedObject", f"left out of scheduling: {what.error}", action="Reading")
+
+    # Metrics -----------------------------------------------------------------------------------------------------
+
+    def _register_metrics(self, registry: MetricRegistry, metrics: SchedulerMetrics, more: KoordinatorMetrics) -> None:
+        """Register the metrics that are read from the parts of the scheduler when they are served."""
+        metrics.serve_sources(self.queue, self.state, lambda: self.binder.in_progress)
+        register_gang_metrics(registry, more, self.state.derived(GangManager))
+        quotas = quota_cache_of(self.profiles.values())
+        if quotas is not None:
+            register_quota_metrics(registry, more, quotas, self._clock, lambda: self._leads)
+        if any(plugin.name == "Reservation" for p in self.profiles.values() for plugin in p.plugins()):
+            register_reservation_metrics(registry, self.handle, lambda: self._leads)
+
+    def _on_slow_cycle(self, late: SchedulingTimeout) -> None:
+        _LOG.warning("%s", late)
+        if self._koordinator_metrics is not None:
+            self._koordinator_metrics.timeout.labels(late.profile).inc()
 
     # Joints ------------------------------------------------------------------------------------------------------
 
@@ -220,39 +264,12 @@ def _next_pod_plugin(profiles: Mapping[str, SchedulerProfile]) -> Plugin | None:
     """Return the plugin that may name the next pod: the first one of all profiles that implements `next_pod`,
     if any.
     """
-    return next((plugin for profile in profiles.values() for plugin in profile.plugins_at("next_pod")), None)
+    return next((plugin for profile in profiles.values() for plugin in profile.plugins_at(Plugin.next_pod)), None)
 
 
-class StandaloneScheduler:
-    """Run a scheduler without leader election, as something that is started and stopped, in a process that has no
-    rival.
-    """
+class StandaloneScheduler(StandaloneProgram[Scheduler]):
+    """Run a scheduler without leader election, in a process that has no rival."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__("koord-scheduler", scheduler)
         self.scheduler = scheduler
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> None:
-        await self.scheduler.start()
-        self._task = asyncio.create_task(self.scheduler.lead(), name="koord-scheduler")
-        self._task.add_done_callback(_log_if_failed)
-
-    async def stop(self) -> None:
-        """Stop the scheduler, and raise the exception that ended it, if there was one."""
-        died: BaseException | None = None
-        if self._task is not None:
-            self._task.cancel()
-            (end,) = await asyncio.gather(self._task, return_exceptions=True)
-            died = end if isinstance(end, Exception) else None
-        await self.scheduler.stop()
-        if died is not None:
-            raise died
-
-
-def _log_if_failed(task: asyncio.Task[None]) -> None:
-    """Log a scheduler that ended with an exception at once.
-
-    Otherwise nothing would be scheduled until somebody stops it, and nobody would know why.
-    """
-    if not task.cancelled() and task.exception() is not None:
-        _LOG.critical("koord-scheduler ended and schedules nothing any more", exc_info=task.exception())

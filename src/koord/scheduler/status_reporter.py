@@ -130,13 +130,11 @@ class StatusReporter:
         self._event_throttle.submit(lambda: self._record_event(pod, "Normal", "Scheduled", note, "Binding"))
         now = self._clock.monotonic()
         since = queued.first_attempt if queued.first_attempt is not None else queued.queued_at
-        self._metrics.pod_bound(context.profile.scheduler_name, now - context.started, now - since, queued.attempts)
+        self._metrics.pod_bound(context.scheduler_name, now - context.started, now - since, queued.attempts)
 
     def report_binding_failed(self, context: BindingContext, failure: AttemptFailure) -> None:
         took_s = self._clock.monotonic() - context.started
-        self._metrics.binding_failed(
-            context.profile.scheduler_name, "error" if failure.error else "unschedulable", took_s
-        )
+        self._metrics.binding_failed(context.scheduler_name, "error" if failure.error else "unschedulable", took_s)
 
     def report_failed(self, pod: PodInfo, failure: AttemptFailure) -> None:
         self._record_event(pod, "Warning", "FailedScheduling", failure.message, "Scheduling")

@@ -1,1 +1,3 @@
-"""What a program reports about itself, and its time: clock, logging, metrics, health and the component server."""
+"""This package holds what a program reports about itself, and its time: clock, logging, metrics, health and the
+component server.
+"""

@@ -48,6 +48,14 @@ class CPUSet(msgspec.Struct, frozen=True):
             bits |= ((1 << high - low + 1) - 1) << low
         return CPUSet(bits)
 
+    @staticmethod
+    def parse_or_empty(text: str) -> CPUSet:
+        """Read a kernel list; text that is none counts as the empty set."""
+        try:
+            return CPUSet.parse(text)
+        except CPUSetError:
+            return EMPTY
+
     def __str__(self) -> str:
         """Return the shortest kernel list."""
         parts = []

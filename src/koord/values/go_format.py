@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _ESCAPES = {
     '"': '\\"',
@@ -19,6 +19,12 @@ _ESCAPES = {
     "\v": "\\v",
 }
 _INTEGER = re.compile(r"[-+]?[0-9]+")
+
+
+def join_errors(errors: Iterable[str]) -> str:
+    """Join errors as apimachinery's Aggregate does: one stands for itself, several stand in brackets, each once."""
+    distinct = list(dict.fromkeys(errors))
+    return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]" if distinct else ""
 
 
 def quoted(text: str) -> str:

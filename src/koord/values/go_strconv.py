@@ -10,6 +10,8 @@ _ANY_BASE = re.compile(
     re.ASCII,
 )
 _FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_MAX_DIGITS = 256  # more are out of every range, whatever they are
+_OUT_OF_RANGE = 1 << 64
 _BOOLS = {
     **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
     **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
@@ -22,16 +24,22 @@ def parse_decimal_int(text: str, bits: int = 64) -> int | None:
 
 
 def parse_any_base_int(text: str, bits: int = 64) -> int | None:
-    """Parse as ParseInt with base 0: 0x, 0b, 0o and a leading 0 (octal) are understood, underscores between digits
-    too.
+    """Parse as ParseInt with base 0."""
+    value = any_base_int(text)
+    return None if value is None else _within(value, bits)
+
+
+def any_base_int(text: str) -> int | None:
+    """Return the number in whatever range: 0x, 0b, 0o and a leading 0 (octal) are understood, underscores between
+    digits too.
     """
     found = _ANY_BASE.fullmatch(text)
     if found is None:
         return None
     sign, *spelled = found.groups()
     base, digits = next((b, d) for b, d in zip((16, 2, 8, 8, 10), spelled) if d is not None)
-    value = int(digits.replace("_", ""), base)
-    return _within(-value if sign == "-" else value, bits)
+    value = int(digits.replace("_", ""), base) if len(digits) <= _MAX_DIGITS else _OUT_OF_RANGE
+    return -value if sign == "-" else value
 
 
 def parse_finite_float(text: str) -> float | None:

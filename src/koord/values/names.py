@@ -19,6 +19,9 @@ _ENV_VAR = "[-._a-zA-Z][-._a-zA-Z0-9]*"
 _CONFIG_KEY = "[-._a-zA-Z0-9]+"
 _HTTP_HEADER = "[-A-Za-z0-9]+"
 
+# Generated names have no vowels and no look-alikes, so that none spells a word.
+SAFE_NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
+
 _SUBDOMAIN_RULE = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', "
     "and must start and end with an alphanumeric character"

@@ -7,7 +7,7 @@ is up to the caller.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from koord.values.quantity import ZERO, Quantity
 from koord.values.quantity_syntax import Format
@@ -35,6 +35,13 @@ def add(a: Resources, b: Resources) -> dict[str, Quantity]:
         mine = total.get(name)
         total[name] = amount if mine is None else mine + amount
     return total
+
+
+def total(vectors: Iterable[Resources]) -> dict[str, Quantity]:
+    summed: dict[str, Quantity] = {}
+    for one in vectors:
+        summed = add(summed, one)
+    return summed
 
 
 def subtract(a: Resources, b: Resources) -> dict[str, Quantity]:

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
 from koord.values import names
-from koord.values.go_format import in_json, integer, quoted
+from koord.values.go_format import in_json, integer, join_errors, quoted
 
 
 class SelectorError(ValueError):
@@ -59,7 +60,7 @@ class Requirement(msgspec.Struct, frozen=True):
         """Build a validated requirement. Raises SelectorError when the key, the operator or the values are invalid."""
         reasons = _refusals(key, operator, values)
         if reasons:
-            raise SelectorError(reasons[0] if len(reasons) == 1 else f"[{', '.join(reasons)}]")
+            raise SelectorError(join_errors(reasons))
         return Requirement(key, Operator(operator), tuple(values or ()))
 
     def matches(self, labels: Mapping[str, str]) -> bool:
@@ -169,6 +170,17 @@ class Selector(msgspec.Struct, frozen=True):
                 raise SelectorError(f"{quoted(operator)} is not a valid label selector operator")
             requirements.append(Requirement.checked(key, known, values or None))
         return _sorted(requirements)
+
+    @staticmethod
+    def from_unstructured(stated: Mapping[str, Any]) -> Selector:
+        """Build the selector of a LabelSelector as it is on the wire. Raises SelectorError."""
+        return Selector.from_label_selector(
+            stated.get("matchLabels"),
+            [
+                (e.get("key", ""), e.get("operator", ""), e.get("values") or ())
+                for e in stated.get("matchExpressions") or ()
+            ],
+        )
 
     @staticmethod
     def from_node_expressions(expressions: Iterable[Expression]) -> Selector:

@@ -13,12 +13,11 @@ from koord.api.kubernetes.admission import AdmissionResponse, AdmissionReview, V
 from koord.api.kubernetes.apps import Deployment, StatefulSet
 from koord.api.kubernetes.batch import CronJob, Job, JobSpec
 from koord.api.kubernetes.coordination import Lease
-from koord.api.kubernetes.disruption import PodDisruptionBudget
 from koord.api.kubernetes.dynamic_resources import ResourceClaim
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodTemplateSpec
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PriorityClass, RuntimeClass
 from koord.api.kubernetes.rbac import ClusterRole
-from koord.api.kubernetes.scheduling import PriorityClass, RuntimeClass
 from koord.api.kubernetes.storage import CSINode, StorageClass
 from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
 from koord.api.model import convert, encode, to_dict

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.patch.merge_patch import PatchFailed, merge_patch, without_nulls
+from koord.api.patch.merge_patch import PatchFailed, merge_patch, without_null_fields
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ OBJECTS = st.dictionaries(st.text("abc", min_size=1, max_size=1), VALUES, max_si
 def test_a_second_time_changes_nothing(doc: dict[str, Any], patch: dict[str, Any]) -> None:
     once = merge_patch(doc, patch)
     assert isinstance(once, dict)
-    assert without_nulls(merge_patch(once, patch)) == without_nulls(once)
+    assert without_null_fields(merge_patch(once, patch)) == without_null_fields(once)

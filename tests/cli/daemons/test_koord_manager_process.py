@@ -17,7 +17,7 @@ from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES, NODE
 from koord.api.kubernetes.builtin_kinds import LEASES, MUTATING_WEBHOOK_CONFIGURATIONS, NAMESPACES, NODES, PODS, SECRETS
 from koord.api.kubernetes.builtin_kinds import VALIDATING_WEBHOOK_CONFIGURATIONS as VALIDATING
 from koord.cli.daemons.flag_set import FlagValues
-from koord.cli.daemons.koord_manager import ManagerProcess
+from koord.cli.daemons.koord_manager import build_manager, serve_manager
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
 from koord.cli.manifests.webhook_objects import webhook_configurations
 from koord.cli.up.local_manager import install_defaults
@@ -25,6 +25,7 @@ from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.config.loader import load_connection
 from koord.kube.transport.api_error import ApiError, unwrap
+from koord.kube.transport.interface import Unreachable
 from koord.manager.context import NAMESPACE, ManagerSettings
 from koord.telemetry.clock import WallClock
 from koord.telemetry.logs import Logs
@@ -74,9 +75,9 @@ def plan_of(folder: Path, *argv: str, **environ: str) -> ManagerPlan:
     return plan
 
 
-def program(plan: ManagerPlan, folder: Path) -> ManagerProcess:
-    clock = WallClock()
-    return ManagerProcess(plan, load_connection({}, clock, path=str(folder / "kubeconfig")), clock, Logs(), "host1")
+async def run(plan: ManagerPlan, folder: Path, stop: asyncio.Event) -> int:
+    connection = load_connection({}, WallClock(), path=str(folder / "kubeconfig"))
+    return await serve_manager(plan, connection, Logs(), stop)
 
 
 async def install(client: Client) -> None:
@@ -99,7 +100,7 @@ async def test_it_serves_leads_and_ends(tmp_path: Path) -> None:
     async with cluster(tmp_path) as client:
         await install(client)
         plan, stop = plan_of(tmp_path), asyncio.Event()
-        task = asyncio.create_task(program(plan, tmp_path).run(stop))
+        task = asyncio.create_task(run(plan, tmp_path, stop))
         running = Running(client, plan)
 
         async def ready() -> bool:
@@ -150,7 +151,7 @@ async def test_without_its_configurations_it_says_so_and_ends(
     assert plan.serving is not None
     hasty = msgspec.structs.replace(plan, serving=msgspec.structs.replace(plan.serving, start_timeout_s=1.0))
     async with cluster(tmp_path):
-        assert await program(hasty, tmp_path).run(asyncio.Event()) == 1
+        assert await run(hasty, tmp_path, asyncio.Event()) == 1
     said = capsys.readouterr().err
     assert "not found MutatingWebhookConfiguration koordinator-mutating-webhook-configuration" in said
 
@@ -160,7 +161,47 @@ async def test_a_taken_port_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
         first = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         port = first.sockets[0].getsockname()[1]
         plan = plan_of(tmp_path, f"--metrics-addr=127.0.0.1:{port}")
-        assert await program(plan, tmp_path).run(asyncio.Event()) == 1
+        assert await run(plan, tmp_path, asyncio.Event()) == 1
         first.close()
         await first.wait_closed()
     assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+async def test_a_standby_serves_webhooks_and_writes_nothing_else(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as client:
+        await install(client)
+        held = {"holderIdentity": "another", "leaseDurationSeconds": 3600, "renewTime": "2030-01-01T00:00:00.000000Z"}
+        unwrap(await client.create(LEASES, {"metadata": {"name": "koordinator-manager"}, "spec": held}, NAMESPACE))
+        unwrap(await client.create(NODES, {"metadata": {"name": "n1"}}))
+        plan, stop = plan_of(tmp_path, WEBHOOK_CERT_WRITER="secret"), asyncio.Event()
+        task = asyncio.create_task(run(plan, tmp_path, stop))
+        running = Running(client, plan)
+
+        async def ready() -> bool:
+            if task.done():
+                pytest.fail(f"ended with {task.result()}")
+            try:
+                return (await running.get("/readyz"))[0] == 200
+            except aiohttp.ClientError:
+                return False
+
+        await until(ready)
+        unwrap(await client.get(SECRETS, "koordinator-webhook-certs", NAMESPACE))
+        assert isinstance(await client.get(NODE_METRICS, "n1"), ApiError)
+        assert 'leader_election_master_status{name="koordinator-manager"} 0' in (await running.get("/metrics"))[1]
+        stop.set()
+        assert await task == 0
+
+
+async def test_what_the_controllers_write_is_fenced_by_the_lease(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as client:
+        await install(client)
+        connection = load_connection({}, WallClock(), path=str(tmp_path / "kubeconfig"))
+        process, manager = build_manager(plan_of(tmp_path), connection)
+        assert not process.may_write()
+        body = {"metadata": {"name": "n1"}}
+        with pytest.raises(Unreachable, match="held back"):
+            await manager.context.client.create(NODE_METRICS, body)
+        unwrap(await manager.everywhere.client.create(NODE_METRICS, body))
+        assert unwrap(await manager.context.client.get(NODE_METRICS, "n1")).metadata.name == "n1"
+        await process.client.close()

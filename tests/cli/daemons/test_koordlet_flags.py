@@ -47,7 +47,10 @@ def test_nothing_said_is_koordinators_defaults() -> None:
     assert made.settings.state_dir == "/host-var-run/koordlet"
     assert made.paths == DAEMONSET_PATHS
     assert (made.settings.collect.interval_s, made.settings.refresh_s) == (1.0, 60.0)
-    assert (made.settings.round.cpu_evict_cooldown_s, made.settings.round.memory_evict_cooldown_s) == (20.0, 4.0)
+    assert (made.settings.strategies.cpu_evict_cooldown_s, made.settings.strategies.memory_evict_cooldown_s) == (
+        20.0,
+        4.0,
+    )
     assert (made.qps, made.burst) == (20.0, 30)
 
 
@@ -73,9 +76,9 @@ def test_intervals_reach_the_strategies() -> None:
     made = plan(
         "--cpu-suppress-interval-seconds=5", "--reconcile-interval-seconds=3", "--memory-evict-cool-time-seconds=9"
     )
-    assert made.settings.round.period_s["CPUSuppresss"] == 5.0
-    assert made.settings.round.period_s["CPUBurst"] == 3.0
-    assert made.settings.round.memory_evict_cooldown_s == 9.0
+    assert made.settings.strategies.period_s["CPUSuppresss"] == 5.0
+    assert made.settings.strategies.period_s["CPUBurst"] == 3.0
+    assert made.settings.strategies.memory_evict_cooldown_s == 9.0
 
 
 def test_collectors_need_their_gates() -> None:

@@ -215,3 +215,13 @@ def test_koordlet_may_patch_pods_only_when_it_is_to_mark_them() -> None:
     rules, args = told(marks=True)
     assert [rule["verbs"] for rule in rules] == [["get", "list", "watch", "patch"]]
     assert "--tell-interference" in args
+
+
+def test_no_role_has_a_star() -> None:
+    made = manifests()
+    assert isinstance(made, list)
+    roles = [one for one in made if one["kind"] in ("Role", "ClusterRole")]
+    assert len({role["metadata"]["name"] for role in roles}) >= 4
+    for role in roles:
+        for rule in role["rules"]:
+            assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"]), role["metadata"]["name"]

@@ -62,17 +62,17 @@ def test_an_eviction_by_a_simulated_agent_is_explained_as_a_real_ones() -> None:
         uses = {"cpu": "1", "memory": "6Gi"}
         unwrap(await client.create(PODS, batch_pod("big", 1000, "8Gi", uses=uses, namespace="default")))
         await clock.sleep(60)
-        assert (await explain_eviction(client, "default", "big", NAMESPACE, 9316)).entries == ()
+        assert (await explain_eviction(client, "default", "big", NAMESPACE, 9316)).records == ()
         documents = {"data": {"resource-threshold-config": json.dumps(THRESHOLD)}}
         unwrap(await client.patch(CONFIG_MAPS, "slo-controller-config", documents, NAMESPACE, kind="merge"))
         placed = unwrap(await client.get(PODS, "big", "default")).spec.node_name
         await clock.sleep(60)
         found = await explain_eviction(client, "default", "big", NAMESPACE, 9316)
-        (entry,) = found.entries
-        assert (entry.node, entry.outcome, entry.record.rule) == (placed, "evicted", "BEMemoryEvict")
-        assert entry.record.threshold == "3%, down to 1%"
+        (record,) = found.records
+        assert (record.node, record.outcome, record.rule) == (placed, "evicted", "BEMemoryEvict")
+        assert record.threshold == "3%, down to 1%"
         assert found.silent == ()
-        assert (await explain_eviction(client, "default", "other", NAMESPACE, 9316)).entries == ()
+        assert (await explain_eviction(client, "default", "other", NAMESPACE, 9316)).records == ()
         other = "node-1" if placed == "node-0" else "node-0"
         for node, count in ((placed, 1), (other, 0)):
             answer = await cluster_access.ask_simulated_koordlet(client, node, "/apis/v1/evictions")

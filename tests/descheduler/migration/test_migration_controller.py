@@ -9,10 +9,13 @@ import pytest
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.koordinator.protocol import A_SOFT_EVICTION
 from koord.api.koordinator.scheduling import Reservation
-from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, POD_DISRUPTION_BUDGETS, PODS
+from koord.api.model import to_dict
+from koord.cli.commands.migration.migrate import build_migration_job
 from koord.descheduler.migration.job import has_passed_arbitration
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
+from koord.policy.eviction.record import EvictionRecord, parse_record
 from tests.descheduler.descheduler_harness import DeschedulerHarness, run_in_harness
 from tests.scheduler.faulty_cluster import WRITES, RequestFate
 
@@ -46,6 +49,62 @@ def test_the_whole_way() -> None:
         assert job.status.pod_ref is not None
         assert job.status.pod_ref.name == "b"
         assert one.evictions() == ["a"]
+        (record,) = one.descheduler.ledger
+        assert (record.actor, record.rule, record.reason) == ("koord-descheduler", "PodMigrationJob", "NotSet")
+        assert (record.key, record.node, record.outcome) == ("default/a", "n1", "evicted")
+        assert (record.request, record.request_uid) == ("PodMigrationJob j", job.metadata.uid)
+        events = unwrap(await harness.client.list(EVENTS_EVENTS, "default")).items
+        (event,) = [event for event in events if event.reason == "Descheduled"]
+        assert event.note == 'Pod evicted from node "n1" by the reason "NotSet"'
+        assert (event.reporting_controller, event.action) == ("koord-descheduler", "Migrating")
+        assert parse_record(event.metadata.annotations) == record
+
+    run_in_harness(story)
+
+
+async def protect(harness: DeschedulerHarness) -> None:
+    """Make a disruption budget that allows no pod of the workload to go."""
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "rs"}}}
+    body = {"metadata": {"name": "all", "namespace": "default"}, "spec": spec}
+    budget = unwrap(await harness.client.create(POD_DISRUPTION_BUDGETS, body))
+    seen = {"observedGeneration": budget.metadata.generation, "expectedPods": 1, "desiredHealthy": 1}
+    status = {"status": {"disruptionsAllowed": 0, "currentHealthy": 1, **seen}}
+    unwrap(
+        await harness.client.patch(POD_DISRUPTION_BUDGETS, "all", status, "default", kind="merge", subresource="status")
+    )
+
+
+def test_a_refusal_by_a_disruption_budget_is_recorded_with_its_attempts() -> None:
+    async def story(harness: DeschedulerHarness) -> None:
+        one = harness.start(evictQPS="10", evictBurst=5)
+        await harness.add_pod("a")
+        await protect(harness)
+        await harness.add_job(mode="EvictDirectly", ttl="1m")
+        await harness.settle(20)
+        assert await harness.pod("a") is not None
+        (record,) = one.descheduler.ledger
+        assert record.outcome == "refused"
+        assert "disruption budget" in record.detail
+        assert record.count == len(one.evictions()) > 1
+
+    run_in_harness(story)
+
+
+def test_the_record_that_a_job_carries_names_who_asked() -> None:
+    async def story(harness: DeschedulerHarness) -> None:
+        one = harness.start()
+        pod = to_dict(await harness.add_pod("a"))
+        unwrap(
+            await harness.client.create(
+                POD_MIGRATION_JOBS, build_migration_job(pod, mode="EvictDirectly", at_once=True, reason="a new rack")
+            )
+        )
+        await harness.settle()
+        assert await harness.pod("a") is None
+        (record,) = one.descheduler.ledger
+        assert (record.actor, record.rule, record.reason) == ("koord-migrate", "EvictDirectly", "a new rack")
+        assert (record.uid, record.outcome) == (pod["metadata"]["uid"], "evicted")
+        assert record.request.startswith("PodMigrationJob a-")
 
     run_in_harness(story)
 
@@ -402,5 +461,56 @@ def test_a_round_makes_one_job_for_a_pod_however_slow_the_watch_is() -> None:
         assert job.metadata.annotations["koordinator.sh/job-created-by"] == one.name
         assert job.spec.pod_ref is not None
         assert job.spec.pod_ref.uid == pod.metadata.uid
+        begun = parse_record(job.metadata.annotations)
+        assert isinstance(begun, EvictionRecord)
+        assert (begun.actor, begun.rule, begun.outcome) == (
+            "koord-descheduler",
+            "RemovePodsHavingTooManyRestarts",
+            "requested",
+        )
+
+    run_in_harness(story)
+
+
+def stuck(harness: DeschedulerHarness, name: str) -> Any:
+    status = {"containerStatuses": [{"name": "c", "image": "i", "imageID": "i", "ready": True, "restartCount": 9}]}
+    return harness.client.patch(PODS, name, {"status": status}, "default", kind="merge", subresource="status")
+
+
+@pytest.mark.parametrize("args", [{"dry_run": True}, {"dryRun": True}], ids=["of-the-program", "of-the-evictor"])
+def test_a_dry_run_evicts_nobody_and_is_recorded_as_one(args: dict[str, Any]) -> None:
+    async def story(harness: DeschedulerHarness) -> None:
+        await harness.add_pod("a")
+        await stuck(harness, "a")
+        one = harness.start(interval="2s", deschedule=STUCK, **args)
+        await harness.settle(30)
+        assert await harness.jobs() == []
+        (record,) = one.descheduler.ledger
+        assert (record.rule, record.outcome) == ("RemovePodsHavingTooManyRestarts", "dry-run")
+        assert record.count > 5
+        events = unwrap(await harness.client.list(EVENTS_EVENTS, "default")).items
+        assert "Descheduled" not in {event.reason for event in events}
+
+    run_in_harness(story)
+
+
+def test_the_default_evictor_evicts_at_once_and_records_it() -> None:
+    async def story(harness: DeschedulerHarness) -> None:
+        await harness.add_pod("a")
+        await harness.add_pod("b")
+        for name in ("a", "b"):
+            await stuck(harness, name)
+        one = harness.start(interval="2s", deschedule=STUCK, evictor="DefaultEvictor")
+        await harness.settle(10)
+        assert await harness.pod("a") is None
+        records = one.descheduler.ledger.records()
+        assert {(one.name, one.node, one.outcome) for one in records} == {
+            ("a", "n1", "evicted"),
+            ("b", "n1", "evicted"),
+        }
+        events = unwrap(await harness.client.list(EVENTS_EVENTS, "default")).items
+        told = {event.regarding.name: event for event in events if event.reason == "Descheduled"}
+        assert told["a"].note == "pod evicted by RemovePodsHavingTooManyRestarts"
+        assert parse_record(told["a"].metadata.annotations) in records
 
     run_in_harness(story)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from koord.embedded.apiserver.admission.admission_chain import AdmissionChain
+from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.rest.watch import ServerWatchFrame, ServerWatchStream
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
@@ -76,6 +76,10 @@ class Api:
         self.last = await self.server.handle(request, track_managed_fields=track_managed_fields)
         return self.last.status, self.last.body.plain()
 
+    @property
+    def warning(self) -> str:
+        return self.last.headers.get("Warning", "") if self.last is not None else ""
+
     async def get(self, path: str, **more: Any) -> tuple[int, Any]:
         return await self.ask("GET", path, **more)
 
@@ -126,6 +130,14 @@ async def fresh(
     status, _ = await api.post("/api/v1/namespaces", {"metadata": {"name": "default"}})
     assert status == 201
     return api
+
+
+async def started(store: ObjectStore | None = None, *, seed: int = 7, admission: AdmissionChain | None = None) -> Api:
+    """Start a server as programs do: with its own kinds, admission plugins and background task."""
+    clock, chance = ManualClock(), random.Random(seed)
+    server = ApiServer(store=store, clock=clock, chance=chance, admission=admission)
+    await server.start()
+    return Api(server, clock, chance)
 
 
 def pod(name: str, labels: Mapping[str, str] | None = None, **spec: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 
 from koord.api.kubernetes.meta import Object
 from koord.embedded.apiserver import http_server, tls
-from koord.embedded.apiserver.admission.admission_chain import AdmissionChain
+from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.http_server import (
     HttpServer,
     NotLoopbackError,

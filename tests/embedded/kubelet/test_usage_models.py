@@ -146,27 +146,6 @@ def test_wrong_model_is_refused(text: str, rule: str) -> None:
     assert rule in found.rule
 
 
-@pytest.mark.parametrize(
-    ("text", "rule"),
-    [
-        pytest.param("time,cpu\n1,2", "first line must be time,cpu,memory", id="columns"),
-        pytest.param("time,cpu,memory\n", "no point", id="empty"),
-        pytest.param("time,cpu,memory\n0,1,1\n0,1,1", "line 3: times must rise", id="time-stands-still"),
-        pytest.param("time,cpu,memory\n0,x,1", "line 2", id="no-amount"),
-        pytest.param("time,cpu,memory\n0,1", "line 2", id="short-line"),
-    ],
-)
-def test_wrong_trace_is_refused(text: str, rule: str) -> None:
-    found = usage_model.parse_trace_csv(text)
-    assert isinstance(found, InvalidUsageModel)
-    assert rule in found.rule
-
-
-def test_trace_counts_from_its_first_point() -> None:
-    found = usage_model.parse_trace_csv("time,cpu,memory\n1000,0.5,1Gi\n1030,250m,512Mi\n")
-    assert found == UsageTrace(times=(0.0, 30.0), usages=(SimulatedUsage(500, GIB), SimulatedUsage(250, GIB // 2)))
-
-
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 5000), max_size=8), st.integers(0, 20_000))
 def test_cpu_is_shared_fairly(wanted: dict[str, int], cpu: int) -> None:
     asked = {key: SimulatedUsage(amount, 1) for key, amount in wanted.items()}

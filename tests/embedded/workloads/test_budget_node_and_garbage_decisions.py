@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kubernetes.affinity import Taint
-from koord.api.kubernetes.disruption import PodDisruptionBudget
 from koord.api.kubernetes.meta import OwnerReference
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodSpec
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.api.model import convert
 from koord.embedded.workloads import disruption_controller, node_health, owner_graph, pod_gc, taint_eviction
-from koord.embedded.workloads.discovery import parse_discovery
+from koord.embedded.workloads.controller_context import parse_discovery
 from tests.embedded.workloads.builders import NOW, node, pod, taint
 
 # -- budgets

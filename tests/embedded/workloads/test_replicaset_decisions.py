@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kubernetes.apps import ReplicaSet
+from koord.api.kubernetes.meta import stored_label_selector
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert, to_dict
 from koord.api.patch.merge_patch import merge_patch
 from koord.embedded.workloads import controller_context, controller_ref, pod_state, pod_template, replicaset_controller
-from koord.embedded.workloads.controller_ref import label_index_keys, label_selector, selector_index_key
+from koord.embedded.workloads.controller_ref import label_index_keys, selector_index_key
 from koord.embedded.workloads.expectations import EXPECTATION_TIMEOUT_S, ControllerExpectations
 from koord.telemetry.clock import ManualClock
 from koord.values.selector import Selector
@@ -151,8 +152,8 @@ def test_whoever_selects_an_object_is_found_by_its_labels(wanted: dict[str, str]
 
 
 def test_absent_selectors_select_nothing() -> None:
-    assert not label_selector(None).matches({})
-    assert selector_index_key("ns", label_selector(None)) == ""
+    assert not stored_label_selector(None).matches({})
+    assert selector_index_key("ns", stored_label_selector(None)) == ""
 
 
 def test_claims() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.slo_strategy import CgroupPath, HostApplicationSpec
 from koord.host.cgroup import usage
 from koord.host.cgroup.detection import DetectedLayout, LayoutNotDetected, cgroup_version, detect_layout, open_tree
 from koord.host.cgroup.layout import CgroupLayout, kube_qos_of_path
@@ -82,10 +83,16 @@ def test_groups_that_are_no_pods(name: str) -> None:
 
 def test_host_applications() -> None:
     layout = CgroupLayout("systemd")
-    assert layout.host_application_dir("nginx", "LS") == "host-latency-sensitive/nginx"
-    assert layout.host_application_dir("job", "BE") == "host-best-effort/job"
-    assert layout.host_application_dir("x", "") == "x"
-    below = layout.host_application_dir("y", "BE", "KubepodsBesteffort", "/jobs/", "y")
+    assert layout.host_application_dir(HostApplicationSpec(name="nginx", qos="LS")) == "host-latency-sensitive/nginx"
+    assert layout.host_application_dir(HostApplicationSpec(name="job", qos="BE")) == "host-best-effort/job"
+    assert layout.host_application_dir(HostApplicationSpec(name="x")) == "x"
+    below = layout.host_application_dir(
+        HostApplicationSpec(
+            name="y",
+            qos="BE",
+            cgroup_path=CgroupPath(base="KubepodsBesteffort", parent_dir="/jobs/", relative_path="y"),
+        )
+    )
     assert below == "kubepods.slice/kubepods-besteffort.slice/jobs/y"
 
 

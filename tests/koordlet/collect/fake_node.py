@@ -9,8 +9,8 @@ from typing import Any
 from koord.api.koordinator.qos_class import BURSTABLE
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.fd_cache import FdBudget
+from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.collect.collector_set import CollectorSet
-from koord.koordlet.collect.settings import CollectSettings
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesKey, SeriesStore

@@ -13,8 +13,8 @@ from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE
 from koord.api.koordinator.slo_strategy import CgroupPath, HostApplicationSpec
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.fd_cache import FdBudget
+from koord.koordlet.collect.collector import CollectSettings, IntervalTimer
 from koord.koordlet.collect.collector_set import CollectorSet
-from koord.koordlet.collect.settings import CollectSettings, IntervalTimer
 from koord.koordlet.series import metric_kind
 from koord.telemetry.clock import ManualClock
 from tests.koordlet.collect.fake_node import CPUS, FakeNode

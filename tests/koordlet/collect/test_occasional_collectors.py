@@ -11,10 +11,9 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError, unsupported
 from koord.host.nvml import GpuCard, GpuProcessUsage
 from koord.host.perf import Cpi
-from koord.koordlet.collect.collector_status import CollectorStatuses
+from koord.koordlet.collect.collector import CollectorStatuses, CollectSettings
 from koord.koordlet.collect.gpu import GpuCollector
 from koord.koordlet.collect.performance import CpiCollector
-from koord.koordlet.collect.settings import CollectSettings
 from koord.koordlet.series import metric_kind
 from tests.koordlet.collect.fake_node import FakeNode
 

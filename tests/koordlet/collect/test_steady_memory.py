@@ -17,7 +17,7 @@ from koord.host.cgroup.tree import CgroupTree
 from koord.host.fd_cache import FdBudget
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
-from koord.koordlet.collect.collector_status import CollectorStatuses
+from koord.koordlet.collect.collector import CollectorStatuses
 from koord.koordlet.collect.pod_resource import PodResourceCollector
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.reporters.builders.interference import InterferenceDetector

@@ -22,10 +22,9 @@ from koord.api.koordinator.protocol import (
     L_GPU_VENDOR,
 )
 from koord.api.kubernetes.builtin_kinds import NODES
+from koord.host.devices import rdma_cards, xpus
 from koord.host.io_error import IoError
 from koord.host.nvml import GpuCard
-from koord.host.pci_devices import rdma_cards
-from koord.host.vendor_devices import xpus
 from koord.koordlet.reporters.device_reporter import DeviceReporter, DeviceReporterSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory

@@ -15,13 +15,13 @@ from koord.api.koordinator.slo import NodeMetric
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.api.model import to_dict
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, ResourceAmount
 from koord.koordlet.reporters.node_metric_reporter import NodeMetricInputs, NodeMetricReporter
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap
-from koord.policy.prediction.reclaimable import PeakPrediction, ResourceAmount
 from koord.telemetry.clock import LoopClock
 from tests.koordlet.reporters import cluster_fixture
 from tests.koordlet.reporters.cluster_fixture import GIB, NODE

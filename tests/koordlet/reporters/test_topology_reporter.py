@@ -21,7 +21,7 @@ from koord.api.koordinator.protocol import (
 from koord.api.koordinator.topology import NodeResourceTopology
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.node import Node
-from koord.host.hardware_topology import CpuModel, NumaNode, OnlineCpu
+from koord.host.hardware import CpuModel, MachineCpu, NumaNode
 from koord.koordlet.collect.node_resource import NodeHardwareInfo
 from koord.koordlet.inputs.kubelet_client import KubeletConfiguration
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -36,7 +36,7 @@ from tests.koordlet.reporters import cluster_fixture
 from tests.koordlet.reporters.cluster_fixture import GIB, NODE
 
 INFO = NodeHardwareInfo(
-    processors=tuple(OnlineCpu(0, 0, cpu % 2, cpu) for cpu in range(4)),
+    processors=tuple(MachineCpu(0, 0, cpu % 2, cpu) for cpu in range(4)),
     model=CpuModel(model="Model", vendor="Maker"),
     numa_nodes=(NumaNode(0, 8 * GIB, GIB),),
 )

@@ -11,9 +11,10 @@ from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, LS
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import CPUBurstStrategy, ResourceThresholdStrategy
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.host_machine import HostMachine
-from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties, effective_slo_or_empty
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
@@ -113,7 +114,7 @@ class RunnerFixture:
     def node_inputs(self, spec: NodeSLOSpec | None, **changes: object) -> NodeInputs:
         node_inputs = NodeInputs(
             node=NODE,
-            slo=None if spec is None else effective_slo_or_empty(spec),
+            slo=None if spec is None else effective_slo(spec),
             pods=(be_pod(), ls_pod()),
         )
         return msgspec.structs.replace(node_inputs, **changes)
@@ -124,14 +125,14 @@ class RunnerFixture:
         return ran
 
     def quota(self, group: str) -> int:
-        return int(self.world.value(cgroup_files.CPU_QUOTA, group))
+        return int(self.world.value(knob.CPU_QUOTA, group))
 
     def cpus(self, group: str) -> str:
-        return self.world.value(cgroup_files.CPUSET, group)
+        return self.world.value(knob.CPUSET, group)
 
     def values(self) -> dict[tuple[str, str], str]:
         """Return what the files hold that these strategies write."""
-        knobs = (cgroup_files.CPU_QUOTA, cgroup_files.CPU_BURST, cgroup_files.CPUSET)
+        knobs = (knob.CPU_QUOTA, knob.CPU_BURST, knob.CPUSET)
         return {(knob, group): self.world.value(knob, group) for knob in knobs for group in GROUPS}
 
     def _limit_ls(self) -> None:

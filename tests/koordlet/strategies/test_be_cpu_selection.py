@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.hardware import MachineCpu
 from koord.koordlet.strategies.cpu_suppress import select_be_cpus, select_cpus
 
 SPLIT = [MachineCpu(cpu=cpu, core=cpu % 4, node=cpu % 4 // 2) for cpu in range(8)]  # (0,4)(1,5) | (2,6)(3,7)

@@ -10,21 +10,21 @@ import pytest
 from koord.api.koordinator.protocol import A_BLKIO_QOS
 from koord.api.koordinator.qos_class import LS
 from koord.api.koordinator.slo_strategy import BlkIOQOSConfig, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
+from koord.host.hardware import BlockDevices
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
-from koord.koordlet.inputs.machine import BlockDevices
-from koord.koordlet.strategies.blkio import THROTTLES, BlkioView, decide_blkio
+from koord.koordlet.strategies.blkio import BlkioView, decide_blkio
 from tests.koordlet.strategies.builders import pod
 
 BE_GROUP = "kubepods/besteffort"
 DISKS = BlockDevices(
-    numbers={"/dev/vda": "253:0", "/dev/vdb": "253:16"},
+    disks={"/dev/vda": "253:0", "/dev/vdb": "253:16"},
     partitions={"/dev/vda1": "/dev/vda"},
     volume_groups={"yoda": "/dev/vdb"},
     logical_volumes={"/dev/mapper/yoda-lv": "yoda"},
     mounts={"/mnt/lv": "/dev/mapper/yoda-lv", "/mnt/part": "/dev/vda1", "/mnt/odd": "tmpfs"},
 )
-ALL = frozenset((*THROTTLES, cgroup_files.IO_WEIGHT, cgroup_files.IO_QOS, cgroup_files.IO_MODEL))
+ALL = frozenset((*knob.IO_THROTTLES, knob.IO_WEIGHT, knob.IO_QOS, knob.IO_MODEL))
 
 
 def block(name: str = "/dev/vda", kind: str = "device", **config: Any) -> BlockConfig:
@@ -51,11 +51,11 @@ def lines(seen: BlkioView) -> dict[tuple[str, str], str]:
 
 def test_limits_of_best_effort_work() -> None:
     assert lines(view(block(read_iops=2048, write_bps=1024, io_weight_percent=60))) == {
-        (BE_GROUP, cgroup_files.READ_IOPS): "253:0 2048",
-        (BE_GROUP, cgroup_files.READ_BPS): "253:0 0",
-        (BE_GROUP, cgroup_files.WRITE_IOPS): "253:0 0",
-        (BE_GROUP, cgroup_files.WRITE_BPS): "253:0 1024",
-        (BE_GROUP, cgroup_files.IO_WEIGHT): "253:0 60",
+        (BE_GROUP, knob.READ_IOPS): "253:0 2048",
+        (BE_GROUP, knob.READ_BPS): "253:0 0",
+        (BE_GROUP, knob.WRITE_IOPS): "253:0 0",
+        (BE_GROUP, knob.WRITE_BPS): "253:0 1024",
+        (BE_GROUP, knob.IO_WEIGHT): "253:0 60",
     }
 
 
@@ -72,7 +72,7 @@ def test_limits_of_best_effort_work() -> None:
     ],
 )
 def test_which_disk(name: str, kind: str, number: str | None) -> None:
-    found = lines(view(block(name, kind, read_iops=1))).get((BE_GROUP, cgroup_files.READ_IOPS))
+    found = lines(view(block(name, kind, read_iops=1))).get((BE_GROUP, knob.READ_IOPS))
     assert found == (None if number is None else f"{number} 1")
 
 
@@ -88,30 +88,30 @@ def test_volumes_of_pods(mount: str, number: str | None) -> None:
     text = '{"blocks":[{"name":"data","type":"podvolume","ioCfg":{"readIOPS":5}}]}'
     owner = pod("p", LS, annotations={A_BLKIO_QOS: text})
     seen = view(pods=(owner,), mounts={("p", "data"): mount})
-    assert lines(seen).get((owner.group, cgroup_files.READ_IOPS)) == (None if number is None else f"{number} 5")
+    assert lines(seen).get((owner.group, knob.READ_IOPS)) == (None if number is None else f"{number} 5")
 
 
 def test_the_cost_model_of_a_disk() -> None:
     seen = view(root=(block(read_latency=1000, enable_user_model=True, model_read_bps=9, model_write_rand_iops=7),))
     assert lines(seen) == {
-        ("", cgroup_files.IO_QOS): "253:0 enable=1 ctrl=user rpct=95 rlat=1000 wpct=95 wlat=3000",
-        ("", cgroup_files.IO_MODEL): "253:0 ctrl=user rbps=9 rseqiops=0 rrandiops=0 wbps=0 wseqiops=0 wrandiops=7",
+        ("", knob.IO_QOS): "253:0 enable=1 ctrl=user rpct=95 rlat=1000 wpct=95 wlat=3000",
+        ("", knob.IO_MODEL): "253:0 ctrl=user rbps=9 rseqiops=0 rrandiops=0 wbps=0 wseqiops=0 wrandiops=7",
     }
-    assert lines(view(root=(block(),)))["", cgroup_files.IO_MODEL] == "253:0 ctrl=auto"
+    assert lines(view(root=(block(),)))["", knob.IO_MODEL] == "253:0 ctrl=auto"
 
 
 def test_a_kernel_without_cost_files_still_gets_limits() -> None:
-    found = lines(view(block(read_iops=1), root=(block(),), supported=frozenset(THROTTLES)))
-    assert found[BE_GROUP, cgroup_files.READ_IOPS] == "253:0 1"
-    assert {name for _, name in found} == set(THROTTLES)
+    found = lines(view(block(read_iops=1), root=(block(),), supported=frozenset(knob.IO_THROTTLES)))
+    assert found[BE_GROUP, knob.READ_IOPS] == "253:0 1"
+    assert {name for _, name in found} == set(knob.IO_THROTTLES)
 
 
 def test_what_nobody_asks_for_any_more_is_taken_off() -> None:
     seen = view(enable=False, present={BE_GROUP: frozenset({"253:0"}), "": frozenset({"253:16"})})
     found = lines(seen)
-    assert {found[BE_GROUP, name] for name in THROTTLES} == {"253:0 0"}
-    assert found[BE_GROUP, cgroup_files.IO_WEIGHT] == "253:0 100"
-    assert found["", cgroup_files.IO_QOS] == "253:16 enable=0"
+    assert {found[BE_GROUP, name] for name in knob.IO_THROTTLES} == {"253:0 0"}
+    assert found[BE_GROUP, knob.IO_WEIGHT] == "253:0 100"
+    assert found["", knob.IO_QOS] == "253:16 enable=0"
 
 
 def test_a_disk_that_cannot_be_found_keeps_its_limits() -> None:
@@ -124,7 +124,7 @@ def test_a_disk_that_cannot_be_found_keeps_its_limits() -> None:
 def test_an_empty_annotation_takes_everything_off() -> None:
     owner = pod("p", LS, annotations={A_BLKIO_QOS: ""})
     found = lines(view(pods=(owner,), present={owner.group: frozenset({"253:0"})}))
-    assert found[owner.group, cgroup_files.READ_IOPS] == "253:0 0"
+    assert found[owner.group, knob.READ_IOPS] == "253:0 0"
 
 
 @pytest.mark.parametrize(

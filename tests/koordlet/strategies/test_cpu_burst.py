@@ -14,22 +14,20 @@ from koord.api.koordinator.protocol import A_CPU_BURST
 from koord.api.koordinator.qos_class import BE, LS, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst
-from koord.koordlet.cgroup_writer.cgroup_files import CPU_BURST, CPU_QUOTA
+from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.strategies.burst_limiter import (
-    BurstTokens,
-    check_burst_allowance,
-    initial_token_share,
-    spend_tokens,
-)
 from koord.koordlet.strategies.cpu_burst import (
+    BurstTokens,
     CpuBurstView,
     SharePool,
     SharePoolState,
     SharePoolView,
+    check_burst_allowance,
     classify_share_pool,
     decide_cpu_burst,
+    initial_token_share,
+    spend_tokens,
 )
 from tests.koordlet.strategies.builders import container, pod, writes
 
@@ -85,7 +83,7 @@ def view(
 )
 def test_quota(seen: CpuBurstView, quota: int | None) -> None:
     expected = [] if quota is None else [str(quota)]
-    plan = decide_cpu_burst(seen).plan
+    plan = decide_cpu_burst(seen)
     assert [value for group, value in writes(plan, CPU_QUOTA) if group == BOX] == expected
     assert [value for group, value in writes(plan, CPU_QUOTA) if group == POD] == expected
 
@@ -99,7 +97,7 @@ def test_a_pod_holds_what_its_containers_have() -> None:
         policy="cfsQuotaBurstOnly",
     )
     seen = msgspec.structs.replace(seen, throttled={two.id: 0.1, three.id: 0.1})
-    assert writes(decide_cpu_burst(seen).plan, CPU_QUOTA) == [
+    assert writes(decide_cpu_burst(seen), CPU_QUOTA) == [
         (POD, "600000"),
         (two.group, "240000"),
         (three.group, "360000"),
@@ -108,26 +106,26 @@ def test_a_pod_holds_what_its_containers_have() -> None:
 
 def test_a_pod_without_a_bound_keeps_none() -> None:
     seen = view(quota_us={POD: -1, BOX: 200_000}, throttled=0.5)
-    assert writes(decide_cpu_burst(seen).plan, CPU_QUOTA) == [(BOX, "240000")]
+    assert writes(decide_cpu_burst(seen), CPU_QUOTA) == [(BOX, "240000")]
 
 
 def test_a_container_without_a_bound_was_freed_on_purpose() -> None:
     seen = view(quota_us={POD: -1, BOX: -1}, throttled=0.5, policy="none")
-    assert writes(decide_cpu_burst(seen).plan, CPU_QUOTA) == []
+    assert writes(decide_cpu_burst(seen), CPU_QUOTA) == []
 
 
 def test_a_quota_that_cannot_be_read_is_left_alone() -> None:
-    assert writes(decide_cpu_burst(view(quota_us={}, throttled=0.5)).plan, CPU_QUOTA) == []
+    assert writes(decide_cpu_burst(view(quota_us={}, throttled=0.5)), CPU_QUOTA) == []
 
 
 def test_a_pod_that_drifted_is_put_where_its_containers_are() -> None:
     seen = view(policy="none", quota_us={POD: 440_000, BOX: 200_000})
-    assert writes(decide_cpu_burst(seen).plan, CPU_QUOTA) == [(POD, "200000")]
+    assert writes(decide_cpu_burst(seen), CPU_QUOTA) == [(POD, "200000")]
 
 
 def test_normalised_limits_are_the_ones_that_count() -> None:
     seen = view(policy="none", normalization_ratio=1.2, quota_us={POD: 200_000, BOX: 166_667})
-    assert writes(decide_cpu_burst(seen).plan, CPU_QUOTA) == [(POD, "166667")]
+    assert writes(decide_cpu_burst(seen), CPU_QUOTA) == [(POD, "166667")]
 
 
 @pytest.mark.parametrize(
@@ -142,19 +140,19 @@ def test_normalised_limits_are_the_ones_that_count() -> None:
     ],
 )
 def test_buffer(policy: str, percent: int, within: bool, burst: int) -> None:
-    plan = decide_cpu_burst(view(policy=policy, cpu_burst_percent=percent, burst_within_quota=within)).plan
+    plan = decide_cpu_burst(view(policy=policy, cpu_burst_percent=percent, burst_within_quota=within))
     assert writes(plan, CPU_BURST) == [(BOX, str(burst)), (POD, str(burst))]
 
 
 def test_a_container_without_a_limit_has_no_buffer() -> None:
     owner = ls_pod(containers=(container("main", of="ls"),), limits={})
-    plan = decide_cpu_burst(view(pods=(owner,), quota_us={POD: -1, BOX: -1})).plan
+    plan = decide_cpu_burst(view(pods=(owner,), quota_us={POD: -1, BOX: -1}))
     assert writes(plan, CPU_BURST) == [(BOX, "0"), (POD, "0")]
     assert writes(plan, CPU_QUOTA) == []
 
 
 def order(seen: CpuBurstView) -> list[tuple[str, str, str]]:
-    return [(w.group, w.file, w.value) for w in decide_cpu_burst(seen).plan.effects if isinstance(w, WriteCgroup)]
+    return [(w.group, w.file, w.value) for w in decide_cpu_burst(seen).effects if isinstance(w, WriteCgroup)]
 
 
 def test_going_down_the_buffer_goes_first_and_the_pod_last() -> None:
@@ -186,7 +184,7 @@ def test_going_up_the_pod_goes_first_and_the_buffer_last() -> None:
     ],
 )
 def test_who_may_burst(owner: PodMeta, touched: bool) -> None:
-    assert bool(decide_cpu_burst(view(pods=(owner,))).plan.effects) is touched
+    assert bool(decide_cpu_burst(view(pods=(owner,))).effects) is touched
 
 
 @pytest.mark.parametrize(
@@ -200,15 +198,15 @@ def test_who_may_burst(owner: PodMeta, touched: bool) -> None:
 def test_the_pods_own_word(text: str, quota: str) -> None:
     owner = ls_pod(annotations={A_CPU_BURST: text})
     seen = view(policy="none", throttled=0.5, pods=(owner,), quota_us={POD: 200_000, BOX: 200_000})
-    found = writes(decide_cpu_burst(seen).plan, CPU_QUOTA)
+    found = writes(decide_cpu_burst(seen), CPU_QUOTA)
     assert (found or [(POD, "200000")])[0][1] == quota
 
 
 def test_without_a_node_slo_nothing_changes() -> None:
     seen = msgspec.structs.replace(view(400_000), strategy=None, tokens={ID: BurstTokens(capacity=1, left=1, at_s=0)})
     found = decide_cpu_burst(seen)
-    assert found.plan.effects == ()
-    assert found.tokens == seen.tokens
+    assert found.effects == ()
+    assert found.state == seen.tokens
 
 
 @pytest.mark.parametrize(
@@ -263,7 +261,7 @@ def test_limiter_without_an_account(percent: int | None, period: int | None, all
 
 def test_accounts_of_gone_containers_are_closed() -> None:
     seen = view(cfs_quota_burst_period_seconds=60, tokens={"gone": BurstTokens(capacity=1, left=1, at_s=0)})
-    assert set(decide_cpu_burst(seen).tokens) == {ID}
+    assert set(decide_cpu_burst(seen).state) == {ID}
 
 
 @pytest.mark.parametrize(
@@ -327,12 +325,12 @@ def test_no_single_write_breaks_the_kernels_rules(
     seen = msgspec.structs.replace(seen, quota_us={POD: pod_now, BOX: now})
     quota = {POD: pod_now, BOX: now}
     burst = {POD: 0 if pod_now < 0 else pod_now, BOX: now}  # as large as the kernel can have let them be
-    for write in decide_cpu_burst(seen).plan.effects:
+    for write in decide_cpu_burst(seen).effects:
         assert isinstance(write, WriteCgroup)
         (quota if write.file == CPU_QUOTA else burst)[write.group] = int(write.value)
         assert quota[POD] == -1 or quota[BOX] <= quota[POD]
         assert all(quota[group] == -1 or burst[group] <= quota[group] for group in (POD, BOX))
     assert 200_000 <= quota[BOX] <= 600_000
     after = msgspec.structs.replace(seen, quota_us=quota, strategy=msgspec.structs.replace(DEFAULT, policy="none"))
-    reset = decide_cpu_burst(after).plan
+    reset = decide_cpu_burst(after)
     assert writes(reset, CPU_QUOTA) == [] or writes(reset, CPU_QUOTA)[-1][1] == "200000"

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
-from koord.koordlet.cgroup_writer.cgroup_files import CPU_QUOTA, CPUSET
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
+from koord.host.hardware import MachineCpu
 from koord.koordlet.strategies.cpu_suppress import (
     BESTEFFORT_BASE,
     BeGroup,

@@ -15,7 +15,7 @@ from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTE
 from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import MemoryQOS, MemoryQOSConfig, ResourceQOS, ResourceQOSStrategy
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -52,30 +52,30 @@ def ls(**changes: Any) -> PodMeta:
 def test_an_enabled_class_without_percents_keeps_nothing_and_throttles_nobody() -> None:
     seen = view(ls(), strategy=strategy(ls_class=MemoryQOSConfig(enable=True)))
     box, own = values(seen, "kubepods/podls/c"), values(seen, "kubepods/podls")
-    assert (box[cgroup_files.MEMORY_MIN], box[cgroup_files.MEMORY_LOW], box[cgroup_files.MEMORY_HIGH]) == (
+    assert (box[knob.MEMORY_MIN], box[knob.MEMORY_LOW], box[knob.MEMORY_HIGH]) == (
         "0",
         "0",
         str(NO_THROTTLING),
     )
-    assert (own[cgroup_files.MEMORY_MIN], own[cgroup_files.MEMORY_LOW]) == ("0", "0")
+    assert (own[knob.MEMORY_MIN], own[knob.MEMORY_LOW]) == ("0", "0")
     assert (
-        own[cgroup_files.MEMORY_WMARK_RATIO],
-        own[cgroup_files.MEMORY_WMARK_SCALE],
-        own[cgroup_files.MEMORY_WMARK_MIN_ADJ],
+        own[knob.MEMORY_WMARK_RATIO],
+        own[knob.MEMORY_WMARK_SCALE],
+        own[knob.MEMORY_WMARK_MIN_ADJ],
     ) == (
         "95",
         "20",
         "-25",
     )
     for group in GROUPS.values():
-        assert (values(seen, group)[cgroup_files.MEMORY_MIN], values(seen, group)[cgroup_files.MEMORY_LOW]) == (
+        assert (values(seen, group)[knob.MEMORY_MIN], values(seen, group)[knob.MEMORY_LOW]) == (
             "0",
             "0",
         )
 
 
 def test_a_class_without_pods_keeps_nothing() -> None:
-    assert {values(view(), group)[cgroup_files.MEMORY_MIN] for group in GROUPS.values()} == {"0"}
+    assert {values(view(), group)[knob.MEMORY_MIN] for group in GROUPS.values()} == {"0"}
 
 
 def test_be_pods_are_protected_by_batch_memory() -> None:
@@ -90,13 +90,13 @@ def test_be_pods_are_protected_by_batch_memory() -> None:
         containers=(with_request, without),
     )
     seen = view(owner)
-    assert values(seen, with_request.group)[cgroup_files.MEMORY_MIN] == str(256 * MI)
-    assert values(seen, with_request.group)[cgroup_files.MEMORY_HIGH] == str(256 * MI)
-    assert values(seen, without.group)[cgroup_files.MEMORY_MIN] == "0"
-    assert values(seen, without.group)[cgroup_files.MEMORY_HIGH] == str(GI * 80 // 100 // 4096 * 4096)
-    assert values(seen, GROUPS[BEST_EFFORT])[cgroup_files.MEMORY_MIN] == str(256 * MI)
-    assert values(seen, GROUPS[GUARANTEED])[cgroup_files.MEMORY_MIN] == str(256 * MI)
-    assert values(seen, GROUPS[BURSTABLE])[cgroup_files.MEMORY_MIN] == "0"
+    assert values(seen, with_request.group)[knob.MEMORY_MIN] == str(256 * MI)
+    assert values(seen, with_request.group)[knob.MEMORY_HIGH] == str(256 * MI)
+    assert values(seen, without.group)[knob.MEMORY_MIN] == "0"
+    assert values(seen, without.group)[knob.MEMORY_HIGH] == str(GI * 80 // 100 // 4096 * 4096)
+    assert values(seen, GROUPS[BEST_EFFORT])[knob.MEMORY_MIN] == str(256 * MI)
+    assert values(seen, GROUPS[GUARANTEED])[knob.MEMORY_MIN] == str(256 * MI)
+    assert values(seen, GROUPS[BURSTABLE])[knob.MEMORY_MIN] == "0"
 
 
 def test_the_top_keeps_what_all_below_keep() -> None:
@@ -106,17 +106,17 @@ def test_the_top_keeps_what_all_below_keep() -> None:
         for name, qos in (("g", GUARANTEED), ("b", BURSTABLE))
     ]
     seen = view(*pods)
-    assert values(seen, GROUPS[GUARANTEED])[cgroup_files.MEMORY_MIN] == str(2 * GI)
-    assert values(seen, GROUPS[BURSTABLE])[cgroup_files.MEMORY_MIN] == str(GI)
-    assert values(seen, "kubepods/podg")[cgroup_files.MEMORY_LOW] == str(GI), "raised to what is kept anyway"
+    assert values(seen, GROUPS[GUARANTEED])[knob.MEMORY_MIN] == str(2 * GI)
+    assert values(seen, GROUPS[BURSTABLE])[knob.MEMORY_MIN] == str(GI)
+    assert values(seen, "kubepods/podg")[knob.MEMORY_LOW] == str(GI), "raised to what is kept anyway"
 
 
 def test_system_pods_have_a_class_of_their_own() -> None:
     own = values(view(pod("s", SYSTEM)), "kubepods/pods")
     assert (
-        own[cgroup_files.MEMORY_WMARK_RATIO],
-        own[cgroup_files.MEMORY_WMARK_SCALE],
-        own[cgroup_files.MEMORY_WMARK_MIN_ADJ],
+        own[knob.MEMORY_WMARK_RATIO],
+        own[knob.MEMORY_WMARK_SCALE],
+        own[knob.MEMORY_WMARK_MIN_ADJ],
     ) == (
         "0",
         "50",
@@ -138,7 +138,7 @@ def test_system_pods_have_a_class_of_their_own() -> None:
 def test_the_pods_own_word(text: str, ratio: str) -> None:
     node = strategy(ls_class=MemoryQOSConfig(enable=True, wmark_ratio=80))
     seen = view(ls(annotations={A_MEMORY_QOS: text}), strategy=node)
-    assert values(seen, "kubepods/podls")[cgroup_files.MEMORY_WMARK_RATIO] == ratio
+    assert values(seen, "kubepods/podls")[knob.MEMORY_WMARK_RATIO] == ratio
 
 
 def test_a_disabled_class_is_put_back_to_neutral() -> None:
@@ -149,8 +149,8 @@ def test_a_disabled_class_is_put_back_to_neutral() -> None:
         values(view(ls(), strategy=node), "kubepods/podls"),
         values(view(ls(), strategy=node), "kubepods/podls/c"),
     )
-    assert (own[cgroup_files.MEMORY_WMARK_RATIO], own[cgroup_files.MEMORY_MIN]) == ("0", "0")
-    assert box[cgroup_files.MEMORY_HIGH] == str(NO_THROTTLING)
+    assert (own[knob.MEMORY_WMARK_RATIO], own[knob.MEMORY_MIN]) == ("0", "0")
+    assert box[knob.MEMORY_HIGH] == str(NO_THROTTLING)
 
 
 @pytest.mark.parametrize(
@@ -176,15 +176,15 @@ def test_page_cache(config: dict[str, Any], expected: tuple[str | None, ...]) ->
     owner = ls(limits={MEMORY: GI}, annotations={A_MEMORY_QOS: msgspec.json.encode(config).decode()})
     own = values(view(owner), "kubepods/podls")
     assert (
-        own.get(cgroup_files.PAGE_CACHE_ENABLE),
-        own.get(cgroup_files.PAGE_CACHE_SIZE),
-        own.get(cgroup_files.PAGE_CACHE_SYNC),
+        own.get(knob.PAGE_CACHE_ENABLE),
+        own.get(knob.PAGE_CACHE_SIZE),
+        own.get(knob.PAGE_CACHE_SYNC),
     ) == expected
 
 
 def test_a_percent_of_no_limit_is_nothing() -> None:
     owner = ls(limits={}, annotations={A_MEMORY_QOS: '{"pageCacheLimitPercent":50}'})
-    assert cgroup_files.PAGE_CACHE_SIZE not in values(view(owner), "kubepods/podls")
+    assert knob.PAGE_CACHE_SIZE not in values(view(owner), "kubepods/podls")
 
 
 @pytest.mark.parametrize(
@@ -197,12 +197,12 @@ def test_be_pods_have_a_limit_when_all_containers_have(other: dict[str, int], si
         container("b", of="be", limits=other),
     )
     owner = pod("be", BE, annotations={A_MEMORY_QOS: '{"pageCacheLimitPercent":50}'}, containers=boxes)
-    assert values(view(owner), owner.group).get(cgroup_files.PAGE_CACHE_SIZE) == size
+    assert values(view(owner), owner.group).get(knob.PAGE_CACHE_SIZE) == size
 
 
 def test_parents_come_before_children() -> None:
     plan = decide_memory_qos(view(ls()))
-    assert [group for group, _ in writes(plan, cgroup_files.MEMORY_MIN)][-2:] == ["kubepods/podls", "kubepods/podls/c"]
+    assert [group for group, _ in writes(plan, knob.MEMORY_MIN)][-2:] == ["kubepods/podls", "kubepods/podls/c"]
 
 
 @pytest.mark.parametrize(

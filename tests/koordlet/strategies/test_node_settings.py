@@ -23,7 +23,7 @@ from koord.api.koordinator.slo_strategy import (
     ResourceThresholdStrategy,
     SystemStrategy,
 )
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata, WriteSystem
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -44,18 +44,18 @@ def switches(plan: StrategyPlan) -> list[tuple[str, str]]:
     ("config", "expected"),
     [
         pytest.param(
-            {"min_free_kbytes_factor": 88}, [(cgroup_files.MIN_FREE_KBYTES, str(2**24 * 88 // 10_000))], id="min-free"
+            {"min_free_kbytes_factor": 88}, [(knob.MIN_FREE_KBYTES, str(2**24 * 88 // 10_000))], id="min-free"
         ),
         pytest.param({"min_free_kbytes_factor": 1}, [], id="min-free-too-little"),
-        pytest.param({"watermark_scale_factor": 150}, [(cgroup_files.WATERMARK_SCALE_FACTOR, "150")], id="watermark"),
+        pytest.param({"watermark_scale_factor": 150}, [(knob.WATERMARK_SCALE_FACTOR, "150")], id="watermark"),
         pytest.param({"watermark_scale_factor": 5}, [], id="watermark-low"),
         pytest.param({"watermark_scale_factor": 500}, [], id="watermark-high"),
-        pytest.param({"memcg_reap_back_ground": 1}, [(cgroup_files.MEMCG_REAP_BACKGROUND, "1")], id="reap"),
+        pytest.param({"memcg_reap_back_ground": 1}, [(knob.MEMCG_REAP_BACKGROUND, "1")], id="reap"),
         pytest.param({"memcg_reap_back_ground": -1}, [], id="reap-minus"),
         pytest.param({"memcg_reap_back_ground": 2}, [], id="reap-two"),
         pytest.param(
             {"sched_features": {"B": False, "A": True}},
-            [(cgroup_files.SCHED_FEATURES, "A"), (cgroup_files.SCHED_FEATURES, "NO_B")],
+            [(knob.SCHED_FEATURES, "A"), (knob.SCHED_FEATURES, "NO_B")],
             id="features",
         ),
         pytest.param({}, [], id="nothing-said"),
@@ -222,7 +222,7 @@ def identity(
 
 
 def bvt(seen: GroupIdentityView) -> dict[str, str]:
-    return dict(writes(decide_group_identity(seen), cgroup_files.CPU_BVT))
+    return dict(writes(decide_group_identity(seen), knob.CPU_BVT))
 
 
 def test_identities_of_classes() -> None:
@@ -259,8 +259,8 @@ def test_leftovers_and_applications() -> None:
 
 def test_switches_of_the_machine() -> None:
     assert switches(decide_group_identity(identity(identity_switch=0, core_switch=1))) == [
-        (cgroup_files.SCHED_CORE, "0"),
-        (cgroup_files.GROUP_IDENTITY_ENABLED, "1"),
+        (knob.SCHED_CORE, "0"),
+        (knob.GROUP_IDENTITY_ENABLED, "1"),
     ]
 
 
@@ -276,17 +276,17 @@ def test_switched_off_is_neutral_or_already_so() -> None:
     [
         pytest.param(
             {"identity_switch": 0, "identity_wish": 1, "be": False},
-            [(cgroup_files.GROUP_IDENTITY_ENABLED, "1")],
+            [(knob.GROUP_IDENTITY_ENABLED, "1")],
             id="on",
         ),
         pytest.param(
             {"identity_switch": 1, "identity_wish": 0, "be": False},
-            [(cgroup_files.GROUP_IDENTITY_ENABLED, "0")],
+            [(knob.GROUP_IDENTITY_ENABLED, "0")],
             id="off",
         ),
         pytest.param(
             {"identity_switch": 1, "identity_wish": 0},
-            [(cgroup_files.GROUP_IDENTITY_ENABLED, "1")],
+            [(knob.GROUP_IDENTITY_ENABLED, "1")],
             id="a-class-needs-it",
         ),
         pytest.param(
@@ -302,17 +302,13 @@ def test_the_switch_has_one_writer(changes: dict[str, Any], expected: list[tuple
         switches(decide_system_config(SystemConfigView(strategy=strategy, capacity_bytes=1, identity_taken=True))) == []
     )
     assert switches(decide_system_config(SystemConfigView(strategy=strategy, capacity_bytes=1))) == [
-        (cgroup_files.GROUP_IDENTITY_ENABLED, "1")
+        (knob.GROUP_IDENTITY_ENABLED, "1")
     ]
 
 
 def idle(seen: GroupIdentityView) -> list[tuple[str, str, str]]:
     plan = decide_group_identity(seen)
-    return [
-        (g, f, v)
-        for f in (cgroup_files.CPU_IDLE, cgroup_files.CPU_SHARES, cgroup_files.CPU_BVT)
-        for g, v in writes(plan, f)
-    ]
+    return [(g, f, v) for f in (knob.CPU_IDLE, knob.CPU_SHARES, knob.CPU_BVT) for g, v in writes(plan, f)]
 
 
 BE_GROUP = "kubepods/besteffort"
@@ -321,12 +317,12 @@ BE_GROUP = "kubepods/besteffort"
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        pytest.param({}, [(BE_GROUP, cgroup_files.CPU_IDLE, "1")], id="stands-in"),
+        pytest.param({}, [(BE_GROUP, knob.CPU_IDLE, "1")], id="stands-in"),
         pytest.param({"be": False}, [], id="never-was"),
         pytest.param({"idle_stands_in": False}, [], id="not-wanted"),
         pytest.param(
             {"be": False, "idle": 1},
-            [(BE_GROUP, cgroup_files.CPU_IDLE, "0"), (BE_GROUP, cgroup_files.CPU_SHARES, "2")],
+            [(BE_GROUP, knob.CPU_IDLE, "0"), (BE_GROUP, knob.CPU_SHARES, "2")],
             id="given-back-with-its-weight",
         ),
         pytest.param({"has_idle": False}, [], id="kernel-has-neither"),

@@ -22,12 +22,12 @@ from koord.api.koordinator.slo_strategy import (
     ResourceQOSStrategy,
     SystemStrategy,
 )
-from koord.host.cgroup.tree import CgroupFile
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
+from koord.host.cgroup.knob import CgroupFile
+from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, WriteOutcome
-from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.effective_slo import effective_slo
-from koord.koordlet.inputs.machine import BlockDevices, MachineCpu
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.blkio import BlkioView, decide_blkio
 from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
@@ -70,7 +70,7 @@ def ls_pod() -> PodMeta:
 
 def test_bursts_come_and_go_without_a_refusal(world: ExecutorFixture) -> None:
     for group in (LS_POD, LS_BOX):
-        path = world.tree.path(CgroupFile(cgroup_files.CPU_QUOTA, group))
+        path = world.tree.path(CgroupFile(knob.CPU_QUOTA, group))
         assert path is not None
         Path(path).write_text("200000\n" if world.machine.version == 1 else "200000 100000\n")
     seen = CpuBurstView(
@@ -97,18 +97,18 @@ def test_bursts_come_and_go_without_a_refusal(world: ExecutorFixture) -> None:
                 quota_us=quota,
                 strategy=msgspec.structs.replace(DEFAULT_BURST, policy=policy),
             )
-        ).plan
+        )
         execute(world, plan)
-        quota = {group: int(world.value(cgroup_files.CPU_QUOTA, group)) for group in quota}
+        quota = {group: int(world.value(knob.CPU_QUOTA, group)) for group in quota}
         assert quota[LS_POD] == quota[LS_BOX]
         seen_quotas.append(quota[LS_BOX])
     assert max(seen_quotas) == 600_000
     assert seen_quotas[-1] == 200_000
-    assert world.value(cgroup_files.CPU_BURST, LS_BOX) == "0"
+    assert world.value(knob.CPU_BURST, LS_BOX) == "0"
 
 
 def suppressed(world: ExecutorFixture, policy: str, **changes: object) -> CpuSuppressView:
-    quota = int(world.value(cgroup_files.CPU_QUOTA, ROOT))
+    quota = int(world.value(knob.CPU_QUOTA, ROOT))
     seen = CpuSuppressView(
         enabled=True,
         policy=policy,
@@ -124,33 +124,33 @@ def suppressed(world: ExecutorFixture, policy: str, **changes: object) -> CpuSup
             BeGroup(path=BE_BOX, depth=2, pod="be"),
         ),
         quota_us=quota,
-        cpuset=CPUSet.parse(world.value(cgroup_files.CPUSET, ROOT)) or CPUSet.parse("0-3"),
+        cpuset=CPUSet.parse(world.value(knob.CPUSET, ROOT)) or CPUSet.parse("0-3"),
     )
     return msgspec.structs.replace(seen, **changes)
 
 
 def test_be_work_is_held_and_let_go_by_either_means(world: ExecutorFixture) -> None:
     execute(world, decide_cpu_suppress(suppressed(world, "cpuset")))
-    assert {world.value(cgroup_files.CPUSET, group) for group in (ROOT, BE_POD, BE_BOX)} == {"0-1"}
+    assert {world.value(knob.CPUSET, group) for group in (ROOT, BE_POD, BE_BOX)} == {"0-1"}
     execute(world, decide_cpu_suppress(suppressed(world, "cfsQuota")))
-    assert world.value(cgroup_files.CPU_QUOTA, ROOT) == "160000"
-    assert {world.value(cgroup_files.CPUSET, group) for group in (ROOT, BE_POD, BE_BOX)} == {"0-3"}
+    assert world.value(knob.CPU_QUOTA, ROOT) == "160000"
+    assert {world.value(knob.CPUSET, group) for group in (ROOT, BE_POD, BE_BOX)} == {"0-3"}
     execute(world, decide_cpu_suppress(suppressed(world, "cfsQuota", enabled=False)))
-    assert world.value(cgroup_files.CPU_QUOTA, ROOT) == "-1"
+    assert world.value(knob.CPU_QUOTA, ROOT) == "-1"
 
 
 def test_idle_groups_come_and_go_with_their_weight(tmp_path: Path) -> None:
     world = ExecutorFixture(tmp_path, 1)
     before = "2"
-    path = Path(world.machine.paths.cgroup) / "cpu" / ROOT / cgroup_files.CPU_SHARES
+    path = Path(world.machine.paths.cgroup) / "cpu" / ROOT / knob.CPU_SHARES
     path.write_text(f"{before}\n")
     for enable, idle in ((True, 0), (False, 1)):
         said = ResourceQOSStrategy(be_class=ResourceQOS(cpu_qos=CPUQOSConfig(enable=enable)))
         strategy = effective_slo(NodeSLOSpec(resource_qos_strategy=said)).resource_qos_strategy
         seen = GroupIdentityView(strategy=strategy, has_idle=True, idle=idle, groups=GROUPS)
         execute(world, decide_group_identity(seen))
-        assert world.value(cgroup_files.CPU_IDLE, ROOT) == str(1 - idle)
-    assert world.value(cgroup_files.CPU_SHARES, ROOT) == before
+        assert world.value(knob.CPU_IDLE, ROOT) == str(1 - idle)
+    assert world.value(knob.CPU_SHARES, ROOT) == before
 
 
 def test_memory_and_disk_settings_are_taken(world: ExecutorFixture) -> None:
@@ -171,10 +171,10 @@ def test_memory_and_disk_settings_are_taken(world: ExecutorFixture) -> None:
     ).resource_qos_strategy
     memory = MemoryQosView(strategy=strategy, allocatable_bytes=8 * GI, pods=(protected,), groups=GROUPS)
     execute(world, decide_memory_qos(memory), also=(WriteOutcome.OFF,))
-    assert {
-        world.value(cgroup_files.MEMORY_MIN, group) for group in ("kubepods", "kubepods/burstable", LS_POD, LS_BOX)
-    } == {str(GI)}
-    disks = BlkioView(strategy=strategy, disks=BlockDevices(numbers={"/dev/vda": "253:0"}), besteffort=ROOT)
+    assert {world.value(knob.MEMORY_MIN, group) for group in ("kubepods", "kubepods/burstable", LS_POD, LS_BOX)} == {
+        str(GI)
+    }
+    disks = BlkioView(strategy=strategy, disks=BlockDevices(disks={"/dev/vda": "253:0"}), besteffort=ROOT)
     execute(world, decide_blkio(disks))
 
 
@@ -188,7 +188,7 @@ def test_identities_of_a_vendors_kernel_are_taken(tmp_path: Path) -> None:
         strategy=strategy, has_bvt=True, groups=GROUPS, pods=(owner,), children={BE_POD: (BE_BOX,)}
     )
     execute(world, decide_group_identity(seen))
-    assert {world.value(cgroup_files.CPU_BVT, group) for group in (ROOT, BE_POD, BE_BOX)} == {"-1"}
+    assert {world.value(knob.CPU_BVT, group) for group in (ROOT, BE_POD, BE_BOX)} == {"-1"}
 
 
 def test_settings_of_the_machine_are_taken(tmp_path: Path) -> None:
@@ -197,4 +197,4 @@ def test_settings_of_the_machine_are_taken(tmp_path: Path) -> None:
     world.machine.put("proc/sys/vm/watermark_scale_factor", "10\n")
     strategy = SystemStrategy(min_free_kbytes_factor=88, watermark_scale_factor=150)
     execute(world, decide_system_config(SystemConfigView(strategy=strategy, capacity_bytes=16 * GI)))
-    assert world.value(cgroup_files.WATERMARK_SCALE_FACTOR, "") == "150"
+    assert world.value(knob.WATERMARK_SCALE_FACTOR, "") == "150"

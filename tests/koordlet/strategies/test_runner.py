@@ -22,14 +22,17 @@ from koord.api.koordinator.slo_strategy import (
     ResourceQOSStrategy,
     ResourceThresholdStrategy,
 )
-from koord.koordlet.cgroup_writer import cgroup_files
-from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
+from koord.host.cgroup import knob
+from koord.host.hardware import BlockDevices
+from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteCgroup
 from koord.koordlet.host_machine import HostMachine
-from koord.koordlet.inputs.machine import BlockDevices, MachineShape
+from koord.koordlet.inputs.machine import MachineShape
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
+from koord.koordlet.strategies.registry import StrategyEntry
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 from tests.koordlet.strategies.builders import pod
 from tests.koordlet.strategies.runner_fixture import (
     BE_BOX,
@@ -133,11 +136,11 @@ def test_a_throttled_service_bursts_within_its_pod_and_comes_back(stage: RunnerF
         stage.tick(burst_by("auto"))
     assert stage.quota(LS_BOX) > 100_000
     assert stage.quota(LS_POD) >= stage.quota(LS_BOX)
-    assert int(stage.world.value(cgroup_files.CPU_BURST, LS_BOX)) <= stage.quota(LS_BOX)
+    assert int(stage.world.value(knob.CPU_BURST, LS_BOX)) <= stage.quota(LS_BOX)
     stage.measure(400, {"ls": 400})
     stage.tick(burst_by("none"))
     assert (stage.quota(LS_POD), stage.quota(LS_BOX)) == (100_000, 100_000)
-    assert stage.world.value(cgroup_files.CPU_BURST, LS_BOX) == "0"
+    assert stage.world.value(knob.CPU_BURST, LS_BOX) == "0"
 
 
 def test_normalization_is_part_of_the_quota_only_where_its_gate_is_on(stage: RunnerFixture) -> None:
@@ -200,7 +203,7 @@ def test_one_strategys_fault_spares_the_others(stage: RunnerFixture) -> None:
     )
     ran = rounds.tick(stage.now_s, stage.node_inputs(spec))
     assert isinstance(of(ran, "CPUSuppresss").error, RuntimeError)
-    assert stage.world.value(cgroup_files.CPU_BURST, LS_BOX) == "100000"
+    assert stage.world.value(knob.CPU_BURST, LS_BOX) == "100000"
 
 
 # Evictions ---------------------------------------------------------------------------------------------------------
@@ -300,27 +303,27 @@ def test_a_setting_that_nobody_asks_for_any_more_goes_back_to_what_it_was(tmp_pa
     asks = msgspec.structs.replace(ls_pod(), annotations={A_MEMORY_QOS: '{"minLimitPercent":100,"wmarkRatio":95}'})
     stage.measure(100)
     stage.tick(NodeSLOSpec(), pods=(asks,))
-    assert {stage.world.value(cgroup_files.MEMORY_MIN, group) for group in ("kubepods", LS_POD, LS_BOX)} == {str(GI)}
+    assert {stage.world.value(knob.MEMORY_MIN, group) for group in ("kubepods", LS_POD, LS_BOX)} == {str(GI)}
     stage.measure(100)
     stage.tick(NodeSLOSpec(), pods=(ls_pod(),))
-    assert {stage.world.value(cgroup_files.MEMORY_MIN, group) for group in ("kubepods", LS_POD, LS_BOX)} == {"0"}
+    assert {stage.world.value(knob.MEMORY_MIN, group) for group in ("kubepods", LS_POD, LS_BOX)} == {"0"}
 
 
 def test_idle_groups_stand_in_and_are_handed_over_to_another_policy(tmp_path: Path) -> None:
     stage = RunnerFixture(tmp_path, 2, gates=frozenset({"GroupIdentity"}))
     on = ResourceQOSStrategy(be_class=ResourceQOS(cpu_qos=CPUQOSConfig(enable=True)))
-    weight = stage.world.value(cgroup_files.CPU_SHARES, TOP)
+    weight = stage.world.value(knob.CPU_SHARES, TOP)
     stage.measure(100)
     stage.tick(NodeSLOSpec(resource_qos_strategy=on))
-    assert stage.world.value(cgroup_files.CPU_IDLE, TOP) == "1"
+    assert stage.world.value(knob.CPU_IDLE, TOP) == "1"
     other = msgspec.structs.replace(on, policies=ResourceQOSPolicies(cpu_policy="coreSched"))
     stage.world.clock.advance(10)
     stage.measure(100)
     stage.tick(NodeSLOSpec(resource_qos_strategy=other))
-    assert stage.world.value(cgroup_files.CPU_IDLE, TOP) == "0"
-    assert stage.world.value(cgroup_files.CPU_SHARES, TOP) == weight
+    assert stage.world.value(knob.CPU_IDLE, TOP) == "0"
+    assert stage.world.value(knob.CPU_SHARES, TOP) == weight
     # Nobody owns the files now: whoever comes next may take them.
-    assert not any(key[0] == cgroup_files.CPU_IDLE for key in stage.world.executor.owners)
+    assert not any(key[0] == knob.CPU_IDLE for key in stage.world.executor.owners)
 
 
 def test_disk_limits_of_a_disk_that_cannot_be_found_stay(tmp_path: Path) -> None:
@@ -336,16 +339,16 @@ def test_disk_limits_of_a_disk_that_cannot_be_found_stay(tmp_path: Path) -> None
     for name, limit in (("/dev/vda", "253:0 100"), ("/dev/gone", "253:0 100")):
         stage.measure(100)
         stage.tick(limited(name))
-        assert stage.world.machine.text(cgroup_files.READ_IOPS, TOP) == limit
+        assert stage.world.machine.text(knob.READ_IOPS, TOP) == limit
     stage.measure(100)
     stage.tick(NodeSLOSpec())
-    assert stage.world.machine.text(cgroup_files.READ_IOPS, TOP) == ""
+    assert stage.world.machine.text(knob.READ_IOPS, TOP) == ""
 
 
 class _WithDisk(HostMachine):
     @property
     def shape(self) -> MachineShape:
-        return msgspec.structs.replace(super().shape, disks=BlockDevices(numbers={"/dev/vda": "253:0"}))
+        return msgspec.structs.replace(super().shape, disks=BlockDevices(disks={"/dev/vda": "253:0"}))
 
 
 def test_be_work_that_starves_loses_its_least_important_pod(tmp_path: Path) -> None:
@@ -389,3 +392,52 @@ def test_lending_nothing_for_a_moment_evicts_nobody(tmp_path: Path) -> None:
         chosen += wanted(stage.tick(spec, pods=agreed))
         assert second >= 59 or chosen == []  # a kubelet that registers anew shows nothing for a moment
     assert sorted(chosen) == ["first", "second", "third"]
+
+
+def _count_ticks(inputs: StrategyInputs) -> int:
+    return int(inputs.states.get("Counting", 0))
+
+
+def _write_count(ticks: int) -> StrategyPlan:
+    """Write the number of earlier ticks as shares, and nothing in the third tick."""
+    write = WriteCgroup(
+        group=TOP, file=knob.CPU_SHARES, value=str(1000 * (ticks + 1)), owner="Counting", cause="Test", why="1 + 1"
+    )
+    return StrategyPlan(effects=(write,) if ticks < 2 else (), complete=True, state=ticks + 1)
+
+
+COUNTING = StrategyEntry(
+    name="Counting",
+    gates=("Counting",),
+    observe=_count_ticks,
+    decide=_write_count,
+    files=(knob.CPU_SHARES,),
+    restores=("Counting",),
+)
+
+
+def test_a_row_is_all_that_a_new_strategy_needs(stage: RunnerFixture) -> None:
+    original = stage.world.value(knob.CPU_SHARES, TOP)
+    runner = StrategyRunner(stage.machine, stage.store, frozenset({"Counting"}), strategies=(COUNTING,))
+    seen: list[str] = []
+    for _ in range(3):
+        stage.measure(1_000)
+        ran = runner.tick(stage.now_s, stage.node_inputs(None))
+        assert [(one.strategy, one.error) for one in ran] == [("Counting", None)]
+        seen.append(stage.world.value(knob.CPU_SHARES, TOP))
+    assert len({original, *seen}) == 3
+    assert seen[2] == original  # a complete plan that does not name a file restores it
+
+
+def test_the_row_of_a_disabled_strategy_says_what_is_restored(stage: RunnerFixture) -> None:
+    original = stage.world.value(knob.CPU_SHARES, TOP)
+    stage.measure(1_000)
+    StrategyRunner(stage.machine, stage.store, frozenset({"Counting"}), strategies=(COUNTING,)).tick(
+        stage.now_s, stage.node_inputs(None)
+    )
+    assert stage.world.value(knob.CPU_SHARES, TOP) != original
+    ran = StrategyRunner(stage.machine, stage.store, frozenset(), strategies=(COUNTING,)).tick(
+        stage.now_s, stage.node_inputs(None)
+    )
+    assert [one.plan.why for one in ran] == ["its gate is off"]
+    assert stage.world.value(knob.CPU_SHARES, TOP) == original

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.koordinator.slo import NodeSLOSpec
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.values.cpuset import CPUSet
 from tests.koordlet.cgroup_writer.executor_fixture import FEW
 from tests.koordlet.strategies.runner_fixture import (
@@ -79,7 +79,7 @@ def fits(stage: RunnerFixture) -> None:
             assert own <= above_quota, (group, own, above_quota)
             cpus = CPUSet.parse(stage.cpus(group)) or above_cpus
             assert cpus <= above_cpus, (group, cpus, above_cpus)
-            burst = int(stage.world.value(cgroup_files.CPU_BURST, group))
+            burst = int(stage.world.value(knob.CPU_BURST, group))
             assert quota < 0 or burst <= quota, (group, burst, quota)
             above_quota, above_cpus = own, cpus
 

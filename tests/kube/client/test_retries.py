@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.kube.client.retrying_caller import RequestThrottle, RetryPolicy, is_idempotent, retry_delay_s
+from koord.kube.client.retrying_caller import RetryPolicy, is_idempotent, request_throttle, retry_delay_s
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.interface import (
     APPLY_PATCH,
@@ -178,7 +178,8 @@ class TestThrottle:
         burst=st.integers(1, 20),
     )
     def test_no_window_ever_holds_more_than_its_share(self, gaps: list[float], rate: float, burst: int) -> None:
-        bucket = RequestThrottle(rate, burst, 0.0)
+        bucket = request_throttle(rate, burst, 0.0)
+        assert bucket is not None
         now, starts = 0.0, []
         for gap in gaps:
             now += gap
@@ -189,12 +190,11 @@ class TestThrottle:
                 assert last - first + 1 <= burst + rate * (starts[last] - begin) + 1e-6
 
     def test_zero_burst_is_no_limit(self) -> None:
-        bucket = RequestThrottle(1, 0, 0.0)
-        assert [bucket.reserve(0.0) for _ in range(1000)] == [0.0] * 1000
+        assert request_throttle(1, 0, 0.0) is None
 
     def test_a_limit_without_a_rate_is_a_mistake(self) -> None:
         with pytest.raises(ValueError, match="rate above zero"):
-            RequestThrottle(0, 5, 0.0)
+            request_throttle(0, 5, 0.0)
 
     def test_calls_wait_their_turn_in_virtual_time(self) -> None:
         async def main(clock: Any) -> list[float]:

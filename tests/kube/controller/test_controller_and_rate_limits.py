@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
-from koord.kube.rate_limit import JitteredBackoff, RateLimitedLog, TokenBucket
+from koord.kube.rate_limit import JitteredBackoff, RateLimitedLog
 from koord.telemetry.clock import LoopClock, ManualClock, run_virtual
 
 
@@ -101,23 +101,6 @@ def test_workers_run_side_by_side_and_end_with_their_controller() -> None:
         assert queue.working == 0, "a cancelled worker gives its key back"
 
     run_virtual(story)
-
-
-@given(rate=st.floats(0.1, 100), burst=st.integers(1, 20), gaps=st.lists(st.floats(0, 10), max_size=40))
-def test_a_bucket_never_gives_more_than_its_rate_and_burst(rate: float, burst: int, gaps: list[float]) -> None:
-    clock = ManualClock(0.0)
-    bucket = TokenBucket(clock, rate, burst)
-    given_out = 0
-    for gap in gaps:
-        clock.advance(gap)
-        while bucket.allow():
-            given_out += 1
-            assert given_out <= burst + rate * clock.monotonic() + 1e-6
-
-
-def test_borrowed_tokens_are_paid_for_in_order() -> None:
-    bucket = TokenBucket(ManualClock(0.0), 2.0, 2)
-    assert [bucket.reserve() for _ in range(5)] == [0, 0, 0.5, 1.0, 1.5]
 
 
 @given(st.integers(0, 1000))

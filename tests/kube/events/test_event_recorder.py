@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS
+from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, EVENTS_EVENTS
+from koord.api.kubernetes.core_v1 import EventSource
 from koord.api.model import ObjectReference
 from koord.kube.client.retrying_caller import NEVER_RETRY
 from koord.kube.client.typed_client import Client
@@ -29,13 +30,15 @@ def pod(name: str = "p", version: str = "1") -> ObjectReference:
     )
 
 
-def run_scenario(scenario: Callable[[ScriptedServer, EventRecorder], Awaitable[None]]) -> ScriptedServer:
+def run_scenario(
+    scenario: Callable[[ScriptedServer, EventRecorder], Awaitable[None]], source: EventSource | None = None
+) -> ScriptedServer:
     server = ScriptedServer()
 
     async def main(clock: LoopClock) -> None:
         client = Client(server, clock=clock, burst=0, retry=NEVER_RETRY)
         async with EventRecorder(
-            client, clock, controller="koord-scheduler", instance="koord-scheduler-host"
+            client, clock, controller="koord-scheduler", instance="koord-scheduler-host", source=source
         ) as recorder:
             await scenario(server, recorder)
         assert len(asyncio.all_tasks()) == 1
@@ -81,6 +84,53 @@ def test_one_event_as_kube_scheduler_writes_it() -> None:
             "resourceVersion": "1",
         },
         "related": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
+    }
+
+
+def test_annotations_travel_and_a_repetition_replaces_them() -> None:
+    async def scenario(server: ScriptedServer, recorder: EventRecorder) -> None:
+        for number in range(2):
+            recorder.record(pod(), "Warning", "Failed", "no", annotations={"a": str(number)})
+            await asyncio.sleep(1)
+            (event,) = events(server)
+            assert event["metadata"]["annotations"] == {"a": str(number)}
+
+    (event,) = events(run_scenario(scenario))
+    assert event["series"]["count"] == 2
+
+
+def test_with_a_source_events_are_core_events_as_client_go_writes_them() -> None:
+    async def scenario(server: ScriptedServer, recorder: EventRecorder) -> None:
+        for _ in range(2):
+            recorder.record(pod(), "Warning", "evictPodSuccess", "gone", annotations={"a": "b"})
+            await asyncio.sleep(1)
+
+    server = run_scenario(scenario, EventSource(component="koordlet-qosManager", host="n1"))
+    assert events(server) == []
+    (event,) = [obj for (collection, _, _), obj in server.objects.items() if collection == CORE_EVENTS.path()]
+    for field in ("name", "uid", "resourceVersion"):
+        event["metadata"].pop(field)
+    assert event == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": "ns", "annotations": {"a": "b"}},
+        "firstTimestamp": "2026-01-01T00:00:00Z",
+        "lastTimestamp": "2026-01-01T00:00:01Z",
+        "count": 2,
+        "source": {"component": "koordlet-qosManager", "host": "n1"},
+        "reportingComponent": "koordlet-qosManager",
+        "reportingInstance": "koord-scheduler-host",
+        "reason": "evictPodSuccess",
+        "type": "Warning",
+        "message": "gone",
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": "ns",
+            "name": "p",
+            "uid": "uid-p",
+            "resourceVersion": "1",
+        },
     }
 
 

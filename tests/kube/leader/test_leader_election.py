@@ -126,6 +126,21 @@ def test_a_released_lease_is_taken_at_the_next_look_and_counts_a_transition() ->
     run_scenario(scenario)
 
 
+def test_a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_released() -> None:
+    async def scenario(server: ScriptedServer, clock: LoopClock) -> None:
+        a = Candidate(server, clock, "a")
+        task = asyncio.create_task(a.election.run())
+        await asyncio.sleep(1)
+        stored = server.objects[LEASES.path(), "kube-system", "koord-scheduler"]
+        other = Client(server, clock=clock, burst=0, retry=NEVER_RETRY)
+        changed = {**stored, "spec": {**stored["spec"], "renewTime": "2026-01-01T00:00:01.000000Z"}}
+        await other.dynamic.replace(LEASES, changed, "kube-system")  # as the renewal would have written it
+        await stop(task)
+        assert not spec(server)["holderIdentity"]
+
+    run_scenario(scenario)
+
+
 def test_a_leader_that_cannot_renew_stops_before_another_may_begin() -> None:
     async def scenario(server: ScriptedServer, clock: LoopClock) -> None:
         a = Candidate(server, clock, "a")

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.model import to_dict
-from koord.api.patch.merge_patch import merge_patch
+from koord.api.patch.merge_patch import create_merge_patch, merge_patch
 from koord.kube.controller.controller import Done
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.nodemetric import NodeMetricController
 from koord.manager.controllers.nodeslo import NodeSLOController
-from koord.manager.controllers.per_node_object import spec_merge_patch
 from tests.manager.manager_harness import run_with_context
 from tests.manager.slo_config import add_node, settle, with_configuration, write_config
 
@@ -355,8 +354,8 @@ _MAP = st.dictionaries(st.sampled_from("abc"), _TREE, max_size=3)
 
 @given(old=_MAP, new=_MAP)
 def test_a_merge_difference_leads_from_one_to_the_other(old: dict[str, Any], new: dict[str, Any]) -> None:
-    assert merge_patch(old, spec_merge_patch(old, new)) == new
-    assert spec_merge_patch(new, new) == {}
+    assert merge_patch(old, create_merge_patch(old, new)) == new
+    assert create_merge_patch(new, new) == {}
 
 
 @pytest.mark.parametrize("controller", [NodeSLOController, NodeMetricController])

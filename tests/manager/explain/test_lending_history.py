@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from koord.manager.colocation.decision import ColocationNodeView, decide_colocation
+from koord.manager.colocation.node_patch import decide_node_patch
 from koord.manager.explain.lending_history import NodeLendingHistory
-from koord.policy.colocation.decision import ColocationNodeView, decide_colocation
-from koord.policy.colocation.node_patch import decide_node_patch
-from tests.policy.colocation.colocation_builders import NOW, colocation, metric, node, pod, sample, settings
+from tests.manager.colocation.colocation_builders import NOW, colocation, metric, node, pod, sample, settings
 
 BATCH_CPU = "kubernetes.io/batch-cpu"
 LS = pod("a", "LS", {"cpu": "20", "memory": "20G"})

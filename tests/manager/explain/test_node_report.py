@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.manager.colocation.decision import ColocationNodeView, decide_colocation
+from koord.manager.colocation.models import ColocationNode
 from koord.manager.explain.lending_terms import LendingSum
 from koord.manager.explain.node_report import NodeResourceReport, ResourceReport, report_node
-from koord.policy.colocation.decision import ColocationNodeView, decide_colocation
-from koord.policy.colocation.models import ColocationNode
-from tests.policy.colocation.colocation_builders import (
+from tests.manager.colocation.colocation_builders import (
     CAPACITY,
     NOW,
     colocation,

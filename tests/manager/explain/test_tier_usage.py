@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api.model import convert
+from koord.manager.colocation.models import ColocationPod
 from koord.manager.explain.tier_usage import TierUsage, node_tier_usage, total_tier_usage
-from koord.policy.colocation.models import ColocationPod
-from tests.policy.colocation.colocation_builders import metric, node, sample
+from tests.manager.colocation.colocation_builders import metric, node, sample
 
 CPU, BATCH_CPU, MID_CPU = "cpu", "kubernetes.io/batch-cpu", "kubernetes.io/mid-cpu"
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from koord.api.config.gates import MANAGER_GATES
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.admission import AdmissionRequest, GroupVersionResource, UserInfo
 from koord.api.kubernetes.meta import LabelSelector
-from koord.api.kubernetes.scheduling import PriorityClass
+from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.model import convert
 from koord.manager.webhooks.admission import AdmissionContext
 from koord.manager.webhooks.colocation_profile.compiled import ProfileCache

@@ -16,7 +16,7 @@ from koord.kube.transport.api_error import unwrap
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionContext
 from koord.manager.webhooks.pod_mutating import admission as pod_mutating
 from koord.manager.webhooks.pod_validating import admission as pod_validating
-from koord.policy.qos.classes import is_legal
+from koord.policy.qos import is_legal
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, profile, request
 
 GPU = "koordinator.sh/gpu"

@@ -47,5 +47,5 @@ def profile(plugins: Mapping[str, Any], made: Mapping[str, PluginFactory] = REGI
     return found
 
 
-def names(found: SchedulerProfile, point: str) -> list[str]:
-    return [plugin.name for plugin in found.plugins_at(point)]
+def names(found: SchedulerProfile, method: str) -> list[str]:
+    return [plugin.name for plugin in found.plugins_at(getattr(Plugin, method))]

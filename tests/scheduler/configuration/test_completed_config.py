@@ -8,9 +8,10 @@ import pytest
 
 from koord.api.config.scheduler import shipped
 from koord.scheduler.configuration.completed_config import CompletedConfig, ValidationHandle
-from koord.scheduler.configuration.extension_points import EXTENSION_POINTS, KNOWN_POINTS, KOORDINATOR_POINTS
+from koord.scheduler.configuration.extension_points import KNOWN_POINTS, KOORDINATOR_POINTS
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
-from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.extension_points import EXTENSION_POINTS, POINT_METHODS, overrides
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.scheduler.configuration.fake_plugins import assembled, factories, names, profile, profiles
 
@@ -102,8 +103,8 @@ def test_one_instance_per_profile_shared_by_its_points() -> None:
     first, second = profiles({"profiles": [{"schedulerName": "a"}, {"schedulerName": "b"}]})
     for found in (first, second):
         by_name: dict[str, set[int]] = {}
-        for point in ("pre_filter", "filter", "pre_score", "score", "reserve", "pre_bind", "sort_key"):
-            for plugin in found.plugins_at(point):
+        for method in POINT_METHODS:
+            for plugin in found.plugins_at(method):
                 by_name.setdefault(plugin.name, set()).add(id(plugin))
         assert all(len(instances) == 1 for instances in by_name.values())
     assert not {id(p) for p in first.plugins()} & {id(p) for p in second.plugins()}
@@ -180,7 +181,7 @@ def test_our_plugins_have_no_point_that_files_do_not_know() -> None:
 
 # The profile that Koordinator ships ------------------------------------------------------------------------------
 
-METHODS = {point.name: point.methods[0] for point in EXTENSION_POINTS}
+METHODS = {point.name: point.methods[0].__name__ for point in EXTENSION_POINTS}
 BUILT = factories({name: [METHODS[p] for p in points] for name, points in KOORDINATOR_POINTS.items()})
 
 

@@ -59,7 +59,7 @@ def test_an_installed_plugin_runs_where_a_file_enables_it(installed: str) -> Non
     state = make_state([make_node("red", labels={COLOUR: "red"}), make_node("green", labels={COLOUR: "green"})])
     (profile,) = completed_config.make_profiles(ObjectHandle(state))
     assert {s.plugin.name: s.weight for s in profile.scorers}["NodeColour"] == 2
-    chosen = SchedulingEngine(profile, state).decide(state.pod_info(make_pod("p", labels={COLOUR: "green"})))
+    chosen = SchedulingEngine(profile, state).decide(state.pod_info(make_pod("p", labels={COLOUR: "green"}))).decision
     assert isinstance(chosen, ChosenNode)
     assert (chosen.node, chosen.scores["NodeColour"]) == ("green", 200)
 

@@ -48,8 +48,8 @@ class FakeController:
 def test_one_hiring_per_plugin_with_all_its_instances() -> None:
     first, second, other = PluginWithController(), PluginWithController(), OtherPlugin()
     profiles = [
-        SchedulerProfile("a", {"pre_enqueue": [first, other]}),
-        SchedulerProfile("b", {"pre_enqueue": [second]}),
+        SchedulerProfile("a", {Plugin.pre_enqueue: [first, other]}),
+        SchedulerProfile("b", {Plugin.pre_enqueue: [second]}),
     ]
     seen: list[tuple[Plugin, ...]] = []
 

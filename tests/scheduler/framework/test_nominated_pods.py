@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
-from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
+from koord.scheduler.framework.engine import SchedulingEngine
 from tests.scheduler.builders import HOSTNAME, ZONE, make_node, make_pod, make_state
 from tests.scheduler.preemption.cluster_fixture import PreemptionCluster, running
 
@@ -31,7 +31,7 @@ def scene(*nodes: str) -> PreemptionCluster:
 
 
 def placed(made: PreemptionCluster, pod: Pod) -> str:
-    decision = made.engine.decide(made.state.pod_info(pod))
+    decision = made.engine.decide(made.state.pod_info(pod)).decision
     assert isinstance(decision, ChosenNode | Unschedulable)
     return decision.node if isinstance(decision, ChosenNode) else decision.message()
 
@@ -102,10 +102,10 @@ def test_scores_are_of_the_nodes_that_are_left() -> None:
     pod = make_pod("new", cpu="1")
     promise = make_pod("soon", cpu="4", priority=10)
     made.nominate(promise, "n0")
-    with_promise = made.engine.decide(made.state.pod_info(pod))
+    with_promise = made.engine.decide(made.state.pod_info(pod)).decision
     other = scene("n1", "n2")
     other.state.set_pod(running("old", "n1", cpu="1"))
-    alone = other.engine.decide(other.state.pod_info(pod))
+    alone = other.engine.decide(other.state.pod_info(pod)).decision
     assert isinstance(with_promise, ChosenNode)
     assert isinstance(alone, ChosenNode)
     assert (with_promise.node, with_promise.scores, with_promise.feasible) == (alone.node, alone.scores, 2)
@@ -139,7 +139,7 @@ def test_promises_on_many_nodes_do_not_outlive_a_look() -> None:
         made.nominations.remove(f"uid-default-soon{i}")
     assert placed(made, pod) != "n8"
     made.nominations.remove("uid-default-soon8")
-    found = made.engine.decide(made.state.pod_info(pod))
+    found = made.engine.decide(made.state.pod_info(pod)).decision
     assert isinstance(found, ChosenNode)
     assert found.feasible == 9
 
@@ -199,11 +199,11 @@ def test_what_is_kept_is_what_would_be_said_anew(
 
 def view(engine: SchedulingEngine, state: ClusterState, pod: Pod) -> Any:
     info = state.pod_info(pod)
-    decision = engine.decide(info)
-    if isinstance(decision, Unschedulable):
-        return decision.message()
-    found = engine.evaluate(info)
-    assert isinstance(found, ClassEvaluation)
+    attempt = engine.decide(info)
+    if isinstance(attempt.decision, Unschedulable):
+        return attempt.decision.message()
+    found = attempt.evaluation
+    assert found is not None
     return {
         node.name: found.filter_results.verdict(node.row)
         or (int(found.score_results.total[node.row]), found.score_results.breakdown(node.row))

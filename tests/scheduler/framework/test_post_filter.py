@@ -51,9 +51,9 @@ def run(*answers: Any) -> tuple[Unschedulable, list[PostFilterPlugin]]:
     plugins = [PostFilterPlugin(f"P{i}", answer) for i, answer in enumerate(answers)]
     engine = SchedulingEngine(profile_of([RejectingPlugin(), *plugins]), state)
     pod = make_info(state)
-    decision = engine.decide(pod)
-    assert isinstance(decision, Unschedulable)
-    return engine.post_filter(pod, decision), plugins
+    attempt = engine.decide(pod)
+    assert isinstance(attempt.decision, Unschedulable)
+    return engine.post_filter(attempt), plugins
 
 
 @pytest.mark.parametrize(
@@ -129,9 +129,9 @@ def test_without_nodes_nobody_is_asked() -> None:
     plugin = PostFilterPlugin("P", ROOM)
     engine = SchedulingEngine(profile_of([RejectingPlugin(), plugin]), state)
     pod = make_info(state)
-    decision = engine.decide(pod)
-    assert isinstance(decision, Unschedulable)
-    told = engine.post_filter(pod, decision)
+    attempt = engine.decide(pod)
+    assert isinstance(attempt.decision, Unschedulable)
+    told = engine.post_filter(attempt)
     assert (plugin.seen, told.preempt, told.nominate) == (None, None, "")
     assert told.message() == "no nodes available to schedule pods"
 
@@ -139,11 +139,9 @@ def test_without_nodes_nobody_is_asked() -> None:
 def test_it_is_of_the_pod_just_decided_and_the_cluster_as_it_is() -> None:
     state = make_state([make_node("n0")])
     engine = SchedulingEngine(profile_of([RejectingPlugin(), PostFilterPlugin("P", None)]), state)
-    pod = make_info(state)
-    decision = engine.decide(pod)
-    assert isinstance(decision, Unschedulable)
-    with pytest.raises(ValueError, match="decided last"):
-        engine.post_filter(make_info(state, name="other"), decision)
+    attempt = engine.decide(make_info(state))
+    other = engine.decide(make_info(state, name="other"))
+    assert (engine.post_filter(attempt), engine.post_filter(other)) == (attempt.decision, other.decision)
     state.set_node(make_node("n1"))
     with pytest.raises(ValueError, match="has changed"):
-        engine.post_filter(pod, decision)
+        engine.post_filter(attempt)

@@ -43,7 +43,7 @@ def only(*names: str) -> PreFilterResult:
 
 def decided(*plugins: Plugin) -> ChosenNode | Unschedulable | AttemptError:
     state = make_state(make_node(f"n{i}") for i in range(3))
-    return SchedulingEngine(profile_of(plugins), state).decide(make_info(state))
+    return SchedulingEngine(profile_of(plugins), state).decide(make_info(state)).decision
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_fault_concludes_nothing_about_nodes() -> None:
 
 def test_a_cluster_without_nodes() -> None:
     state, asked = make_state(), PreFilterPlugin("A", None)
-    refused = SchedulingEngine(profile_of([asked]), state).decide(make_info(state))
+    refused = SchedulingEngine(profile_of([asked]), state).decide(make_info(state)).decision
     assert isinstance(refused, Unschedulable)
     assert refused.message() == "no nodes available to schedule pods"
     assert refused.rejecting_plugins() == frozenset()

@@ -37,7 +37,8 @@ class FaultyPreScorePlugin(Plugin):
 
 def decided(fits: int) -> Decision:
     state = make_state(make_node(f"n{i}") for i in range(4))
-    return SchedulingEngine(profile_of([FaultyPreScorePlugin(fits)], {"Unprepared": 1}), state).decide(make_info(state))
+    engine = SchedulingEngine(profile_of([FaultyPreScorePlugin(fits)], {"Unprepared": 1}), state)
+    return engine.decide(make_info(state)).decision
 
 
 @pytest.mark.parametrize(

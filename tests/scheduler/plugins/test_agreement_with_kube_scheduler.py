@@ -14,7 +14,7 @@ from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.decision import Unschedulable
-from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.scheduler.builders import make_state
@@ -40,11 +40,11 @@ def answer(case: dict[str, Any], nodes: Sequence[Node], pods: Sequence[Pod]) -> 
     state = make_state((nodes[i] for i in case["nodes"]), (pods[i] for i in case["pods"]))
     engine = SchedulingEngine(profile_of(plugins(case["config"], state), WEIGHTS), state)
     pod = state.pod_info(convert(case["pod"], Pod))
-    evaluation = engine.evaluate(pod)
-    decision = engine.decide(pod)
-    if isinstance(decision, Unschedulable):
-        return {"message": decision.message()}
-    assert isinstance(evaluation, ClassEvaluation)
+    attempt = engine.decide(pod)
+    evaluation = attempt.evaluation
+    if isinstance(attempt.decision, Unschedulable):
+        return {"message": attempt.decision.message()}
+    assert evaluation is not None
     scores = {
         node.name: evaluation.score_results.breakdown(node.row)
         for node in state.nodes()

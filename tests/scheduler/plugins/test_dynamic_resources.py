@@ -101,12 +101,12 @@ def told(pod: Pod, *claims: ResourceClaim) -> str:
     state = cluster()
     engine = SchedulingEngine(default_profile(Devices(state, *claims)), state)
     info = state.pod_info(pod)
-    decision = engine.decide(info)
+    attempt = engine.decide(info)
+    decision = attempt.decision
     if isinstance(decision, ChosenNode):
         return decision.node
     if isinstance(decision, Unschedulable):
-        decision = engine.post_filter(info, decision)
-        return decision.message()
+        return engine.post_filter(attempt).message()
     return decision.message
 
 
@@ -239,7 +239,7 @@ def test_what_is_kept_for_a_pod_ends_when_claims_change() -> None:
     pod = state.pod_info(claimant(NAMED))
     for zone, node in (("z0", "n0"), ("z1", "n1"), ("z0", "n0")):
         handle.claims.put(make_claim("c0", zone=zone, reserved="uid-p"))
-        chosen = engine.decide(pod)
+        chosen = engine.decide(pod).decision
         assert isinstance(chosen, ChosenNode)
         assert chosen.node == node
 

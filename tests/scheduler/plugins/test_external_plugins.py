@@ -17,6 +17,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.extension_points import POINT_METHODS
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import ROW
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, build_registry
@@ -62,10 +63,10 @@ def test_is_found_beside_our_own(offers: list[EntryPoint]) -> None:
 def test_filters_and_scores(offers: list[EntryPoint]) -> None:
     state = cluster()
     engine = engine_with(offers, state)
-    chosen = engine.decide(painted(state, "a", "green"))
+    chosen = engine.decide(painted(state, "a", "green")).decision
     assert isinstance(chosen, ChosenNode)
     assert (chosen.node, chosen.scores) == ("green", {"NodeColour": 100})
-    refused = engine.decide(painted(state, "b", "blue"))
+    refused = engine.decide(painted(state, "b", "blue")).decision
     assert isinstance(refused, Unschedulable)
     assert refused.message() == "0/3 nodes are available: 3 node(s) were not blue."
     assert refused.rejecting_plugins() == {"NodeColour"}
@@ -76,7 +77,7 @@ def test_a_plugin_that_says_nothing_of_itself_is_asked_about_every_pod(offers: l
     state = cluster()
     engine = engine_with(offers, state)
     for colour in ("green", "red", "green", "red"):
-        chosen = engine.decide(painted(state, f"p-{colour}", colour))
+        chosen = engine.decide(painted(state, f"p-{colour}", colour)).decision
         assert isinstance(chosen, ChosenNode)
         assert chosen.node == colour
 
@@ -114,7 +115,7 @@ def test_what_a_scope_buys(make: Callable[[], Counting], asked: int) -> None:
     engine = SchedulingEngine(profile_of([plugin]), state)
     for i in range(3):
         pod = painted(state, f"p{i}", "green")
-        chosen = engine.decide(pod)
+        chosen = engine.decide(pod).decision
         assert isinstance(chosen, ChosenNode)
         state.assume(pod, chosen.node)
     assert plugin.asked == asked
@@ -129,3 +130,9 @@ def test_the_page_shows_the_package_that_is_tested() -> None:
     shown: dict[str, Any] = tomllib.loads(blocks("toml")[0])
     kept = tomllib.loads((PACKAGE / "pyproject.toml").read_text())
     assert shown["project"]["entry-points"] == kept["project"]["entry-points"]
+
+
+def test_the_page_documents_every_point() -> None:
+    page = PAGE.read_text()
+    missing = [method.__name__ for method in POINT_METHODS if f"**`{method.__name__}(" not in page]
+    assert not missing

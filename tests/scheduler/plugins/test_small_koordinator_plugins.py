@@ -156,7 +156,7 @@ def engine(most: int | None = None) -> SchedulingEngine:
 
 def decided(pod: Pod, most: int | None = None) -> Any:
     made = engine(most)
-    return made.decide(made._state.pod_info(pod))
+    return made.decide(made._state.pod_info(pod)).decision
 
 
 def test_only_the_named_nodes_are_looked_at() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG
-from koord.api.kubernetes.disruption import PodDisruptionBudget
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
@@ -137,9 +137,9 @@ class PreemptionCluster:
     def unschedulable(self, pod: Pod | PodInfo) -> Unschedulable:
         """Decide a pod that no node takes, and run PostFilter."""
         info = self.info(pod)
-        decision = self.engine.decide(info)
-        assert isinstance(decision, Unschedulable), decision
-        return self.engine.post_filter(info, decision)
+        attempt = self.engine.decide(info)
+        assert isinstance(attempt.decision, Unschedulable), attempt.decision
+        return self.engine.post_filter(attempt)
 
     def victims(self, pod: Pod | PodInfo) -> tuple[str, list[str]]:
         preempt = self.unschedulable(pod).preempt

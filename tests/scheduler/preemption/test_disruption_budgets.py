@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.kubernetes.disruption import PodDisruptionBudget
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from tests.scheduler.builders import make_pod

@@ -12,6 +12,7 @@ from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES, PODS, PRIOR
 from koord.api.kubernetes.pod import Pod
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
+from koord.policy.eviction.record import parse_record
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.faulty_cluster import FaultyCluster, RequestFate, faulty_cluster
 
@@ -91,6 +92,23 @@ def test_room_is_made_kept_and_taken() -> None:
         }
         note = f"Preempted by pod {great.metadata.uid} on node n0"
         assert notes == {("n0-0", note, "Preempting"), ("n0-1", note, "Preempting")}
+        records = sorted(world.scheduler.evictor.ledger, key=lambda one: one.name)
+        assert [(one.key, one.outcome, one.plugin, one.rule) for one in records] == [
+            ("default/n0-0", "evicted", "DefaultPreemption", "Preemption"),
+            ("default/n0-1", "evicted", "DefaultPreemption", "Preemption"),
+        ]
+        assert {(one.request, one.request_uid, one.node) for one in records} == {
+            ("Pod default/great", great.metadata.uid, "n0")
+        }
+        low, high = (f"priority {value}" for value in (CLASSES["low"], CLASSES["high"]))
+        assert {(one.measured, one.threshold) for one in records} == {(low, f"default/great has {high}")}
+        assert {one.rank[:6] for one in records} == {"1 of 2", "2 of 2"}
+        carried = [
+            parse_record(e.metadata.annotations)
+            for e in unwrap(await world.client.list(EVENTS_EVENTS)).items
+            if e.reason == "Preempted"
+        ]
+        assert sorted(carried, key=lambda one: one.name) == records  # type: ignore[union-attr]
         await world.check()
 
     run(story)

@@ -15,7 +15,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.kubernetes.disruption import PodDisruptionBudget
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
@@ -111,9 +111,10 @@ def situations(draw: st.DrawFn) -> Situation:
 
 def outcome(scene: PreemptionCluster, pod: Pod) -> tuple[PodInfo, Unschedulable | ChosenNode]:
     info = scene.state.pod_info(pod)
-    decision = scene.engine.decide(info)
+    attempt = scene.engine.decide(info)
+    decision = attempt.decision
     assert isinstance(decision, Unschedulable | ChosenNode)
-    return info, scene.engine.post_filter(info, decision) if isinstance(decision, Unschedulable) else decision
+    return info, scene.engine.post_filter(attempt) if isinstance(decision, Unschedulable) else decision
 
 
 def fits(situation: Situation, node: str, gone: Sequence[PodInfo]) -> bool:
@@ -121,10 +122,8 @@ def fits(situation: Situation, node: str, gone: Sequence[PodInfo]) -> bool:
     uids = {pod.uid for pod in gone}
     left = tuple(pod for pod in situation.placed if pod.metadata.uid not in uids)
     scene = msgspec.structs.replace(situation, placed=left).scene()
-    found = scene.engine.evaluate(scene.state.pod_info(situation.pod))
-    if isinstance(found, Unschedulable):
-        return False
-    return found.filter_results.verdict(scene.state.table.index[node].row) is None  # type: ignore[union-attr]
+    found = scene.engine.decide(scene.state.pod_info(situation.pod)).filter_results
+    return found is not None and found.verdict(scene.state.table.index[node].row) is None
 
 
 def affinity_free(pod: Pod) -> bool:
@@ -156,7 +155,7 @@ def test_a_what_if_changes_nothing(situation: Situation) -> None:
     before = state_summary(scene.state)
     info, first = outcome(scene, situation.pod)
     assert state_summary(scene.state) == before
-    again = scene.engine.decide(info)
+    again = scene.engine.decide(info).decision
     if isinstance(first, Unschedulable):
         assert isinstance(again, Unschedulable)
         assert again.rejections == first.rejections
@@ -169,7 +168,7 @@ def test_a_what_if_changes_nothing(situation: Situation) -> None:
 
 
 def refusals(engine: SchedulingEngine, pod: PodInfo) -> Any:
-    decision = engine.decide(pod)
+    decision = engine.decide(pod).decision
     return decision.message() if isinstance(decision, Unschedulable) else decision
 
 

@@ -6,6 +6,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.plugins.queueing import PrioritySort
 from koord.scheduler.preemption.evaluator import PreemptionsInProgress
@@ -21,8 +22,9 @@ class PreemptionLoop:
         placed = [running(f"{node}-{i}", node, cpu="2", priority=i) for node in ("n0", "n1") for i in range(2)]
         self.state = make_state([make_node("n0", cpu="4"), make_node("n1", cpu="4")], placed)
         made = PreemptionCluster(self.state, filters=("NodeResourcesFit",)).engine.profile
-        points = {p: made.plugins_at(p) for p in ("pre_filter", "filter", "post_filter", "pre_enqueue", "score")}
-        self.queue = SchedulingQueue([SchedulerProfile("", {**points, "sort_key": [PrioritySort()]})])
+        methods = (Plugin.pre_filter, Plugin.filter, Plugin.post_filter, Plugin.pre_enqueue, Plugin.score)
+        points = {method: made.plugins_at(method) for method in methods}
+        self.queue = SchedulingQueue([SchedulerProfile("", {**points, Plugin.sort_key: [PrioritySort()]})])
         self.engine = SchedulingEngine(made, self.state, 0, self.queue.nominations)
         self.under_way = self.state.derived(PreemptionsInProgress)
         self.now = 0.0
@@ -33,13 +35,14 @@ class PreemptionLoop:
         queued = self.queue.pop(self.now)
         if queued is None:
             return None
-        decision = self.engine.decide(queued.pod)
+        attempt = self.engine.decide(queued.pod)
+        decision = attempt.decision
         assert isinstance(decision, ChosenNode | Unschedulable)
         if isinstance(decision, ChosenNode):
             self.state.assume(queued.pod, decision.node)
             self.queue.done(queued.uid)
             return decision
-        told = self.engine.post_filter(queued.pod, decision)
+        told = self.engine.post_filter(attempt)
         if told.nominate is not None:
             self.queue.nominate(queued.uid, told.nominate)
         if told.preempt is not None:

@@ -218,16 +218,18 @@ class QueuePlugins:
             SchedulerProfile(
                 ONE,
                 {
-                    "pre_enqueue": (self.gates, self.gang, self.claims),
-                    "sort_key": (self.sort,),
-                    "filter": (self.fit, self.taints, self.spread, self.wishes, self.deaf),
+                    Plugin.pre_enqueue: (self.gates, self.gang, self.claims),
+                    Plugin.sort_key: (self.sort,),
+                    Plugin.filter: (self.fit, self.taints, self.spread, self.wishes, self.deaf),
                 },
             ),
-            SchedulerProfile(TWO, {"pre_enqueue": (self.gates,), "sort_key": (self.sort,), "filter": (self.fit,)}),
+            SchedulerProfile(
+                TWO, {Plugin.pre_enqueue: (self.gates,), Plugin.sort_key: (self.sort,), Plugin.filter: (self.fit,)}
+            ),
         )
 
     def filters(self, scheduler: str) -> tuple[Plugin, ...]:
-        return next(p.plugins_at("filter") for p in self.profiles if p.scheduler_name == scheduler)
+        return next(p.plugins_at(Plugin.filter) for p in self.profiles if p.scheduler_name == scheduler)
 
 
 def node_added(**parts: Any) -> ObjectEvent:

@@ -54,7 +54,7 @@ class QueueModel:
 
     def gates(self, entry: ModelEntry) -> list[Plugin]:
         profile = next(p for p in self.cast.profiles if p.scheduler_name == entry.pod.scheduler)
-        plugins = list(profile.plugins_at("pre_enqueue"))
+        plugins = list(profile.plugins_at(Plugin.pre_enqueue))
         return [p for p in plugins if p.name == entry.gate] + [p for p in plugins if p.name != entry.gate]
 
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, DELETE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
+from koord.scheduler.framework.extension_points import PluginMethod
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.plugins.node_filters import NodeUnschedulable
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
@@ -49,11 +52,11 @@ class RecordedScheduler:
             )
         )
         filters = (NodeUnschedulable(), TaintToleration(), fit)
-        points = {
-            "pre_enqueue": (SchedulingGates(),),
-            "sort_key": (PrioritySort(),),
-            "pre_filter": (fit,),
-            "filter": filters,
+        points: dict[PluginMethod, Sequence[Plugin]] = {
+            Plugin.pre_enqueue: (SchedulingGates(),),
+            Plugin.sort_key: (PrioritySort(),),
+            Plugin.pre_filter: (fit,),
+            Plugin.filter: filters,
         }
         profile = SchedulerProfile(ONE, points)
         self.engine = SchedulingEngine(profile, self.state)
@@ -82,7 +85,7 @@ class RecordedScheduler:
 
     def run(self, now: float) -> None:
         while (queued := self.queue.pop(now)) is not None:
-            decision = self.engine.decide(queued.pod)
+            decision = self.engine.decide(queued.pod).decision
             if isinstance(decision, ChosenNode):
                 self.placed[queued.pod.name] = self.state.assume(queued.pod, decision.node)
                 self.queue.done(queued.uid)

@@ -83,8 +83,8 @@ class TestOrder:
             name = "Backwards"
 
         profiles = [
-            SchedulerProfile(ONE, {"sort_key": (SortPlugin(),)}),
-            SchedulerProfile(TWO, {"sort_key": (Backwards(),)}),
+            SchedulerProfile(ONE, {Plugin.sort_key: (SortPlugin(),)}),
+            SchedulerProfile(TWO, {Plugin.sort_key: (Backwards(),)}),
         ]
         with pytest.raises(ValueError, match="Backwards"):
             SchedulingQueue(profiles)
@@ -252,8 +252,8 @@ class TestEvents:
             wakes_on = (ClusterEvent("Node", ADD), ClusterEvent("Pod", UPDATE))
 
         profiles = [
-            SchedulerProfile(ONE, {"sort_key": (cast.sort,), "filter": (cast.fit,)}),
-            SchedulerProfile(TWO, {"sort_key": (cast.sort,), "filter": (Eager(),)}),
+            SchedulerProfile(ONE, {Plugin.sort_key: (cast.sort,), Plugin.filter: (cast.fit,)}),
+            SchedulerProfile(TWO, {Plugin.sort_key: (cast.sort,), Plugin.filter: (Eager(),)}),
         ]
         queue = SchedulingQueue(profiles)
         refused(queue, "p", 0.0)
@@ -569,7 +569,7 @@ def test_a_plugin_may_listen_to_a_whole_kind(cast: QueuePlugins) -> None:
         name = "Any"
         wakes_on = (ClusterEvent("Node", UPDATE),)
 
-    queue = SchedulingQueue([SchedulerProfile(ONE, {"sort_key": (cast.sort,), "filter": (Any(),)})])
+    queue = SchedulingQueue([SchedulerProfile(ONE, {Plugin.sort_key: (cast.sort,), Plugin.filter: (Any(),)})])
     for change in ("labels", "taints", ""):
         refused(queue, f"p-{change}", 0.0, by=frozenset({"Any"}))
         assert queue.on_event(ObjectEvent(ClusterEvent("Node", UPDATE, change), node(), node()), 100.0) == 1

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import CPUQOSConfig, ResourceQOS, ResourceQOSStrategy, ResourceThresholdStrategy
-from koord.koordlet.inputs.machine import MachineCpu
-from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties, effective_slo_or_empty
+from koord.host.hardware import MachineCpu
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.sim.agents.node_agent import SimulatedAgent, SimulatedAgentSettings
 from koord.sim.machine.simulated_machine import SimulatedHardware
@@ -18,7 +19,7 @@ from tests.sim.machine.machine_builders import GIB, batch, container, service
 
 CPUS = 8
 PODS = (service("web", 4000), service("db", 2000), batch("job", 4000), batch("other", 2000))
-SLO = effective_slo_or_empty(
+SLO = effective_slo(
     NodeSLOSpec(
         resource_used_threshold_with_be=ResourceThresholdStrategy(enable=True),
         resource_qos_strategy=ResourceQOSStrategy(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.sim.machine.cgroup_files import MAINLINE_FILES
 from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware, SimulatedMachine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup, WriteOutcome
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.pod_meta import ContainerMeta
@@ -25,22 +25,22 @@ def write(group: str, name: str, value: str, owner: str = "test") -> WriteCgroup
 def test_it_is_a_machine_to_strategies() -> None:
     one: NodeMachine = machine()
     assert one.child_groups("kubepods") == ("kubepods/burstable", BESTEFFORT)
-    assert one.read_knob("kubepods/gone", cgroup_files.CPU_QUOTA) is None
-    assert one.has_knob(cgroup_files.CPU_IDLE)
-    assert not one.has_knob(cgroup_files.CPU_BVT)
+    assert one.read_knob("kubepods/gone", knob.CPU_QUOTA) is None
+    assert one.has_knob(knob.CPU_IDLE)
+    assert not one.has_knob(knob.CPU_BVT)
 
 
 def test_groups_begin_with_what_kubelet_and_hooks_write() -> None:
     one = machine()
     web, job = service("web", 2000), batch("job", 500)
     one.set_pods((web, job))
-    assert one.read_knob(web.group, cgroup_files.CPU_SHARES) == "2048"
-    assert one.read_knob(web.group, cgroup_files.CPU_QUOTA) == "400000"
-    assert one.read_knob(job.containers[0].group, cgroup_files.CPU_QUOTA) == "50000"
+    assert one.read_knob(web.group, knob.CPU_SHARES) == "2048"
+    assert one.read_knob(web.group, knob.CPU_QUOTA) == "400000"
+    assert one.read_knob(job.containers[0].group, knob.CPU_QUOTA) == "50000"
     assert one.read_knob(job.group, "memory.limit_in_bytes") == str(GIB)
-    assert one.read_knob("kubepods/burstable", cgroup_files.CPU_SHARES) == "2048"
+    assert one.read_knob("kubepods/burstable", knob.CPU_SHARES) == "2048"
     one.set_pods((job,))
-    assert one.read_knob(web.group, cgroup_files.CPU_SHARES) is None
+    assert one.read_knob(web.group, knob.CPU_SHARES) is None
     assert one.child_groups("kubepods/burstable") == ()
 
 
@@ -48,11 +48,11 @@ def test_writes_tell_what_became_of_them() -> None:
     one = machine()
     results = one.execute(
         [
-            write(BESTEFFORT, cgroup_files.CPUSET, "0-1"),
-            write(BESTEFFORT, cgroup_files.CPUSET, "0-1"),
-            write(BESTEFFORT, cgroup_files.CPUSET, "90"),
-            write("kubepods/gone", cgroup_files.CPUSET, "0"),
-            write(BESTEFFORT, cgroup_files.CPU_BVT, "-1"),
+            write(BESTEFFORT, knob.CPUSET, "0-1"),
+            write(BESTEFFORT, knob.CPUSET, "0-1"),
+            write(BESTEFFORT, knob.CPUSET, "90"),
+            write("kubepods/gone", knob.CPUSET, "0"),
+            write(BESTEFFORT, knob.CPU_BVT, "-1"),
         ]
     )
     assert [result.status for result in results] == [
@@ -62,29 +62,29 @@ def test_writes_tell_what_became_of_them() -> None:
         WriteOutcome.VANISHED,
         WriteOutcome.OFF,
     ]
-    assert one.read_knob(BESTEFFORT, cgroup_files.CPUSET) == "0-1"
+    assert one.read_knob(BESTEFFORT, knob.CPUSET) == "0-1"
 
 
 def test_what_an_owner_wrote_can_be_given_back() -> None:
     one = machine()
     one.execute(
         [
-            write(BESTEFFORT, cgroup_files.CPUSET, "0-1"),
-            write(BESTEFFORT, cgroup_files.CPU_QUOTA, "5000", owner="other"),
+            write(BESTEFFORT, knob.CPUSET, "0-1"),
+            write(BESTEFFORT, knob.CPU_QUOTA, "5000", owner="other"),
         ]
     )
     assert [result.effect.value for result in one.release("test", "off") if isinstance(result.effect, WriteCgroup)] == [
         ""
     ]
-    assert one.read_knob(BESTEFFORT, cgroup_files.CPUSET) == ""
-    assert one.read_knob(BESTEFFORT, cgroup_files.CPU_QUOTA) == "5000"
+    assert one.read_knob(BESTEFFORT, knob.CPUSET) == ""
+    assert one.read_knob(BESTEFFORT, knob.CPU_QUOTA) == "5000"
 
 
 def test_a_plan_that_is_whole_takes_back_what_it_leaves_out() -> None:
     one = machine()
-    one.execute([write(BESTEFFORT, cgroup_files.MEMORY_LOW, "5"), write(BESTEFFORT, cgroup_files.MEMORY_MIN, "5")])
-    one.execute([write(BESTEFFORT, cgroup_files.MEMORY_LOW, "7")], complete_owners=("test",))
-    assert (one.read_knob(BESTEFFORT, cgroup_files.MEMORY_LOW), one.read_knob(BESTEFFORT, cgroup_files.MEMORY_MIN)) == (
+    one.execute([write(BESTEFFORT, knob.MEMORY_LOW, "5"), write(BESTEFFORT, knob.MEMORY_MIN, "5")])
+    one.execute([write(BESTEFFORT, knob.MEMORY_LOW, "7")], complete_owners=("test",))
+    assert (one.read_knob(BESTEFFORT, knob.MEMORY_LOW), one.read_knob(BESTEFFORT, knob.MEMORY_MIN)) == (
         "7",
         "0",
     )
@@ -94,19 +94,17 @@ def test_the_kernel_keeps_a_burst_within_its_quota() -> None:
     one = machine()
     web = service("web", 1000)
     one.set_pods((web,))
-    assert one.execute([write(web.group, cgroup_files.CPU_BURST, "200001")])[0].status is WriteOutcome.REJECTED
-    assert one.execute([write(web.group, cgroup_files.CPU_BURST, "200000")])[0].status is WriteOutcome.WRITTEN
-    assert one.execute([write(web.group, cgroup_files.CPU_QUOTA, "100000")])[0].status is WriteOutcome.REJECTED
+    assert one.execute([write(web.group, knob.CPU_BURST, "200001")])[0].status is WriteOutcome.REJECTED
+    assert one.execute([write(web.group, knob.CPU_BURST, "200000")])[0].status is WriteOutcome.WRITTEN
+    assert one.execute([write(web.group, knob.CPU_QUOTA, "100000")])[0].status is WriteOutcome.REJECTED
 
 
 def test_limits_of_disks_are_kept_by_disk() -> None:
     one = machine()
-    one.execute(
-        [write(BESTEFFORT, cgroup_files.READ_BPS, "253:0 1000"), write(BESTEFFORT, cgroup_files.READ_BPS, "253:16 5")]
-    )
+    one.execute([write(BESTEFFORT, knob.READ_BPS, "253:0 1000"), write(BESTEFFORT, knob.READ_BPS, "253:16 5")])
     assert one.limited_disks(BESTEFFORT) == {"253:0", "253:16"}
-    one.execute([write(BESTEFFORT, cgroup_files.READ_BPS, "253:0 0")])
-    assert one.read_knob(BESTEFFORT, cgroup_files.READ_BPS) == "253:16 5\n"
+    one.execute([write(BESTEFFORT, knob.READ_BPS, "253:0 0")])
+    assert one.read_knob(BESTEFFORT, knob.READ_BPS) == "253:16 5\n"
 
 
 def test_a_smaller_cpu_set_holds_best_effort_back_and_leaves_services_alone() -> None:
@@ -114,7 +112,7 @@ def test_a_smaller_cpu_set_holds_best_effort_back_and_leaves_services_alone() ->
     one.set_pods((service("web", 4000), batch("job", 8000)))
     free = run(one, 1, web=3000.0, job=8000.0)
     assert free.be_used_milli == pytest.approx(4800)
-    one.execute([write(BESTEFFORT, cgroup_files.CPUSET, "0-1")])
+    one.execute([write(BESTEFFORT, knob.CPUSET, "0-1")])
     held = run(one, 2, web=3000.0, job=8000.0)
     assert held.be_used_milli == pytest.approx(2000)
     assert held.be_limit_milli == 2000
@@ -129,15 +127,13 @@ def test_a_service_beside_batch_lacks_nothing_by_weight_alone_but_waits_longer_t
     def latency(files: frozenset[str]) -> float:
         one = machine(cpus=4, files=files)
         one.set_pods((service("web", 3000), batch("job", 4000)))
-        if cgroup_files.CPU_BVT in files:
-            one.execute(
-                [write(BESTEFFORT, cgroup_files.CPU_BVT, "-1"), write("kubepods/burstable", cgroup_files.CPU_BVT, "2")]
-            )
+        if knob.CPU_BVT in files:
+            one.execute([write(BESTEFFORT, knob.CPU_BVT, "-1"), write("kubepods/burstable", knob.CPU_BVT, "2")])
         seen = run(one, 1, web=2000.0, job=4000.0)
         assert seen.short_milli(frozenset({"web"})) == pytest.approx(0, abs=10)
         return seen.outcomes[container("web")].contention.latency_factor
 
-    weighed, ranked = latency(frozenset(ANOLIS_FILES - {cgroup_files.CPU_BVT})), latency(ANOLIS_FILES)
+    weighed, ranked = latency(frozenset(ANOLIS_FILES - {knob.CPU_BVT})), latency(ANOLIS_FILES)
     assert ranked < weighed
 
 
@@ -147,8 +143,8 @@ def test_a_burst_buffer_carries_a_peak_and_is_empty_after_it() -> None:
     one.set_pods((web,))
     one.execute(
         [
-            write(web.group, cgroup_files.CPU_BURST, "100000"),
-            write(web.containers[0].group, cgroup_files.CPU_BURST, "100000"),
+            write(web.group, knob.CPU_BURST, "100000"),
+            write(web.containers[0].group, knob.CPU_BURST, "100000"),
         ]
     )
     for second in range(1, 4):
@@ -221,9 +217,7 @@ def test_what_batch_may_use_is_the_smallest_of_its_sets_and_its_quota() -> None:
     one = machine(cpus=8)
     job = batch("job")
     one.set_pods((job,))
-    one.execute(
-        [write(BESTEFFORT, cgroup_files.CPUSET, "0-5"), write(job.containers[0].group, cgroup_files.CPUSET, "0-3")]
-    )
+    one.execute([write(BESTEFFORT, knob.CPUSET, "0-5"), write(job.containers[0].group, knob.CPUSET, "0-3")])
     assert run(one, 1, job=100.0).be_limit_milli == 4000
-    one.execute([write(BESTEFFORT, cgroup_files.CPU_QUOTA, "250000")])
+    one.execute([write(BESTEFFORT, knob.CPU_QUOTA, "250000")])
     assert run(one, 2, job=100.0).be_limit_milli == 2500

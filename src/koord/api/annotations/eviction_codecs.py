@@ -22,7 +22,7 @@ from koord.api.koordinator.protocol import (
     L_PREEMPTION_POLICY,
     TRUE,
 )
-from koord.api.koordinator.scheduling import CarriedDeleteOptions
+from koord.api.kubernetes.meta import DeleteOptions
 from koord.api.model import Submodel
 from koord.values.go_strconv import parse_decimal_int
 
@@ -93,7 +93,7 @@ class SoftEviction(Submodel, frozen=True, kw_only=True):
     """SoftEviction is the descheduler's request to an outside operator to move a pod."""
 
     timestamp: datetime | None = None
-    delete_options: CarriedDeleteOptions | None = None
+    delete_options: DeleteOptions | None = None
     initiator: str = ""
     reason: str = ""
 

@@ -1,4 +1,6 @@
-"""This module holds what every Kubernetes component configures alike: leader election, its client, profiling."""
+"""This module holds what every Kubernetes component configures alike: leader election, its client, profiling,
+addresses.
+"""
 
 from __future__ import annotations
 
@@ -94,3 +96,11 @@ def _timing_errors(given: LeaderElectionConfiguration, path: str) -> list[FieldE
 
 def validate_client(given: ClientConnectionConfiguration, path: str = "clientConnection") -> list[FieldError]:
     return range_errors(f"{path}.burst", given.burst, low=0)
+
+
+def parse_bind_address(text: str) -> tuple[str, int] | None:
+    """Parse host:port; the host may be empty, which is every interface, or stand in brackets. None is no address."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        return None
+    return host.strip("[]"), int(port)

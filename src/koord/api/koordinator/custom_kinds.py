@@ -7,9 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api.koordinator.analysis import Recommendation
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
 from koord.api.koordinator.device import Device
-from koord.api.koordinator.quota_profile import ElasticQuotaProfile
+from koord.api.koordinator.profiles import ClusterColocationProfile, ElasticQuotaProfile
 from koord.api.koordinator.scheduling import ClusterNetworkTopology, PodMigrationJob, Reservation, ScheduleExplanation
 from koord.api.koordinator.sigs_scheduling import ElasticQuota, PodGroup
 from koord.api.koordinator.slo import NodeMetric, NodeSLO

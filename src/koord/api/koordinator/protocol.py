@@ -97,6 +97,7 @@ A_SOFT_EVICTION = "scheduling.koordinator.sh/soft-eviction"
 L_EVICT_POLICY = "koordinator.sh/evict-policy"
 A_EVICT_REASON = "koordinator.sh/evict-reason"
 A_EVICT_TRIGGER = "koordinator.sh/evict-trigger"
+A_EVICTION_RECORD = "koordinator.sh/eviction-record"  # of Events and PodMigrationJobs; koord alone has it
 EVICT_REASON_NOT_SET = "NotSet"
 A_JOB_CREATED_BY = "koordinator.sh/job-created-by"
 A_PASSED_ARBITRATION = "descheduler.koordinator.sh/passed-arbitration"

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated
 
 from koord.api.kubernetes.affinity import Taint
-from koord.api.kubernetes.meta import LabelSelector, Object, OwnerReference
+from koord.api.kubernetes.meta import DeleteOptions, LabelSelector, Object, OwnerReference
 from koord.api.kubernetes.pod import PodTemplateSpec
 from koord.api.model import ObjectReference, RawTemplate, Submodel
 from koord.api.schema_markers import (
@@ -109,24 +109,6 @@ class ReservationOptions(Submodel, frozen=True, kw_only=True):
     preemption_options: PreemptionOptions | None = None
 
 
-class DeletePreconditions(Submodel, frozen=True, kw_only=True):
-    uid: str | None = None
-    resource_version: str | None = None
-
-
-class CarriedDeleteOptions(Submodel, frozen=True, kw_only=True):
-    """metav1.DeleteOptions as it is carried inside other objects."""
-
-    api_version: str = ""
-    kind: str = ""
-    grace_period_seconds: int | None = None
-    preconditions: DeletePreconditions | None = None
-    orphan_dependents: bool | None = None
-    propagation_policy: str | None = None
-    dry_run: tuple[str, ...] = ()
-    ignore_store_read_error_with_cluster_breaking_potential: bool | None = None
-
-
 class PodMigrationJobSpec(Submodel, frozen=True, kw_only=True):
     """Without a ttl, or with 0, a job never times out."""
 
@@ -135,7 +117,7 @@ class PodMigrationJobSpec(Submodel, frozen=True, kw_only=True):
     mode: str = ""  # empty: the default of whoever carries it out
     pod_ref: Annotated[ObjectReference, REQUIRED] | None = None
     reservation_options: ReservationOptions | None = None
-    delete_options: CarriedDeleteOptions | None = None
+    delete_options: DeleteOptions | None = None
 
 
 class PreemptedReservation(Submodel, frozen=True, kw_only=True):

@@ -42,6 +42,21 @@ class ResourceMap(Submodel, frozen=True, kw_only=True):
     devices: tuple[DeviceInfo, ...] = ()
 
 
+class ReportedUsage(Submodel, frozen=True, kw_only=True):
+    """A ResourceMap without devices: decoding them costs programs that read cpu and memory alone."""
+
+    resources: ResourceList = {}
+
+
+class ReportedPodUsage(Submodel, frozen=True, kw_only=True):
+    """The fields of a PodMetricInfo that decisions read."""
+
+    namespace: str = ""
+    name: str = ""
+    pod_usage: ReportedUsage = ReportedUsage()
+    priority: str = ""
+
+
 class AggregatePolicy(Submodel, frozen=True, kw_only=True):
     durations: tuple[Duration, ...] = ()
 
@@ -110,7 +125,9 @@ class NodeMetricStatus(Submodel, frozen=True, kw_only=True):
 
 
 class NodeMetric(Object, frozen=True, kw_only=True):
-    """What one node and its pods use. Named as the node; the manager writes spec, the koordlet writes status."""
+    """NodeMetric reports what one node and its pods use. Named as the node; the manager writes spec, the koordlet
+    writes status.
+    """
 
     spec: NodeMetricSpec = NodeMetricSpec()
     status: NodeMetricStatus = NodeMetricStatus()
@@ -132,7 +149,7 @@ class NodeSLOStatus(Submodel, frozen=True, kw_only=True):
 
 
 class NodeSLO(Object, frozen=True, kw_only=True):
-    """How the koordlet of one node shall run it. Named as the node; the manager writes it."""
+    """NodeSLO states how the koordlet of one node shall run it. Named as the node; the manager writes it."""
 
     spec: NodeSLOSpec = NodeSLOSpec()
     status: NodeSLOStatus = NodeSLOStatus()

@@ -27,7 +27,7 @@ AtLeastOne = Annotated[int, SchemaRule(minimum=1)]
 
 
 class ResourceThresholdStrategy(Submodel, frozen=True, kw_only=True):
-    """When to suppress and when to evict batch work on a node."""
+    """ResourceThresholdStrategy states when to suppress and when to evict batch work on a node."""
 
     enable: bool | None = None
     cpu_suppress_threshold_percent: Percent | None = None
@@ -172,7 +172,7 @@ class ResourceQOSStrategy(Submodel, frozen=True, kw_only=True):
 
 
 class CPUBurst(Submodel, frozen=True, kw_only=True):
-    """How far a container may run past its CPU limit; also the body of a pod's own override."""
+    """CPUBurst states how far a container may run past its CPU limit; also the body of a pod's own override."""
 
     policy: str = ""  # none, cpuBurstOnly, cfsQuotaBurstOnly, auto
     cpu_burst_percent: Annotated[int, SchemaRule(minimum=0, maximum=10000)] | None = None

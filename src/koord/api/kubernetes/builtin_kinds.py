@@ -15,12 +15,14 @@ from koord.api.kubernetes import (
     batch,
     coordination,
     core_v1,
-    disruption,
     dynamic_resources,
     events,
+    node,
+    pod,
+    pod_policy,
     rbac,
-    scheduling,
     storage,
+    volume,
 )
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
@@ -60,8 +62,8 @@ def _v1(
     )
 
 
-PODS = _v1("", core_v1.Pod, "pods", "po", status=True)
-NODES = _v1("", core_v1.Node, "nodes", "no", namespaced=False, status=True)
+PODS = _v1("", pod.Pod, "pods", "po", status=True)
+NODES = _v1("", node.Node, "nodes", "no", namespaced=False, status=True)
 NAMESPACES = _v1("", core_v1.Namespace, "namespaces", "ns", namespaced=False, status=True)
 CONFIG_MAPS = _v1("", core_v1.ConfigMap, "configmaps", "cm")
 SECRETS = _v1("", core_v1.Secret, "secrets")
@@ -69,12 +71,12 @@ SERVICES = _v1("", core_v1.Service, "services", "svc", status=True)
 SERVICE_ACCOUNTS = _v1("", core_v1.ServiceAccount, "serviceaccounts", "sa")
 REPLICATION_CONTROLLERS = _v1("", core_v1.ReplicationController, "replicationcontrollers", "rc", status=True)
 POD_TEMPLATES = _v1("", core_v1.PodTemplate, "podtemplates")
-PERSISTENT_VOLUMES = _v1("", core_v1.PersistentVolume, "persistentvolumes", "pv", namespaced=False, status=True)
-PERSISTENT_VOLUME_CLAIMS = _v1("", core_v1.PersistentVolumeClaim, "persistentvolumeclaims", "pvc", status=True)
+PERSISTENT_VOLUMES = _v1("", volume.PersistentVolume, "persistentvolumes", "pv", namespaced=False, status=True)
+PERSISTENT_VOLUME_CLAIMS = _v1("", volume.PersistentVolumeClaim, "persistentvolumeclaims", "pvc", status=True)
 CORE_EVENTS = _v1("", core_v1.Event, "events", "ev")
 RESOURCE_QUOTAS = _v1("", core_v1.ResourceQuota, "resourcequotas", "quota", status=True)
 LIMIT_RANGES = _v1("", core_v1.LimitRange, "limitranges", "limits")
-BINDINGS = _v1("", core_v1.Binding, "bindings")
+BINDINGS = _v1("", pod.Binding, "bindings")
 
 DEPLOYMENTS = _v1(APPS, apps.Deployment, "deployments", "deploy", status=True)
 REPLICA_SETS = _v1(APPS, apps.ReplicaSet, "replicasets", "rs", status=True)
@@ -85,10 +87,10 @@ CONTROLLER_REVISIONS = _v1(APPS, apps.ControllerRevision, "controllerrevisions")
 JOBS = _v1(BATCH, batch.Job, "jobs", status=True)
 CRON_JOBS = _v1(BATCH, batch.CronJob, "cronjobs", "cj", status=True)
 
-POD_DISRUPTION_BUDGETS = _v1(POLICY, disruption.PodDisruptionBudget, "poddisruptionbudgets", "pdb", status=True)
+POD_DISRUPTION_BUDGETS = _v1(POLICY, pod_policy.PodDisruptionBudget, "poddisruptionbudgets", "pdb", status=True)
 
-PRIORITY_CLASSES = _v1(SCHEDULING, scheduling.PriorityClass, "priorityclasses", "pc", namespaced=False)
-RUNTIME_CLASSES = _v1(NODE, scheduling.RuntimeClass, "runtimeclasses", namespaced=False)
+PRIORITY_CLASSES = _v1(SCHEDULING, pod_policy.PriorityClass, "priorityclasses", "pc", namespaced=False)
+RUNTIME_CLASSES = _v1(NODE, pod_policy.RuntimeClass, "runtimeclasses", namespaced=False)
 
 STORAGE_CLASSES = _v1(STORAGE, storage.StorageClass, "storageclasses", "sc", namespaced=False)
 CSI_NODES = _v1(STORAGE, storage.CSINode, "csinodes", namespaced=False)

@@ -1,4 +1,4 @@
-"""This module holds the small kinds of core/v1, and re-exports every core/v1 name.
+"""This module holds the small kinds of core/v1.
 
 Pods, nodes and volumes are large enough to have modules of their own.
 """
@@ -9,124 +9,16 @@ from datetime import datetime
 
 from msgspec import field
 
-from koord.api.kubernetes.affinity import (
-    Affinity,
-    NodeAffinity,
-    NodeSelector,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    PodAffinity,
-    PodAffinityTerm,
-    PreferredSchedulingTerm,
-    Taint,
-    Toleration,
-    TopologySelectorTerm,
-    TopologySpreadConstraint,
-    WeightedPodAffinityTerm,
-)
-from koord.api.kubernetes.container import (
-    Container,
-    ContainerPort,
-    ContainerState,
-    ContainerStateRunning,
-    ContainerStateTerminated,
-    ContainerStateWaiting,
-    ContainerStatus,
-    EnvVar,
-    EphemeralContainer,
-    ResourceRequirements,
-)
 from koord.api.kubernetes.meta import Object
-from koord.api.kubernetes.node import (
-    ContainerImage,
-    Node,
-    NodeAddress,
-    NodeCondition,
-    NodeSpec,
-    NodeStatus,
-    NodeSystemInfo,
-)
-from koord.api.kubernetes.pod import Binding, Pod, PodCondition, PodIP, PodSpec, PodStatus, PodTemplateSpec
-from koord.api.kubernetes.volume import (
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeSpec,
-    Volume,
-)
 from koord.api.model import (
     IntOrString,
     LegacyCondition,
     NamedReference,
     ObjectReference,
-    QuantityText,
     RawTemplate,
     ResourceList,
     Submodel,
 )
-
-__all__ = [
-    "Affinity",
-    "Binding",
-    "ConfigMap",
-    "Container",
-    "ContainerImage",
-    "ContainerPort",
-    "ContainerState",
-    "ContainerStateRunning",
-    "ContainerStateTerminated",
-    "ContainerStateWaiting",
-    "ContainerStatus",
-    "EnvVar",
-    "EphemeralContainer",
-    "Event",
-    "EventSource",
-    "IntOrString",
-    "LimitRange",
-    "NamedReference",
-    "Namespace",
-    "Node",
-    "NodeAddress",
-    "NodeAffinity",
-    "NodeCondition",
-    "NodeSelector",
-    "NodeSelectorRequirement",
-    "NodeSelectorTerm",
-    "NodeSpec",
-    "NodeStatus",
-    "NodeSystemInfo",
-    "ObjectReference",
-    "PersistentVolume",
-    "PersistentVolumeClaim",
-    "PersistentVolumeClaimSpec",
-    "PersistentVolumeSpec",
-    "Pod",
-    "PodAffinity",
-    "PodAffinityTerm",
-    "PodCondition",
-    "PodIP",
-    "PodSpec",
-    "PodStatus",
-    "PodTemplate",
-    "PodTemplateSpec",
-    "PreferredSchedulingTerm",
-    "QuantityText",
-    "RawTemplate",
-    "ReplicationController",
-    "ResourceList",
-    "ResourceQuota",
-    "ResourceRequirements",
-    "Secret",
-    "Service",
-    "ServiceAccount",
-    "ServicePort",
-    "Taint",
-    "Toleration",
-    "TopologySelectorTerm",
-    "TopologySpreadConstraint",
-    "Volume",
-    "WeightedPodAffinityTerm",
-]
 
 
 class NamespaceSpec(Submodel, frozen=True, kw_only=True):

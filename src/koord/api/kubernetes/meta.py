@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
-from koord.api.model import Model
+from koord.api.model import Model, Submodel
+from koord.values.selector import NOTHING, Selector, SelectorError
 
 
 class OwnerReference(Model, frozen=True, kw_only=True):
@@ -58,6 +59,23 @@ class LabelSelector(Model, frozen=True, kw_only=True):
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
+def label_selector_as_selector(given: LabelSelector | None, *, absent: Selector = NOTHING) -> Selector:
+    """Return the selector; an absent one selects nothing unless the field says otherwise. Raises SelectorError."""
+    if given is None:
+        return absent
+    return Selector.from_label_selector(
+        given.match_labels, [(e.key, e.operator, e.values) for e in given.match_expressions]
+    )
+
+
+def stored_label_selector(given: LabelSelector | None) -> Selector:
+    """Return the selector of a stored object; an invalid one, which servers refuse to store, selects nothing."""
+    try:
+        return label_selector_as_selector(given)
+    except SelectorError:
+        return NOTHING
+
+
 class Condition(Model, frozen=True, kw_only=True):
     type: str = ""
     status: str = ""
@@ -92,8 +110,19 @@ class Status(Model, frozen=True, kw_only=True):
     code: int = 0
 
 
-def format_micro_time(moment: datetime) -> str:
-    """Format a moment as metav1.MicroTime: the server accepts exactly six digits of fraction and no other
-    spelling.
-    """
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+class Preconditions(Submodel, frozen=True, kw_only=True):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class DeleteOptions(Submodel, frozen=True, kw_only=True):
+    """DeleteOptions is the body of a deletion, and the part of other objects that says how to delete."""
+
+    api_version: str = ""
+    kind: str = ""
+    grace_period_seconds: int | None = None
+    preconditions: Preconditions | None = None
+    orphan_dependents: bool | None = None
+    propagation_policy: str | None = None  # Orphan, Background, Foreground
+    dry_run: tuple[str, ...] = ()
+    ignore_store_read_error_with_cluster_breaking_potential: bool | None = None

@@ -162,8 +162,8 @@ def compute_qos_class(spec: PodSpec) -> KubernetesQosClass:
     else:
         levels = [c.resources for c in (*spec.containers, *spec.init_containers)]
         limited = all(_positive(level.limits).keys() == set(_QOS_RESOURCES) for level in levels)
-    requests = _sum_amounts([_positive(level.requests) for level in levels])
-    limits = _sum_amounts([_positive(level.limits) for level in levels])
+    requests = vector.total(_positive(level.requests) for level in levels)
+    limits = vector.total(_positive(level.limits) for level in levels)
     if not requests and not limits:
         return "BestEffort"
     return "Guaranteed" if limited and requests == limits else "Burstable"
@@ -172,10 +172,3 @@ def compute_qos_class(spec: PodSpec) -> KubernetesQosClass:
 def _positive(listed: ResourceList) -> dict[str, Quantity]:
     parsed = vector.parse({name: listed[name] for name in _QOS_RESOURCES if name in listed})
     return {name: amount for name, amount in parsed.items() if amount.sign() > 0}
-
-
-def _sum_amounts(parts: list[dict[str, Quantity]]) -> dict[str, Quantity]:
-    total: dict[str, Quantity] = {}
-    for part in parts:
-        total = vector.add(total, part)
-    return total

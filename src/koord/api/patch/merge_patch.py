@@ -1,5 +1,5 @@
-"""This module applies JSON merge patches (RFC 7386) with kube-apiserver's treatment of nulls inside lists, and
-defines the failure that all patches return as a value.
+"""This module applies and creates JSON merge patches (RFC 7386) with kube-apiserver's treatment of nulls inside lists,
+and defines the failure that all patches return as a value.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _merge(doc: Obj, patch: Obj) -> Obj:
             continue
         current = out.get(key)
         if not isinstance(current, dict):
-            out[key] = without_nulls(value)
+            out[key] = without_null_fields(value)
         elif isinstance(value, dict):
             out[key] = _merge(current, value)
         else:
@@ -67,10 +67,33 @@ def _merge(doc: Obj, patch: Obj) -> Obj:
     return out
 
 
-def without_nulls(value: Any) -> Any:
+def without_null_fields(value: Any) -> Any:
     """Remove null fields of objects at every depth; null items of lists stay."""
     if isinstance(value, dict):
-        return {k: without_nulls(v) if isinstance(v, _DEEP) else v for k, v in value.items() if v is not None}
+        return {k: without_null_fields(v) if isinstance(v, _DEEP) else v for k, v in value.items() if v is not None}
     if isinstance(value, list):
-        return [without_nulls(v) if isinstance(v, _DEEP) else v for v in value]
+        return [without_null_fields(v) if isinstance(v, _DEEP) else v for v in value]
     return value
+
+
+def create_merge_patch(old: Obj, new: Obj) -> Obj:
+    """Return the merge patch from one object to the other; empty when they are equal."""
+    patch: Obj = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        if key not in old:
+            patch[key] = value
+        elif isinstance(value, dict) and isinstance(old[key], dict):
+            if inner := create_merge_patch(old[key], value):
+                patch[key] = inner
+        elif not strictly_equal(old[key], value):
+            patch[key] = value
+    return patch
+
+
+def strictly_equal(a: Any, b: Any) -> bool:
+    """Return whether two values are written alike: 1 is neither 1.0 nor true."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(strictly_equal(v, b[k]) for k, v in a.items())
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(strictly_equal, a, b))
+    return type(a) is type(b) and bool(a == b)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.api.patch import go_fmt
-from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, server_error, without_nulls
+from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, server_error, without_null_fields
 from koord.api.patch.merge_schema import OPEN_SCHEMA, UNKNOWN_FIELD_SCHEMA, MergeSchema
 from koord.api.patch.strategic_lists import (
     DELETE,
@@ -98,7 +98,7 @@ def _apply_directive(patch: Obj) -> Obj:
 
 def _set_new_value(out: Obj, key: str, value: Any) -> None:
     """Set a value with nothing to merge into: nulls and directives in it are dropped."""
-    kept, keep = _without_directives(without_nulls(value))
+    kept, keep = _without_directives(without_null_fields(value))
     if keep:
         out[key] = kept
     else:

@@ -17,6 +17,7 @@ from koord.cli import amount_format, cluster_access
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
+from koord.manager.colocation import models
 from koord.manager.explain.tier_usage import (
     TOTAL,
     NodeTierUsage,
@@ -27,7 +28,6 @@ from koord.manager.explain.tier_usage import (
     pod_tier_usages,
     total_tier_usage,
 )
-from koord.policy.colocation import models
 from koord.telemetry.clock import Clock, now
 
 if TYPE_CHECKING:

@@ -12,16 +12,10 @@ from typing import Any
 
 import msgspec
 
-from koord.values import duration
+from koord.api.config.component import parse_bind_address
+from koord.values import duration, go_strconv
 from koord.values.go_format import quoted
 
-_TRUE = ("1", "t", "T", "TRUE", "true", "True")
-_FALSE = ("0", "f", "F", "FALSE", "false", "False")
-# Go's: an underscore stands between digits or after the sign of a base, and only where there could be such a sign.
-_INTEGER = re.compile(
-    r"[+-]?(0[xX](_?[0-9a-fA-F])+|0[bB](_?[01])+|0[oO](_?[0-7])+|0(_?[0-7])*|[1-9](_?[0-9])*)", re.ASCII
-)
-_MAX_DIGITS = 128  # digits; more is out of range whatever they are
 _VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+.*")
 
 
@@ -43,21 +37,17 @@ def _parse_text(text: str) -> str:
 
 
 def _parse_bool(text: str) -> bool:
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise FlagValueError(f"strconv.ParseBool: parsing {quoted(text)}: invalid syntax")
+    value = go_strconv.parse_bool(text)
+    if value is None:
+        raise FlagValueError(f"strconv.ParseBool: parsing {quoted(text)}: invalid syntax")
+    return value
 
 
 def _int_parser(function: str, low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        if not _INTEGER.fullmatch(text) or (low == 0 and text[0] in "+-"):
+        value = go_strconv.any_base_int(text)
+        if value is None or (low == 0 and text[0] in "+-"):
             raise FlagValueError(f"strconv.{function}: parsing {quoted(text)}: invalid syntax")
-        plain = text.replace("_", "")
-        sign, digits = (-1, plain[1:]) if plain[0] == "-" else (1, plain.lstrip("+"))
-        octal = len(digits) > 1 and digits[0] == "0" and digits[1].isdigit()
-        value = sign * int(digits, 8 if octal else 0) if len(digits) <= _MAX_DIGITS else high + 1
         if not low <= value <= high:
             raise FlagValueError(f"strconv.{function}: parsing {quoted(text)}: value out of range")
         return value
@@ -150,3 +140,11 @@ MODULES = FlagType("pattern=N,...", _parse_vmodule, {}, is_repeatable=True, form
 VERSION = FlagType("version[=true]", _parse_version, "", no_value_default="true", format=lambda _: "false")
 # Gates are read by the program, which knows their names; here they are kept as they were written.
 GATES = FlagType("mapStringBool", lambda text: (text,), (), is_repeatable=True, format=lambda _: "")
+
+
+def parse_listen_address(text: str, example_port: int = 8080) -> tuple[str, int] | str | None:
+    """Parse an address: ":8080" is every interface, "0" and "" are none; else return what is wrong."""
+    if text in ("", "0"):
+        return None
+    address = parse_bind_address(text)
+    return address or f"{text!r} is not an address like :{example_port} or 127.0.0.1:{example_port}"

@@ -1,25 +1,46 @@
-"""This module is the koord-scheduler program: from its command line to a settled plan, or to a line for each
-error.
+"""This module is the koord-scheduler program: its command line, and what it serves beside every controller
+process.
 """
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from koord.cli.daemons.flag_set import FlagValues
-from koord.cli.daemons.lifecycle import report_errors, run_event_loop, run_program
-from koord.cli.daemons.scheduler_config import SCHEDULER_PROGRAM, scheduler_configuration, scheduler_flags
-from koord.cli.daemons.scheduler_process import SchedulerProcess, SchedulerProcessPlan
-from koord.cli.daemons.serving_flags import FlagError
-from koord.cli.daemons.startup import bootstrap, settle_configuration, write_config
-from koord.scheduler.configuration.config_file import dump_configuration
-from koord.telemetry.logs import Logs
+import yaml
 
-_LOG = logging.getLogger("koord.cli.daemons.koord_scheduler")  # by name: as a script this module is called __main__
+from koord.cli.daemons.flag_set import FlagValues
+from koord.cli.daemons.lifecycle import report_errors, run_event_loop, run_program, set_verbosity
+from koord.cli.daemons.scheduler_config import SCHEDULER_PROGRAM, scheduler_configuration, scheduler_flags
+from koord.cli.daemons.serving_flags import FlagError, plain_addresses
+from koord.cli.daemons.startup import (
+    Bootstrap,
+    bootstrap,
+    lease_config,
+    run_process,
+    settle_configuration,
+    write_config,
+)
+from koord.kube.controller.process import ControllerProcess, ProcessSettings, process_identity
+from koord.scheduler import resource_metrics
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import dump_configuration
+from koord.scheduler.explain import http
+from koord.scheduler.explain.explainer import Explainer
+from koord.scheduler.scheduler import Scheduler
+from koord.scheduler.scheduler_monitor import SchedulerMonitorSettings
+from koord.telemetry import component_server
+from koord.telemetry.clock import WallClock
+from koord.telemetry.component_server import ServiceRoutes
+from koord.telemetry.http_routing import HttpCall, HttpReply
+from koord.telemetry.logs import Logs
+from koord.telemetry.metrics import exposition
+
+_NOT_LEADER = "the instance is not leader"
 
 
 def main() -> None:
@@ -32,21 +53,82 @@ def run_scheduler(values: FlagValues, logs: Logs, environ: Mapping[str, str]) ->
     ready = settle_configuration(scheduler_flags(), values, scheduler_configuration)
     if isinstance(ready, int):
         return ready
+    config = ready.assembly
     if values.text("write-config-to"):
-        return write_config(SCHEDULER_PROGRAM, dump_configuration(ready.assembly), Path(values.text("write-config-to")))
-    stand = bootstrap(SCHEDULER_PROGRAM, values, environ, ready.assembly.config.client_connection.kubeconfig)
+        return write_config(SCHEDULER_PROGRAM, dump_configuration(config), Path(values.text("write-config-to")))
+    stand = bootstrap(SCHEDULER_PROGRAM, values, environ, config.config.client_connection.kubeconfig)
     if isinstance(stand, FlagError):
         return report_errors(SCHEDULER_PROGRAM, [stand.message])
-    plan = SchedulerProcessPlan(
-        values=values,
-        logs=logs,
-        assembly=ready.assembly,
-        connection=stand.connection,
-        registry=stand.registry,
-        certificate=stand.certificate,
-        environ=environ,
+    settings = _process_settings(values, stand, config)
+    return run_event_loop(lambda stop: serve_scheduler(settings, config, values, logs, stop))
+
+
+async def serve_scheduler(
+    settings: ProcessSettings, config: CompletedConfig, values: FlagValues, logs: Logs, stop: asyncio.Event
+) -> int:
+    process = ControllerProcess(settings, WallClock())
+    scheduler = Scheduler(
+        process.client,
+        process.informers,
+        process.clock,
+        config,
+        seed=secrets.randbits(32),
+        instance=f"{SCHEDULER_PROGRAM}-{settings.identity}",
+        registry=settings.registry,
+        monitor=SchedulerMonitorSettings(
+            period_s=values.seconds("scheduler-monitor-period"),
+            timeout_s=values.seconds("scheduling-timeout"),
+            drop_unhandled_s=values.seconds("scheduling-drop-unhandled-timeout"),
+        ),
+        max_unschedulable_s=values.seconds("pod-max-in-unschedulable-pods-duration"),
     )
-    return run_event_loop(lambda stop: SchedulerProcess(plan).run(stop))
+    process.on_malformed = scheduler.report_malformed
+    _serve_routes(process, scheduler, config, logs)
+    return await run_process(process, scheduler, stop)
+
+
+def _process_settings(values: FlagValues, stand: Bootstrap, config: CompletedConfig) -> ProcessSettings:
+    given, identity = config.config, process_identity()
+    return ProcessSettings(
+        name=SCHEDULER_PROGRAM,
+        user_agent=SCHEDULER_PROGRAM,
+        connection=stand.connection,
+        qps=given.client_connection.qps,
+        burst=given.client_connection.burst,
+        identity=identity,
+        lease=lease_config(given.leader_election, identity),
+        addresses=(*plain_addresses(values.text("address"), values.number("port")), *stand.secure_addresses),
+        registry=stand.registry,
+        delay_cache_until_leading=given.delay_cache_until_active,
+    )
+
+
+def _serve_routes(process: ControllerProcess, scheduler: Scheduler, config: CompletedConfig, logs: Logs) -> None:
+    def synced() -> str | None:
+        return None if scheduler.ready else "waiting for handlers to sync"
+
+    async def resources(_: HttpCall) -> HttpReply:
+        """Serve resource metrics; empty while another replica leads, so that a sum over replicas counts each
+        pod once.
+        """
+        pods = scheduler.event_handlers.pods
+        body = await resource_metrics.render_resource_metrics(pods.list()) if process.leads() else b""
+        return HttpReply(body=body, content_type=exposition.TEXT_CONTENT_TYPE)
+
+    server, elected = process.server, process.election_checks()
+    server.health("healthz", elected or {"ping": component_server.ping})
+    server.health("livez", {"ping": component_server.ping})
+    server.health("readyz", {**elected, "shutdown": process.not_stopping, "sched-handler-sync": synced})
+    server.metrics([process.settings.registry])
+    server.routes.add("GET", "/metrics/resources", resources)
+    shown = yaml.safe_load(dump_configuration(config))
+    server.config(lambda: shown)
+    if config.config.enable_profiling is not False:
+        server.debug()
+    server.flag("v", lambda text: set_verbosity(logs, text))
+    services = ServiceRoutes(server, unavailable=lambda: None if process.leads() else _NOT_LEADER)
+    for path, handler in http.explain_routes(Explainer(scheduler, process.clock)):
+        services.add("GET", path, handler)
 
 
 if __name__ == "__main__":

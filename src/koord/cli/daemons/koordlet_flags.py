@@ -11,19 +11,19 @@ import msgspec
 from koord.api.config import gates
 from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT
-from koord.cli.daemons.lifecycle import LOGGING_FLAGS
+from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
+from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
-from koord.koordlet.collect.settings import CollectSettings
-from koord.koordlet.inputs.kubelet_client import PodSourceSettings as PodSettings
-from koord.koordlet.reporters.builders.usage_models import UsageModelSettings as ModelSettings
-from koord.koordlet.reporters.device_reporter import DeviceReporterSettings as DeviceSettings
-from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings as InterferenceSettings
-from koord.koordlet.reporters.predictor import PredictorSettings as PredictionSettings
-from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings as TopologySettings
+from koord.koordlet.collect.collector import CollectSettings
+from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.reporters.builders.usage_models import UsageModelSettings
+from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
+from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
+from koord.koordlet.reporters.predictor import PredictorSettings
+from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings
 from koord.koordlet.settings import PORT, AuditSettings, KoordletSettings
 from koord.koordlet.strategies import cpu_burst, cpu_suppress
-from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
+from koord.koordlet.strategies.strategy import StrategySettings
 
 PROGRAM = "koordlet"
 SECOND = 1_000_000_000
@@ -34,7 +34,6 @@ _BY_API = "every eviction goes through the API server, so that disruption budget
 _NO_RUNTIME = "no container runtime is talked to"
 _NO_RUNTIME_HOOKS = "runtime hooks are a program part that this version does not have"
 _NO_ENFORCING = "devices that vendors describe in files are always taken from there"
-_STDERR = "the log always goes to standard error"
 _NO_EXTENSIONS = "there are no extension plugins"
 
 
@@ -200,18 +199,6 @@ RUNTIME_FLAGS = (
     Flag("runtime-hooks-reconcile-interval", DURATION, "Between two rounds of group identity", 10 * SECOND),
     _accepted_without_effect("disable-unset-cpu-quota", BOOLEAN, "", None, _NO_RUNTIME_HOOKS),
 )
-# Of an older klog; charts pass some of them.
-OLD_KLOG_FLAGS = tuple(
-    _accepted_without_effect(name, kind, "", default, _STDERR)
-    for name, kind, default in (
-        ("logtostderr", BOOLEAN, True),
-        ("alsologtostderr", BOOLEAN, None),
-        ("stderrthreshold", TEXT, "2"),
-        ("log-dir", TEXT, None),
-        ("log-file", TEXT, None),
-        ("log-file-max-size", TEXT, "1800"),
-    )
-)
 
 KOORDLET_FLAGS = FlagSet(
     PROGRAM,
@@ -260,7 +247,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
     node = environ.get("NODE_NAME", "")
     if not node:
         return "NODE_NAME is not set: it names the Node object of this machine"
-    address = _address(values.text("addr"))
+    address = parse_listen_address(values.text("addr"), PORT)
     if isinstance(address, str):
         return f"--addr: {address}"
     source = values.text("pod-source")
@@ -280,10 +267,10 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         safe_mode=values.switch("safe-mode"),
         audit=_audit(values),
         collect=_collect(values, on),
-        round=_round(values),
+        strategies=_strategies(values),
         pods=_pods(values, source),
         prediction=_prediction(values),
-        topology=TopologySettings(
+        topology=TopologyReporterSettings(
             every_s=values.seconds("node-topology-sync-interval"),
             publish="NodeTopologyReport" in on,
             ask_kubelet=not values.switch("disable-query-kubelet-config"),
@@ -291,7 +278,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         ),
         reports_node_metric=values.switch("enable-node-metric-report"),
         interference=_interference(values),
-        devices=DeviceSettings(
+        devices=DeviceReporterSettings(
             every_s=values.seconds("node-topology-sync-interval"),
             accelerators="Accelerators" in on,
             rdma="RDMADevices" in on,
@@ -312,15 +299,6 @@ def paths_from_flags(values: FlagValues, environ: Mapping[str, str]) -> HostPath
     usual = HostPaths() if environ.get("agent_mode") == "hostMode" else DAEMONSET_PATHS
     given = {field: values.text(name) for name, field in _PATH_FIELD_BY_FLAG.items() if values.is_set(name)}
     return strip_trailing_slashes(msgspec.structs.replace(usual, **given))
-
-
-def _address(text: str) -> tuple[str, int] | str | None:
-    if text in ("", "0"):
-        return None
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        return f"{text!r} is not an address like :{PORT} or 127.0.0.1:{PORT}"
-    return host.strip("[]"), int(port)
 
 
 def _audit(values: FlagValues) -> AuditSettings:
@@ -353,10 +331,10 @@ def _collect(values: FlagValues, on: frozenset[str]) -> CollectSettings:
     )
 
 
-def _round(values: FlagValues) -> RoundSettings:
+def _strategies(values: FlagValues) -> StrategySettings:
     every = float(values.number("reconcile-interval-seconds"))
     names = (cpu_burst.OWNER, "ResctrlReconcile", "BlkioReconcile", "CgroupReconcile", "SystemConfigReconcile")
-    return RoundSettings(
+    return StrategySettings(
         collect_interval_s=values.seconds("collect-res-used-interval"),
         period_s={
             **dict.fromkeys(names, every),
@@ -371,8 +349,8 @@ def _round(values: FlagValues) -> RoundSettings:
     )
 
 
-def _pods(values: FlagValues, source: str) -> PodSettings:
-    return PodSettings(
+def _pods(values: FlagValues, source: str) -> PodSourceSettings:
+    return PodSourceSettings(
         source="kubelet" if source == "kubelet" else "apiserver" if source == "apiserver" else "auto",
         address_type=values.text("kubelet-preferred-address-type"),
         plain_http=values.switch("kubelet-insecure-tls"),
@@ -384,13 +362,13 @@ def _pods(values: FlagValues, source: str) -> PodSettings:
     )
 
 
-def _prediction(values: FlagValues) -> PredictionSettings:
-    return PredictionSettings(
+def _prediction(values: FlagValues) -> PredictorSettings:
+    return PredictorSettings(
         folder=values.text("prediction-checkpoint-filepath"),
         train_s=values.seconds("prediction-training-interval"),
         cold_start_s=values.seconds("prediction-cold-start-duration"),
         margin_percent=values.number("prediction-safety-margin-percent"),
-        models=ModelSettings(
+        models=UsageModelSettings(
             cpu_half_life_s=values.seconds("prediction-cpu-histogram-decay-halflife"),
             memory_half_life_s=values.seconds("prediction-memory-histogram-decay-halflife"),
             expire_s=values.seconds("prediction-model-expiration-duration"),
@@ -400,7 +378,9 @@ def _prediction(values: FlagValues) -> PredictionSettings:
     )
 
 
-def _interference(values: FlagValues) -> InterferenceSettings | None:
+def _interference(values: FlagValues) -> InterferenceReporterSettings | None:
     tell = values.switch("tell-interference") and not values.switch("safe-mode")
     wanted = values.switch("detect-interference") or values.switch("tell-interference")
-    return InterferenceSettings(every_s=values.seconds("interference-interval"), publish=tell) if wanted else None
+    return (
+        InterferenceReporterSettings(every_s=values.seconds("interference-interval"), publish=tell) if wanted else None
+    )

@@ -19,6 +19,7 @@ from koord.telemetry.logs import JSON, Logs
 from koord.telemetry.logs import TEXT as TEXT_FORMAT
 
 _AT_ONCE = "every line is written at once, to standard error"
+_STDERR = "the log always goes to standard error"
 
 LOGGING_FLAGS = (
     Flag("log-flush-frequency", DURATION, "Longest time between log flushes", 5_000_000_000, no_effect_reason=_AT_ONCE),
@@ -29,6 +30,25 @@ LOGGING_FLAGS = (
     Flag("logging-format", TEXT, 'Sets the log format. Permitted formats: "json", "text".', TEXT_FORMAT),
     Flag("v", LEVEL, "number for the log level verbosity: 5 and above show debug lines", short="v"),
     Flag("vmodule", MODULES, "comma-separated list of pattern=N settings for file-filtered logging"),
+)
+
+
+# Of an older klog; charts pass some of them.
+OLD_KLOG_FLAGS = tuple(
+    Flag(name, kind, help, default, no_effect_reason=_STDERR)
+    for name, kind, help, default in (
+        ("logtostderr", BOOLEAN, "Log to standard error", True),
+        ("alsologtostderr", BOOLEAN, "Log to standard error as well", None),
+        ("stderrthreshold", TEXT, "Level at and above which lines go to standard error", "2"),
+        ("log-dir", TEXT, "Folder of log files", None),
+        ("log-file", TEXT, "Log file", None),
+        ("log-file-max-size", TEXT, "Size of the log file in MB", "1800"),
+        ("log-backtrace-at", TEXT, "Line at which a trace is logged", ":0"),
+        ("one-output", BOOLEAN, "Write a line to one file only", None),
+        ("add-dir-header", BOOLEAN, "Add the folder to lines", None),
+        ("skip-headers", BOOLEAN, "Leave headers out", None),
+        ("skip-log-headers", BOOLEAN, "Leave file headers out", None),
+    )
 )
 
 

@@ -13,8 +13,8 @@ import msgspec
 from koord.api.config import gates
 from koord.api.config.gates import MANAGER_GATES
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT
-from koord.cli.daemons.lifecycle import LOGGING_FLAGS
+from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
+from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.manager import program
 from koord.manager.context import NAMESPACE, ManagerSettings
 from koord.manager.controllers.colocation_profile.controller import ProfileControllerOptions
@@ -37,7 +37,6 @@ MINUTE = 60 * SECOND
 _ALL_NAMESPACES = "every controller is about the whole cluster"
 _NO_PPROF = "there is no Go runtime to profile"
 _WATCHED = "the ConfigMap is watched, so a change counts at once"
-_STDERR = "the log always goes to standard error"
 
 PROCESS_FLAGS = (
     Flag("kubeconfig", TEXT, "Path of a kubeconfig. Default: KUBECONFIG, then the pod's service account"),
@@ -105,26 +104,9 @@ WEBHOOK_FLAGS = (
     ),
     Flag("binding-admission-bypass-annotations", STRINGS, "Annotations of pods that anyone may bind"),
 )
-# Of an older klog; charts pass some of them.
-OLD_KLOG_FLAGS = tuple(
-    Flag(name, kind, help, default, no_effect_reason=_STDERR)
-    for name, kind, help, default in (
-        ("logtostderr", BOOLEAN, "Log to standard error", True),
-        ("alsologtostderr", BOOLEAN, "Log to standard error as well", None),
-        ("stderrthreshold", TEXT, "Level at and above which lines go to standard error", "2"),
-        ("log-dir", TEXT, "Folder of log files", None),
-        ("log-file", TEXT, "Log file", None),
-        ("log-file-max-size", TEXT, "Size of the log file in MB", "1800"),
-        ("log-backtrace-at", TEXT, "Line at which a trace is logged", ":0"),
-        ("one-output", BOOLEAN, "Write a line to one file only", None),
-        ("add-dir-header", BOOLEAN, "Add the folder to lines", None),
-        ("skip-headers", BOOLEAN, "Leave headers out", None),
-        ("skip-log-headers", BOOLEAN, "Leave file headers out", None),
-    )
-)
-
+MANAGER_PROGRAM = "koord-manager"
 MANAGER_FLAGS = FlagSet(
-    "koord-manager",
+    MANAGER_PROGRAM,
     "koord-manager computes what nodes can lend to batch work, tells koordlets how to protect services,\n"
     "and admits pods, quotas and configuration.",
     {
@@ -140,6 +122,7 @@ MANAGER_FLAGS = FlagSet(
 class ManagerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """ManagerPlan is everything that the command line and the environment decide."""
 
+    hostname: str
     settings: ManagerSettings
     wishes: program.ManagerOptions
     serving: WebhookServingSettings | None  # None: WebhookFramework is off
@@ -181,6 +164,7 @@ def plan_manager(values: FlagValues, environ: Mapping[str, str], hostname: str) 
     if isinstance(serving, str):
         return serving
     return ManagerPlan(
+        hostname=hostname,
         settings=ManagerSettings(
             namespace=namespace,
             config_namespace=values.text("config-namespace"),
@@ -204,16 +188,6 @@ def plan_manager(values: FlagValues, environ: Mapping[str, str], hostname: str) 
         metrics=addresses["metrics-addr"],
         health=addresses["health-probe-addr"],
     )
-
-
-def parse_listen_address(text: str) -> tuple[str, int] | str | None:
-    """Parse an address: ":8080" is every interface, "0" and "" are none; else return what is wrong."""
-    if text in ("", "0"):
-        return None
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        return f"{text!r} is not an address like :8080 or 127.0.0.1:8080"
-    return host.strip("[]"), int(port)
 
 
 def _serving(environ: Mapping[str, str], namespace: str, hostname: str) -> WebhookServingSettings | str:

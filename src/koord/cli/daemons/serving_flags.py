@@ -14,9 +14,10 @@ from koord.cli.daemons.flag_set import Flag, FlagValues
 from koord.cli.daemons.flag_types import ADDRESS, BOOLEAN, DURATION, INTEGER, MAPPING, STRINGS, TEXT
 from koord.kube.config import loader
 from koord.kube.config.connection import BadConfig
+from koord.kube.controller.process import ListenAddress
 from koord.kube.transport.delegated_auth import AuthCacheTtls, DelegatedAuth
 from koord.kube.transport.http import HttpTransport
-from koord.telemetry.clock import Clock
+from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics.registry import MetricRegistry
 from koord.telemetry.serving_certificate import TLS_VERSIONS, ServingCertificate, ServingCertificateError, self_signed
 
@@ -134,18 +135,21 @@ def certificate_from_flags(values: FlagValues, program: str) -> ServingCertifica
         return FlagError(str(bad))
 
 
-class SecurePortGuard(msgspec.Struct, frozen=True):
-    """SecurePortGuard is a guard and the transports that it asks over, which must be closed."""
-
-    guard: DelegatedAuth
-    transports: tuple[HttpTransport, ...]
-
-    async def close(self) -> None:
-        for transport in self.transports:
-            await transport.close()
+def plain_addresses(host: str, port: int) -> tuple[ListenAddress, ...]:
+    """Return the address of plain HTTP; port 0 is none."""
+    return (ListenAddress(host=host, port=port),) if port else ()
 
 
-def guard_from_flags(values: FlagValues, environ: Mapping[str, str], clock: Clock) -> SecurePortGuard | FlagError:
+def secure_addresses(
+    values: FlagValues, environ: Mapping[str, str], program: str
+) -> tuple[ListenAddress, ...] | FlagError:
+    """Return the address of --secure-port with its certificate and guard; port 0 is none."""
+    if not values.number("secure-port"):
+        return ()
+    certificate = certificate_from_flags(values, program)
+    if isinstance(certificate, FlagError):
+        return certificate
+    clock = WallClock()
     transports: dict[str, HttpTransport | None] = {}
     for name in ("authentication-kubeconfig", "authorization-kubeconfig"):
         path = values.text(name)
@@ -160,7 +164,7 @@ def guard_from_flags(values: FlagValues, environ: Mapping[str, str], clock: Cloc
                 transports[name] = None
         except BadConfig as bad:
             return FlagError(f"--{name}: {bad}")
-    guard = DelegatedAuth(
+    auth = DelegatedAuth(
         clock,
         authentication=transports["authentication-kubeconfig"],
         authorization=transports["authorization-kubeconfig"],
@@ -171,7 +175,16 @@ def guard_from_flags(values: FlagValues, environ: Mapping[str, str], clock: Cloc
             denied_s=values.seconds("authorization-webhook-cache-unauthorized-ttl"),
         ),
     )
-    return SecurePortGuard(guard, tuple(one for one in transports.values() if one is not None))
+    address = ListenAddress(
+        host=values.text("bind-address"),
+        port=values.number("secure-port"),
+        certificate=certificate,
+        guard=auth,
+        guard_transports=tuple(one for one in transports.values() if one is not None),
+        share_address=values.switch("permit-address-sharing"),
+        share_port=values.switch("permit-port-sharing"),
+    )
+    return (address,)
 
 
 def metrics_registry_from_flags(values: FlagValues) -> MetricRegistry | FlagError:

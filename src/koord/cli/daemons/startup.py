@@ -4,6 +4,7 @@ leader election included.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +16,13 @@ import msgspec
 from koord.api.config.component import LeaderElectionConfiguration
 from koord.cli.daemons.flag_set import FlagSet, FlagValues
 from koord.cli.daemons.lifecycle import report_errors
-from koord.cli.daemons.serving_flags import FlagError, certificate_from_flags, metrics_registry_from_flags, port_errors
+from koord.cli.daemons.serving_flags import FlagError, metrics_registry_from_flags, port_errors, secure_addresses
 from koord.kube.config import loader
 from koord.kube.config.connection import BadConfig, Connection
+from koord.kube.controller.process import ControllerProcess, ControllerProgram, ListenAddress, StartupError
 from koord.kube.leader.lease import LeaseConfig
 from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics.registry import MetricRegistry
-from koord.telemetry.serving_certificate import ServingCertificate
 from koord.values import duration
 
 
@@ -42,7 +43,10 @@ def apply_election_flags(given: LeaderElectionConfiguration, values: FlagValues)
     return election
 
 
-def lease_config(given: LeaderElectionConfiguration, identity: str) -> LeaseConfig:
+def lease_config(given: LeaderElectionConfiguration, identity: str) -> LeaseConfig | None:
+    """Return the lease to hold, or None without election."""
+    if not given.leader_elect:
+        return None
     return LeaseConfig(
         name=given.resource_name,
         namespace=given.resource_namespace,
@@ -72,7 +76,7 @@ class Bootstrap(msgspec.Struct, frozen=True, kw_only=True):
 
     connection: Connection
     registry: MetricRegistry
-    certificate: ServingCertificate | None
+    secure_addresses: tuple[ListenAddress, ...]  # none, or the one of --secure-port
 
 
 def settle_configuration(
@@ -104,11 +108,19 @@ def bootstrap(program: str, values: FlagValues, environ: Mapping[str, str], kube
     registry = metrics_registry_from_flags(values)
     if isinstance(registry, FlagError):
         return registry
-    certificate = certificate_from_flags(values, program) if values.number("secure-port") else None
-    if isinstance(certificate, FlagError):
-        return certificate
+    secure = secure_addresses(values, environ, program)
+    if isinstance(secure, FlagError):
+        return secure
     try:
         connection = loader.daemon_connection(environ, WallClock(), kubeconfig=kubeconfig, master=values.text("master"))
     except BadConfig as bad:
         return FlagError(str(bad))
-    return Bootstrap(connection=connection, registry=registry, certificate=certificate)
+    return Bootstrap(connection=connection, registry=registry, secure_addresses=secure)
+
+
+async def run_process(process: ControllerProcess, program: ControllerProgram, stop: asyncio.Event) -> int:
+    """Run the program and return the exit code; print why it could not start."""
+    try:
+        return await process.run(program, stop)
+    except StartupError as why:
+        return report_errors(process.settings.name, [str(why)])

@@ -22,15 +22,15 @@ from koord.cli.manifests import deployments, koordlet_daemonset
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.cli.manifests.settings_objects import default_config, namespace_object, priority_classes
 from koord.cli.manifests.webhook_objects import webhook_configurations
-from koord.descheduler import program as descheduler_rights
+from koord.descheduler import program as descheduler_program
 from koord.koordlet import rbac as koordlet_rights
 from koord.manager import program
 from koord.manager.context import NAMESPACE
+from koord.scheduler import rbac as scheduler_rbac
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
-from koord.scheduler.rbac import BOUND_ROLES, RBAC_RULES
 
 Obj = dict[str, Any]
 
@@ -70,11 +70,11 @@ def manifests(
         made += webhook_configurations(namespace, switched)
     if "scheduler" in components:
         made.append(service_account("koord-scheduler", namespace))
-        made += rbac_objects("koord-scheduler", namespace, RBAC_RULES, BOUND_ROLES)
+        made += rbac_objects("koord-scheduler", namespace, scheduler_rbac.rbac_rules(), scheduler_rbac.BOUND_ROLES)
         made += deployments.scheduler_objects(namespace, image, scheduler_config(namespace))
     if "descheduler" in components:
         made.append(service_account("koord-descheduler", namespace))
-        made += rbac_objects("koord-descheduler", namespace, descheduler_rights.RBAC_RULES)
+        made += rbac_objects("koord-descheduler", namespace, descheduler_program.rbac_rules())
         made += deployments.descheduler_objects(namespace, image, descheduler_config(namespace))
     if "koordlet" in components:
         made.append(service_account(koordlet_daemonset.NAME, namespace))

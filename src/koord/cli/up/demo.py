@@ -177,7 +177,7 @@ async def _play(clock: LoopClock, options: DemoOptions, show: Callable[[DemoView
             running=submitter.running,
             waiting=submitter.waiting,
         )
-        evictions = demo.agents.ledger.entries()
+        evictions = demo.agents.ledger.records()
         view = build_view(
             demo.observation, jobs, evictions, started_s=started_s, wall_s=pace.wall_s, cpu_s=time.process_time()
         )

@@ -15,7 +15,7 @@ from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, DEPLOYMENTS, NAMESPA
 from koord.api.kubernetes.resource import Resource
 from koord.cli.up import local_agents, local_scheduler
 from koord.cli.up.local_manager import LocalManager
-from koord.cli.up.proxy_page import proxy_page
+from koord.cli.up.local_program import proxy_page
 from koord.embedded.cluster import ClusterSettings, ComponentContext, EmbeddedCluster
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.workloads.controller_manager import ControllerManager

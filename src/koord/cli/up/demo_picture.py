@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from koord.cli.up.demo_view import DemoSummary, DemoView
-from koord.koordlet.eviction.ledger import EvictionEntry
+from koord.policy.eviction.record import EvictionRecord
 from koord.sim.agents.cluster_load import NodeLoadState
 
 SERVICES, BATCH, LENT, EMPTY = "#4c8dff", "#40b36b", "#f2a33a", "grey30"
@@ -176,7 +176,7 @@ def _foot(view: DemoView) -> RenderableType:
         (f"{short:.1f} core s", "bold #40b36b" if short == 0 else "bold red"),
         no_wrap=True,
     )  # fmt: skip
-    lines = [first, *_suppression(view), *(_eviction(entry) for entry in view.evictions)][:_FOOT_LINES]
+    lines = [first, *_suppression(view), *(_eviction(record) for record in view.evictions)][:_FOOT_LINES]
     lines += [Text("")] * (_FOOT_LINES - len(lines))
     return Panel(
         Group(*lines), title="what happened", title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH
@@ -196,10 +196,9 @@ def _suppression(view: DemoView) -> list[Text]:
     return [text]
 
 
-def _eviction(entry: EvictionEntry) -> Text:
-    record = entry.record
+def _eviction(record: EvictionRecord) -> Text:
     text = Text.assemble(
-        (entry.at[11:16], "grey62"), " ", (entry.node, "grey70"), " evicted ", (entry.name, "bold"), " ",
+        (record.time[11:16], "grey62"), " ", (record.node, "grey70"), " evicted ", (record.name, "bold"), " ",
         (f"{record.rule}: {record.measured}", "grey62"),
     )  # fmt: skip
     text.truncate(WIDTH - 4, overflow="ellipsis")

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koord.koordlet.eviction.ledger import EvictionEntry
+from koord.policy.eviction.record import EvictionRecord
 from koord.sim.agents.cluster_load import ClusterLoadState, LoadObserver
 
 DAY_S = 86_400.0
@@ -53,7 +53,7 @@ class DemoView(msgspec.Struct, frozen=True, kw_only=True):
     batch: Sequence[float]
     lent: Sequence[float]
     jobs: DemoJobCounts
-    evictions: tuple[EvictionEntry, ...]  # newest first
+    evictions: tuple[EvictionRecord, ...]  # newest first
     evicted: int
     summary: DemoSummary
     started_s: float
@@ -72,7 +72,7 @@ class DemoView(msgspec.Struct, frozen=True, kw_only=True):
 def build_view(
     observation: LoadObserver,
     jobs: DemoJobCounts,
-    evictions: Sequence[EvictionEntry],
+    evictions: Sequence[EvictionRecord],
     *,
     started_s: float,
     wall_s: float,
@@ -95,7 +95,7 @@ def build_view(
         jobs_done=jobs.done,
         jobs_failed=jobs.failed,
         evictions=len(evicted),
-        evictions_by_rule=dict(Counter(one.record.rule for one in evicted)),
+        evictions_by_rule=dict(Counter(one.rule for one in evicted)),
         short_core_seconds=round((observation.before.short + observation.during.short) / 1000, 3),
         slowest_service=round(max(observation.before.slowest, observation.during.slowest), 2),
         suppressed_share=round(during.suppressed_node_s / max(during.seconds * len(state.nodes), 1), 4),

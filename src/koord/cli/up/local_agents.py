@@ -4,7 +4,7 @@ on real ones.
 
 from __future__ import annotations
 
-from koord.cli.up.proxy_page import proxy_page
+from koord.cli.up.local_program import proxy_page
 from koord.embedded.cluster import ComponentContext
 from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool

@@ -13,11 +13,11 @@ from koord.api.kubernetes.admission import AdmissionRequest, GroupVersionKind, G
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
 from koord.api.kubernetes.resource import Resource
 from koord.cli.manifests.settings_objects import default_config, namespace_object, priority_classes
-from koord.cli.up.proxy_page import proxy_page
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.cli.up.local_program import proxy_page
 from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector, review_kind
 from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.cluster import ComponentContext
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder

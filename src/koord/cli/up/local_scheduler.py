@@ -13,7 +13,7 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.koordinator.protocol import SCHEDULER
-from koord.cli.up.proxy_page import proxy_page
+from koord.cli.up.local_program import LocalProgram
 from koord.embedded.cluster import ComponentContext
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
@@ -21,7 +21,7 @@ from koord.scheduler.configuration.unsupported import without_unsupported_plugin
 from koord.scheduler.explain import http
 from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
-from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
+from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
 
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
@@ -61,36 +61,18 @@ def missing_plugins() -> tuple[str, ...]:
     ]
 
 
-class LocalScheduler:
-    """LocalScheduler is the program in this process: always the leader, with its services below /koord of the API
-    server.
-    """
-
-    def __init__(self, context: ComponentContext, assembly: CompletedConfig) -> None:
-        self.scheduler = Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed)
-        self._leading = StandaloneScheduler(self.scheduler)
-        self._pages = context.component_routes
-        self._endpoint = ComponentServer(context.clock)
-        services = ServiceRoutes(self._endpoint)
-        for path, handler in http.explain_routes(Explainer(self.scheduler, context.clock)):
-            services.add("GET", path, handler)
-
-    async def start(self) -> None:
-        await self._leading.start()
-        self._pages.add(SCHEDULER, proxy_page(self._endpoint))
-
-    async def stop(self) -> None:
-        self._pages.remove(SCHEDULER)
-        await self._leading.stop()
-
-
-def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None = None) -> LocalScheduler:
+def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None = None) -> LocalProgram[Scheduler]:
     if assembly is None:
         found = scheduler_assembly()
         if isinstance(found, str):
             raise ValueError(found)
         assembly = found
-    return LocalScheduler(context, assembly)
+    scheduler = Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed)
+    endpoint = ComponentServer(context.clock)
+    services = ServiceRoutes(endpoint)
+    for path, handler in http.explain_routes(Explainer(scheduler, context.clock)):
+        services.add("GET", path, handler)
+    return LocalProgram(context, SCHEDULER, scheduler, endpoint)
 
 
 def _join_errors(file: Path | None, errors: list[FieldError]) -> str:

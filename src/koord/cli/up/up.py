@@ -13,6 +13,7 @@ from typing import NoReturn
 import click
 from click.core import ParameterSource
 
+from koord.api.config.component import parse_bind_address
 from koord.cli.daemons.lifecycle import event_loop_factory
 from koord.cli.up import demo, local_scheduler
 from koord.cli.up.components import COMPONENTS, choose_components
@@ -37,10 +38,10 @@ def _fail(text: str) -> NoReturn:
 
 
 def _parse_listen_address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
+    address = parse_bind_address(text)
+    if address is None:
         _fail(f"--listen {text}: expected HOST:PORT, for example 127.0.0.1:6443")
-    return host.strip("[]") or "127.0.0.1", int(port)
+    return address[0] or "127.0.0.1", address[1]
 
 
 def _kubeconfig_path(given: Path | None, data_dir: Path | None) -> Path:

@@ -62,7 +62,7 @@ class RoundReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodEvictability(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether a pod may be moved.
+    """PodEvictability states whether a pod may be moved.
 
     `forbidden` ends a job for it at once, `limited` makes a job wait; `refused` are the filters' reasons by
     profile.

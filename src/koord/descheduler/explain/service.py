@@ -19,6 +19,7 @@ NODES_PATH = "/explain/nodes"
 ROUND_PATH = "/explain/round"
 MIGRATIONS_PATH = "/explain/migrations"
 POD_PATH = "/explain/pods"
+EVICTIONS_PATH = "/evictions"
 
 
 def serve_explanations(endpoint: ComponentServer, descheduler: Descheduler, leads: Callable[[], bool]) -> None:
@@ -46,11 +47,16 @@ def serve_explanations(endpoint: ComponentServer, descheduler: Descheduler, lead
             return error_reply(404, f"cannot find pod {space}/{name}")
         return json_reply(report_pod(found, descheduler.snapshot_source.snapshot(), descheduler.setup.profiles))
 
+    def evictions(call: HttpCall) -> Any:
+        found = descheduler.ledger.records(call.first_value("namespace") or "", call.first_value("name") or "")
+        return {"evictions": found}
+
     services = ServiceRoutes(endpoint, unavailable=lambda: None if leads() else "this replica does not lead")
     services.add("GET", NODES_PATH, nodes)
     services.add("GET", ROUND_PATH, last_round)
     services.add("GET", MIGRATIONS_PATH, migrations)
     services.add("GET", f"{POD_PATH}/:namespace/:name", pod)
+    services.add("GET", EVICTIONS_PATH, evictions)
 
 
 def report_migrations(descheduler: Descheduler) -> list[MigrationReport]:

@@ -25,14 +25,16 @@ from koord.api.koordinator.qos_class import (
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.descheduler.framework.snapshot import namespaced_name
-from koord.policy.qos import classes
+from koord.policy import qos
 from koord.values.go_strconv import parse_decimal_int
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class PodRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What ranks a pod in eviction order: its QoS and priority classes, its priority, its costs and its age."""
+    """PodRank holds what ranks a pod in eviction order: its QoS and priority classes, its priority, its costs and
+    its age.
+    """
 
     kube_qos: str
     qos: str  # as labelled; empty when it says nothing known
@@ -49,8 +51,8 @@ def pod_rank(pod: Pod) -> PodRank:
     created = pod.metadata.creation_timestamp
     return PodRank(
         kube_qos=kube_qos,
-        qos=classes.qos_raw(labels),
-        priority_class=classes.priority_class_with_default(labels, pod.spec.priority, kube_qos),
+        qos=qos.qos_raw(labels),
+        priority_class=qos.priority_class_with_default(labels, pod.spec.priority, kube_qos),
         priority=pod.spec.priority or 0,
         deletion_cost=_parse_deletion_cost(annotations.get(DELETION_COST, "")),
         eviction_cost=eviction_codecs.eviction_cost_or_zero(annotations),

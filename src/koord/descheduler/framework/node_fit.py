@@ -1,4 +1,6 @@
-"""Whether a pod could run on another node: selectors, taints, requests and cordons. Usage is left to others."""
+"""This module decides whether a pod could run on another node: selectors, taints, requests and cordons. Usage
+is left to others.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
 from koord.descheduler.framework.snapshot import ClusterSnapshot
-from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE, find_untolerated_taint, matches_node_affinity
+from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
 from koord.values.quantity_syntax import QuantityError
 from koord.values.selector import Selector
 
@@ -66,7 +68,7 @@ class NodeFitChecker:
         reasons = []
         if not matches_node_affinity(pod.spec, node):
             reasons.append("pod node selector does not match the node label")
-        if find_untolerated_taint(pod.spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is not None:
+        if find_untolerated_taint(pod.spec.tolerations, node.spec.taints) is not None:
             reasons.append("pod does not tolerate taints on the node")
         free = self.free(node)
         # The number of pods is not asked about: it is no request.
@@ -82,7 +84,7 @@ class NodeFitChecker:
         free = self.free(node)
         if any(amount > free.get(name, 0) for name, amount in self.requests(pod).items()):
             return False
-        if find_untolerated_taint(pod.spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is not None:
+        if find_untolerated_taint(pod.spec.tolerations, node.spec.taints) is not None:
             return False
         return matches_node_affinity(pod.spec, node)
 

@@ -14,10 +14,20 @@ import msgspec
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
+from koord.policy.eviction.record import KOORD_DESCHEDULER, EvictionRecord
 from koord.values.selector import Selector
 
 if TYPE_CHECKING:
     from koord.descheduler.framework.round import EvictorHandle, RoundState
+
+
+class EvictionFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers behind a proposal, for the record of the eviction."""
+
+    measured: str = ""
+    threshold: str = ""
+    rank: str = ""
+    why_this_pod: str = ""
 
 
 class EvictionProposal(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +44,25 @@ class EvictionProposal(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     delete_options: dict[str, Any] | None = None
     dry_run: bool = False  # of the plugin or of the whole program: told of, not done
+    figures: EvictionFigures = EvictionFigures()
+
+    def record(self) -> EvictionRecord:
+        """Begin the record of this eviction."""
+        meta, figures = self.pod.metadata, self.figures
+        return EvictionRecord(
+            actor=KOORD_DESCHEDULER,
+            plugin=self.plugin,
+            rule=self.plugin,
+            reason=self.reason,
+            measured=figures.measured,
+            threshold=figures.threshold,
+            rank=figures.rank,
+            why_this_pod=figures.why_this_pod,
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            node=self.node,
+        )
 
 
 class CordonEffect(msgspec.Struct, frozen=True, kw_only=True):

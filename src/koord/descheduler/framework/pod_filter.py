@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from koord.api.config.descheduler.plugin_args import DeschedulerPodSelector, NamespaceFilter
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.api.kubernetes.pod import Pod
 from koord.values.selector import Selector
 
 
 def build_selector(given: LabelSelector | None) -> Selector | None:
     """Build a selector; None selects everything. Raise SelectorError, which validation has reported before."""
-    if given is None:
-        return None
-    return Selector.from_label_selector(
-        given.match_labels, [(e.key, e.operator, e.values) for e in given.match_expressions]
-    )
+    return None if given is None else label_selector_as_selector(given)
 
 
 class PodFilter:

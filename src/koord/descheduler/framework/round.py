@@ -19,6 +19,7 @@ from koord.descheduler.framework.plugin import (
     CordonEffect,
     DeschedulerPlugin,
     DeschedulingProfile,
+    EvictionFigures,
     EvictionProposal,
     RoundEffect,
 )
@@ -27,7 +28,9 @@ from koord.values.selector import Selector
 
 
 class RoundLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many pods one round may evict per node, per namespace and in total, over all profiles. None is no limit."""
+    """RoundLimits bounds the evictions of one round: per node, per namespace and in total, over all profiles. None
+    is no limit.
+    """
 
     per_node: int | None = None
     per_namespace: int | None = None
@@ -124,11 +127,21 @@ class EvictorHandle:
         """Record why the plugin itself does not propose the pod; for explanations."""
         self._round.record_passed_over(pod, self._plugin.name, self._plugin.name, why)
 
-    def evict(self, pod: Pod, reason: str, *, target: str = "", dry_run: bool = False) -> str | None:
+    def evict(
+        self,
+        pod: Pod,
+        reason: str,
+        *,
+        target: str = "",
+        dry_run: bool = False,
+        figures: EvictionFigures = EvictionFigures(),  # noqa: B008 - it is immutable
+    ) -> str | None:
         """Propose to evict the pod. Return None when the proposal is accepted and counted, else the reason
         against it.
         """
-        return self._round.evict(self._profile, self._plugin, pod, reason, target=target, dry_run=dry_run)
+        return self._round.evict(
+            self._profile, self._plugin, pod, reason, target=target, dry_run=dry_run, figures=figures
+        )
 
     def cordon(self, node: str, *, unschedulable: bool, reason: str, dry_run: bool = False) -> None:
         self._round.effects.append(
@@ -183,6 +196,7 @@ class DeschedulingRound:
         *,
         target: str,
         dry_run: bool,
+        figures: EvictionFigures,
     ) -> str | None:
         node, namespace = pod.spec.node_name, pod.metadata.namespace
         proposal = EvictionProposal(
@@ -194,6 +208,7 @@ class DeschedulingRound:
             evictor=profile.evict.name,
             target=target,
             dry_run=dry_run or self.dry_run,
+            figures=figures,
         )
         by, why = "limits", self.eviction_counter.rejection_reason(node, namespace)
         if why is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from koord.api.koordinator.protocol import A_EVICT_REASON, A_EVICT_TRIGGER, A_JO
 from koord.api.koordinator.scheduling import PodMigrationJob, Reservation
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.rbac import RbacRule
 from koord.api.model import to_dict
 from koord.descheduler.context import DeschedulerContext
 from koord.descheduler.framework.plugin import EvictionProposal
@@ -55,6 +56,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import ItemExponentialRateLimiter
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.policy.eviction.record import DRY_RUN, record_annotations
 from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +69,12 @@ MAX_STEPS_PER_RECONCILE = 12  # more than any job has; a job that needs more wai
 
 class MigrationJobController:
     """The eviction backend of MigrationController: reconciles PodMigrationJobs."""
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.koordinator.sh", ("podmigrationjobs",), ("create",)),
+        *MigrationWriter.rights,
+        *PodEvictor.rights,
+    )
 
     def __init__(
         self, context: DeschedulerContext, snapshot_source: SnapshotSource, plugin: MigrationControllerPlugin
@@ -111,6 +119,7 @@ class MigrationJobController:
 
     async def execute(self, proposal: EvictionProposal) -> str | None:
         if self._plugin.args.dry_run:
+            self._context.ledger.add(proposal.record().concluded(self._context.clock.time(), DRY_RUN))
             return None
         args, meta = self._plugin.args, proposal.pod.metadata
         spec: dict[str, Any] = {
@@ -127,6 +136,7 @@ class MigrationJobController:
             A_EVICT_REASON: proposal.reason,
             A_EVICT_TRIGGER: proposal.plugin,
             A_JOB_CREATED_BY: self._context.identity,
+            **record_annotations(proposal.record()),
         }
         earlier = self._created_jobs.get(meta.uid)
         if earlier is not None and self._snapshot_source.jobs.get("", earlier) is None:

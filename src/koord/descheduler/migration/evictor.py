@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import ClassVar
+
+import msgspec
 
 from koord.api.annotations import eviction_codecs
 from koord.api.annotations.eviction_codecs import SoftEviction
@@ -16,44 +18,60 @@ from koord.api.config.descheduler.migration_args import (
     MigrationControllerArgs,
     evict_qps,
 )
+from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS
 from koord.api.koordinator.protocol import A_EVICT_TRIGGER, A_SOFT_EVICTION, L_EVICT_POLICY, REASON_TOO_MANY_EVICTIONS
-from koord.api.koordinator.scheduling import CarriedDeleteOptions, PodMigrationJob
+from koord.api.koordinator.scheduling import PodMigrationJob
 from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.meta import DeleteOptions
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.rbac import RbacRule
 from koord.descheduler.context import ERROR, SUCCESS, DeschedulerContext
-from koord.descheduler.migration.rate_limiter import EvictionTokenBucket
+from koord.kube.client.eviction import EvictionResult, delete_pod, evict_pod
 from koord.kube.events.recorder import object_reference
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.policy.eviction.record import (
+    EVICTED,
+    FAILED,
+    KOORD_DESCHEDULER,
+    EvictionRecord,
+    parse_record,
+    record_annotations,
+)
+from koord.values.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
 
 
 class PodEvictor:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("pods",), ("patch", "delete")),  # the policies SoftEviction and Delete
+        RbacRule("", ("pods/eviction",), ("create",)),
+    )
+
     def __init__(self, context: DeschedulerContext, args: MigrationControllerArgs) -> None:
         self._context = context
         self._policy = args.eviction_policy
-        self._bucket = EvictionTokenBucket(evict_qps(args), args.evict_burst or 1, context.clock.monotonic())
+        self._bucket = TokenBucket(evict_qps(args), args.evict_burst or 1, context.clock.monotonic())
 
     async def evict(self, job: PodMigrationJob, pod: Pod) -> str | None:
         """Evict the pod. Return None when it is on its way out, else the reason."""
-        now = self._context.clock.monotonic()
-        if self._bucket.tokens(now) < 1:
+        if not self._bucket.allow(self._context.clock.monotonic()):
             return REASON_TOO_MANY_EVICTIONS
-        self._bucket.take(now)
-        try:
-            refused = await self._request_eviction(job, pod)
-        except TRANSIENT_ERRORS as outage:
-            refused = str(outage)
+        result = await self._request_eviction(job, pod)
+        record = job_record(job, pod).concluded(self._context.clock.time(), result.outcome, result.detail)
+        self._context.ledger.add(record)
         meta, trigger = pod.metadata, job.metadata.annotations.get(A_EVICT_TRIGGER, "")
-        result = SUCCESS if refused is None else ERROR
-        self._context.metrics.evicted(result, trigger, meta.namespace, pod.spec.node_name)
-        if refused is None:
-            why = eviction_codecs.parse_evict_reason(job.metadata.annotations)
-            note = f'Pod evicted from node "{pod.spec.node_name}" by the reason "{why}"'
-            about = object_reference(PODS, pod)
-            self._context.recorder.record(about, "Normal", "Descheduled", note, action="Migrating")
-        return refused
+        self._context.metrics.evicted(SUCCESS if result.evicted else ERROR, trigger, meta.namespace, pod.spec.node_name)
+        if not result.evicted:
+            return result.error_text
+        why = eviction_codecs.parse_evict_reason(job.metadata.annotations)
+        note = f'Pod evicted from node "{pod.spec.node_name}" by the reason "{why}"'
+        about = object_reference(PODS, pod)
+        self._context.recorder.record(
+            about, "Normal", "Descheduled", note, action="Migrating", annotations=record_annotations(record)
+        )
+        return None
 
     def eviction_policy(self, job: PodMigrationJob, pod: Pod) -> str:
         for labels in (pod.metadata.labels, job.metadata.labels):
@@ -61,25 +79,25 @@ class PodEvictor:
                 return str(labels[L_EVICT_POLICY])
         return self._policy
 
-    async def _request_eviction(self, job: PodMigrationJob, pod: Pod) -> str | None:
+    async def _request_eviction(self, job: PodMigrationJob, pod: Pod) -> EvictionResult:
         meta, client, policy = pod.metadata, self._context.client, self.eviction_policy(job, pod)
         options = job.spec.delete_options
         grace = options.grace_period_seconds if options is not None else None
-        answer: Any
-        if policy == SOFT_EVICTION:
-            patch = {"metadata": {"annotations": self._soft_eviction_annotations(job, options)}}
+        if policy != SOFT_EVICTION:
+            request = delete_pod if policy == DELETE else evict_pod
+            return await request(
+                client, meta.namespace, meta.name, uid=meta.uid, grace_seconds=grace, retries_conflict=True
+            )
+        patch = {"metadata": {"annotations": self._soft_eviction_annotations(job, options)}}
+        try:
             answer = await client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", uid=meta.uid)
-        elif policy == DELETE:
-            answer = await client.delete(PODS, meta.name, meta.namespace, uid=meta.uid, grace_seconds=grace)
-        else:
-            answer = await client.evict(meta.namespace, meta.name, uid=meta.uid, grace_seconds=grace)
+        except TRANSIENT_ERRORS as outage:
+            return EvictionResult(outcome=FAILED, detail=str(outage))
         if isinstance(answer, ApiError) and not answer.not_found:
-            return str(answer)
-        return None
+            return EvictionResult(outcome=FAILED, detail=answer.message, error=answer)
+        return EvictionResult(outcome=EVICTED, detail="it is marked for soft eviction")
 
-    def _soft_eviction_annotations(
-        self, job: PodMigrationJob, options: CarriedDeleteOptions | None
-    ) -> Mapping[str, str]:
+    def _soft_eviction_annotations(self, job: PodMigrationJob, options: DeleteOptions | None) -> Mapping[str, str]:
         """Return the soft-eviction annotation for whoever removes such pods: when, how, by whom and why."""
         wanted = SoftEviction(
             timestamp=datetime.fromtimestamp(self._context.clock.time(), UTC),
@@ -88,3 +106,30 @@ class PodEvictor:
             reason=eviction_codecs.parse_evict_reason(job.metadata.annotations),
         )
         return {A_SOFT_EVICTION: eviction_codecs.dump_soft_eviction(wanted)}
+
+
+def job_record(job: PodMigrationJob, pod: Pod) -> EvictionRecord:
+    """Return the record of a job's eviction, begun by whoever made the job, else by the job's reason and trigger."""
+    meta, annotations = pod.metadata, job.metadata.annotations
+    begun = parse_record(annotations)
+    if not isinstance(begun, EvictionRecord):
+        trigger = annotations.get(A_EVICT_TRIGGER, "")
+        begun = EvictionRecord(
+            actor=KOORD_DESCHEDULER,
+            plugin=trigger,
+            rule=trigger or POD_MIGRATION_JOBS.kind,
+            reason=eviction_codecs.parse_evict_reason(annotations),
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+        )
+    return msgspec.structs.replace(
+        begun,
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        node=pod.spec.node_name,
+        request=f"{POD_MIGRATION_JOBS.kind} {job.metadata.name}",
+        request_uid=job.metadata.uid,
+        count=1,
+    )

@@ -15,28 +15,9 @@ from koord.api.model import IntOrString
 from koord.descheduler.framework.snapshot import Workload
 from koord.descheduler.migration.protection import controller_uid, max_disrupted_replicas
 from koord.values import duration
+from koord.values.token_bucket import TokenBucket
 
 IDLE_PERIODS_KEPT = 1.5  # times the period: an idle bucket is full by then
-
-
-class EvictionTokenBucket:
-    __slots__ = ("_burst", "_per_s", "_seen_s", "_tokens")
-
-    def __init__(self, per_s: float, burst: int, now_s: float) -> None:
-        self._per_s = per_s
-        self._burst = burst
-        self._tokens = float(burst)
-        self._seen_s = now_s
-
-    def tokens(self, now_s: float) -> float:
-        self._seen_s = min(self._seen_s, now_s)  # a clock that was set back counts from where it is now
-        return min(self._tokens + (now_s - self._seen_s) * self._per_s, self._burst)
-
-    def take(self, now_s: float) -> None:
-        self._tokens, self._seen_s = self.tokens(now_s) - 1, now_s
-
-    def idle_s(self, now_s: float) -> float:
-        return now_s - self._seen_s
 
 
 class EvictionRateLimiter:
@@ -52,7 +33,7 @@ class EvictionRateLimiter:
             for kind, limiter in args.object_limiters.items()
             if (period := duration.parse_seconds(limiter.duration or "0s")) > 0
         }
-        self._buckets: dict[tuple[str, str], EvictionTokenBucket] = {}
+        self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def rejection_reason(self, pod: Pod, now_s: float) -> str | None:
         for kind, key in _bucket_keys(pod):
@@ -72,10 +53,8 @@ class EvictionRateLimiter:
                 continue
             bucket = self._buckets.get((kind, key))
             if bucket is None:
-                bucket = self._buckets[kind, key] = EvictionTokenBucket(
-                    max_migrating / period_s, limiter.burst or 1, now_s
-                )
-            bucket.take(now_s)
+                bucket = self._buckets[kind, key] = TokenBucket(max_migrating / period_s, limiter.burst or 1, now_s)
+            bucket.reserve(now_s)
 
     def _max_migrating(self, kind: str, given: IntOrString | None, workload: Workload | None) -> int:
         if kind == LIMITER_NAMESPACE:

@@ -116,8 +116,8 @@ class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known about a job now. `rate_limit_reason` says why evictions of the pod's workload must wait, if
-    so.
+    """MigrationFacts holds what is known about a job now. `rate_limit_reason` says why evictions of the pod's
+    workload must wait, if so.
     """
 
     now_s: float

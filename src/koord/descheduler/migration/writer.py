@@ -5,12 +5,13 @@ and the cache of own writes that informers have not shown yet.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.koordinator.protocol import A_PASSED_ARBITRATION, DESCHEDULER_NAME
 from koord.api.koordinator.scheduling import PodMigrationJob, PodMigrationJobStatus
 from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
 from koord.descheduler.context import DeschedulerContext
 from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL, build_reservation
@@ -21,6 +22,13 @@ JobPatchResult = PodMigrationJob | ApiError
 
 
 class MigrationWriter:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.koordinator.sh", ("podmigrationjobs",), (*READ_VERBS, "patch", "delete")),
+        RbacRule("scheduling.koordinator.sh", ("podmigrationjobs/status",), ("patch",)),
+        RbacRule("scheduling.koordinator.sh", ("reservations",), (*READ_VERBS, "create", "patch", "delete")),
+        RbacRule("", ("pods",), ("get",)),
+    )
+
     def __init__(self, context: DeschedulerContext) -> None:
         self._context = context
         self._drop_claims = "DisablePVCReservation" in context.gates

@@ -41,10 +41,6 @@ def invalid_value(field: str, value: Any, detail: str) -> ApiFieldError:
     return ApiFieldError(field, "FieldValueInvalid", f"Invalid value: {_go_value(value)}: {detail}")
 
 
-def wrong_type(field: str, value: Any, detail: str) -> ApiFieldError:
-    return ApiFieldError(field, "FieldValueTypeInvalid", f"Invalid value: {_go_value(value)}: {detail}")
-
-
 def required(field: str, detail: str = "") -> ApiFieldError:
     return ApiFieldError(field, "FieldValueRequired", f"Required value: {detail}" if detail else "Required value")
 
@@ -71,6 +67,11 @@ def forbidden_field(field: str, detail: str) -> ApiFieldError:
 
 def too_long(field: str, limit: int) -> ApiFieldError:
     return ApiFieldError(field, "FieldValueTooLong", f"Too long: may not be more than {limit} bytes")
+
+
+def too_many(field: str, count: int, limit: int) -> ApiFieldError:
+    text = f"Too many: {count}: must have at most {limit} item{'' if limit == 1 else 's'}"
+    return ApiFieldError(field, "FieldValueTooMany", text)
 
 
 class StatusError(Exception):

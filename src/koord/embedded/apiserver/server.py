@@ -17,14 +17,14 @@ from typing import Any
 import msgspec
 
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission.admission_chain import AdmissionChain
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.admission.plugins import standard_admission_chain
+from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource, builtin_resources
 from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.controller import DefinitionController
-from koord.embedded.apiserver.kinds import STRATEGIES
+from koord.embedded.apiserver.kinds.registry import STRATEGIES
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.printing.table_printer import TablePrinter
 from koord.embedded.apiserver.rest import request_context, responses
@@ -40,8 +40,7 @@ from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.embedded.apiserver.store.journal import JournalError
-from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.embedded.apiserver.store.retention import EventExpiry, HistoryCompactor
+from koord.embedded.apiserver.store.object_store import EventExpiry, HistoryCompactor, ObjectStore
 from koord.kube.transport.interface import ApiRequest, ApiResponse
 from koord.telemetry.clock import Clock, WallClock
 

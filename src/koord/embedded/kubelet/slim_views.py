@@ -17,7 +17,7 @@ from koord.api.kubernetes.meta import Object, ObjectMeta
 from koord.api.kubernetes.pod import PodReadinessGate, PodSpec
 from koord.api.kubernetes.pod_resources import KubernetesQosClass, compute_qos_class, pod_limits, pod_requests
 from koord.api.model import ResourceList, Submodel, decode, encode
-from koord.policy.qos.classes import priority_class_with_default, qos_with_default
+from koord.policy.qos import priority_class_with_default, qos_with_default
 
 ANNOTATION_PREFIX = "sim.koord.sh/"
 

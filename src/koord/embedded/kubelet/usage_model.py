@@ -11,11 +11,9 @@ gives one answer.
 
 from __future__ import annotations
 
-import csv
 import functools
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -240,37 +238,3 @@ def max_min_fair_share(wanted: Mapping[str, SimulatedUsage], cpu_milli: int) -> 
         granted[key] = SimulatedUsage(part, wanted[key].memory_bytes)
         left -= part
     return granted
-
-
-TRACE_COLUMNS = ("time", "cpu", "memory")
-
-
-def read_trace_csv(path: Path) -> UsageTrace | InvalidUsageModel:
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        return InvalidUsageModel(f"{path}: cannot be read: {error}")
-    found = parse_trace_csv(text)
-    return InvalidUsageModel(f"{path}: {found.rule}") if isinstance(found, InvalidUsageModel) else found
-
-
-def parse_trace_csv(text: str) -> UsageTrace | InvalidUsageModel:
-    rows = list(csv.reader(line for line in text.splitlines() if line.strip()))
-    if not rows or tuple(cell.strip() for cell in rows[0]) != TRACE_COLUMNS:
-        return InvalidUsageModel(f"the first line must be {','.join(TRACE_COLUMNS)}")
-    times: list[float] = []
-    usages: list[SimulatedUsage] = []
-    for number, row in enumerate(rows[1:], 2):
-        try:
-            time, cpu, memory = (cell.strip() for cell in row)
-            at, used = float(time), SimulatedUsage(Quantity.parse(cpu).milli_value(), Quantity.parse(memory).value())
-        except (ValueError, QuantityError) as error:
-            return InvalidUsageModel(f"line {number}: {error}")
-        if not math.isfinite(at) or (times and at <= times[-1]) or used.cpu_milli < 0 or used.memory_bytes < 0:
-            return InvalidUsageModel(f"line {number}: times must rise and amounts must be 0 or more")
-        times.append(at)
-        usages.append(used)
-    if not times:
-        return InvalidUsageModel("there is no point in it")
-    first = times[0]
-    return UsageTrace(times=tuple(at - first for at in times), usages=tuple(usages))

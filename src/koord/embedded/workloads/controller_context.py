@@ -1,5 +1,5 @@
-"""The context of every controller: a client, shared caches, time, randomness, an event recorder and status
-patches.
+"""The context of every controller: a client, shared caches, time, randomness, an event recorder, status
+patches, and the kinds that the server serves.
 
 Pods of one template have equal specs but for their node: each distinct spec is kept once, to save
 memory.
@@ -19,17 +19,20 @@ from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import to_dict
+from koord.embedded.workloads.expectations import WrittenVersions
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, ReconcileResult
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer
-from koord.kube.transport.api_error import ApiError
+from koord.kube.transport.api_error import ApiError, error_from_response
+from koord.kube.transport.interface import ApiRequest
 from koord.telemetry.clock import Clock
 
 K = TypeVar("K", bound=Hashable)
+O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
 DEFAULT_WORKERS = 5
 # Timers may fire a hair early; a moment that close to the next second is that second.
@@ -71,6 +74,37 @@ class ControllerContext(msgspec.Struct, frozen=True):
             await informer.wait_for_sync()
         await Controller(name, queue, reconcile, workers=workers).run()
 
+    async def update_status(
+        self,
+        resource: Resource[O],
+        obj: O,
+        patch: Unstructured,
+        *,
+        exactly: bool = False,
+        written: WrittenVersions | None = None,
+    ) -> ReconcileResult | None:
+        """Patch the status, and note its version in `written`. Return None to go on, or how the sync ends: the
+        object is gone, or the server refused.
+        """
+        answer = await patch_status(self.client, resource, obj, patch, exactly=exactly)
+        if isinstance(answer, ApiError):
+            return Done() if answer.not_found else Requeue(answer.message)
+        if answer is not None and written is not None:
+            written.record(answer)
+        return None
+
+
+def sync_result(refused: ApiError | None, wait_s: float | None = None) -> ReconcileResult:
+    """Return how a sync ends: with a retry of what was refused, after a wait, or for good."""
+    if refused is not None:
+        return Requeue(refused.message)
+    return Done() if wait_s is None else RequeueAfter(wait_s)
+
+
+def error_unless_gone(answer: object) -> ApiError | None:
+    """Return the error of a write. There is none where the object is gone or another one has its name."""
+    return answer if isinstance(answer, ApiError) and not answer.not_found and not answer.conflict else None
+
 
 class WorkloadController(Protocol):
     """One controller: it registers with the informers when it is made, and works while `run` runs."""
@@ -102,9 +136,6 @@ class PodSpecInterner:
             self._known.clear()
         placed = msgspec.structs.replace(known, node_name=spec.node_name) if spec.node_name else known
         return msgspec.structs.replace(pod, spec=placed)
-
-
-O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
 
 def status_patch(old: msgspec.Struct, new: msgspec.Struct) -> Unstructured:
@@ -146,3 +177,65 @@ async def patch_status(
         uid=meta.uid,
         resource_version=meta.resource_version if exactly else None,
     )
+
+
+# -- the kinds that the server serves
+
+_ACCEPT = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
+
+
+class ServedKind(msgspec.Struct, frozen=True):
+    """A served kind in its preferred version, read as metadata only."""
+
+    resource: Resource[Object]
+    verbs: frozenset[str]
+    subresources: frozenset[str] = frozenset()
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.resource.plural}.{self.resource.group}" if self.resource.group else self.resource.plural
+
+
+class ServedKinds(msgspec.Struct, frozen=True):
+    served: tuple[ServedKind, ...]
+    by_kind: dict[tuple[str, str], ServedKind]  # (group, kind): references may name any version
+
+    def find(self, api_version: str, kind: str) -> ServedKind | None:
+        return self.by_kind.get((api_version.rpartition("/")[0], kind))
+
+
+async def discover(client: Client) -> ServedKinds | ApiError:
+    groups: list[dict[str, Any]] = []
+    for root in ("/api", "/apis"):
+        answer = await client.raw(ApiRequest(method="GET", path=root, accept=_ACCEPT))
+        if not answer.ok:
+            return error_from_response(answer)
+        # Not `plain()`: a server may keep the document as the bytes that it sends.
+        groups += msgspec.json.decode(answer.body.raw()).get("items") or ()
+    return parse_discovery(groups)
+
+
+def parse_discovery(groups: list[dict[str, Any]]) -> ServedKinds:
+    """Parse aggregated discovery. Versions come preferred first; a kind is taken in the first that has it."""
+    found: dict[tuple[str, str], ServedKind] = {}
+    by_kind: dict[tuple[str, str], ServedKind] = {}
+    for item in groups:
+        group = (item.get("metadata") or {}).get("name") or ""
+        for version in item.get("versions") or ():
+            for row in version.get("resources") or ():
+                if (group, row["resource"]) in found:
+                    continue
+                name = row["responseKind"]["kind"]
+                resource = Resource(
+                    group=group,
+                    version=version["version"],
+                    kind=name,
+                    plural=row["resource"],
+                    namespaced=row["scope"] == "Namespaced",
+                    model=Object,
+                )
+                subresources = frozenset(sub["subresource"] for sub in row.get("subresources") or ())
+                kind = ServedKind(resource, frozenset(row["verbs"]), subresources)
+                found[group, row["resource"]] = kind
+                by_kind.setdefault((group, name), kind)
+    return ServedKinds(tuple(found.values()), by_kind)

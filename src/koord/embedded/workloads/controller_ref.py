@@ -5,17 +5,19 @@ releasing objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from koord.api.kubernetes.meta import LabelSelector, Object, ObjectMeta, OwnerReference
+from koord.api.kubernetes.meta import LabelSelector, Object, ObjectMeta, OwnerReference, stored_label_selector
 from koord.api.kubernetes.resource import Resource
+from koord.embedded.workloads.controller_context import error_unless_gone, sync_result
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
+from koord.kube.controller.controller import ReconcileResult
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
-from koord.values.selector import NOTHING, Operator, Selector, SelectorError
+from koord.values.selector import Operator, Selector
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
@@ -158,23 +160,43 @@ async def _patch_metadata(client: Client, resource: Resource[O], obj: O, change:
     answer = await client.patch(
         resource, meta.name, {"metadata": change}, meta.namespace, kind="strategic", uid=meta.uid
     )
-    if isinstance(answer, ApiError) and not answer.not_found and not answer.conflict:
-        return answer  # gone, or another object of that name: nothing to write to
-    return None
+    return error_unless_gone(answer)
 
 
-def label_selector(spec: LabelSelector | None) -> Selector:
-    """Return the selector; an absent one selects nothing. A malformed one, which servers refuse to store, does
-    too.
+async def claim_objects(
+    client: Client,
+    resource: Resource[Any],
+    owner: Object,
+    selector: Selector,
+    dependents: Informer[O],
+    *,
+    is_eligible: Callable[[O], bool] | None = None,
+    finalizer: str = "",
+) -> tuple[O, ...] | ReconcileResult:
+    """Return the objects that the owner holds. If it must adopt or release some, write that and end the sync: the
+    change brings a new one.
     """
-    if spec is None:
-        return NOTHING
-    try:
-        return Selector.from_label_selector(
-            spec.match_labels, [(e.key, e.operator, e.values) for e in spec.match_expressions]
-        )
-    except SelectorError:
-        return NOTHING
+    orphans = orphans_matching(dependents, owner.metadata.namespace, selector)
+    if is_eligible is not None:
+        orphans = [obj for obj in orphans if is_eligible(obj)]
+    claims = decide_object_claims(owner, selector, owned_objects(dependents, owner.metadata.uid), orphans)
+    if not claims.adopt and not claims.release:
+        return claims.held
+    return sync_result(await apply_object_claims(client, resource, owner, dependents.resource, claims, finalizer))
+
+
+class _SelectingSpec(Protocol):
+    @property
+    def selector(self) -> LabelSelector | None: ...
+
+
+class _SelectingObject(Protocol):
+    @property
+    def spec(self) -> _SelectingSpec: ...
+
+
+def spec_selector(owner: _SelectingObject) -> Selector:
+    return stored_label_selector(owner.spec.selector)
 
 
 def selector_index_key(namespace: str, selector: Selector) -> str:

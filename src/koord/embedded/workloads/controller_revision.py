@@ -12,10 +12,12 @@ from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import RawTemplate
+from koord.embedded.workloads.controller_context import patch_status
 from koord.embedded.workloads.controller_ref import controller_owner_of_kind, controller_reference, owned_objects
 from koord.embedded.workloads.pod_template import template_hash, template_labels
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
+from koord.kube.controller.controller import Requeue
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
 
@@ -85,10 +87,6 @@ def revision_body(
     }
 
 
-class RevisionCollision(msgspec.Struct, frozen=True):
-    """Another template has the name that this one would get."""
-
-
 class RevisionHistory:
     """Reads and writes the revisions of one kind of owner."""
 
@@ -102,8 +100,24 @@ class RevisionHistory:
 
     async def ensure_current(
         self, owner: Object, template: RawTemplate, collisions: int | None
-    ) -> ControllerRevision | RevisionCollision | ApiError:
-        """Return the revision of the owner's template, created or renumbered where needed."""
+    ) -> ControllerRevision | Requeue:
+        """Return the revision of the owner's template, created or renumbered where needed.
+
+        If another template has its name, the owner's status counts the collision, which gives the next sync
+        another name.
+        """
+        found = await self._current(owner, template, collisions)
+        if isinstance(found, ApiError):
+            return Requeue(found.message)
+        if found is None:
+            patch = {"collisionCount": (collisions or 0) + 1}
+            await patch_status(self._client, self._resource, owner, patch, exactly=True)
+            return Requeue("a revision of another template has this name")
+        return found
+
+    async def _current(
+        self, owner: Object, template: RawTemplate, collisions: int | None
+    ) -> ControllerRevision | ApiError | None:
         plan = decide_revision(template, self.revisions_of(owner))
         if plan.known is None:
             return await self._create(owner, template, plan.number, collisions)
@@ -121,7 +135,8 @@ class RevisionHistory:
 
     async def _create(
         self, owner: Object, template: RawTemplate, number: int, collisions: int | None
-    ) -> ControllerRevision | RevisionCollision | ApiError:
+    ) -> ControllerRevision | ApiError | None:
+        """Create the revision; return None when another template has its name."""
         made = revision_body(self._resource, owner, template, number, collisions)
         answer = await self._client.create(CONTROLLER_REVISIONS, made)
         if not (isinstance(answer, ApiError) and answer.already_exists):
@@ -131,7 +146,7 @@ class RevisionHistory:
             return live
         above = controller_owner_of_kind(live.metadata, self._resource)
         mine = above is not None and above.uid == owner.metadata.uid
-        return live if mine and revision_template(live) == template else RevisionCollision()
+        return live if mine and revision_template(live) == template else None
 
     async def prune(self, owner: Object, in_use: set[str], limit: int | None) -> ApiError | None:
         for revision in revisions_to_prune(self.revisions_of(owner), in_use, limit):

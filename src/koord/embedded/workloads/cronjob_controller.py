@@ -13,7 +13,7 @@ from cronsim import CronSim, CronSimError
 from koord.api.kubernetes.batch import CronJob, CronJobStatus, Job
 from koord.api.kubernetes.builtin_kinds import CRON_JOBS, JOBS
 from koord.api.model import ObjectReference
-from koord.embedded.workloads.controller_context import ControllerContext, patch_status, seconds_until, status_patch
+from koord.embedded.workloads.controller_context import ControllerContext, seconds_until, status_patch, sync_result
 from koord.embedded.workloads.controller_ref import (
     controller_owner_of_kind,
     controller_reference,
@@ -23,7 +23,7 @@ from koord.embedded.workloads.controller_ref import (
 from koord.embedded.workloads.expectations import WrittenVersions
 from koord.embedded.workloads.job_plan import COMPLETE, is_job_finished, job_finished_at
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
@@ -240,14 +240,14 @@ class CronJobController:
                 active=tuple(sorted(active, key=lambda ref: ref.name)),
                 last_schedule_time=plan.create_for,
             )
-        answer = await patch_status(self._client, CRON_JOBS, cron, status_patch(cron.status, status), exactly=True)
-        if isinstance(answer, ApiError):
-            return Done() if answer.not_found else Requeue(answer.message)
-        if answer is not None:
-            self._written_versions.record(answer)
+        ended = await self._context.update_status(
+            CRON_JOBS, cron, status_patch(cron.status, status), exactly=True, written=self._written_versions
+        )
+        if ended is not None:
+            return ended
         for each in told:
             self._record_event(cron, each)
-        return Done() if plan.requeue_after_s is None else RequeueAfter(plan.requeue_after_s)
+        return sync_result(None, plan.requeue_after_s)
 
     async def _create(self, cron: CronJob, due: datetime) -> Job | ApiError:
         body = job_body(cron, due)

@@ -5,24 +5,20 @@ from __future__ import annotations
 from datetime import datetime
 
 from koord.api.kubernetes.apps import DaemonSet
-from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, DAEMON_SETS, NODES, PODS
+from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, DAEMON_SETS, NODES
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodTemplateSpec
 from koord.api.model import convert, to_dict
-from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch
+from koord.embedded.workloads.controller_context import ControllerContext, status_patch, sync_result
 from koord.embedded.workloads.controller_ref import (
-    apply_object_claims,
+    claim_objects,
     controller_reference,
-    decide_object_claims,
     index_by_controller,
-    label_selector,
-    orphans_matching,
-    owned_objects,
+    spec_selector,
 )
 from koord.embedded.workloads.controller_revision import (
     HASH_LABEL,
     REVISION_HASH_LABEL,
-    RevisionCollision,
     RevisionHistory,
 )
 from koord.embedded.workloads.daemonset_plan import (
@@ -37,12 +33,10 @@ from koord.embedded.workloads.expectations import ControllerExpectations
 from koord.embedded.workloads.pod_control import BURST_REPLICAS, OwnedPodWatch, PodControl
 from koord.embedded.workloads.pod_template import generate_name, pod_from_template
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
-from koord.kube.transport.api_error import ApiError
-from koord.values.selector import Selector
 
 
 class DaemonSetController:
@@ -60,7 +54,7 @@ class DaemonSetController:
         self._writer = PodControl(context, DAEMON_SETS, self._expectations)
         self._failures: dict[str, dict[str, tuple[int, datetime]]] = {}  # set UID -> node -> failures
         index_by_controller(self._revisions)
-        self._pods = OwnedPodWatch(context, self._sets, self._expectations, _selector, self._queue.add).pods
+        self._pods = OwnedPodWatch(context, self._sets, self._expectations, spec_selector, self._queue.add).pods
         self._history = RevisionHistory(context.client, DAEMON_SETS, self._revisions)
         self._sets.add_event_handler(self._set_changed)
         self._nodes.add_event_handler(self._node_changed)
@@ -93,43 +87,37 @@ class DaemonSetController:
         daemon_set = self._sets.get(*key)
         if daemon_set is None:
             return Done()
-        selector = _selector(daemon_set)
+        selector = spec_selector(daemon_set)
         if selector.is_everything():
             message = "This daemon set is selecting all pods. A non-empty selector is required."
             about = recorder.object_reference(DAEMON_SETS, daemon_set)
             self._context.recorder.record(about, "Warning", "SelectingAll", message)
             return Done()
-        mine = owned_objects(self._pods, daemon_set.metadata.uid)
-        claims = decide_object_claims(daemon_set, selector, mine, orphans_matching(self._pods, key[0], selector))
-        if claims.adopt or claims.release:
-            refused = await apply_object_claims(self._client, DAEMON_SETS, daemon_set, PODS, claims)
-            return Done() if refused is None else Requeue(refused.message)
+        held = await claim_objects(self._client, DAEMON_SETS, daemon_set, selector, self._pods)
+        if not isinstance(held, tuple):
+            return held
         collisions = daemon_set.status.collision_count
         present = await self._history.ensure_current(daemon_set, daemon_set.spec.template, collisions)
-        if isinstance(present, ApiError):
-            return Requeue(present.message)
-        if isinstance(present, RevisionCollision):
-            patch = {"collisionCount": (collisions or 0) + 1}
-            await patch_status(self._client, DAEMON_SETS, daemon_set, patch, exactly=True)
-            return Requeue("a revision of another template has this name")
+        if isinstance(present, Requeue):
+            return present
         view = DaemonSetView(
             set=daemon_set,
             spec=convert(daemon_set.spec.template, PodTemplateSpec).spec,
             nodes=tuple(self._nodes.list()),
-            pods=claims.held,
+            pods=held,
             revision=present.metadata.labels.get(HASH_LABEL, ""),
             failures=dict(self._failures.get(daemon_set.metadata.uid, {})),
             expectations_met=self._expectations.fulfilled(daemon_set.metadata.uid),
             now=self._context.now(),
         )
         outcome = await self.apply(view, decide_daemon_set(view))
-        used = {pod.metadata.labels.get(REVISION_HASH_LABEL, "") for pod in claims.held}
+        used = {pod.metadata.labels.get(REVISION_HASH_LABEL, "") for pod in held}
         in_use = {
             r.metadata.name for r in self._history.revisions_of(daemon_set) if r.metadata.labels.get(HASH_LABEL) in used
         }
         limit = daemon_set.spec.revision_history_limit
         refused = await self._history.prune(daemon_set, in_use | {present.metadata.name}, limit)
-        return Requeue(refused.message) if refused is not None else outcome
+        return outcome if refused is None else sync_result(refused)
 
     async def apply(self, view: DaemonSetView, plan: DaemonSetPlan) -> ReconcileResult:
         daemon_set = view.set
@@ -139,12 +127,9 @@ class DaemonSetController:
             bodies = [lambda node=node: self._pod(view, node) for node in plan.create[:BURST_REPLICAS]]
             _, not_made = await self._writer.create(daemon_set, bodies)
             refused = refused or not_made
-        answer = await patch_status(self._client, DAEMON_SETS, daemon_set, status_patch(daemon_set.status, plan.status))
-        if isinstance(answer, ApiError) and not answer.not_found:
-            return Requeue(answer.message)
-        if refused is not None:
-            return Requeue(refused.message)
-        return Done() if plan.requeue_after_s is None else RequeueAfter(plan.requeue_after_s)
+        patch = status_patch(daemon_set.status, plan.status)
+        ended = await self._context.update_status(DAEMON_SETS, daemon_set, patch)
+        return ended or sync_result(refused, plan.requeue_after_s)
 
     def _count_failures(self, view: DaemonSetView, pods: tuple[Pod, ...]) -> None:
         known = self._failures.setdefault(view.set.metadata.uid, {})
@@ -180,7 +165,3 @@ class DaemonSetController:
                 "tolerations": [*known, *extra],
             },
         )
-
-
-def _selector(daemon_set: DaemonSet) -> Selector:
-    return label_selector(daemon_set.spec.selector)

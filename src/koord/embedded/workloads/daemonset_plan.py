@@ -13,7 +13,7 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.embedded.workloads.controller_context import seconds_until
 from koord.embedded.workloads.controller_revision import REVISION_HASH_LABEL
-from koord.embedded.workloads.pod_state import is_pod_available, is_pod_ready, pod_ready_since
+from koord.embedded.workloads.pod_state import is_pod_available, is_pod_ready, next_available_s
 from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE, find_untolerated_taint, matches_node_affinity
 from koord.values.int_or_string import scaled_value
 
@@ -66,7 +66,7 @@ def daemon_fits_node(spec: PodSpec, node: Node) -> tuple[bool, bool]:
     if not matches_node_affinity(spec, node):
         return False, False
     tolerant = daemon_tolerations(spec)
-    if find_untolerated_taint(tolerant, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is None:
+    if find_untolerated_taint(tolerant, node.spec.taints) is None:
         return True, True
     return False, find_untolerated_taint(tolerant, node.spec.taints, (NO_EXECUTE,)) is None
 
@@ -111,7 +111,7 @@ def decide_daemon_set(view: DaemonSetView) -> DaemonSetPlan:
         by_node.setdefault(target_node(pod), []).append(pod)
     fitness = {node.metadata.name: daemon_fits_node(view.spec, node) for node in view.nodes}
     status = _status(view, by_node, fitness)
-    wait = _next_available_s(view)
+    wait = next_available_s(view.pods, view.set.spec.min_ready_seconds, view.now)
     if not view.expectations_met or view.set.metadata.deletion_timestamp is not None:
         return DaemonSetPlan(status=status, requeue_after_s=wait)
     create: list[str] = []
@@ -241,12 +241,3 @@ def _status(
         collision_count=view.set.status.collision_count,
         conditions=view.set.status.conditions,
     )
-
-
-def _next_available_s(view: DaemonSetView) -> float | None:
-    wait = view.set.spec.min_ready_seconds
-    if not wait:
-        return None
-    moments = [since + timedelta(seconds=wait) for pod in view.pods if (since := pod_ready_since(pod)) is not None]
-    ahead = [moment for moment in moments if moment > view.now]
-    return seconds_until(min(ahead), view.now) if ahead else None

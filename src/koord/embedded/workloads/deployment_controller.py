@@ -10,17 +10,15 @@ from koord.api.kubernetes.apps import Deployment, DeploymentStatus, ReplicaSet
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS
 from koord.api.kubernetes.pod import Pod
 from koord.embedded.workloads import deployment_rollout, deployment_status
-from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch
+from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch, sync_result
 from koord.embedded.workloads.controller_ref import (
-    apply_object_claims,
+    claim_objects,
     controller_owner_of_kind,
-    decide_object_claims,
     index_by_controller,
     index_by_selector,
-    label_selector,
     objects_selecting,
-    orphans_matching,
     owned_objects,
+    spec_selector,
 )
 from koord.embedded.workloads.deployment_plan import (
     DeploymentPlan,
@@ -35,12 +33,11 @@ from koord.embedded.workloads.expectations import ControllerExpectations, Writte
 from koord.embedded.workloads.pod_state import is_pod_finished
 from koord.embedded.workloads.pod_template import same_template
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError
-from koord.values.selector import Selector
 
 
 class DeploymentController:
@@ -57,7 +54,7 @@ class DeploymentController:
         self._written_versions = WrittenVersions()
         index_by_controller(self._sets)
         index_by_controller(self._pods)
-        index_by_selector(self._deployments, _selector)
+        index_by_selector(self._deployments, spec_selector)
         self._deployments.add_event_handler(self._deployment_changed)
         self._sets.add_event_handler(self._set_changed)
         self._pods.add_event_handler(self._pod_changed)
@@ -79,7 +76,7 @@ class DeploymentController:
             if owner is not None:
                 self._queue.add((meta.namespace, owner.name))
         if change.kind != "deleted" and not any(ref.controller for ref in meta.owner_references):
-            for candidate in objects_selecting(self._deployments, meta, _selector):
+            for candidate in objects_selecting(self._deployments, meta, spec_selector):
                 self._queue.add(object_key(candidate))
 
     def _pod_changed(self, change: ObjectChange[Pod]) -> None:
@@ -103,21 +100,12 @@ class DeploymentController:
         deployment = self._deployments.get(*key)
         if deployment is None:
             return Done()
-        selector = _selector(deployment)
-        claims = decide_object_claims(
-            deployment,
-            selector,
-            owned_objects(self._sets, deployment.metadata.uid),
-            orphans_matching(self._sets, key[0], selector),
-        )
-        if claims.adopt or claims.release:
-            refused = await apply_object_claims(self._client, DEPLOYMENTS, deployment, REPLICA_SETS, claims)
-            return Done() if refused is None else Requeue(refused.message)
-        if not self._expectations.fulfilled(deployment.metadata.uid) or any(
-            map(self._written_versions.is_stale, claims.held)
-        ):
+        held = await claim_objects(self._client, DEPLOYMENTS, deployment, spec_selector(deployment), self._sets)
+        if not isinstance(held, tuple):
+            return held
+        if not self._expectations.fulfilled(deployment.metadata.uid) or any(map(self._written_versions.is_stale, held)):
             return Done()  # sizes are shared out between the sets: one old number would make the sum wrong
-        seen = self.observe(deployment, claims.held)
+        seen = self.observe(deployment, held)
         return await self.apply(deployment, decide_deployment(seen), seen.now)
 
     def observe(self, deployment: Deployment, sets: tuple[ReplicaSet, ...]) -> DeploymentView:
@@ -157,11 +145,8 @@ class DeploymentController:
             if isinstance(written, ApiError) and not written.not_found:
                 return Requeue(written.message)
         patch = status_patch(deployment.status, status)
-        status_answer = await patch_status(self._client, DEPLOYMENTS, deployment, patch)
-        if isinstance(status_answer, ApiError) and not status_answer.not_found:
-            return Requeue(status_answer.message)
-        wait = deployment_status.next_deadline_check_s(deployment, status, now)
-        return Done() if wait is None else RequeueAfter(wait)
+        ended = await self._context.update_status(DEPLOYMENTS, deployment, patch)
+        return ended or sync_result(None, deployment_status.next_deadline_check_s(deployment, status, now))
 
     async def _create_replica_set(
         self, deployment: Deployment, wanted: NewReplicaSet, status: DeploymentStatus, now: datetime
@@ -271,7 +256,3 @@ class DeploymentController:
         regarding = recorder.object_reference(DEPLOYMENTS, deployment)
         type: recorder.EventType = "Warning" if warning else "Normal"
         self._context.recorder.record(regarding, type, reason, message, related=related)
-
-
-def _selector(deployment: Deployment) -> Selector:
-    return label_selector(deployment.spec.selector)

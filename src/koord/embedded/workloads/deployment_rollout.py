@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from koord.api.kubernetes.apps import Deployment, ReplicaSet
-from koord.embedded.workloads.pod_template import same_template
+from koord.embedded.workloads.pod_template import desired_replicas, same_template
 from koord.kube.client.request_builder import Unstructured
 from koord.values.int_or_string import scaled_value
 
@@ -36,11 +36,6 @@ class RolloutBounds(msgspec.Struct, frozen=True):
     @property
     def min_available(self) -> int:
         return max(0, self.replicas - self.unavailable)
-
-
-def desired_replicas(deployment: Deployment) -> int:
-    replicas = deployment.spec.replicas
-    return 1 if replicas is None else replicas
 
 
 def rollout_bounds(deployment: Deployment) -> RolloutBounds:

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from koord.api.kubernetes.apps import Deployment, DeploymentCondition, DeploymentStatus
-from koord.embedded.workloads.deployment_rollout import ReplicaSetFamily, desired_replicas, rollout_bounds, total_size
+from koord.embedded.workloads.deployment_rollout import ReplicaSetFamily, rollout_bounds, total_size
+from koord.embedded.workloads.pod_template import desired_replicas
 
 AVAILABLE = "Available"
 PROGRESSING = "Progressing"

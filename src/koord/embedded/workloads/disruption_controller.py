@@ -17,20 +17,25 @@ from koord.api.kubernetes.builtin_kinds import (
     REPLICATION_CONTROLLERS,
     STATEFUL_SETS,
 )
-from koord.api.kubernetes.disruption import PodDisruptionBudget, PodDisruptionBudgetStatus
 from koord.api.kubernetes.meta import Condition, OwnerReference
 from koord.api.kubernetes.pod import Pod
-from koord.embedded.workloads.controller_context import ControllerContext, patch_status, seconds_until, status_patch
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PodDisruptionBudgetStatus
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    ServedKinds,
+    discover,
+    seconds_until,
+    status_patch,
+)
 from koord.embedded.workloads.controller_ref import (
     controller_owner,
     controller_owner_of_kind,
     index_by_selector,
     label_index_keys,
-    label_selector,
     objects_selecting,
     selector_index_key,
+    spec_selector,
 )
-from koord.embedded.workloads.discovery import ServedKinds, discover
 from koord.embedded.workloads.pod_state import is_pod_ready
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
@@ -38,7 +43,6 @@ from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError
 from koord.values.int_or_string import IntOrStringError, scaled_value
-from koord.values.selector import Selector
 
 # An eviction that was allowed and never came: after this long the pod counts again.
 EVICTION_TIMEOUT_S = 120
@@ -176,7 +180,7 @@ class DisruptionController:
         self._replication = informers.for_resource(REPLICATION_CONTROLLERS)
         self._kinds: ServedKinds | None = None
         self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
-        index_by_selector(self._budgets, _selector)
+        index_by_selector(self._budgets, spec_selector)
         self._budgets.add_event_handler(self._budget_changed)
         self._pods.add_event_handler(self._pod_changed)
 
@@ -191,9 +195,9 @@ class DisruptionController:
     def _pod_changed(self, change: ObjectChange[Pod]) -> None:
         if not len(self._budgets):
             return
-        found = objects_selecting(self._budgets, change.object.metadata, _selector)
+        found = objects_selecting(self._budgets, change.object.metadata, spec_selector)
         if change.old is not None and change.old.metadata.labels != change.object.metadata.labels:
-            found += objects_selecting(self._budgets, change.old.metadata, _selector)
+            found += objects_selecting(self._budgets, change.old.metadata, spec_selector)
         for budget in found:
             self._queue.add_after(object_key(budget), _BATCHING_S)
 
@@ -216,16 +220,16 @@ class DisruptionController:
         self._record_events(view, status)
         patch = status_patch(budget.status, status)
         # Evictions write the same status: over a newer one of theirs we would give away what they took.
-        answer = await patch_status(self._client, POD_DISRUPTION_BUDGETS, budget, patch, exactly=True)
-        if isinstance(answer, ApiError) and not answer.not_found:
-            return Requeue(answer.message)
+        ended = await self._context.update_status(POD_DISRUPTION_BUDGETS, budget, patch, exactly=True)
+        if ended is not None:
+            return ended
         moments = [since for since in status.disrupted_pods.values() if since is not None]
         if not moments:
             return Done()
         return RequeueAfter(max(1.0, seconds_until(min(moments) + timedelta(seconds=EVICTION_TIMEOUT_S), view.now)))
 
     def _selected_pods(self, budget: PodDisruptionBudget) -> tuple[Pod, ...]:
-        selector = _selector(budget)
+        selector = spec_selector(budget)
         value = selector_index_key(budget.metadata.namespace, selector)
         if not value:
             return ()
@@ -306,10 +310,6 @@ class DisruptionController:
             if alone:
                 message = f"pods selected by this budget have no controller, so nobody wants them to be many: {alone}"
                 self._context.recorder.record(about, "Warning", "UnmanagedPods", message)
-
-
-def _selector(budget: PodDisruptionBudget) -> Selector:
-    return label_selector(budget.spec.selector)
 
 
 def _replicas_or_one(replicas: int | None) -> int:

@@ -64,7 +64,7 @@ class ControllerExpectations:
         self.observed_deletion(owner, uid)
 
     def observed(self, owner: str, uid: str) -> None:
-        """Note that the cache shows the object."""
+        """Note that the cache shows the object, or showed it."""
         awaited = self._awaited.get(owner)
         if awaited is None:
             return
@@ -76,13 +76,9 @@ class ControllerExpectations:
     def observed_deletion(self, owner: str, uid: str) -> None:
         """Note that the cache shows the object as gone or terminating."""
         awaited = self._awaited.get(owner)
-        if awaited is None:
-            return
-        if awaited.in_flight:
-            awaited.early.add(uid)
-        awaited.made.discard(uid)
-        awaited.gone.discard(uid)
-        self._drop_if_met(owner, awaited)
+        if awaited is not None:
+            awaited.gone.discard(uid)
+            self.observed(owner, uid)
 
     def forget(self, owner: str) -> None:
         """Drop the expectations of an owner that is gone."""

@@ -17,8 +17,7 @@ import msgspec
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
 from koord.api.kubernetes.meta import Object, ObjectMeta, OwnerReference
 from koord.api.model import to_dict
-from koord.embedded.workloads.controller_context import ControllerContext
-from koord.embedded.workloads.discovery import ServedKind, ServedKinds, discover
+from koord.embedded.workloads.controller_context import ControllerContext, ServedKind, ServedKinds, discover
 from koord.embedded.workloads.owner_graph import (
     FOREGROUND_FINALIZER,
     ORPHAN_FINALIZER,

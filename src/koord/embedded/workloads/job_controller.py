@@ -11,18 +11,22 @@ import msgspec
 
 from koord.api.kubernetes.batch import Job
 from koord.api.kubernetes.builtin_kinds import JOBS, PODS
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import LabelSelector, stored_label_selector
 from koord.api.kubernetes.pod import Pod
 from koord.embedded.workloads import job_accounting
-from koord.embedded.workloads.controller_context import ControllerContext, patch_status, seconds_until, status_patch
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    error_unless_gone,
+    seconds_until,
+    status_patch,
+    sync_result,
+)
 from koord.embedded.workloads.controller_ref import (
-    apply_object_claims,
+    claim_objects,
     controller_owner_of_kind,
     controller_reference,
-    decide_object_claims,
-    label_selector,
-    orphans_matching,
     owned_objects,
+    spec_selector,
 )
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.job_accounting import TRACKING_FINALIZER, JobBackoff, has_tracking_finalizer, is_indexed
@@ -118,7 +122,7 @@ class JobController:
             if isinstance(live, ApiError) and not live.not_found:
                 return Requeue(live.message)
         refused = await self._remove_finalizer(pod)
-        return Done() if refused is None else Requeue(refused.message)
+        return sync_result(refused)
 
     # -- one job
 
@@ -128,17 +132,14 @@ class JobController:
             return Done()
         if self._written_versions.is_stale(job):
             return Done()
-        selector = _selector(job)
-        mine = owned_objects(self._pods, job.metadata.uid)
         if is_job_finished(job):
-            return await self._clean_up_finished(job, mine)
-        claims = decide_object_claims(job, selector, mine, orphans_matching(self._pods, key[0], selector))
-        if claims.adopt or claims.release:
-            refused = await apply_object_claims(self._client, JOBS, job, PODS, claims, TRACKING_FINALIZER)
-            return Done() if refused is None else Requeue(refused.message)
+            return await self._clean_up_finished(job, owned_objects(self._pods, job.metadata.uid))
+        held = await claim_objects(self._client, JOBS, job, _selector(job), self._pods, finalizer=TRACKING_FINALIZER)
+        if not isinstance(held, tuple):
+            return held
         view = JobView(
             job=job,
-            pods=claims.held,
+            pods=held,
             expectations_met=self._expectations.fulfilled(job.metadata.uid),
             backoff=self._backoffs.get(job.metadata.uid, JobBackoff()),
             now=self._context.now(),
@@ -157,20 +158,18 @@ class JobController:
             refused = await self._writer.delete(job, plan.delete_uncounted) or refused
         if plan.delete_as_failed:
             refused = await self._writer.delete(job, plan.delete_as_failed) or refused
-        answer = await patch_status(self._client, JOBS, job, status_patch(job.status, status), exactly=True)
-        if isinstance(answer, ApiError):
-            return Done() if answer.not_found else Requeue(answer.message)
-        if answer is not None:
-            self._written_versions.record(answer)
+        ended = await self._context.update_status(
+            JOBS, job, status_patch(job.status, status), exactly=True, written=self._written_versions
+        )
+        if ended is not None:
+            return ended
         self._backoffs[job.metadata.uid] = plan.backoff
         for type, reason, message in plan.events:
             about = recorder.object_reference(JOBS, job)
             self._context.recorder.record(about, "Warning" if type == "Warning" else "Normal", reason, message)
         refusals = await asyncio.gather(*(self._remove_finalizer(pod) for pod in plan.release))
         refused = next((found for found in refusals if found is not None), refused)
-        if refused is not None:
-            return Requeue(refused.message)
-        return Done() if plan.requeue_after_s is None else RequeueAfter(plan.requeue_after_s)
+        return sync_result(refused, plan.requeue_after_s)
 
     async def _remove_finalizer(self, pod: Pod) -> ApiError | None:
         if not has_tracking_finalizer(pod):
@@ -178,9 +177,7 @@ class JobController:
         meta = pod.metadata
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER]}}
         answer = await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="strategic", uid=meta.uid)
-        if isinstance(answer, ApiError) and not answer.not_found and not answer.conflict:
-            return answer
-        return None
+        return error_unless_gone(answer)
 
     async def _clean_up_finished(self, job: Job, pods: list[Pod]) -> ReconcileResult:
         """Remove the finalizers of the pods, and delete the Job when its TTL has passed."""
@@ -259,5 +256,5 @@ def _with_index_env(container: Unstructured) -> Unstructured:
 def _selector(job: Job) -> Selector:
     """Return the selector of a Job, by default the one by its UID that servers set."""
     if job.spec.selector is None and not job.spec.manual_selector:
-        return label_selector(LabelSelector(match_labels={CONTROLLER_UID_LABEL: job.metadata.uid}))
-    return label_selector(job.spec.selector)
+        return stored_label_selector(LabelSelector(match_labels={CONTROLLER_UID_LABEL: job.metadata.uid}))
+    return spec_selector(job)

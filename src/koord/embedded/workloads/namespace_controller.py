@@ -14,8 +14,7 @@ from koord.api.kubernetes.core_v1 import Namespace
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import LegacyCondition
-from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch
-from koord.embedded.workloads.discovery import ServedKind, discover
+from koord.embedded.workloads.controller_context import ControllerContext, ServedKind, discover, status_patch
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.informer.cache import ObjectChange, object_key
@@ -130,9 +129,9 @@ class NamespaceController:
             remains, failure = await self._delete_content(name, found.served), ""
         conditions = decide_namespace_conditions(namespace.status.conditions, failure, remains, self._context.now())
         status = msgspec.structs.replace(namespace.status, phase="Terminating", conditions=conditions)
-        status_answer = await patch_status(self._client, NAMESPACES, namespace, status_patch(namespace.status, status))
-        if isinstance(status_answer, ApiError):
-            return Done() if status_answer.not_found else Requeue(status_answer.message)
+        ended = await self._context.update_status(NAMESPACES, namespace, status_patch(namespace.status, status))
+        if ended is not None:
+            return ended
         if failure or remains.failures:
             return Requeue(failure or remains.failures[0])
         if not remains.is_empty:

@@ -10,13 +10,13 @@ import msgspec
 
 from koord.api.kubernetes.affinity import Taint
 from koord.api.kubernetes.node import Node, NodeCondition
-from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE
+from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE, UNSCHEDULABLE_TAINT
 
 MONITOR_GRACE_S = 40.0
 STARTUP_GRACE_S = 60.0
 NOT_READY = "node.kubernetes.io/not-ready"
 UNREACHABLE = "node.kubernetes.io/unreachable"
-UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+UNSCHEDULABLE = UNSCHEDULABLE_TAINT.key
 # A condition's type and status -> the taint that keeps new pods away.
 _TAINT_BY_CONDITION = {
     ("Ready", "False"): NOT_READY,

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from koord.api.kubernetes.meta import Object, OwnerReference
-from koord.embedded.workloads.discovery import ServedKind
+from koord.embedded.workloads.controller_context import ServedKind
 
 ORPHAN_FINALIZER = "orphan"
 FOREGROUND_FINALIZER = "foregroundDeletion"

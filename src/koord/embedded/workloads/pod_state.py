@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.pod import Pod, PodCondition
+from koord.embedded.workloads.controller_context import error_unless_gone
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.informer import Informer
@@ -64,6 +65,14 @@ def is_pod_available(pod: Pod, min_ready_s: int, now: datetime) -> bool:
     return at is not None and at <= now
 
 
+def next_available_s(pods: Iterable[Pod], min_ready_s: int, now: datetime) -> float | None:
+    """Return the seconds until the next ready pod becomes available, or None."""
+    if not min_ready_s:
+        return None
+    ahead = [at for pod in pods if (at := pod_available_at(pod, min_ready_s)) is not None and at > now]
+    return (min(ahead) - now).total_seconds() if ahead else None
+
+
 def max_restart_count(pod: Pod) -> int:
     return max((status.restart_count for status in pod.status.container_statuses), default=0)
 
@@ -112,7 +121,7 @@ async def add_disruption_target(
     answer = await client.patch(
         PODS, meta.name, {"status": status}, meta.namespace, kind="strategic", subresource="status", uid=meta.uid
     )
-    return answer if isinstance(answer, ApiError) and not answer.not_found and not answer.conflict else None
+    return error_unless_gone(answer)
 
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"

@@ -7,23 +7,37 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from koord.api.model import RawTemplate
 from koord.kube.client.request_builder import Unstructured
+from koord.values.names import SAFE_NAME_ALPHABET
 
-# No vowels and nothing that looks alike, so that random names spell no words. Kubernetes' own alphabet.
-_SAFE_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX_LENGTH = 5
 _MAX_BASE_LENGTH = 63 - _SUFFIX_LENGTH
 
 POD_TEMPLATE_HASH = "pod-template-hash"
 
 
+class _ReplicatedSpec(Protocol):
+    @property
+    def replicas(self) -> int | None: ...
+
+
+class _ReplicatedObject(Protocol):
+    @property
+    def spec(self) -> _ReplicatedSpec: ...
+
+
+def desired_replicas(owner: _ReplicatedObject) -> int:
+    replicas = owner.spec.replicas
+    return 1 if replicas is None else replicas
+
+
 def name_suffix(rng: Random) -> str:
-    return "".join(rng.choices(_SAFE_ALPHABET, k=_SUFFIX_LENGTH))
+    return "".join(rng.choices(SAFE_NAME_ALPHABET, k=_SUFFIX_LENGTH))
 
 
 def generate_name(base: str, rng: Random) -> str:
@@ -33,7 +47,7 @@ def generate_name(base: str, rng: Random) -> str:
 
 def safe_encode(text: str) -> str:
     """Encode text in the alphabet of generated names."""
-    return "".join(_SAFE_ALPHABET[ord(letter) % len(_SAFE_ALPHABET)] for letter in text)
+    return "".join(SAFE_NAME_ALPHABET[ord(letter) % len(SAFE_NAME_ALPHABET)] for letter in text)
 
 
 def template_hash(template: Any, collisions: int | None = None) -> str:

@@ -7,19 +7,17 @@ from datetime import datetime
 import msgspec
 
 from koord.api.kubernetes.apps import ReplicaSet, ReplicaSetStatus
-from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, PODS, REPLICA_SETS
+from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import LegacyCondition
-from koord.embedded.workloads.controller_context import ControllerContext, patch_status, seconds_until, status_patch
+from koord.embedded.workloads.controller_context import ControllerContext, status_patch, sync_result
 from koord.embedded.workloads.controller_ref import (
-    apply_object_claims,
+    claim_objects,
     controller_owner_of_kind,
     controller_reference,
-    decide_object_claims,
     index_by_controller,
-    label_selector,
-    orphans_matching,
     owned_objects,
+    spec_selector,
 )
 from koord.embedded.workloads.expectations import ControllerExpectations
 from koord.embedded.workloads.pod_control import BURST_REPLICAS, OwnedPodWatch, PodControl
@@ -28,16 +26,15 @@ from koord.embedded.workloads.pod_state import (
     is_pod_available,
     is_pod_ready,
     is_pod_terminating,
-    pod_available_at,
+    next_available_s,
     pods_to_delete,
 )
-from koord.embedded.workloads.pod_template import generate_name, pod_from_template, template_labels
+from koord.embedded.workloads.pod_template import desired_replicas, generate_name, pod_from_template, template_labels
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.controller import Done, ReconcileResult
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.informer.cache import ObjectKey
 from koord.kube.transport.api_error import ApiError
-from koord.values.selector import Selector
 
 REPLICA_FAILURE = "ReplicaFailure"
 # The pods of a set this large change all the time: a short delay turns a burst of changes into one sync.
@@ -62,11 +59,6 @@ class ReplicaSetView(msgspec.Struct, frozen=True, kw_only=True):
 class ReplicaSetPlan(msgspec.Struct, frozen=True, kw_only=True):
     create: int = 0
     delete: tuple[Pod, ...] = ()
-
-
-def desired_replicas(replica_set: ReplicaSet) -> int:
-    replicas = replica_set.spec.replicas
-    return 1 if replicas is None else replicas
 
 
 def decide_replicas(view: ReplicaSetView) -> ReplicaSetPlan:
@@ -123,17 +115,6 @@ def _conditions(
     return (*others, failure)
 
 
-def next_available_s(view: ReplicaSetView) -> float | None:
-    """Return the seconds until the next ready pod becomes available, or None."""
-    wait = view.set.spec.min_ready_seconds
-    moments = [
-        at
-        for pod in view.pods
-        if is_pod_active(pod) and (at := pod_available_at(pod, wait)) is not None and at > view.now
-    ]
-    return seconds_until(min(moments), view.now) if wait and moments else None
-
-
 class ReplicaSetController:
     name = "replicaset"
 
@@ -145,7 +126,7 @@ class ReplicaSetController:
         self._expectations = ControllerExpectations(context.clock)
         self._writer = PodControl(context, REPLICA_SETS, self._expectations)
         index_by_controller(self._sets)
-        watch = OwnedPodWatch(context, self._sets, self._expectations, _selector, self._enqueue)
+        watch = OwnedPodWatch(context, self._sets, self._expectations, spec_selector, self._enqueue)
         self._pods = watch.pods
 
     def _enqueue(self, key: ObjectKey) -> None:
@@ -178,24 +159,21 @@ class ReplicaSetController:
         replica_set = self._sets.get(*key)
         if replica_set is None:
             return Done()
-        selector = _selector(replica_set)
-        mine = owned_objects(self._pods, replica_set.metadata.uid)
-        claims = decide_object_claims(replica_set, selector, mine, orphans_matching(self._pods, key[0], selector))
-        if claims.adopt or claims.release:
-            refused = await apply_object_claims(self._context.client, REPLICA_SETS, replica_set, PODS, claims)
-            return Done() if refused is None else Requeue(refused.message)
-        view = self.observe(replica_set, claims.held)
+        held = await claim_objects(
+            self._context.client, REPLICA_SETS, replica_set, spec_selector(replica_set), self._pods
+        )
+        if not isinstance(held, tuple):
+            return held
+        view = self.observe(replica_set, held)
         plan = decide_replicas(view)
         refused = await self._apply(replica_set, plan)
         status = decide_replica_set_status(view, plan, refused)
         patch = status_patch(replica_set.status, status)
-        answer = await patch_status(self._context.client, REPLICA_SETS, replica_set, patch)
-        if isinstance(answer, ApiError) and not answer.not_found:
-            return Requeue(answer.message)
-        if refused is not None:
-            return Requeue(refused.message)
-        wait = next_available_s(view)
-        return Done() if wait is None else RequeueAfter(wait)
+        ended = await self._context.update_status(REPLICA_SETS, replica_set, patch)
+        if ended is not None:
+            return ended
+        active = (pod for pod in view.pods if is_pod_active(pod))
+        return sync_result(refused, next_available_s(active, replica_set.spec.min_ready_seconds, view.now))
 
     async def _apply(self, replica_set: ReplicaSet, plan: ReplicaSetPlan) -> ApiError | None:
         if plan.create:
@@ -214,7 +192,3 @@ class ReplicaSetController:
             namespace=meta.namespace,
             owner=controller_reference(REPLICA_SETS, replica_set),
         )
-
-
-def _selector(replica_set: ReplicaSet) -> Selector:
-    return label_selector(replica_set.spec.selector)

@@ -9,17 +9,14 @@ from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, PERSISTENT_
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import RawTemplate
 from koord.embedded.workloads import controller_revision
-from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch
+from koord.embedded.workloads.controller_context import ControllerContext, error_unless_gone, status_patch, sync_result
 from koord.embedded.workloads.controller_ref import (
-    apply_object_claims,
+    claim_objects,
     controller_reference,
-    decide_object_claims,
     index_by_controller,
-    label_selector,
-    orphans_matching,
-    owned_objects,
+    spec_selector,
 )
-from koord.embedded.workloads.controller_revision import RevisionCollision, RevisionHistory
+from koord.embedded.workloads.controller_revision import RevisionHistory
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.pod_control import OwnedPodWatch, is_namespace_terminating
 from koord.embedded.workloads.pod_template import pod_from_template
@@ -37,12 +34,11 @@ from koord.embedded.workloads.statefulset_plan import (
     pod_volumes,
 )
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey
 from koord.kube.transport.api_error import ApiError
-from koord.values.selector import Selector
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
 POD_INDEX_LABEL = "apps.kubernetes.io/pod-index"
@@ -63,7 +59,7 @@ class StatefulSetController:
         index_by_controller(self._revisions)
         # Names are fixed, so nothing can be made twice: what the cache does not show yet needs no memory here.
         self._pods = OwnedPodWatch(
-            context, self._sets, ControllerExpectations(context.clock), _selector, self._queue.add
+            context, self._sets, ControllerExpectations(context.clock), spec_selector, self._queue.add
         ).pods
         self._history = RevisionHistory(context.client, STATEFUL_SETS, self._revisions)
         self._sets.add_event_handler(self._set_changed)
@@ -80,29 +76,24 @@ class StatefulSetController:
         stateful = self._sets.get(*key)
         if stateful is None or self._written_versions.is_stale(stateful):
             return Done()
-        selector = _selector(stateful)
-        mine = owned_objects(self._pods, stateful.metadata.uid)
-        candidates = [
-            pod
-            for pod in orphans_matching(self._pods, key[0], selector)
-            if ordinal_of(stateful, pod.metadata.name) is not None
-        ]
-        claims = decide_object_claims(stateful, selector, mine, candidates)
-        if claims.adopt or claims.release:
-            refused = await apply_object_claims(self._client, STATEFUL_SETS, stateful, PODS, claims)
-            return Done() if refused is None else Requeue(refused.message)
+        held = await claim_objects(
+            self._client,
+            STATEFUL_SETS,
+            stateful,
+            spec_selector(stateful),
+            self._pods,
+            is_eligible=lambda pod: ordinal_of(stateful, pod.metadata.name) is not None,
+        )
+        if not isinstance(held, tuple):
+            return held
         collisions = stateful.status.collision_count
         update = await self._history.ensure_current(stateful, stateful.spec.template, collisions)
-        if isinstance(update, ApiError):
-            return Requeue(update.message)
-        if isinstance(update, RevisionCollision):
-            patch = {"collisionCount": (collisions or 0) + 1}
-            await patch_status(self._client, STATEFUL_SETS, stateful, patch, exactly=True)
-            return Requeue("a revision of another template has this name")
+        if isinstance(update, Requeue):
+            return update
         current = self._current(stateful, update)
         view = StatefulSetView(
             set=stateful,
-            pods=claims.held,
+            pods=held,
             current=current.metadata.name,
             update=update.metadata.name,
             collisions=collisions,
@@ -127,18 +118,18 @@ class StatefulSetController:
         for pod in view.pods:
             if pod not in plan.delete:
                 refused = await self._update_claim_owners(stateful, pod) or refused
-        answer = await patch_status(
-            self._client, STATEFUL_SETS, stateful, status_patch(stateful.status, plan.status), exactly=True
+        ended = await self._context.update_status(
+            STATEFUL_SETS,
+            stateful,
+            status_patch(stateful.status, plan.status),
+            exactly=True,
+            written=self._written_versions,
         )
-        if isinstance(answer, ApiError):
-            return Done() if answer.not_found else Requeue(answer.message)
-        if answer is not None:
-            self._written_versions.record(answer)
+        if ended is not None:
+            return ended
         in_use = {view.current, view.update, plan.status.current_revision, *(pod_revision(pod) for pod in view.pods)}
         refused = await self._history.prune(stateful, in_use, stateful.spec.revision_history_limit) or refused
-        if refused is not None:
-            return Requeue(refused.message)
-        return Done() if plan.requeue_after_s is None else RequeueAfter(plan.requeue_after_s)
+        return sync_result(refused, plan.requeue_after_s)
 
     # -- pods
 
@@ -191,7 +182,7 @@ class StatefulSetController:
         meta = pod.metadata
         answer = await self._client.delete(PODS, meta.name, meta.namespace, uid=meta.uid)
         if isinstance(answer, ApiError):
-            return None if answer.not_found or answer.conflict else answer
+            return error_unless_gone(answer)
         message = f"delete Pod {meta.name} in StatefulSet {stateful.metadata.name} successful"
         self._record_event(stateful, "Normal", "SuccessfulDelete", message, pod)
         return None
@@ -253,7 +244,3 @@ class StatefulSetController:
             related = recorder.object_reference(PODS, about)
         regarding = recorder.object_reference(STATEFUL_SETS, stateful)
         self._context.recorder.record(regarding, type, reason, message, related=related)
-
-
-def _selector(stateful: StatefulSet) -> Selector:
-    return label_selector(stateful.spec.selector)

@@ -5,16 +5,16 @@ and what becomes of its volume claims. Pure.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
 from koord.api.kubernetes.apps import StatefulSet, StatefulSetStatus
 from koord.api.kubernetes.meta import ObjectMeta
 from koord.api.kubernetes.pod import Pod
-from koord.embedded.workloads.controller_context import seconds_until
 from koord.embedded.workloads.controller_revision import REVISION_HASH_LABEL
-from koord.embedded.workloads.pod_state import is_pod_available, is_pod_finished, is_pod_ready, pod_ready_since
+from koord.embedded.workloads.pod_state import is_pod_available, is_pod_finished, is_pod_ready, next_available_s
+from koord.embedded.workloads.pod_template import desired_replicas
 from koord.kube.client.request_builder import Unstructured
 
 
@@ -37,11 +37,6 @@ class StatefulSetPlan(msgspec.Struct, frozen=True, kw_only=True):
     delete: tuple[Pod, ...] = ()
     status: StatefulSetStatus
     requeue_after_s: float | None = None
-
-
-def desired_replicas(stateful_set: StatefulSet) -> int:
-    replicas = stateful_set.spec.replicas
-    return 1 if replicas is None else replicas
 
 
 def first_ordinal(stateful_set: StatefulSet) -> int:
@@ -94,7 +89,9 @@ def decide_stateful_set(view: StatefulSetView) -> StatefulSetPlan:
             surplus.append((ordinal, pod))
     surplus.sort(key=lambda pair: pair[0], reverse=True)
     status = _status(view, [*slots.values(), *(pod for _, pod in surplus)])
-    plan = StatefulSetPlan(status=status, requeue_after_s=_next_available_s(view))
+    running = (pod for pod in view.pods if _is_running_and_ready(pod))
+    wait_s = next_available_s(running, view.set.spec.min_ready_seconds, view.now)
+    plan = StatefulSetPlan(status=status, requeue_after_s=wait_s)
     if view.set.metadata.deletion_timestamp is not None:
         return plan
     ordered = (spec.pod_management_policy or "OrderedReady") == "OrderedReady"
@@ -187,19 +184,6 @@ def _status(view: StatefulSetView, pods: Sequence[Pod]) -> StatefulSetStatus:
     if rolling and status.updated_replicas == status.replicas == status.ready_replicas == count:
         return msgspec.structs.replace(status, current_revision=view.update, current_replicas=status.updated_replicas)
     return status
-
-
-def _next_available_s(view: StatefulSetView) -> float | None:
-    wait = view.set.spec.min_ready_seconds
-    if not wait:
-        return None
-    moments = [
-        since + timedelta(seconds=wait)
-        for pod in view.pods
-        if _is_running_and_ready(pod) and (since := pod_ready_since(pod)) is not None
-    ]
-    ahead = [moment for moment in moments if moment > view.now]
-    return seconds_until(min(ahead), view.now) if ahead else None
 
 
 def claim_names(stateful_set: StatefulSet, ordinal: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ _LISTEN = "0A"  # the state of a listening socket in /proc/net/tcp
 
 
 class KubeletProcess(msgspec.Struct, frozen=True):
-    """How this node's kubelet was started."""
+    """KubeletProcess describes how this node's kubelet was started."""
 
     pid: int
     driver: str

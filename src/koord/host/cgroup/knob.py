@@ -37,7 +37,7 @@ from koord.values.go_format import integer
 
 
 class KnobSupport(enum.Enum):
-    """Where to check whether the kernel has a knob."""
+    """KnobSupport says where to check whether the kernel has a knob."""
 
     ALWAYS = "always"
     HERE = "here"
@@ -77,6 +77,13 @@ class Knob(msgspec.Struct, frozen=True):
     def knob_file(self, version: int) -> KnobFile | None:
         """Return the file in this cgroup version; None where it does not exist."""
         return self.v2 if version == 2 and self.root is KnobRoot.CGROUP else self.v1
+
+
+class CgroupFile(msgspec.Struct, frozen=True):
+    """One knob of one group. `dir` is relative to the cgroup root ("" is the root), or names a resctrl group."""
+
+    knob: str
+    dir: str = ""
 
 
 _SIZE = integer_between(0, MAX_INT64)
@@ -153,10 +160,31 @@ MEMORY_USAGE = "memory.usage_in_bytes"
 MEMORY_STAT = "memory.stat"
 MEMORY_NUMA_STAT = "memory.numa_stat"
 MEMORY_MIN, MEMORY_LOW, MEMORY_HIGH = "memory.min", "memory.low", "memory.high"
+MEMORY_WMARK_RATIO = "memory.wmark_ratio"
+MEMORY_WMARK_SCALE = "memory.wmark_scale_factor"
+MEMORY_WMARK_MIN_ADJ = "memory.wmark_min_adj"
+MEMORY_PRIORITY = "memory.priority"
+MEMORY_USE_PRIORITY_OOM = "memory.use_priority_oom"
+MEMORY_OOM_GROUP = "memory.oom.group"
 MEMORY_IDLE_PAGES = "memory.idle_page_stats"
+PAGE_CACHE_ENABLE = "memory.pagecache_limit.enable"
+PAGE_CACHE_SIZE = "memory.pagecache_limit.size"
+PAGE_CACHE_SYNC = "memory.pagecache_limit.sync"
+READ_IOPS, READ_BPS = "blkio.throttle.read_iops_device", "blkio.throttle.read_bps_device"
+WRITE_IOPS, WRITE_BPS = "blkio.throttle.write_iops_device", "blkio.throttle.write_bps_device"
+IO_WEIGHT, IO_QOS, IO_MODEL = "blkio.cost.weight", "blkio.cost.qos", "blkio.cost.model"
+IO_THROTTLES = (READ_IOPS, READ_BPS, WRITE_IOPS, WRITE_BPS)
+PER_DISK_FILES = (*IO_THROTTLES, IO_WEIGHT, IO_QOS, IO_MODEL)  # each holds one line per disk
 CPU_PRESSURE, MEMORY_PRESSURE, IO_PRESSURE = "cpu.pressure", "memory.pressure", "io.pressure"
-RESCTRL_L3, RESCTRL_MB = "resctrl.l3", "resctrl.mb"
+MIN_FREE_KBYTES = "vm/min_free_kbytes"
+WATERMARK_SCALE_FACTOR = "vm/watermark_scale_factor"
+MEMCG_REAP_BACKGROUND = "memcg_reaper/reap_background"
+PAGE_CACHE_LIMIT_ENABLED = "pagecache_limit/enabled"
+GROUP_IDENTITY_ENABLED = "kernel/sched_group_identity_enabled"
+IDLE_SAVER_WMARK = "kernel/sched_idle_saver_wmark"
+SCHED_CORE = "kernel/sched_core"
 SCHED_FEATURES = "sched_features"
+RESCTRL_L3, RESCTRL_MB = "resctrl.l3", "resctrl.mb"
 
 _ALL = (
     _read_only(CPU_STAT, "cpu"),
@@ -214,33 +242,33 @@ _ALL = (
     _memory(MEMORY_MIN, AmountCodec(_SIZE), KnobSupport.ALWAYS, LimitOrder.SHARE),
     _memory(MEMORY_LOW, AmountCodec(_SIZE), KnobSupport.ALWAYS, LimitOrder.SHARE),
     _memory(MEMORY_HIGH, AmountCodec(_SIZE), KnobSupport.ALWAYS, LimitOrder.LIMIT),
-    _memory("memory.wmark_ratio", FileCodec(integer_between(0, 100))),
-    _memory("memory.wmark_scale_factor", FileCodec(integer_between(1, 1000))),
-    _memory("memory.wmark_min_adj", FileCodec(integer_between(-25, 50))),
-    _memory("memory.priority", FileCodec(integer_between(0, 12))),
-    _memory("memory.use_priority_oom", FileCodec(_SWITCH)),
-    _memory("memory.oom.group", FileCodec(_SWITCH)),
+    _memory(MEMORY_WMARK_RATIO, FileCodec(integer_between(0, 100))),
+    _memory(MEMORY_WMARK_SCALE, FileCodec(integer_between(1, 1000))),
+    _memory(MEMORY_WMARK_MIN_ADJ, FileCodec(integer_between(-25, 50))),
+    _memory(MEMORY_PRIORITY, FileCodec(integer_between(0, 12))),
+    _memory(MEMORY_USE_PRIORITY_OOM, FileCodec(_SWITCH)),
+    _memory(MEMORY_OOM_GROUP, FileCodec(_SWITCH)),
     Knob(MEMORY_IDLE_PAGES, KnobFile("memory", MEMORY_IDLE_PAGES, _TEXT, KnobSupport.KUBEPODS, writable=False)),
-    _page_cache("memory.pagecache_limit.enable", FileCodec(_SWITCH)),
-    _page_cache("memory.pagecache_limit.size", FileCodec(_SIZE)),
-    _page_cache("memory.pagecache_limit.sync", FileCodec(_SWITCH)),
-    _throttle("blkio.throttle.read_iops_device", "riops"),
-    _throttle("blkio.throttle.read_bps_device", "rbps"),
-    _throttle("blkio.throttle.write_iops_device", "wiops"),
-    _throttle("blkio.throttle.write_bps_device", "wbps"),
+    _page_cache(PAGE_CACHE_ENABLE, FileCodec(_SWITCH)),
+    _page_cache(PAGE_CACHE_SIZE, FileCodec(_SIZE)),
+    _page_cache(PAGE_CACHE_SYNC, FileCodec(_SWITCH)),
+    _throttle(READ_IOPS, "riops"),
+    _throttle(READ_BPS, "rbps"),
+    _throttle(WRITE_IOPS, "wiops"),
+    _throttle(WRITE_BPS, "wbps"),
     Knob(
-        "blkio.cost.weight",
-        KnobFile("blkio", "blkio.cost.weight", DeviceNumberCodec(integer_between(1, 100), "100"), KnobSupport.KUBEPODS),
+        IO_WEIGHT,
+        KnobFile("blkio", IO_WEIGHT, DeviceNumberCodec(integer_between(1, 100), "100"), KnobSupport.KUBEPODS),
         KnobFile("", "io.weight", DeviceNumberCodec(integer_between(1, 100), "100"), KnobSupport.KUBEPODS),
     ),
     Knob(
-        "blkio.cost.qos",
-        KnobFile("blkio", "blkio.cost.qos", IoCostCodec(6, 0, "enable=0"), KnobSupport.ROOT),
+        IO_QOS,
+        KnobFile("blkio", IO_QOS, IoCostCodec(6, 0, "enable=0"), KnobSupport.ROOT),
         KnobFile("", "io.cost.qos", IoCostCodec(6, 0, "enable=0"), KnobSupport.ROOT),
     ),
     Knob(
-        "blkio.cost.model",
-        KnobFile("blkio", "blkio.cost.model", IoCostCodec(7, 1, "ctrl=auto"), KnobSupport.ROOT),
+        IO_MODEL,
+        KnobFile("blkio", IO_MODEL, IoCostCodec(7, 1, "ctrl=auto"), KnobSupport.ROOT),
         KnobFile("", "io.cost.model", IoCostCodec(7, 1, "ctrl=auto"), KnobSupport.ROOT),
     ),
     Knob(
@@ -248,24 +276,22 @@ _ALL = (
         KnobFile("net_cls", "net_cls.classid", FileCodec(_class_id), KnobSupport.KUBEPODS),
         KnobFile("net_cls", "net_cls.classid", FileCodec(_class_id), KnobSupport.KUBEPODS),
     ),
+    _system(MIN_FREE_KBYTES, KnobRoot.PROC, "sys/vm/min_free_kbytes", FileCodec(integer_between(10_240, 10_485_760))),
     _system(
-        "vm/min_free_kbytes", KnobRoot.PROC, "sys/vm/min_free_kbytes", FileCodec(integer_between(10_240, 10_485_760))
+        WATERMARK_SCALE_FACTOR, KnobRoot.PROC, "sys/vm/watermark_scale_factor", FileCodec(integer_between(10, 400))
     ),
-    _system(
-        "vm/watermark_scale_factor", KnobRoot.PROC, "sys/vm/watermark_scale_factor", FileCodec(integer_between(10, 400))
-    ),
-    _system("memcg_reaper/reap_background", KnobRoot.SYS, "kernel/mm/memcg_reaper/reap_background", FileCodec(_SWITCH)),
-    _system("pagecache_limit/enabled", KnobRoot.SYS, "kernel/mm/pagecache_limit/enabled", FileCodec(_SWITCH)),
+    _system(MEMCG_REAP_BACKGROUND, KnobRoot.SYS, "kernel/mm/memcg_reaper/reap_background", FileCodec(_SWITCH)),
+    _system(PAGE_CACHE_LIMIT_ENABLED, KnobRoot.SYS, "kernel/mm/pagecache_limit/enabled", FileCodec(_SWITCH)),
     _system("kidled/scan_period_in_seconds", KnobRoot.SYS, "kernel/mm/kidled/scan_period_in_seconds", FileCodec(_SIZE)),
     _system("kidled/use_hierarchy", KnobRoot.SYS, "kernel/mm/kidled/use_hierarchy", FileCodec(_SWITCH)),
     _system(
-        "kernel/sched_group_identity_enabled",
+        GROUP_IDENTITY_ENABLED,
         KnobRoot.PROC,
         "sys/kernel/sched_group_identity_enabled",
         FileCodec(_SWITCH),
     ),
-    _system("kernel/sched_core", KnobRoot.PROC, "sys/kernel/sched_core", FileCodec(_SWITCH)),
-    _system("kernel/sched_idle_saver_wmark", KnobRoot.PROC, "sys/kernel/sched_idle_saver_wmark", FileCodec()),
+    _system(SCHED_CORE, KnobRoot.PROC, "sys/kernel/sched_core", FileCodec(_SWITCH)),
+    _system(IDLE_SAVER_WMARK, KnobRoot.PROC, "sys/kernel/sched_idle_saver_wmark", FileCodec()),
     _system(SCHED_FEATURES, KnobRoot.SYS, "kernel/debug/sched_features", SchedFeatureCodec()),
     Knob(RESCTRL_L3, KnobFile("", "schemata", SchemataCodec("L3", 16), KnobSupport.ROOT), None, KnobRoot.RESCTRL),
     Knob(RESCTRL_MB, KnobFile("", "schemata", SchemataCodec("MB", 10), KnobSupport.ROOT), None, KnobRoot.RESCTRL),

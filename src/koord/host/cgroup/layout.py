@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.slo_strategy import HostApplicationSpec
 
 SYSTEMD, CGROUPFS = "systemd", "cgroupfs"
 _SCOPE = {"docker": "docker", "containerd": "cri-containerd", "pouch": "pouch", "cri-o": "crio"}
@@ -74,18 +75,17 @@ class CgroupLayout(msgspec.Struct, frozen=True):
                 return stem.removeprefix(f"{scope}-") or None
         return None
 
-    def host_application_dir(
-        self, name: str, qos: str, base: str | None = None, parent: str = "", relative: str = ""
-    ) -> str:
+    def host_application_dir(self, one: HostApplicationSpec) -> str:
         """Return the group of a host application: where its cgroupPath says, else by its QoS class."""
-        if base is None:
-            return "/".join(filter(None, (_HOST_APP.get(qos, ""), name)))
+        path = one.cgroup_path
+        if path is None:
+            return "/".join(filter(None, (_HOST_APP.get(one.qos, ""), one.name)))
         above = {
             "Kubepods": self.kubepods,
             "KubepodsBurstable": self.qos_dir(BURSTABLE),
             "KubepodsBesteffort": self.qos_dir(BEST_EFFORT),
-        }.get(base, "")
-        return "/".join(filter(None, (above, parent.strip("/"), relative.strip("/"))))
+        }.get(path.base, "")
+        return "/".join(filter(None, (above, path.parent_dir.strip("/"), path.relative_path.strip("/"))))
 
     def _path(self, names: tuple[str, ...]) -> str:
         names = (*self.prefix, *names)

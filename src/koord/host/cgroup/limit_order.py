@@ -8,12 +8,12 @@ from __future__ import annotations
 import enum
 
 from koord.host.cgroup.codec import MAX, V1_UNLIMITED_BYTES
-from koord.values.cpuset import CPUSet, CPUSetError
+from koord.values.cpuset import CPUSet
 from koord.values.go_format import integer
 
 
 class LimitOrder(enum.Enum):
-    """How the values of a knob relate to those of parent groups."""
+    """LimitOrder says how the values of a knob relate to those of parent groups."""
 
     FREE = "free"  # values do not depend on those of parents
     SIZE = "size"  # a number that may grow and shrink, whatever the parent's is
@@ -28,7 +28,7 @@ def loosest(order: LimitOrder, now: str, wanted: str) -> str:
     if order is LimitOrder.INHERITED_CPUS and not (now and wanted):
         return ""
     if order in (LimitOrder.CPUS, LimitOrder.INHERITED_CPUS):
-        return str(_cpus(now) | _cpus(wanted))
+        return str(CPUSet.parse_or_empty(now) | CPUSet.parse_or_empty(wanted))
     return wanted if order is LimitOrder.FREE or limit_size(wanted) >= limit_size(now) else now
 
 
@@ -37,7 +37,7 @@ def fits(order: LimitOrder, child: str, parent: str) -> bool:
     if order is LimitOrder.INHERITED_CPUS and not (child and parent):
         return True
     if order in (LimitOrder.CPUS, LimitOrder.INHERITED_CPUS):
-        return _cpus(child) <= _cpus(parent)
+        return CPUSet.parse_or_empty(child) <= CPUSet.parse_or_empty(parent)
     if order is LimitOrder.LIMIT and limit_size(child) == float("inf"):
         return True
     return order in (LimitOrder.FREE, LimitOrder.SIZE) or limit_size(child) <= limit_size(parent)
@@ -49,10 +49,3 @@ def limit_size(field: str) -> float:
         return float("inf")
     number = integer(field)
     return float("inf") if number is None or number < 0 or number >= V1_UNLIMITED_BYTES else number
-
-
-def _cpus(field: str) -> CPUSet:
-    try:
-        return CPUSet.parse(field)
-    except CPUSetError:
-        return CPUSet()

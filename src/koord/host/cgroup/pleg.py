@@ -18,7 +18,7 @@ _TIERS = (GUARANTEED, BURSTABLE, BEST_EFFORT)
 
 
 class PodLifecycleEventType(enum.Enum):
-    """What happened to a pod or container."""
+    """PodLifecycleEventType says what happened to a pod or container."""
 
     POD_ADDED = "podAdded"
     POD_DELETED = "podDeleted"

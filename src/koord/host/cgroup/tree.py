@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from koord.host.cgroup.codec import FileCodec
-from koord.host.cgroup.knob import KNOBS, Knob, KnobFile, KnobRoot, KnobSupport
+from koord.host.cgroup.knob import KNOBS, CgroupFile, Knob, KnobFile, KnobRoot, KnobSupport
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, malformed, unsupported
-
-
-class CgroupFile(msgspec.Struct, frozen=True):
-    """One knob of one group. `dir` is relative to the cgroup root ("" is the root), or names a resctrl group."""
-
-    knob: str
-    dir: str = ""
 
 
 class CgroupTree:

@@ -21,6 +21,7 @@ from koord.host.cgroup.knob import (
     MEMORY_USAGE,
     PROCS,
     TASKS,
+    CgroupFile,
 )
 from koord.host.cgroup.stat import (
     MemoryStat,
@@ -35,7 +36,7 @@ from koord.host.cgroup.stat import (
     parse_throttling,
     parse_usage_ns,
 )
-from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.values.cpuset import CPUSet, CPUSetError
 from koord.values.go_format import integer

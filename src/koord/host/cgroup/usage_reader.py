@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from koord.host.cgroup.knob import CPU_STAT, CPUACCT_USAGE, MEMORY_NUMA_STAT, MEMORY_STAT
+from koord.host.cgroup.knob import CPU_STAT, CPUACCT_USAGE, MEMORY_NUMA_STAT, MEMORY_STAT, CgroupFile
 from koord.host.cgroup.stat import parse_numa_bytes
-from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.cgroup.tree import CgroupTree
 from koord.host.fd_cache import FdBudget, KeepOpenFile
 from koord.host.io_error import IoError, malformed
 

@@ -11,11 +11,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from koord.host.cgroup.knob import RESCTRL_L3, RESCTRL_MB
-from koord.host.cgroup.tree import CgroupFile
+from koord.host.cgroup.knob import RESCTRL_L3, RESCTRL_MB, CgroupFile
 from koord.host.io_error import IoError
 
-UNLIMITED = -1  # what an absent limit is written as in quota and memory limit files
+FileKey: TypeAlias = tuple[str, str, str]  # knob, group, part of the file
 
 
 class WriteCgroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -11,13 +11,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from koord.host import resctrl
-from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, KnobFile, KnobRoot, KnobSupport
+from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, CgroupFile, KnobFile, KnobRoot, KnobSupport
 from koord.host.cgroup.limit_order import loosest
-from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.cgroup_writer.effects import (
     AddTasks,
     FileEffect,
+    FileKey,
     FileWriteResult,
     WriteCgroup,
     WriteEffect,
@@ -28,9 +29,17 @@ from koord.koordlet.cgroup_writer.effects import (
 )
 from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, classify_io_error
 from koord.koordlet.cgroup_writer.executor_state import OUTCOME_OF_VERDICT, ExecutorState
-from koord.koordlet.cgroup_writer.file_writer import AuditCallback, FileWriter, MeasureCallback, PendingWrite, no_op
-from koord.koordlet.cgroup_writer.journal import FileKey, JournalEntry, WriteJournal
-from koord.koordlet.cgroup_writer.write_order import HierarchyState, depth, explain_refusal, rank_in_group
+from koord.koordlet.cgroup_writer.file_writer import (
+    AuditCallback,
+    FileWriter,
+    MeasureCallback,
+    PendingWrite,
+    explain_refusal,
+    no_op,
+)
+from koord.koordlet.cgroup_writer.journal import JournalEntry, WriteJournal
+from koord.koordlet.cgroup_writer.write_order import HierarchyState, depth, rank_in_group
+from koord.koordlet.problem_log import ProblemLog
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +66,9 @@ class CgroupExecutor:
         self._writer = FileWriter(tree, clock, self._journal, audit, measure)
         self._refresh_s = refresh_s
         self._sweep_at = clock.monotonic() + refresh_s
-        self._journal_said = ""
+        self._journal_problem = ProblemLog(
+            _LOG, "the journal cannot be written, so writes cannot be undone after a restart"
+        )
 
     @property
     def disabled_knobs(self) -> Mapping[str, IoError]:
@@ -361,9 +372,10 @@ class CgroupExecutor:
 
     def _check_journal(self) -> None:
         io_error = self._journal.io_error
-        if io_error is not None and io_error.code != self._journal_said:
-            _LOG.warning("the journal cannot be written, so writes cannot be undone after a restart: %s", io_error)
-        self._journal_said = "" if io_error is None else io_error.code
+        if io_error is None:
+            self._journal_problem.works()
+        else:
+            self._journal_problem.fails(io_error, io_error.code)
 
     def _drop(self, key: FileKey) -> None:
         self._state.forget(key)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import msgspec
 
+from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.host.io_error import IoError
-from koord.koordlet.cgroup_writer.effects import OwnerConflict, WriteEffect, WriteOutcome
+from koord.koordlet.cgroup_writer.effects import FileKey, OwnerConflict, WriteEffect, WriteOutcome
 from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, back_off_s
-from koord.koordlet.cgroup_writer.journal import FileKey
 
 _FIRST_LOOK_S = 1.0
-_PAIRED_KNOB = {"cpu.cfs_quota_us": "cpu.cfs_burst_us", "cpu.cfs_burst_us": "cpu.cfs_quota_us"}
+_PAIRED_KNOB = {CPU_QUOTA: CPU_BURST, CPU_BURST: CPU_QUOTA}
 # Another value may be tried soon, whatever happened to the last one; later, when all of them are refused.
 _CHANGED_VALUE_S, _CHANGED_MOST_S = 1.0, 16.0
 

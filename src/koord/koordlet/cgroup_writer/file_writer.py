@@ -11,12 +11,24 @@ from collections.abc import Callable, Set
 import msgspec
 
 from koord.host.cgroup.codec import FileCodec
-from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, MEMORY_LIMIT, MEMORY_SWAP_LIMIT, KnobFile, KnobRoot
-from koord.host.cgroup.limit_order import limit_size
-from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.cgroup.knob import (
+    CPU_BURST,
+    CPU_IDLE,
+    CPU_QUOTA,
+    CPU_SHARES,
+    KNOBS,
+    MEMORY_LIMIT,
+    MEMORY_SWAP_LIMIT,
+    CgroupFile,
+    KnobFile,
+    KnobRoot,
+)
+from koord.host.cgroup.limit_order import LimitOrder, fits, limit_size
+from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
-from koord.koordlet.cgroup_writer.effects import WriteEffect, WriteRecord, file_of_effect
-from koord.koordlet.cgroup_writer.journal import FileKey, WriteJournal
+from koord.koordlet.cgroup_writer.effects import FileKey, WriteEffect, WriteRecord, file_of_effect
+from koord.koordlet.cgroup_writer.journal import WriteJournal
+from koord.koordlet.cgroup_writer.write_order import ancestors
 from koord.telemetry.clock import Clock
 
 _KIND = {KnobRoot.CGROUP: "cgroup", KnobRoot.RESCTRL: "resctrl-schema"}  # of the metric of update times
@@ -188,3 +200,37 @@ class FileWriter:
         if field is None:
             return None
         return PendingWrite(step.effect, (knob, file.dir, ""), path, knob_file, field, field, field)
+
+
+def explain_refusal(tree: CgroupTree, key: FileKey, knob_file: KnobFile, field: str) -> str:
+    """Return which parent, child or sibling value conflicts with a refused field; "" when none can be seen.
+
+    The kernel says EINVAL or EBUSY and no more; operators need the other number. It is read only after a refusal.
+    """
+    knob, group, _ = key
+    if knob == CPU_SHARES and tree.value(CPU_IDLE, group) == "1":
+        return "cpu.idle is 1"
+    if knob in (CPU_BURST, CPU_QUOTA):
+        other = CPU_QUOTA if knob == CPU_BURST else CPU_BURST
+        found = tree.value(other, group)
+        if isinstance(found, str):
+            burst, quota = (field, found) if knob == CPU_BURST else (found, field)
+            if limit_size(burst) > limit_size(quota):
+                return f"{other} is {found}"
+    if knob_file.order in (LimitOrder.FREE, LimitOrder.SIZE):
+        return ""
+    for above in ancestors(group):
+        limit = _field(tree, knob, knob_file, above) if above else None
+        if limit is not None and not fits(knob_file.order, field, limit):
+            return f"{above} has {limit or 'nothing'}"
+    children = tree.children(group, knob_file.subsystem)
+    for below in [] if isinstance(children, IoError) else children:
+        child = _field(tree, knob, knob_file, below)
+        if child is not None and not fits(knob_file.order, child, field):
+            return f"{below} has {child}"
+    return ""
+
+
+def _field(tree: CgroupTree, knob: str, knob_file: KnobFile, group: str) -> str | None:
+    text = tree.read(knob, group)
+    return None if isinstance(text, IoError) else knob_file.codec.extract(text, "")

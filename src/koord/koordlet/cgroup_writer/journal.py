@@ -14,8 +14,8 @@ from koord.host import state_file
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.host.procfs import boot_id
+from koord.koordlet.cgroup_writer.effects import FileKey
 
-FileKey = tuple[str, str, str]  # knob, group, part of the file
 _SLACK = 256  # lines more than twice the entries before the file is written anew
 
 

@@ -1,4 +1,4 @@
-"""The order of a batch of writes, the parent/child rule that must hold after each write, and why a kernel refuses one.
+"""The order of a batch of writes, and the rule between parents and children that must hold after each write.
 
 Pass one goes down the tree and writes what is looser than now; pass two comes up and writes the wanted values. When a
 write fails, those that relied on it are held back rather than made in a wrong order.
@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from koord.host.cgroup.knob import CPU_BURST, CPU_IDLE, CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT, MEMORY_SWAP_LIMIT, KnobFile
-from koord.host.cgroup.limit_order import LimitOrder, fits, limit_size, loosest
-from koord.host.cgroup.tree import CgroupTree
-from koord.host.io_error import IoError
-from koord.koordlet.cgroup_writer.journal import FileKey
+from koord.host.cgroup.knob import CPU_BURST, CPU_IDLE, CPU_QUOTA, MEMORY_LIMIT, MEMORY_SWAP_LIMIT, KnobFile
+from koord.host.cgroup.limit_order import LimitOrder, fits, loosest
 
 # Order in one group on the way down, widest first. On the way up it is reversed: burst, quota; limit, swap.
 # Leaving idle comes first, since shares cannot be written before; entering idle comes last for the same reason.
@@ -75,37 +72,3 @@ class HierarchyState:
             if not fits(knob_file.order, child, field):
                 return f"{child or 'nothing'} of {below} would not fit in {field or 'nothing'}"
         return None
-
-
-def explain_refusal(tree: CgroupTree, key: FileKey, knob_file: KnobFile, field: str) -> str:
-    """Return which parent, child or sibling value conflicts with a refused field; "" when none can be seen.
-
-    The kernel says EINVAL or EBUSY and no more; operators need the other number. It is read only after a refusal.
-    """
-    knob, group, _ = key
-    if knob == CPU_SHARES and tree.value(CPU_IDLE, group) == "1":
-        return "cpu.idle is 1"
-    if knob in (CPU_BURST, CPU_QUOTA):
-        other = CPU_QUOTA if knob == CPU_BURST else CPU_BURST
-        found = tree.value(other, group)
-        if isinstance(found, str):
-            burst, quota = (field, found) if knob == CPU_BURST else (found, field)
-            if limit_size(burst) > limit_size(quota):
-                return f"{other} is {found}"
-    if knob_file.order in (LimitOrder.FREE, LimitOrder.SIZE):
-        return ""
-    for above in ancestors(group):
-        limit = _field(tree, knob, knob_file, above) if above else None
-        if limit is not None and not fits(knob_file.order, field, limit):
-            return f"{above} has {limit or 'nothing'}"
-    children = tree.children(group, knob_file.subsystem)
-    for below in [] if isinstance(children, IoError) else children:
-        child = _field(tree, knob, knob_file, below)
-        if child is not None and not fits(knob_file.order, child, field):
-            return f"{below} has {child}"
-    return ""
-
-
-def _field(tree: CgroupTree, knob: str, knob_file: KnobFile, group: str) -> str | None:
-    text = tree.read(knob, group)
-    return None if isinstance(text, IoError) else knob_file.codec.extract(text, "")

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT
 from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.host.cgroup import usage
-from koord.host.cgroup.knob import CPUSET, CPUSET_EFFECTIVE
-from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.cgroup.knob import CPUSET, CPUSET_EFFECTIVE, CgroupFile
+from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage_reader import CgroupUsageReader
 from koord.host.fd_cache import FdBudget, KeepOpenFile
 from koord.host.io_error import IoError, malformed
-from koord.koordlet.collect.collector_status import CollectorStatuses
+from koord.koordlet.collect.collector import CollectorStatuses, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.counter_rate import CounterRates
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import Clock
 from koord.values.cpuset import CPUSet, CPUSetError
@@ -24,7 +23,7 @@ BE_RESOURCE = "best-effort"
 _KEY = (metric_kind.NODE_BE, metric_kind.BE_USAGE)
 
 
-class BeResourceCollector:
+class BeResourceCollector(UsageCollector):
     def __init__(
         self,
         tree: CgroupTree,
@@ -34,12 +33,7 @@ class BeResourceCollector:
         budget: FdBudget,
         longest_gap_s: float,
     ) -> None:
-        self._tree = tree
-        self._store = store
-        self._clock = clock
-        self._statuses = statuses
-        self._budget = budget
-        self._counters = CounterRates(longest_gap_s)
+        super().__init__(tree, store, clock, statuses, budget, longest_gap_s)
         self._root = tree.layout.qos_dir(BEST_EFFORT)
         self._usage_reader = CgroupUsageReader(tree, self._root, budget)
         self._cpusets: dict[str, _CpusetReader] = {}
@@ -59,11 +53,8 @@ class BeResourceCollector:
             self._store.add((metric_kind.NODE_BE, metric_kind.BE_REAL_LIMIT), now_s, limit)
         if pods is not None:
             self._store.add((metric_kind.NODE_BE, metric_kind.BE_REQUEST), now_s, self._request_milli)
-        if io_error is None:
-            self._statuses.works(BE_RESOURCE)
-        else:
-            # A kubelet that never had a best-effort pod may not have made the group: nobody needs to wait for it.
-            self._statuses.fails(BE_RESOURCE, io_error, permanent=io_error.vanished)
+        # A kubelet that never had a best-effort pod may not have made the group: nobody needs to wait for it.
+        self._set_status(BE_RESOURCE, io_error, permanent=io_error is not None and io_error.vanished)
 
     def _usage(self, now_s: float, cpus: int) -> IoError | None:
         usage_ns = self._usage_reader.cpu_ns()
@@ -74,9 +65,6 @@ class BeResourceCollector:
         if cores is not None:
             self._store.add(_KEY, now_s, int(min(cores, ceiling) * 1000))
         return None
-
-    def expire(self, at_s: float) -> None:
-        self._counters.expire(at_s)
 
     def close(self) -> None:
         self._usage_reader.close()

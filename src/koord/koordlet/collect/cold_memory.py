@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from koord.host import procfs
+from koord.host.capability import check_kidled, kidled_folder
 from koord.host.cgroup import usage
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError
-from koord.host.kidled import check_kidled, kidled_folder
-from koord.koordlet.collect.collector_status import CollectorStatuses
-from koord.koordlet.collect.settings import IntervalTimer
+from koord.koordlet.collect.collector import CollectorStatuses, IntervalTimer
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore

@@ -27,7 +27,7 @@ from koord.koordlet.collect import (
 from koord.koordlet.collect import performance as stall
 from koord.koordlet.collect.be_resource import BeResourceCollector
 from koord.koordlet.collect.cold_memory import ColdMemoryCollector
-from koord.koordlet.collect.collector_status import CollectorStatus, CollectorStatuses
+from koord.koordlet.collect.collector import CollectorStatus, CollectorStatuses, CollectSettings, IntervalTimer
 from koord.koordlet.collect.gpu import GpuCollector
 from koord.koordlet.collect.host_application import HostApplicationCollector, HostApplicationsUsage
 from koord.koordlet.collect.node_resource import (
@@ -39,7 +39,6 @@ from koord.koordlet.collect.node_resource import (
 from koord.koordlet.collect.performance import CpiCollector, PsiCollector
 from koord.koordlet.collect.pod_resource import PodResourceCollector, PodsUsageSample
 from koord.koordlet.collect.resctrl import ResctrlCollector
-from koord.koordlet.collect.settings import CollectSettings, IntervalTimer
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore

@@ -9,8 +9,7 @@ from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage import processes
 from koord.host.io_error import IoError
 from koord.host.nvml import GpuCard, GpuProcessUsage, Nvml
-from koord.koordlet.collect.collector_status import CollectorStatuses
-from koord.koordlet.collect.settings import IntervalTimer
+from koord.koordlet.collect.collector import CollectorStatuses, IntervalTimer
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 import msgspec
 
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
-from koord.host.cgroup.knob import MEMORY_USAGE
-from koord.host.cgroup.layout import CgroupLayout
+from koord.host.cgroup.knob import MEMORY_USAGE, CgroupFile
 from koord.host.cgroup.stat import parse_amount
-from koord.host.cgroup.tree import CgroupFile, CgroupTree
+from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage_reader import CgroupUsageReader
 from koord.host.fd_cache import FdBudget, KeepOpenFile
 from koord.host.io_error import IoError, malformed
-from koord.koordlet.collect.collector_status import CollectorStatuses
+from koord.koordlet.collect.collector import CollectorStatuses, UsageCollector
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.counter_rate import CounterRates
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import Clock
 
@@ -28,7 +26,7 @@ class HostApplicationsUsage(msgspec.Struct, kw_only=True, gc=False):
     memory_bytes: int = 0
 
 
-class HostApplicationCollector:
+class HostApplicationCollector(UsageCollector):
     """Samples CPU and memory of each host application; with `page_cache` their page cache counts as theirs."""
 
     def __init__(
@@ -40,12 +38,7 @@ class HostApplicationCollector:
         budget: FdBudget,
         longest_gap_s: float,
     ) -> None:
-        self._tree = tree
-        self._store = store
-        self._clock = clock
-        self._statuses = statuses
-        self._budget = budget
-        self._counters = CounterRates(longest_gap_s)
+        super().__init__(tree, store, clock, statuses, budget, longest_gap_s)
         self._known: dict[str, tuple[CgroupUsageReader, KeepOpenFile]] = {}
         self._seen: Sequence[HostApplicationSpec] = ()
         self.page_cache = False  # whether their page cache counts as theirs
@@ -58,14 +51,8 @@ class HostApplicationCollector:
         for name, (usage_reader, charged) in self._known.items():
             io_error = self._measure(name, usage_reader, charged, now_s, cpus, total)
             trouble = io_error if io_error is not None and not io_error.vanished else trouble
-        if trouble is None:
-            self._statuses.works(HOST_APPLICATIONS)
-        else:
-            self._statuses.fails(HOST_APPLICATIONS, trouble)
+        self._set_status(HOST_APPLICATIONS, trouble)
         return total
-
-    def expire(self, at_s: float) -> None:
-        self._counters.expire(at_s)
 
     def close(self) -> None:
         self._track(())
@@ -109,7 +96,7 @@ class HostApplicationCollector:
     def _track(self, applications: Sequence[HostApplicationSpec]) -> None:
         before, self._known, self._seen = self._known, {}, applications
         for one in applications:
-            group = application_group(self._tree.layout, one)
+            group = self._tree.layout.host_application_dir(one)
             known = before.pop(one.name, None)
             if known is not None and known[0].group != group:
                 before[one.name] = known
@@ -121,11 +108,3 @@ class HostApplicationCollector:
         for usage_reader, charged in before.values():
             usage_reader.close()
             charged.close()
-
-
-def application_group(layout: CgroupLayout, one: HostApplicationSpec) -> str:
-    """Return the cgroup of a host application."""
-    path = one.cgroup_path
-    if path is None:
-        return layout.host_application_dir(one.name, one.qos)
-    return layout.host_application_dir(one.name, one.qos, path.base, path.parent_dir, path.relative_path)

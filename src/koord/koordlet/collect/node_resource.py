@@ -8,12 +8,12 @@ import msgspec
 
 from koord.host import hardware_topology, procfs
 from koord.host.filesystem import Host
-from koord.host.hardware_topology import CpuModel, HugePages, NumaNode, OnlineCpu, cpu_model, online_cpus
+from koord.host.hardware import BlockDevices, CpuModel, HugePages, MachineCpu, NumaNode
+from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
 from koord.host.procfs import CpuTimes
-from koord.host.storage import Storage, storage
-from koord.koordlet.collect.collector_status import CollectorStatuses
-from koord.koordlet.collect.settings import CollectSettings, IntervalTimer
+from koord.host.storage import storage
+from koord.koordlet.collect.collector import CollectorStatuses, CollectSettings, IntervalTimer
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.counter_rate import CounterRates
 from koord.koordlet.series.store import SeriesStore
@@ -27,11 +27,11 @@ class NodeHardwareInfo(msgspec.Struct, frozen=True, kw_only=True):
     keeps what is known.
     """
 
-    processors: tuple[OnlineCpu, ...] = ()
+    processors: tuple[MachineCpu, ...] = ()
     model: CpuModel = CpuModel()
     numa_nodes: tuple[NumaNode, ...] = ()
     huge_pages: tuple[HugePages, ...] = ()
-    storage: Storage | None = None
+    storage: BlockDevices | None = None
     numa_of_cpu: Mapping[int, int] = {}
 
     @property
@@ -91,7 +91,7 @@ NODE_COLLECTORS = (CPU, MEMORY, NUMA)
 
 
 class NodeUsageSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the node used in one tick, in cores and bytes; None where there is no number."""
+    """NodeUsageSample is what the node used in one tick, in cores and bytes; None where there is no number."""
 
     cores: float | None = None
     memory_bytes: int | None = None

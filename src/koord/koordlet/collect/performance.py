@@ -17,8 +17,7 @@ from koord.host.cgroup.usage import pressure
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, unsupported
 from koord.host.perf import Cpi
-from koord.koordlet.collect.collector_status import CollectorStatuses
-from koord.koordlet.collect.settings import IntervalTimer
+from koord.koordlet.collect.collector import CollectorStatuses, IntervalTimer
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore

@@ -13,10 +13,9 @@ from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage_reader import CgroupUsageReader
 from koord.host.fd_cache import FdBudget
 from koord.host.io_error import IoError, unsupported
-from koord.koordlet.collect.collector_status import CollectorStatuses
+from koord.koordlet.collect.collector import CollectorStatuses, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.counter_rate import CounterRates
 from koord.koordlet.series.store import SeriesKey, SeriesStore
 from koord.telemetry.clock import Clock
 
@@ -67,7 +66,7 @@ class _MeasuredPod:
         self.containers: dict[str, _MeasuredGroup] = {}
 
 
-class PodResourceCollector:
+class PodResourceCollector(UsageCollector):
     """Samples all pods and containers of the node."""
 
     def __init__(
@@ -81,12 +80,7 @@ class PodResourceCollector:
         *,
         page_cache: bool,
     ) -> None:
-        self._tree = tree
-        self._store = store
-        self._clock = clock
-        self._statuses = statuses
-        self._budget = budget
-        self._counters = CounterRates(longest_gap_s)
+        super().__init__(tree, store, clock, statuses, budget, longest_gap_s)
         self._known: dict[str, _MeasuredPod] = {}
         self._seen: Sequence[PodMeta] = ()
         self._ceiling = 1.0
@@ -120,9 +114,6 @@ class PodResourceCollector:
 
     def close(self) -> None:
         self._track_pods(())
-
-    def expire(self, at_s: float) -> None:
-        self._counters.expire(at_s)
 
     # -- inside
 
@@ -190,12 +181,6 @@ class PodResourceCollector:
     def _note(self, io_error: IoError) -> None:
         if not io_error.vanished:
             self._io_error = io_error
-
-    def _set_status(self, name: str, io_error: IoError | None) -> None:
-        if io_error is None:
-            self._statuses.works(name)
-        else:
-            self._statuses.fails(name, io_error)
 
     def _track_pods(self, pods: Sequence[PodMeta]) -> None:
         """Keep the readers of pods that are still the same, and close those of the others."""

@@ -9,8 +9,7 @@ from koord.host import resctrl
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, unsupported
 from koord.host.resctrl import CacheMonitor
-from koord.koordlet.collect.collector_status import CollectorStatuses
-from koord.koordlet.collect.settings import IntervalTimer
+from koord.koordlet.collect.collector import CollectorStatuses, IntervalTimer
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.counter_rate import CounterRates
 from koord.koordlet.series.store import SeriesStore

@@ -1,1 +1,1 @@
-"""This package holds the one way in which koordlet evicts a pod, and the ledger of every eviction it attempted."""
+"""This package holds the one way in which koordlet evicts a pod, and the tracker of evictions that are under way."""

@@ -5,26 +5,20 @@ The API server enforces disruption budgets, which is why nothing here stops cont
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from koord.api.model import ObjectReference
 from koord.host.audit_log import POD, AuditEvent
-from koord.koordlet.eviction.ledger import (
-    EVICTED,
-    FAILED,
-    REFUSED,
-    EvictionEntry,
-    EvictionLedger,
-    EvictionRequest,
-    describe_record,
-)
+from koord.koordlet.eviction.tracker import EvictionRequest
+from koord.kube.client.eviction import EvictionResult, evict_pod
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
-from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.telemetry.clock import Clock, now
-from koord.values import timestamp
+from koord.policy.eviction.ledger import EvictionLedger
+from koord.policy.eviction.record import record_annotations
+from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 
@@ -67,49 +61,33 @@ class KoordletEvictor:
                 reason=victim.reason,
                 message=victim.message,
                 owner=victim.record.rule,
-                why=describe_record(victim.record),
+                why=victim.record.numbers(),
             )
         )
-        try:
-            async with asyncio.timeout(EVICT_TIMEOUT_S):
-                refused = await self._client.evict(victim.namespace, victim.name, uid=victim.uid)
-        except TimeoutError:
-            return self._record_outcome(victim, FAILED, f"no answer within {EVICT_TIMEOUT_S:.0f} s")
-        except TRANSIENT_ERRORS as gone:
-            return self._record_outcome(victim, FAILED, str(gone))
-        if refused is None:
-            return self._record_outcome(victim, EVICTED, "")
-        if refused.not_found or refused.code == 409:  # gone, or another pod of that name
-            return self._record_outcome(victim, EVICTED, f"it was gone: {refused.message}")
-        return self._record_outcome(victim, REFUSED, refused.message)
+        result = await evict_pod(self._client, victim.namespace, victim.name, uid=victim.uid, timeout_s=EVICT_TIMEOUT_S)
+        return self._record_outcome(victim, result)
 
-    def _record_outcome(self, victim: EvictionRequest, outcome: str, detail: str) -> str | None:
+    def _record_outcome(self, victim: EvictionRequest, result: EvictionResult) -> str | None:
         message = f"evict Pod:{victim.namespace}/{victim.name}, reason: {victim.reason}, message: {victim.message}"
-        error = "" if outcome == EVICTED else f", error {detail}"
-        why = describe_record(victim.record)
-        self._ledger.add(
-            EvictionEntry(
-                at=timestamp.text(now(self._clock)),
-                node=self._node,
-                namespace=victim.namespace,
-                name=victim.name,
-                uid=victim.uid,
-                reason=victim.reason,
-                message=victim.message,
-                outcome=outcome,
-                detail=detail,
-                record=victim.record,
-            )
+        error = "" if result.evicted else f", error {result.detail}"
+        why = victim.record.numbers()
+        record = msgspec.structs.replace(victim.record, node=self._node).concluded(
+            self._clock.time(), result.outcome, result.detail
         )
+        self._ledger.add(record)
         reference = ObjectReference(
             api_version="v1", kind="Pod", namespace=victim.namespace, name=victim.name, uid=victim.uid
         )
         self._recorder.record(
-            reference, "Warning", SUCCESS if outcome == EVICTED else FAILURE, f"{message}{error} ({why})"
+            reference,
+            "Warning",
+            SUCCESS if result.evicted else FAILURE,
+            f"{message}{error} ({why})",
+            annotations=record_annotations(record),
         )
-        if outcome == EVICTED:
+        if result.evicted:
             self._count(victim)
             _LOG.info("%s: %s", message, why)
             return None
         _LOG.warning("%s%s: %s", message, error, why)
-        return detail or outcome
+        return result.detail or result.outcome

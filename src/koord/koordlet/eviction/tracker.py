@@ -1,4 +1,5 @@
-"""Track evictions from request to departure: which are pending, which pods are leaving, which must be left alone.
+"""Define the request to evict a pod, and track evictions from request to departure: which are pending, which pods are
+leaving, which must be left alone.
 
 A request and its answer are two moments, as evictions go over the network. Until a pod is gone, what it will free is
 credited; a pod whose eviction was refused is left alone for a while.
@@ -10,12 +11,32 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koord.koordlet.eviction.ledger import EvictionRequest
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.policy.eviction.record import EvictionRecord
 
 REQUEST_TIMEOUT_S = 60.0  # then the request is lost, and may be made again
 LEAVING_TIMEOUT_S = 120.0  # a victim that is not terminating after so long is not leaving
 BARRED_FOR_S = 30.0
+
+
+class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Evict one pod through the API server; `record` explains the choice."""
+
+    reason: str
+    message: str
+    record: EvictionRecord
+
+    @property
+    def namespace(self) -> str:
+        return self.record.namespace
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def uid(self) -> str:
+        return self.record.uid
 
 
 class _PendingEviction(msgspec.Struct):

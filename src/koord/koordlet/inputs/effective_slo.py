@@ -19,11 +19,12 @@ _NEUTRAL: dict[str, msgspec.Struct] = {
 }
 
 
-def effective_slo(spec: NodeSLOSpec) -> NodeSLOSpec:
+def effective_slo(spec: NodeSLOSpec | None) -> NodeSLOSpec:
     """Return the effective spec. Writing neutral values is how a disabled block is undone; extensions stay untouched.
 
-    A deleted NodeSLO counts as an empty one: everything is restored.
+    None stands for a NodeSLO that was deleted. It counts as an empty one: everything is restored.
     """
+    spec = NodeSLOSpec() if spec is None else spec
     qos = overlay(defaults.qos_strategy(), spec.resource_qos_strategy or ResourceQOSStrategy())
     return msgspec.structs.replace(
         spec,

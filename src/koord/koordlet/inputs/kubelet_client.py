@@ -27,7 +27,7 @@ PodOrigin = Literal["auto", "kubelet", "apiserver"]
 
 
 class PodSourceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach the kubelet, and how often to ask.
+    """PodSourceSettings states how to reach the kubelet, and how often to ask.
 
     Without `ca_file` the kubelet's certificate is not verified: most kubelets sign their own. `plain_http` uses the
     read-only port instead, which needs no token. A `token_file` takes precedence over `auth`, the agent's
@@ -56,7 +56,7 @@ RequestObserver = Callable[[str, int, float], None]  # path, HTTP code (0: no an
 
 
 class KubeletUnavailable(msgspec.Struct, frozen=True):
-    """Why the kubelet gave no usable answer."""
+    """KubeletUnavailable says why the kubelet gave no usable answer."""
 
     why: str
 

@@ -13,37 +13,12 @@ import msgspec
 
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host.cgroup.layout import CgroupLayout
+from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
 
 DEVICE = "device"
 VOLUME_GROUP = "volumegroup"
 POD_VOLUME = "podvolume"
-
-
-class BlockDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """The block devices of a node: disks, partitions, volume groups and mounts. Devices are paths such as /dev/vda."""
-
-    numbers: Mapping[str, str] = {}  # disk: major:minor
-    partitions: Mapping[str, str] = {}  # partition: disk
-    volume_groups: Mapping[str, str] = {}  # name: disk
-    logical_volumes: Mapping[str, str] = {}  # device: volume group
-    mounts: Mapping[str, str] = {}  # mount point: device
-
-    def number_of_device(self, device: str) -> str | None:
-        """Return the major:minor number of the disk that holds a device."""
-        return self.numbers.get(self.partitions.get(device, device))
-
-    def number_of_volume_group(self, name: str) -> str | None:
-        """Return the number of the disk that holds a volume group."""
-        disk = self.volume_groups.get(name)
-        return None if disk is None else self.number_of_device(disk)
-
-    def number_of_mount(self, point: str) -> str | None:
-        """Return the number of the disk that holds a mount point."""
-        device = self.mounts.get(point)
-        if device is None:
-            return None
-        return self.number_of_device(device) or self.number_of_volume_group(self.logical_volumes.get(device, ""))
 
 
 class L3Cache(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,12 +104,3 @@ class NodeMachine(Protocol):
     def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
         """Restore everything that an owner ever wrote, also in an earlier process."""
         ...
-
-
-class MachineCpu(msgspec.Struct, frozen=True, gc=False):
-    """One logical CPU and its place in the topology."""
-
-    cpu: int
-    core: int = 0
-    socket: int = 0
-    node: int = 0

@@ -12,9 +12,8 @@ from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.kubernetes import pod_resources
 from koord.api.kubernetes.node import Node
-from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+from koord.values.cpuset import EMPTY, CPUSet
 
 
 class NodeProperties(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +41,7 @@ class KubeletCpuManager(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the node at one moment.
+    """NodeInputs holds what is known of the node at one moment.
 
     `slo` is laid over the built-in defaults already; it is None until a NodeSLO was seen, and a deleted NodeSLO counts
     as an empty one, so that everything is restored. `node` is None until a Node was seen, and stays the last one seen.
@@ -74,17 +73,12 @@ def node_properties(node: Node) -> NodeProperties:
     )
 
 
-def effective_slo_or_empty(spec: NodeSLOSpec | None) -> NodeSLOSpec:
-    """Return the effective NodeSLO of a spec that was seen; None stands for a NodeSLO that was deleted since."""
-    return effective_slo(NodeSLOSpec() if spec is None else spec)
-
-
 def _reservation(annotations: Mapping[str, str]) -> tuple[int, CPUSet]:
     """Return the reserved milli-cores and CPUs of the annotation; named CPUs take precedence over an amount."""
     found = node_codecs.parse_node_reservation(annotations)
     if found is None or isinstance(found, MalformedAnnotation):
         return 0, EMPTY
-    cpus = _parse_cpus(found.reserved_cpus)
+    cpus = CPUSet.parse_or_empty(found.reserved_cpus)
     return (len(cpus) * 1000, cpus) if cpus else (pod_resources.resource_amounts(found.resources).get(CPU, 0), EMPTY)
 
 
@@ -92,11 +86,4 @@ def _exclusive(annotations: Mapping[str, str]) -> CPUSet:
     found = cpu_codecs.parse_system_qos_resource(annotations)
     if found is None or isinstance(found, MalformedAnnotation) or not found.is_exclusive:
         return EMPTY
-    return _parse_cpus(found.cpuset)
-
-
-def _parse_cpus(text: str) -> CPUSet:
-    try:
-        return CPUSet.parse(text)
-    except CPUSetError:
-        return EMPTY
+    return CPUSet.parse_or_empty(found.cpuset)

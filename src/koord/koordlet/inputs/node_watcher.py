@@ -12,7 +12,8 @@ from koord.api.koordinator.custom_kinds import NODE_SLOS
 from koord.api.koordinator.slo import NodeSLO, NodeSLOSpec
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.node import Node
-from koord.koordlet.inputs.node_inputs import NodeProperties, effective_slo_or_empty, node_properties
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.node_inputs import NodeProperties, node_properties
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 
@@ -57,7 +58,7 @@ class NodeWatcher:
 
     def _slo_changed(self, change: ObjectChange[NodeSLO]) -> None:
         deleted = change.kind == "deleted"
-        slo = effective_slo_or_empty(None if deleted else change.object.spec)
+        slo = effective_slo(None if deleted else change.object.spec)
         if slo != self.slo:
             _LOG.info("the NodeSLO is %s", "deleted: all is put back" if deleted else "new or has changed")
         self.slo = slo

@@ -18,8 +18,8 @@ from koord.api.kubernetes.container import Container
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.host.cgroup.layout import CgroupLayout
-from koord.policy.qos import classes
-from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+from koord.policy import qos
+from koord.values.cpuset import EMPTY, CPUSet
 
 ALIVE_PHASES = ("Pending", "Running")
 
@@ -59,19 +59,19 @@ class PodMeta(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def qos(self) -> str:
         """Return the QoS class of the label; "" when the label is absent or unknown."""
-        return classes.qos_raw(self.labels)
+        return qos.qos_raw(self.labels)
 
     @cached_property
     def qos_with_default(self) -> str:
-        return classes.qos_with_default(self.labels, self.kube_qos)
+        return qos.qos_with_default(self.labels, self.kube_qos)
 
     @cached_property
     def priority_class(self) -> str:
-        return classes.priority_class_with_default(self.labels, self.priority, self.kube_qos)
+        return qos.priority_class_with_default(self.labels, self.priority, self.kube_qos)
 
     @cached_property
     def priority_value(self) -> int:
-        return classes.priority_value_with_default(self.labels, self.priority, self.kube_qos)
+        return qos.priority_value_with_default(self.labels, self.priority, self.kube_qos)
 
     @cached_property
     def cpuset(self) -> CPUSet:
@@ -79,10 +79,7 @@ class PodMeta(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         status = numa_codecs.parse_resource_status(self.annotations)
         if status is None or isinstance(status, MalformedAnnotation):
             return EMPTY
-        try:
-            return CPUSet.parse(status.cpuset)
-        except CPUSetError:
-            return EMPTY
+        return CPUSet.parse_or_empty(status.cpuset)
 
     @cached_property
     def is_pinned(self) -> bool:

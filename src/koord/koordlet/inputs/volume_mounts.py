@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from koord.api.koordinator.protocol import A_BLKIO_QOS
 from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUME_CLAIMS
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.problem_log import ProblemLog
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
@@ -32,7 +33,7 @@ class VolumeMounts:
         self._folder = kubelet_folder
         self._pods = pods
         self._bound: dict[tuple[str, str], str] = {}  # volume by namespace and claim
-        self._said = ""
+        self._log = ProblemLog(_LOG, "the volume of a claim is not known, so its disk has no limits yet")
         self.mounts: Mapping[tuple[str, str], str] = {}  # by uid and volume's name
 
     async def run(self) -> None:
@@ -66,11 +67,9 @@ class VolumeMounts:
             return self._fails(str(gone))
         if isinstance(found, ApiError):
             return self._fails(found.message)
-        self._said = ""
+        self._log.works()
         return found.spec.volume_name
 
     def _fails(self, why: str) -> str:
-        if why != self._said:
-            _LOG.warning("the volume of a claim is not known, so its disk has no limits yet: %s", why)
-        self._said = why
+        self._log.fails(why, why)
         return ""

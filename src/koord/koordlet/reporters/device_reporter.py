@@ -15,11 +15,12 @@ from koord.api.koordinator.custom_kinds import DEVICES
 from koord.api.koordinator.device import Device
 from koord.api.kubernetes.node import Node
 from koord.api.model import to_dict
+from koord.host.devices import pci_location, rdma_cards, xpus
 from koord.host.filesystem import Host
+from koord.host.hardware import RdmaCard, Xpu
 from koord.host.io_error import IoError
 from koord.host.nvml import GpuCard
-from koord.host.pci_devices import RdmaCard, pci_location, rdma_cards
-from koord.host.vendor_devices import Xpu, xpus
+from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporters.builders.device import (
     MANAGED_ANNOTATIONS,
     MANAGED_LABELS,
@@ -27,19 +28,18 @@ from koord.koordlet.reporters.builders.device import (
     GpuInventory,
     build_device_report,
 )
-from koord.koordlet.reporters.health_log import HealthLog
-from koord.koordlet.reporters.owner_reference import owned_metadata
+from koord.koordlet.reporters.object_reporter import ObjectReporter, owned_metadata
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.informer import Informer
-from koord.kube.transport.api_error import ApiError
-from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 
 
 class DeviceReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Device reporter reports. Accelerators are those that vendors' plugins describe in files."""
+    """DeviceReporterSettings states what the Device reporter reports. Accelerators are those that vendors' plugins
+    describe in files.
+    """
 
     every_s: float = 3.0
     accelerators: bool = False
@@ -51,8 +51,8 @@ class DeviceReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.accelerators or self.rdma
 
 
-class DeviceReporter:
-    """Run it in a task. `devices` follows the object named as this node; `node` returns None until it was seen."""
+class DeviceReporter(ObjectReporter[Device]):
+    """Reports the Device of this node; `node` returns None until it was seen."""
 
     def __init__(
         self,
@@ -65,30 +65,18 @@ class DeviceReporter:
         gpus: Callable[[], tuple[tuple[GpuCard, ...], str] | None] = lambda: ((), ""),
     ) -> None:
         """`gpus` returns the cards that the collector found and their driver's version; None until they are known."""
-        self._client = client
-        self._clock = clock
+        log = ProblemLog(_LOG, "the Device is not kept", "the Device is up to date", begins_unknown=True)
+        super().__init__(client, clock, DEVICES, devices, settings.every_s, log)
         self._host = host
-        self._devices = devices
         self._node = node
         self._settings = settings
         self._gpus = gpus
-        self._health = HealthLog(_LOG, "the Device is up to date", "the Device is not kept")
         self.latest: DeviceReport | None = None
-
-    @property
-    def problem(self) -> str:
-        return self._health.problem
-
-    async def run(self) -> None:
-        """Sync periodically until cancelled."""
-        while True:
-            await self.sync()
-            await self._clock.sleep(self._settings.every_s)
 
     async def sync(self) -> None:
         """Read the devices and write the object when it differs."""
         node = self._node()
-        if node is None or not self._devices.has_synced:
+        if node is None or not self._objects.has_synced:
             self._health.fails("the node, or whether it has a Device, is not known yet")
             return
         found: list[Xpu] | IoError = xpus(self._host, self._settings.folder) if self._settings.accelerators else []
@@ -102,7 +90,7 @@ class DeviceReporter:
         if gpus is None:
             self._health.fails("the cards of this machine were not listed yet")
             return
-        there = self._devices.get("", node.metadata.name)
+        there = self._objects.get("", node.metadata.name)
         before = () if there is None else there.spec.devices
         wanted = build_device_report(
             [] if isinstance(found, IoError) else found,
@@ -114,27 +102,7 @@ class DeviceReporter:
             ),
         )
         self.latest = wanted
-        try:
-            answer = await self._write(node, wanted, there)
-        except TRANSIENT_ERRORS as failure:
-            self._health.fails(str(failure))
-            return
-        if isinstance(answer, ApiError):
-            if not (answer.conflict or answer.already_exists or answer.too_many):
-                self._health.fails(str(answer))
-            return
-        self._health.works()
-
-    async def _write(self, node: Node, wanted: DeviceReport, there: Device | None) -> Device | ApiError | None:
-        if there is None:
-            return await self._client.create(DEVICES, _new_device(node, wanted))
-        patch = device_patch(wanted, there)
-        if not patch:
-            return None
-        meta = there.metadata
-        return await self._client.patch(
-            DEVICES, meta.name, patch, kind="merge", uid=meta.uid, resource_version=meta.resource_version
-        )
+        await self._publish(node, lambda: _new_device(node, wanted), lambda there: device_patch(wanted, there))
 
 
 def device_patch(wanted: DeviceReport, there: Device) -> dict[str, Any]:

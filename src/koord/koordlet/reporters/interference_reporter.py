@@ -14,9 +14,12 @@ from koord.api.annotations.pod_codecs import A_INTERFERENCE, MetricInterference,
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.model import ObjectReference
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.interference import InterferenceDetector, InterferenceFinding
-from koord.koordlet.reporters.builders.interference import InterferenceSettings as DetectorSettings
-from koord.koordlet.reporters.health_log import HealthLog
+from koord.koordlet.problem_log import ProblemLog
+from koord.koordlet.reporters.builders.interference import (
+    InterferenceDetector,
+    InterferenceFinding,
+    InterferenceSettings,
+)
 from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
@@ -34,7 +37,7 @@ class InterferenceReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     every_s: float = 10.0
     publish: bool = False
-    detector: DetectorSettings = DetectorSettings()
+    detector: InterferenceSettings = InterferenceSettings()
 
 
 class InterferenceReporter:
@@ -56,7 +59,9 @@ class InterferenceReporter:
         self._pods = pods
         self._settings = settings
         self._detector = InterferenceDetector(settings.detector)
-        self._health = HealthLog(_LOG, "pods are told of interference", "pods cannot be told of interference")
+        self._health = ProblemLog(
+            _LOG, "pods cannot be told of interference", "pods are told of interference", begins_unknown=True
+        )
 
     @property
     def disturbed(self) -> tuple[InterferenceFinding, ...]:

@@ -16,6 +16,7 @@ from koord.api.koordinator.slo import NodeMetric, NodeMetricStatus
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.api.model import to_dict
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporters.builders.node_metric import (
     MAX_SAMPLE_AGE_S,
     GpuIdentity,
@@ -25,7 +26,7 @@ from koord.koordlet.reporters.builders.node_metric import (
     build_node_metric,
     report_policy,
 )
-from koord.koordlet.reporters.health_log import HealthLog
+from koord.koordlet.reporters.builders.reclaimable import PeakPrediction
 from koord.koordlet.series import metric_kind as series_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.kube.client.typed_client import Client
@@ -33,7 +34,6 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.prediction.reclaimable import PeakPrediction
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -43,7 +43,9 @@ _LONGEST_NODE_S, _LONGEST_POD_S = 6 * 3600, 1800
 
 
 class NodeMetricInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report needs besides series. `pods` is None until they are known, and then there is no report."""
+    """NodeMetricInputs holds what a report needs besides series. `pods` is None until they are known, and then
+    there is no report.
+    """
 
     pods: tuple[PodMeta, ...] | None = None
     applications: tuple[HostApplicationSpec, ...] = ()
@@ -73,7 +75,9 @@ class NodeMetricReporter:
         self._metrics = metrics
         self._read_inputs = read_inputs
         self._changed = asyncio.Event()
-        self._health = HealthLog(_LOG, "the NodeMetric is written", "the NodeMetric is not written")
+        self._health = ProblemLog(
+            _LOG, "the NodeMetric is not written", "the NodeMetric is written", begins_unknown=True
+        )
         self.last: NodeMetricStatus | None = None  # as it was written
         self.reported_s: float | None = None
 

@@ -16,17 +16,9 @@ from koord.host import state_file
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporters.builders import usage_models as training
-from koord.koordlet.reporters.builders.usage_models import (
-    CheckpointFile,
-    PredictionLimits,
-    UsageModels,
-    read_checkpoint,
-)
-from koord.koordlet.reporters.builders.usage_models import UsageModelSettings as ModelSettings
-from koord.koordlet.reporters.health_log import HealthLog
-from koord.koordlet.series.store import SeriesStore
-from koord.policy.prediction.reclaimable import (
+from koord.koordlet.reporters.builders.reclaimable import (
     COLD_START_S,
     MARGIN_PERCENT,
     Reclaimable,
@@ -34,6 +26,14 @@ from koord.policy.prediction.reclaimable import (
     Unpredictable,
     decide_reclaimable,
 )
+from koord.koordlet.reporters.builders.usage_models import (
+    CheckpointFile,
+    PredictionLimits,
+    UsageModels,
+    UsageModelSettings,
+    read_checkpoint,
+)
+from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class PredictorSettings(msgspec.Struct, frozen=True, kw_only=True):
     train_s: float = 60.0
     cold_start_s: float = COLD_START_S
     margin_percent: int = MARGIN_PERCENT
-    models: ModelSettings = ModelSettings()
+    models: UsageModelSettings = UsageModelSettings()
 
 
 class Predictor:
@@ -68,8 +68,11 @@ class Predictor:
         self._settings = settings
         self._models = UsageModels(settings.models)
         self._restored = False
-        self._health = HealthLog(
-            _LOG, "checkpoints of predictions are kept", "checkpoints of predictions cannot be kept"
+        self._health = ProblemLog(
+            _LOG,
+            "checkpoints of predictions cannot be kept",
+            "checkpoints of predictions are kept",
+            begins_unknown=True,
         )
 
     @property

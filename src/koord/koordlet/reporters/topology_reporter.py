@@ -22,8 +22,8 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.collect.node_resource import NodeHardwareInfo
 from koord.koordlet.inputs.kubelet_client import KubeletApi, KubeletConfiguration, KubeletUnavailable
-from koord.koordlet.inputs.machine import MachineCpu
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.koordlet.reporters.builders.topology import (
@@ -34,12 +34,9 @@ from koord.koordlet.reporters.builders.topology import (
     build_topology,
     merged_zones,
 )
-from koord.koordlet.reporters.health_log import HealthLog
-from koord.koordlet.reporters.owner_reference import owned_metadata
+from koord.koordlet.reporters.object_reporter import ObjectReporter, owned_metadata
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.informer import Informer
-from koord.kube.transport.api_error import ApiError
-from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -57,15 +54,15 @@ class TopologyReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known now; `node` and `pods` are None until they were seen."""
+    """TopologyInputs holds what is known now; `node` and `pods` are None until they were seen."""
 
     node: Node | None = None
     pods: tuple[PodMeta, ...] | None = None
     info: NodeHardwareInfo = NodeHardwareInfo()
 
 
-class TopologyReporter:
-    """Run it in a task. `topologies` follows the object named as this node."""
+class TopologyReporter(ObjectReporter[NodeResourceTopology]):
+    """Reports the NodeResourceTopology of this node."""
 
     def __init__(
         self,
@@ -77,16 +74,22 @@ class TopologyReporter:
         read_inputs: Callable[[], TopologyInputs],
         settings: TopologyReporterSettings = TopologyReporterSettings(),  # noqa: B008 - a frozen value
     ) -> None:
-        self._client = client
-        self._clock = clock
+        log = ProblemLog(
+            _LOG,
+            "the NodeResourceTopology is not kept",
+            "the NodeResourceTopology is up to date",
+            begins_unknown=True,
+        )
+        super().__init__(client, clock, NODE_RESOURCE_TOPOLOGIES, topologies, settings.every_s, log)
         self._host = host
         self._kubelet = kubelet
-        self._topologies = topologies
         self._read_inputs = read_inputs
         self._settings = settings
-        self._health = HealthLog(_LOG, "the NodeResourceTopology is up to date", "the NodeResourceTopology is not kept")
-        self._kubelet_health = HealthLog(
-            _LOG, "the kubelet's configuration is known", "the kubelet does not tell its configuration"
+        self._kubelet_health = ProblemLog(
+            _LOG,
+            "the kubelet does not tell its configuration",
+            "the kubelet's configuration is known",
+            begins_unknown=True,
         )
         self._configuration: KubeletConfiguration | None = None
         self._asked_s: float | None = None
@@ -94,19 +97,9 @@ class TopologyReporter:
         self.latest: TopologyReport | None = None
 
     @property
-    def problem(self) -> str:
-        return self._health.problem
-
-    @property
     def configuration(self) -> KubeletConfiguration | None:
         """Return the kubelet's configuration, once it answered."""
         return self._configuration
-
-    async def run(self) -> None:
-        """Sync periodically until cancelled."""
-        while True:
-            await self.sync()
-            await self._clock.sleep(self._settings.every_s)
 
     async def sync(self) -> None:
         """Build the topology when its inputs changed, and write the object when it differs."""
@@ -132,10 +125,13 @@ class TopologyReporter:
                 self._health.fails(built.why)
                 return
             self.latest, self._based_on = built, based_on
-        if self._settings.publish and self.latest is not None:
-            await self._publish(seen.node, self.latest)
-        else:
+        node, wanted = seen.node, self.latest
+        if not self._settings.publish or wanted is None:
             self._health.works()
+        elif not self._objects.has_synced:
+            self._health.fails("the API server has not told yet whether there is one")
+        else:
+            await self._publish(node, lambda: _new_topology(node, wanted), lambda there: topology_patch(wanted, there))
 
     # -- what it is built of
 
@@ -192,9 +188,7 @@ class TopologyReporter:
             labels=node.metadata.labels,
             annotations=node.metadata.annotations or None,
             allocatable=pod_resources.resource_amounts(node.status.allocatable),
-            processors=tuple(
-                MachineCpu(cpu=one.cpu, core=one.core, socket=one.socket, node=one.node) for one in info.processors
-            ),
+            processors=info.processors,
             basic=CPUBasicInfo(
                 cpu_model=model.model,
                 hyper_thread_enabled=model.hyper_threads,
@@ -215,42 +209,6 @@ class TopologyReporter:
             cpu_state=state,
             pods=pods,
             huge_pages=self._settings.huge_pages,
-        )
-
-    # -- writing
-
-    async def _publish(self, node: Node, wanted: TopologyReport) -> None:
-        if not self._topologies.has_synced:
-            self._health.fails("the API server has not told yet whether there is one")
-            return
-        there = self._topologies.get("", node.metadata.name)
-        try:
-            answer = await self._write(node, wanted, there)
-        except TRANSIENT_ERRORS as failure:
-            self._health.fails(str(failure))
-            return
-        if isinstance(answer, ApiError):
-            # Somebody was faster, or the informer has not heard of our own write: the next look knows more.
-            if not (answer.conflict or answer.already_exists or answer.too_many):
-                self._health.fails(str(answer))
-            return
-        self._health.works()
-
-    async def _write(
-        self, node: Node, wanted: TopologyReport, there: NodeResourceTopology | None
-    ) -> NodeResourceTopology | ApiError | None:
-        if there is None:
-            return await self._client.create(NODE_RESOURCE_TOPOLOGIES, _new_topology(node, wanted))
-        patch = topology_patch(wanted, there)
-        if not patch:
-            return None
-        return await self._client.patch(
-            NODE_RESOURCE_TOPOLOGIES,
-            node.metadata.name,
-            patch,
-            kind="merge",
-            uid=there.metadata.uid,
-            resource_version=there.metadata.resource_version,
         )
 
 

@@ -14,21 +14,21 @@ from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import A_BLKIO_QOS
 from koord.api.koordinator.slo_strategy import BlkIOQOS, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
+from koord.host.hardware import BlockDevices
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
-from koord.koordlet.inputs.machine import DEVICE, POD_VOLUME, VOLUME_GROUP, BlockDevices
+from koord.koordlet.inputs.machine import DEVICE, POD_VOLUME, VOLUME_GROUP
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, resource_qos_strategy
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 
 OWNER = "BlkioReconcile"
 CAUSE = "UpdateBlkIO"
-THROTTLES = (cgroup_files.READ_IOPS, cgroup_files.READ_BPS, cgroup_files.WRITE_IOPS, cgroup_files.WRITE_BPS)
 FULL_WEIGHT = 100
 _LATENCY_PERCENT, _LATENCY_US = 95, 3000
 
 
 class BlkioView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """BlkioView holds what the strategy observes."""
 
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     disks: BlockDevices = BlockDevices()
@@ -36,7 +36,7 @@ class BlkioView(msgspec.Struct, frozen=True, kw_only=True):
     root: str = ""  # the top of the blkio hierarchy
     pods: tuple[PodMeta, ...] = ()
     mounts: Mapping[tuple[str, str], str] = {}  # mount point by a pod's uid and the name of one of its volumes
-    supported: frozenset[str] = frozenset(THROTTLES)  # files that this kernel has
+    supported: frozenset[str] = frozenset(knob.IO_THROTTLES)  # files that this kernel has
     present: Mapping[str, frozenset[str]] = {}  # disks that have settings now, by cgroup
 
 
@@ -64,7 +64,9 @@ def decide_blkio(view: BlkioView) -> StrategyPlan:
         stale = () if lost else sorted(view.present.get(group, frozenset()) - found.keys())
         for number in stale:
             writes += _limits(view, group, number, IOConfig())
-    return StrategyPlan(effects=(*writes, *_root(view, view.strategy, said)), why="; ".join(said))
+    effects = (*writes, *_root(view, view.strategy, said))
+    # A disk that cannot be found now is named in `why`, and its limits must stay.
+    return StrategyPlan(effects=effects, why="; ".join(said), complete=not said)
 
 
 def _enabled_blocks(block: ResourceQOS | None) -> tuple[BlockConfig, ...]:
@@ -100,9 +102,11 @@ def _resolve_disks(
 
 
 def _limits(view: BlkioView, group: str, number: str, config: IOConfig) -> list[WriteCgroup]:
-    values = zip(THROTTLES, (config.read_iops, config.read_bps, config.write_iops, config.write_bps), strict=True)
+    values = zip(
+        knob.IO_THROTTLES, (config.read_iops, config.read_bps, config.write_iops, config.write_bps), strict=True
+    )
     lines = [(name, f"{number} {value or 0}") for name, value in values]
-    lines.append((cgroup_files.IO_WEIGHT, f"{number} {config.io_weight_percent or FULL_WEIGHT}"))
+    lines.append((knob.IO_WEIGHT, f"{number} {config.io_weight_percent or FULL_WEIGHT}"))
     return _writes(view, group, lines)
 
 
@@ -112,12 +116,12 @@ def _root(view: BlkioView, strategy: ResourceQOSStrategy, said: list[str]) -> li
     lines: list[tuple[str, str]] = []
     for number, config in found.items():
         lines += [
-            (cgroup_files.IO_QOS, _cost_qos(number, config)),
-            (cgroup_files.IO_MODEL, _cost_model(number, config)),
+            (knob.IO_QOS, _cost_qos(number, config)),
+            (knob.IO_MODEL, _cost_model(number, config)),
         ]
     if not lost:
         stale = sorted(view.present.get(view.root, frozenset()) - found.keys())
-        lines += [(cgroup_files.IO_QOS, f"{number} enable=0") for number in stale]
+        lines += [(knob.IO_QOS, f"{number} enable=0") for number in stale]
     return _writes(view, view.root, lines)
 
 
@@ -151,21 +155,18 @@ def _writes(view: BlkioView, group: str, lines: list[tuple[str, str]]) -> list[W
     ]
 
 
-_DISK_FILES = (*THROTTLES, cgroup_files.IO_WEIGHT, cgroup_files.IO_QOS, cgroup_files.IO_MODEL)
-
-
 def observe_blkio(inputs: StrategyInputs) -> BlkioView:
     """Observe the disks, the pods' volumes and the limits that exist now."""
     machine, besteffort = inputs.machine, inputs.machine.shape.besteffort
     groups = [besteffort, *(pod.group for pod in inputs.pods if pod.group)]
     limited = {group: disks for group in ("", *groups) if (disks := machine.limited_disks(group))}
     return BlkioView(
-        strategy=resource_qos_strategy(inputs),
+        strategy=inputs.resource_qos_strategy,
         disks=machine.shape.disks,
         besteffort=besteffort,
         root="",
         pods=inputs.pods,
         mounts=inputs.node_inputs.mounts,
-        supported=frozenset(name for name in _DISK_FILES if machine.has_knob(name)),
+        supported=frozenset(name for name in knob.PER_DISK_FILES if machine.has_knob(name)),
         present=limited,
     )

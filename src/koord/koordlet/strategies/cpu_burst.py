@@ -2,12 +2,14 @@
 
 There are two means: the kernel's burst buffer, and a quota that grows while a container is throttled and the shared
 CPUs have room. Both are computed from the limit in the spec; the present quota only says where the next step starts.
+How long a container may exceed its limit is limited with tokens that bursting spends and idling earns.
 Policies other than those known restore everything.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping
 from typing import Literal
 
@@ -20,11 +22,11 @@ from koord.api.config.slo.overlay import overlay
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy
-from koord.koordlet.cgroup_writer.cgroup_files import CPU_BURST, CPU_QUOTA
-from koord.koordlet.cgroup_writer.effects import UNLIMITED, WriteCgroup
+from koord.host.cgroup.codec import CFS_PERIOD_US, UNLIMITED, cfs_quota_of_milli
+from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
+from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.series import metric_kind
-from koord.koordlet.strategies.burst_limiter import BurstTokens, check_burst_allowance
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 SharePoolState = Literal["idle", "cooling", "overload", "unknown"]
@@ -42,7 +44,7 @@ class SharePoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharePool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How busy the shared CPUs are."""
+    """SharePool tells how busy the shared CPUs are."""
 
     state: SharePoolState
     why: str
@@ -64,17 +66,76 @@ def classify_share_pool(view: SharePoolView) -> SharePool:
     return SharePool(state=state, why=why)
 
 
+EARNING_BELOW_PERCENT = 60
+_FULL_PERCENT = 100
+
+
+class BurstTokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The tokens of one container. One token is one percent of the limit for one second."""
+
+    capacity: int
+    left: float
+    at_s: float
+
+
+class BurstAllowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """BurstAllowance says whether a container may burst now, and holds its tokens."""
+
+    allowed: bool
+    tokens: BurstTokens | None  # None where no account is kept
+    why: str
+
+
+def check_burst_allowance(
+    config: CPUBurst, container: str, before: BurstTokens | None, now_s: float, usage_percent: int
+) -> BurstAllowance:
+    """Return whether the container may burst now, and update its tokens."""
+    period, percent = config.cfs_quota_burst_period_seconds, config.cfs_quota_burst_percent
+    if period is None or period < 0:
+        return BurstAllowance(allowed=True, tokens=None, why="bursts may last for ever")
+    if percent is None or percent < _FULL_PERCENT:
+        return BurstAllowance(allowed=False, tokens=None, why=f"cfsQuotaBurstPercent {percent} allows no burst")
+    capacity = period * (percent - _FULL_PERCENT)
+    if before is None or before.capacity != capacity:
+        tokens = BurstTokens(capacity=capacity, left=initial_token_share(container) * capacity, at_s=now_s)
+    else:
+        tokens = spend_tokens(before, now_s, usage_percent)
+    return BurstAllowance(
+        allowed=tokens.left > 0, tokens=tokens, why=f"{tokens.left:.0f} of {capacity} burst tokens left"
+    )
+
+
+def spend_tokens(before: BurstTokens, now_s: float, usage_percent: int) -> BurstTokens:
+    """Return the tokens after the time that passed at this usage."""
+    # Fractions of a second count: ticks that come a little early would otherwise never cost or earn anything.
+    passed_s = max(0.0, now_s - before.at_s)
+    change = 0.0
+    if usage_percent >= _FULL_PERCENT:
+        change = -(usage_percent - _FULL_PERCENT) * passed_s
+    elif usage_percent < EARNING_BELOW_PERCENT:
+        change = (_FULL_PERCENT - usage_percent) * passed_s
+    left = min(max(before.left + change, -before.capacity), before.capacity)
+    return BurstTokens(capacity=before.capacity, left=left, at_s=now_s)
+
+
+def initial_token_share(container: str) -> float:
+    """Return a share from 0 to 0.5 of the capacity, so that containers of one deployment do not end
+    their bursts together.
+
+    It is derived from the container's id and not random: a decision made again is the same decision.
+    """
+    return zlib.crc32(container.encode()) / 2**32 / 2
+
+
 OWNER = "CPUBurst"
 BURST_CAUSE = "CPUBurst"
 QUOTA_CAUSE = "CFSQuotaBurst"
-PERIOD_US = 100_000
-MIN_QUOTA_US = 1_000
 SCALE_UP, SCALE_DOWN = 1.2, 0.8
 
 
 class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes. Quotas are by cgroup in microseconds; a missing group could not be
-    read, and is left alone.
+    """CpuBurstView holds what the strategy observes. Quotas are by cgroup in microseconds; a missing group could
+    not be read, and is left alone.
     """
 
     strategy: CPUBurstStrategy | None  # None until a NodeSLO was seen
@@ -90,15 +151,8 @@ class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
     normalization_ratio: float = 1.0  # limits count that much less where CPUs are faster than the model
 
 
-class CpuBurstPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan, and the burst tokens for the next decision."""
-
-    plan: StrategyPlan
-    tokens: Mapping[str, BurstTokens] = {}
-
-
 class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one container gets."""
+    """_ContainerBurst is what one container gets."""
 
     container: ContainerMeta
     base_us: int | None  # None without a limit
@@ -108,10 +162,10 @@ class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     why: str
 
 
-def decide_cpu_burst(view: CpuBurstView) -> CpuBurstPlan:
-    """Decide quota and burst of every latency-sensitive container and its pod."""
+def decide_cpu_burst(view: CpuBurstView) -> StrategyPlan:
+    """Decide quota and burst of every latency-sensitive container and its pod; the plan's state is the tokens."""
     if view.strategy is None:
-        return CpuBurstPlan(plan=StrategyPlan(why="no NodeSLO was seen yet"), tokens=view.tokens)
+        return StrategyPlan(why="no NodeSLO was seen yet", state=view.tokens)
     effects: list[Effect] = []
     tokens: dict[str, BurstTokens] = {}
     for pod in view.pods:
@@ -120,7 +174,7 @@ def decide_cpu_burst(view: CpuBurstView) -> CpuBurstPlan:
         config = _config(view.strategy, pod)
         steps = [_container_burst(view, config, one, tokens) for one in pod.containers if one.id and one.group]
         effects += _writes(view, pod, steps)
-    return CpuBurstPlan(plan=StrategyPlan(effects=tuple(effects), why=view.pool.why), tokens=tokens)
+    return StrategyPlan(effects=tuple(effects), why=view.pool.why, state=tokens)
 
 
 def _config(strategy: CPUBurstStrategy, pod: PodMeta) -> CPUBurst:
@@ -136,7 +190,7 @@ def base_quota_us(limit_milli: int | None, ratio: float) -> int | None:
     """Return the quota of a limit, lowered by the CPU normalization ratio; None without a limit."""
     if limit_milli is None or limit_milli <= 0:
         return None
-    quota = max(limit_milli * PERIOD_US // 1000, MIN_QUOTA_US)
+    quota = cfs_quota_of_milli(limit_milli)
     return math.ceil(quota / ratio) if ratio > 1 else quota
 
 
@@ -144,7 +198,7 @@ def burst_us(config: CPUBurst, limit_milli: int | None) -> int:
     """Return the burst buffer that the policy gives to a limit."""
     if config.policy not in (BURST_AUTO, BURST_CPU_ONLY) or not limit_milli or limit_milli < 0:
         return 0
-    return limit_milli * (config.cpu_burst_percent or 0) * PERIOD_US // 100_000
+    return limit_milli * (config.cpu_burst_percent or 0) * CFS_PERIOD_US // 100_000
 
 
 def _container_burst(
@@ -249,7 +303,7 @@ _INTERVALS = 5
 
 def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
     """Observe quotas, throttling and usage of latency-sensitive containers, and how busy the shared CPUs are."""
-    slo, node = inputs.node_inputs.slo, inputs.node_inputs.node
+    slo, node = inputs.slo, inputs.node
     strategy = None if slo is None else slo.cpu_burst_strategy
     quota_us: dict[str, int] = {}
     throttled: dict[str, float] = {}
@@ -279,7 +333,7 @@ def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
         quota_us=quota_us,
         throttled=throttled,
         used_milli=used_milli,
-        tokens=inputs.tokens,
+        tokens=inputs.states.get(OWNER, {}),
         burst_within_quota=inputs.machine.shape.burst_within_quota,
         # This strategy alone writes quotas of latency-sensitive pods, so it is also the one that scales them down.
         normalization_ratio=node.normalization_ratio
@@ -290,7 +344,7 @@ def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
 
 def observe_share_pool(inputs: StrategyInputs) -> SharePool:
     """Observe the usage of the shared CPUs and classify it."""
-    slo = inputs.node_inputs.slo
+    slo = inputs.slo
     strategy = None if slo is None else slo.cpu_burst_strategy
     if strategy is None:
         return SharePool(state="unknown", why="no NodeSLO was seen yet")

@@ -37,7 +37,7 @@ _TINY_MILLI = 1000  # a limit below one core is always used enough
 
 
 class BeCpuUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What BE pods use, request and could use, in milli-cores, and the number of samples."""
+    """BeCpuUsage holds what BE pods use, request and could use, in milli-cores, and the number of samples."""
 
     used: int
     request: int
@@ -46,7 +46,7 @@ class BeCpuUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CpuEvictView(EvictView, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """CpuEvictView holds what the strategy observes."""
 
     strategy: ResourceThresholdStrategy = ResourceThresholdStrategy()
     capacity_milli: int | None = None

@@ -15,9 +15,10 @@ import msgspec
 from koord.api.config.slo.defaults import CFS_QUOTA, THRESHOLD
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
-from koord.koordlet.cgroup_writer.cgroup_files import CPU_QUOTA, CPUSET
-from koord.koordlet.cgroup_writer.effects import UNLIMITED, WriteCgroup
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.cgroup.codec import UNLIMITED
+from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
+from koord.host.hardware import MachineCpu
+from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
@@ -108,7 +109,9 @@ class BeGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CpuSuppressView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes. `enabled` is None until a NodeSLO was seen; a deleted or silent NodeSLO is False."""
+    """CpuSuppressView holds what the strategy observes. `enabled` is None until a NodeSLO was seen; a deleted or
+    silent NodeSLO is False.
+    """
 
     enabled: bool | None = None
     cpu_manager: bool = False  # whether BE pods are given CPUs of their own instead
@@ -134,7 +137,7 @@ class CpuSuppressView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BeCpuAllowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How much CPU BE may use now, and why."""
+    """BeCpuAllowance says how much CPU BE may use now, and why."""
 
     milli: int
     non_be_pods_milli: int
@@ -326,7 +329,7 @@ def be_groups(inputs: StrategyInputs) -> tuple[BeGroup, ...]:
 
 def measured_applications(inputs: StrategyInputs) -> tuple[MeasuredApplication, ...]:
     """Return the host applications that were measured."""
-    slo = inputs.node_inputs.slo
+    slo = inputs.slo
     found: list[MeasuredApplication] = []
     for one in () if slo is None else slo.host_applications:
         used = inputs.latest_milli(metric_kind.APPLICATION_CPU, one.name)

@@ -15,11 +15,11 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import GROUP_IDENTITY
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup, WriteSystem
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan, resource_qos_strategy
+from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 OWNER = "GroupIdentity"
 CAUSE = "GroupIdentity"
@@ -29,7 +29,7 @@ BE_SHARES = 2  # the kubelet's for all pods without requests together
 
 
 class GroupIdentityView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """GroupIdentityView holds what the strategy observes."""
 
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     has_bvt: bool = False  # whether groups have the file
@@ -102,13 +102,13 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
     effects: list[Effect] = []
     if not found.any_enabled and view.identity_switch == 0:
         if view.identity_wish == 1 and _is_group_identity_policy(view.strategy):
-            effects.append(_switch(cgroup_files.GROUP_IDENTITY_ENABLED, 1, "systemStrategy wants it"))
-        return StrategyPlan(effects=tuple(effects), why="no class has group identity")
+            effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 1, "systemStrategy wants it"))
+        return StrategyPlan(effects=tuple(effects), why="no class has group identity", complete=True)
     if found.any_enabled:
         if view.core_switch is not None:
-            effects.append(_switch(cgroup_files.SCHED_CORE, 0, "group identity is on"))
+            effects.append(_switch(knob.SCHED_CORE, 0, "group identity is on"))
         if view.identity_switch is not None:
-            effects.append(_switch(cgroup_files.GROUP_IDENTITY_ENABLED, 1, "group identity is on"))
+            effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 1, "group identity is on"))
     for kube_qos, group in view.groups.items():
         effects.append(_bvt(group, 0 if kube_qos == GUARANTEED else found.for_kube_qos(kube_qos), kube_qos))
     for pod in view.pods:
@@ -122,33 +122,34 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
         and view.identity_wish == 0
         and _is_group_identity_policy(view.strategy)
     ):
-        effects.append(_switch(cgroup_files.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
-    return StrategyPlan(effects=tuple(effects))
+        effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
+    return StrategyPlan(effects=tuple(effects), complete=True)
 
 
 def _decide_idle(view: GroupIdentityView, strategy: ResourceQOSStrategy, found: BvtValues) -> StrategyPlan:
     group = view.groups.get(BEST_EFFORT)
     if not view.has_idle or group is None:
-        return StrategyPlan(why="this kernel has neither group identity nor idle groups")
+        return StrategyPlan(why="this kernel has neither group identity nor idle groups", complete=True)
     if not _is_group_identity_policy(strategy):
-        return StrategyPlan(why="another cpuPolicy sets idle groups itself")
+        return StrategyPlan(why="another cpuPolicy sets idle groups itself", complete=True)
     if view.idle_stands_in and found.be is not None and found.be < 0:
         why = f"BE has identity {found.be}, idle groups stand in"
-        return StrategyPlan(effects=(_write(group, cgroup_files.CPU_IDLE, 1, why, SWITCH_OWNER),))
+        return StrategyPlan(effects=(_write(group, knob.CPU_IDLE, 1, why, SWITCH_OWNER),), complete=True)
     why = "BE has no identity below others"
     if not view.idle:
-        return StrategyPlan(why=why)
+        return StrategyPlan(why=why, complete=True)
     # A group that stops being idle gets the weight of a normal one from the kernel; BE must not keep that.
     return StrategyPlan(
         effects=(
-            _write(group, cgroup_files.CPU_IDLE, 0, why, SWITCH_OWNER),
-            _write(group, cgroup_files.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER),
-        )
+            _write(group, knob.CPU_IDLE, 0, why, SWITCH_OWNER),
+            _write(group, knob.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER),
+        ),
+        complete=True,
     )
 
 
 def _bvt(group: str, value: int, why: str) -> WriteCgroup:
-    return _write(group, cgroup_files.CPU_BVT, value, why)
+    return _write(group, knob.CPU_BVT, value, why)
 
 
 def _write(group: str, name: str, value: int, why: str, owner: str = OWNER) -> WriteCgroup:
@@ -161,20 +162,20 @@ def _switch(name: str, value: int, why: str) -> WriteSystem:
 
 def observe_group_identity(inputs: StrategyInputs) -> GroupIdentityView:
     """Observe the kernel's switches and all groups that have an identity."""
-    machine, slo = inputs.machine, inputs.node_inputs.slo
+    machine, slo = inputs.machine, inputs.slo
     shape = machine.shape
-    has_bvt = machine.has_knob(cgroup_files.CPU_BVT)
+    has_bvt = machine.has_knob(knob.CPU_BVT)
     pods = tuple(pod for pod in inputs.pods if pod.group and pod.is_alive)
     system = None if slo is None else slo.system_strategy
     return GroupIdentityView(
-        strategy=resource_qos_strategy(inputs),
+        strategy=inputs.resource_qos_strategy,
         has_bvt=has_bvt,
-        identity_switch=inputs.number("", cgroup_files.GROUP_IDENTITY_ENABLED),
+        identity_switch=inputs.number("", knob.GROUP_IDENTITY_ENABLED),
         identity_wish=None if system is None else system.sched_group_identity_enabled,
-        core_switch=inputs.number("", cgroup_files.SCHED_CORE),
-        has_idle=machine.has_knob(cgroup_files.CPU_IDLE),
+        core_switch=inputs.number("", knob.SCHED_CORE),
+        has_idle=machine.has_knob(knob.CPU_IDLE),
         idle_stands_in=inputs.settings.idle_stands_in,
-        idle=inputs.number(shape.besteffort, cgroup_files.CPU_IDLE),
+        idle=inputs.number(shape.besteffort, knob.CPU_IDLE),
         groups=shape.groups,
         pods=pods,
         children={pod.group: machine.child_groups(pod.group) for pod in pods} if has_bvt else {},
@@ -198,18 +199,7 @@ def _unlisted_pod_groups(inputs: StrategyInputs) -> tuple[tuple[str, str], ...]:
 
 
 def _host_application_groups(inputs: StrategyInputs) -> tuple[tuple[str, str], ...]:
-    slo, layout = inputs.node_inputs.slo, inputs.machine.shape.layout
+    slo, layout = inputs.slo, inputs.machine.shape.layout
     if slo is None or layout is None:
         return ()
-    found: list[tuple[str, str]] = []
-    for one in slo.host_applications:
-        path = one.cgroup_path
-        group = layout.host_application_dir(
-            one.name,
-            one.qos,
-            None if path is None else path.base,
-            "" if path is None else path.parent_dir,
-            "" if path is None else path.relative_path,
-        )
-        found.append((group, one.qos))
-    return tuple(found)
+    return tuple((layout.host_application_dir(one), one.qos) for one in slo.host_applications)

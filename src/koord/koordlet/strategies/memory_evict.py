@@ -29,7 +29,7 @@ COOLDOWN_S = 4.0
 
 
 class MemoryEvictView(EvictView, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """MemoryEvictView holds what the strategy observes."""
 
     strategy: ResourceThresholdStrategy = ResourceThresholdStrategy()
     capacity_bytes: int | None = None

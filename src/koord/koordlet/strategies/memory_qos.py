@@ -16,11 +16,11 @@ from koord.api.config.slo.overlay import overlay
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSR
 from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
 from koord.api.koordinator.slo_strategy import MemoryQOS, ResourceQOSStrategy
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
-from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, resource_qos_strategy
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 
 
 def memory_qos_of_pod(strategy: ResourceQOSStrategy, pod: PodMeta) -> MemoryQOS | None:
@@ -71,7 +71,7 @@ _CLASS_OF_DIR = {GUARANTEED: LSR, BURSTABLE: LS, BEST_EFFORT: BE}
 
 
 class MemoryQosView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """MemoryQosView holds what the strategy observes."""
 
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     allocatable_bytes: int | None
@@ -109,7 +109,7 @@ def decide_memory_qos(view: MemoryQosView) -> StrategyPlan:
             if container.id and container.group:
                 container_writes += _container(view, config, pod, container, view.allocatable_bytes)
     effects = (*_classes(view, view.strategy, asked), *pod_writes, *container_writes)
-    return StrategyPlan(effects=effects)
+    return StrategyPlan(effects=effects, complete=True)
 
 
 def memory_high_bytes(config: MemoryQOS, request: int, limit: int | None, allocatable: int, page: int) -> int | None:
@@ -142,7 +142,7 @@ def _container(
     protection = _protection(config, request)
     high = memory_high_bytes(config, request, limit, allocatable, view.page_bytes)
     why = f"request {request}, limit {limit}, throttled from {config.throttling_percent}% between them"
-    values = [*_kept(protection), (cgroup_files.MEMORY_HIGH, _at_least(high, protection.least)), *_marks(config)]
+    values = [*_kept(protection), (knob.MEMORY_HIGH, _at_least(high, protection.least)), *_marks(config)]
     return _writes(container.group, values, why)
 
 
@@ -176,23 +176,23 @@ def _sum(amounts: list[int | None], of_none: int | None) -> int | None:
 
 
 def _kept(protection: _Protection) -> list[tuple[str, int | None]]:
-    return [(cgroup_files.MEMORY_MIN, protection.least), (cgroup_files.MEMORY_LOW, protection.low)]
+    return [(knob.MEMORY_MIN, protection.least), (knob.MEMORY_LOW, protection.low)]
 
 
 def _marks(config: MemoryQOS) -> list[tuple[str, int | None]]:
     return [
-        (cgroup_files.MEMORY_WMARK_RATIO, config.wmark_ratio),
-        (cgroup_files.MEMORY_WMARK_SCALE, config.wmark_scale_permill),
-        (cgroup_files.MEMORY_WMARK_MIN_ADJ, config.wmark_min_adj),
+        (knob.MEMORY_WMARK_RATIO, config.wmark_ratio),
+        (knob.MEMORY_WMARK_SCALE, config.wmark_scale_permill),
+        (knob.MEMORY_WMARK_MIN_ADJ, config.wmark_min_adj),
         *_priorities(config),
     ]
 
 
 def _priorities(config: MemoryQOS) -> list[tuple[str, int | None]]:
     return [
-        (cgroup_files.MEMORY_PRIORITY, config.priority),
-        (cgroup_files.MEMORY_USE_PRIORITY_OOM, config.priority_enable),
-        (cgroup_files.MEMORY_OOM_GROUP, config.oom_kill_group),
+        (knob.MEMORY_PRIORITY, config.priority),
+        (knob.MEMORY_USE_PRIORITY_OOM, config.priority_enable),
+        (knob.MEMORY_OOM_GROUP, config.oom_kill_group),
     ]
 
 
@@ -207,9 +207,9 @@ def _page_cache(config: MemoryQOS, pod: PodMeta) -> list[tuple[str, int | None]]
         enable = int(config.page_cache_enable)
     sync = int(bool(config.page_cache_reclaim_sync)) if size else None
     return [
-        (cgroup_files.PAGE_CACHE_ENABLE, enable),
-        (cgroup_files.PAGE_CACHE_SIZE, size),
-        (cgroup_files.PAGE_CACHE_SYNC, sync),
+        (knob.PAGE_CACHE_ENABLE, enable),
+        (knob.PAGE_CACHE_SIZE, size),
+        (knob.PAGE_CACHE_SYNC, sync),
     ]
 
 
@@ -225,7 +225,7 @@ def observe_memory_qos(inputs: StrategyInputs) -> MemoryQosView:
     """Observe the node's memory and the pods with their groups."""
     shape = inputs.machine.shape
     return MemoryQosView(
-        strategy=resource_qos_strategy(inputs),
+        strategy=inputs.resource_qos_strategy,
         allocatable_bytes=inputs.allocatable(MEMORY),
         pods=inputs.pods,
         groups=dict(shape.groups),

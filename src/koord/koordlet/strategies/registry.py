@@ -1,90 +1,139 @@
-"""The table of all strategies: the gates that enable each, its period, and the files that it alone writes."""
+"""The table of all strategies. A strategy is one module and one row here, and nothing else names it.
+
+`StrategyRunner` runs the rows in this order: `observe` reads the inputs into a view, `decide` makes a plan of the view
+and of nothing else, and the plan's effects go to the cgroup writer.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.strategies import (
     blkio,
     cpu_burst,
+    cpu_evict,
     cpu_suppress,
     group_identity,
+    memory_evict,
     memory_qos,
     resctrl,
     system_config,
     victim_selection,
 )
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 
 
 class StrategyEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One strategy. Any of `gates` enables it; with `by_node_slo` the NodeSLO must enable it as well."""
+    """One strategy. Any of `gates` enables it.
+
+    `files` are those that it writes; `restores` are the owners of its effects: what they wrote is restored when the
+    strategy is disabled, and what a complete plan does not name any more is restored at once.
+    """
 
     name: str
     gates: tuple[str, ...]
+    observe: Callable[[StrategyInputs], Any]
+    decide: Callable[[Any], StrategyPlan]
     period_s: float = 1.0
-    by_node_slo: bool = False
     files: tuple[str, ...] = ()
+    restores: tuple[str, ...] = ()
 
 
 STRATEGIES = (
     StrategyEntry(
         name=cpu_suppress.OWNER,
         gates=("BECPUSuppress",),
-        by_node_slo=True,
-        files=(cgroup_files.CPUSET, cgroup_files.CPU_QUOTA),
+        observe=cpu_suppress.observe_cpu_suppress,
+        decide=cpu_suppress.decide_cpu_suppress,
+        files=(knob.CPUSET, knob.CPU_QUOTA),
+        restores=(cpu_suppress.OWNER,),
     ),
-    StrategyEntry(name=cpu_burst.OWNER, gates=("CPUBurst",), files=(cgroup_files.CPU_QUOTA, cgroup_files.CPU_BURST)),
     StrategyEntry(
-        name="CPUEvict",
+        name=cpu_burst.OWNER,
+        gates=("CPUBurst",),
+        observe=cpu_burst.observe_cpu_burst,
+        decide=cpu_burst.decide_cpu_burst,
+        files=(knob.CPU_QUOTA, knob.CPU_BURST),
+        restores=(cpu_burst.OWNER,),
+    ),
+    StrategyEntry(
+        name=victim_selection.CPU_EVICT_STRATEGY,
         gates=(victim_selection.BE_CPU_EVICT, victim_selection.CPU_ALLOCATABLE_EVICT, victim_selection.CPU_EVICT),
-        by_node_slo=True,
+        observe=cpu_evict.observe_cpu_evict,
+        decide=cpu_evict.decide_cpu_evict,
     ),
     StrategyEntry(
-        name="memoryEvict",
+        name=victim_selection.MEMORY_EVICT_STRATEGY,
         gates=(
             victim_selection.BE_MEMORY_EVICT,
             victim_selection.MEMORY_ALLOCATABLE_EVICT,
             victim_selection.MEMORY_EVICT,
         ),
-        by_node_slo=True,
+        observe=memory_evict.observe_memory_evict,
+        decide=memory_evict.decide_memory_evict,
     ),
-    StrategyEntry(name=resctrl.OWNER, gates=("RdtResctrl",)),
+    StrategyEntry(
+        name=resctrl.OWNER,
+        gates=("RdtResctrl",),
+        observe=resctrl.observe_resctrl,
+        decide=resctrl.decide_resctrl,
+        restores=(resctrl.OWNER,),
+    ),
     StrategyEntry(
         name=blkio.OWNER,
         gates=("BlkIOReconcile",),
-        files=(*blkio.THROTTLES, cgroup_files.IO_WEIGHT, cgroup_files.IO_QOS, cgroup_files.IO_MODEL),
+        observe=blkio.observe_blkio,
+        decide=blkio.decide_blkio,
+        files=knob.PER_DISK_FILES,
+        restores=(blkio.OWNER,),
     ),
     StrategyEntry(
         name=memory_qos.OWNER,
         gates=("CgroupReconcile",),
+        observe=memory_qos.observe_memory_qos,
+        decide=memory_qos.decide_memory_qos,
         files=(
-            cgroup_files.MEMORY_MIN,
-            cgroup_files.MEMORY_LOW,
-            cgroup_files.MEMORY_HIGH,
-            cgroup_files.MEMORY_WMARK_RATIO,
-            cgroup_files.MEMORY_WMARK_SCALE,
-            cgroup_files.MEMORY_WMARK_MIN_ADJ,
-            cgroup_files.MEMORY_PRIORITY,
-            cgroup_files.MEMORY_USE_PRIORITY_OOM,
-            cgroup_files.MEMORY_OOM_GROUP,
-            cgroup_files.PAGE_CACHE_ENABLE,
-            cgroup_files.PAGE_CACHE_SIZE,
-            cgroup_files.PAGE_CACHE_SYNC,
+            knob.MEMORY_MIN,
+            knob.MEMORY_LOW,
+            knob.MEMORY_HIGH,
+            knob.MEMORY_WMARK_RATIO,
+            knob.MEMORY_WMARK_SCALE,
+            knob.MEMORY_WMARK_MIN_ADJ,
+            knob.MEMORY_PRIORITY,
+            knob.MEMORY_USE_PRIORITY_OOM,
+            knob.MEMORY_OOM_GROUP,
+            knob.PAGE_CACHE_ENABLE,
+            knob.PAGE_CACHE_SIZE,
+            knob.PAGE_CACHE_SYNC,
         ),
+        restores=(memory_qos.OWNER,),
     ),
     StrategyEntry(
         name=system_config.OWNER,
         gates=("SystemConfig",),
+        observe=system_config.observe_system_config,
+        decide=system_config.decide_system_config,
         files=(
-            cgroup_files.MIN_FREE_KBYTES,
-            cgroup_files.WATERMARK_SCALE_FACTOR,
-            cgroup_files.MEMCG_REAP_BACKGROUND,
-            cgroup_files.IDLE_SAVER_WMARK,
-            cgroup_files.PAGE_CACHE_LIMIT_ENABLED,
-            cgroup_files.SCHED_FEATURES,
+            knob.MIN_FREE_KBYTES,
+            knob.WATERMARK_SCALE_FACTOR,
+            knob.MEMCG_REAP_BACKGROUND,
+            knob.IDLE_SAVER_WMARK,
+            knob.PAGE_CACHE_LIMIT_ENABLED,
+            knob.SCHED_FEATURES,
         ),
+        restores=(system_config.OWNER,),
     ),
-    # A hook upstream, with the period of the hooks.
-    StrategyEntry(name=group_identity.OWNER, gates=("GroupIdentity",), period_s=10.0, files=(cgroup_files.CPU_BVT,)),
+    StrategyEntry(
+        name=group_identity.OWNER,
+        gates=("GroupIdentity",),
+        observe=group_identity.observe_group_identity,
+        decide=group_identity.decide_group_identity,
+        period_s=10.0,  # a hook upstream, with the period of the hooks
+        files=(knob.CPU_BVT,),
+        restores=(group_identity.OWNER, group_identity.SWITCH_OWNER),
+    ),
 )

@@ -12,7 +12,7 @@ from koord.api.koordinator.slo_strategy import ResctrlQOSConfig, ResourceQOSStra
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan, resource_qos_strategy
+from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 OWNER = "ResctrlReconcile"
 CAUSE = "UpdateResctrl"
@@ -24,7 +24,7 @@ _GROUP_OF = {LSE: LSR, LSR: LSR, LS: LS, BE: BE}
 
 
 class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """ResctrlView holds what the strategy observes."""
 
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     supported: bool = True
@@ -49,7 +49,7 @@ def decide_resctrl(view: ResctrlView) -> StrategyPlan:
         if config is None:
             continue
         effects += _schemata(view, group, config, said)
-    return StrategyPlan(effects=(*effects, *_task_moves(view, view.strategy)), why="; ".join(said))
+    return StrategyPlan(effects=(*effects, *_task_moves(view, view.strategy)), why="; ".join(said), complete=True)
 
 
 def cat_mask(mask: int, start_percent: int, end_percent: int) -> int | None:
@@ -121,7 +121,7 @@ def _task_moves(view: ResctrlView, strategy: ResourceQOSStrategy) -> list[AddTas
 
 def observe_resctrl(inputs: StrategyInputs) -> ResctrlView:
     """Observe the cache, and the threads of pods and of resctrl groups."""
-    machine, strategy = inputs.machine, resource_qos_strategy(inputs)
+    machine, strategy = inputs.machine, inputs.resource_qos_strategy
     cache = machine.shape.cache
     enabled = strategy is not None and cache.is_divisible and any(_moves_tasks(strategy, one) for one in RESCTRL_GROUPS)
     pods = [pod for pod in inputs.pods if pod.is_alive and pod.group] if enabled else []

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
+from koord.api.koordinator.qos_class import BATCH, MID
+from koord.api.koordinator.resource_name import TIER_RESOURCE_NAMES
+from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy, ResourceThresholdStrategy
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteCgroup, WriteSchemata, WriteSystem
-from koord.koordlet.eviction.ledger import EvictionRequest
-from koord.koordlet.eviction.tracker import EvictionTracker
+from koord.koordlet.eviction.tracker import EvictionRequest, EvictionTracker
 from koord.koordlet.inputs.machine import NodeMachine
-from koord.koordlet.inputs.node_inputs import NodeInputs
+from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.koordlet.strategies.burst_limiter import BurstTokens
-from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+from koord.values.cpuset import CPUSet
 from koord.values.go_format import integer
 
 Effect: TypeAlias = WriteCgroup | WriteSystem | WriteSchemata | AddTasks | EvictionRequest
@@ -27,12 +28,16 @@ class StrategyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The effects that a strategy wants, in an order in which each single one is safe; an executor that knows the
     present values may find a better order.
 
-    `why` explains a plan that does nothing, and `figures` are the numbers that gauges show.
+    `why` explains a plan that does nothing, and `figures` are the numbers that gauges show. A `complete` plan names all
+    files that the strategy wants: what it wrote before and does not name any more is restored. `state` is what the
+    strategy finds in the inputs of its next tick; None leaves the last one.
     """
 
     effects: tuple[Effect, ...] = ()
     why: str = ""
     figures: Mapping[str, float] = {}
+    complete: bool = False
+    state: Any = None
 
 
 class StrategySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,21 +50,55 @@ class StrategySettings(msgspec.Struct, frozen=True, kw_only=True):
     idle_stands_in: bool = True  # for group identity, on kernels without
 
 
-class StrategyInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """All that strategies observe in one tick, with the reads that more than one of them needs."""
+_BATCH_AND_MID_RESOURCES = tuple(name for tier in (BATCH, MID) for name in TIER_RESOURCE_NAMES[tier].values())
 
-    now_s: float
-    node_inputs: NodeInputs
-    store: SeriesStore
-    machine: NodeMachine
-    settings: StrategySettings
-    gates: frozenset[str]  # that are on
-    eviction_tracker: EvictionTracker
-    tokens: Mapping[str, BurstTokens] = {}  # of bursts, as the last tick left them
-    lent_for_s: float = 0.0
-    latest_by_kind: dict[str, dict[str, float]] = msgspec.field(
-        default_factory=dict
-    )  # by kind of series, then by subject
+
+class StrategyInputs:
+    """StrategyInputs holds what strategies read in a tick: what is known of the node, its machine and its series, with
+    the reads that more
+    than one of them needs.
+
+    One object serves all ticks of a machine. `states` holds what the last plan of each strategy left for its next tick.
+    """
+
+    def __init__(
+        self, machine: NodeMachine, store: SeriesStore, gates: frozenset[str], settings: StrategySettings
+    ) -> None:
+        """`gates` are the names of all enabled feature gates, those of runtime hooks included."""
+        self.machine = machine
+        self.store = store
+        self.gates = gates
+        self.settings = settings
+        self.eviction_tracker = EvictionTracker()
+        self.states: dict[str, Any] = {}
+        self.now_s = 0.0
+        self.node_inputs = NodeInputs()
+        self._batch_allocatable: tuple[int | None, ...] | None = None
+        self._batch_allocatable_since_s = 0.0
+        self._latest_by_kind: dict[str, dict[str, float]] = {}  # by kind of series, then by subject
+
+    def begin_tick(self, now_s: float, node_inputs: NodeInputs) -> None:
+        self.now_s = now_s
+        self.node_inputs = node_inputs
+        self._latest_by_kind = {}
+        self.eviction_tracker.begin_tick(now_s, node_inputs.pods)
+        node = node_inputs.node
+        lent = None if node is None else tuple(node.allocatable.get(name) for name in _BATCH_AND_MID_RESOURCES)
+        if lent != self._batch_allocatable or now_s < self._batch_allocatable_since_s:
+            self._batch_allocatable, self._batch_allocatable_since_s = lent, now_s
+
+    @property
+    def lent_for_s(self) -> float:
+        """Return for how long the node has had its present batch and mid allocatable."""
+        return self.now_s - self._batch_allocatable_since_s
+
+    @property
+    def node(self) -> NodeProperties | None:
+        return self.node_inputs.node
+
+    @property
+    def slo(self) -> NodeSLOSpec | None:
+        return self.node_inputs.slo
 
     @property
     def pods(self) -> tuple[PodMeta, ...]:
@@ -68,21 +107,25 @@ class StrategyInputs(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def threshold(self) -> ResourceThresholdStrategy:
         """Return the threshold strategy of the NodeSLO; an empty one until a NodeSLO was seen."""
-        slo = self.node_inputs.slo
-        found = None if slo is None else slo.resource_used_threshold_with_be
+        found = None if self.slo is None else self.slo.resource_used_threshold_with_be
         return ResourceThresholdStrategy() if found is None else found
 
     @property
     def threshold_enabled(self) -> bool | None:
         """Return whether the threshold strategy is enabled; None until a NodeSLO was seen."""
-        return None if self.node_inputs.slo is None else bool(self.threshold.enable)
+        return None if self.slo is None else bool(self.threshold.enable)
+
+    @property
+    def resource_qos_strategy(self) -> ResourceQOSStrategy | None:
+        """Return the resource QoS strategy of the NodeSLO; None until a NodeSLO was seen."""
+        return None if self.slo is None else self.slo.resource_qos_strategy
 
     def capacity(self, resource: str) -> int | None:
-        node = self.node_inputs.node
+        node = self.node
         return None if node is None else node.capacity.get(resource)
 
     def allocatable(self, resource: str) -> int | None:
-        node = self.node_inputs.node
+        node = self.node
         return None if node is None else node.allocatable.get(resource)
 
     def latest_milli(self, *key: str) -> int | None:
@@ -107,20 +150,12 @@ class StrategyInputs(msgspec.Struct, frozen=True, kw_only=True):
         return None if value is None else integer(value)
 
     def cpus(self, group: str, file: str) -> CPUSet:
-        try:
-            return CPUSet.parse(self.machine.read_knob(group, file) or "")
-        except CPUSetError:
-            return EMPTY
+        return CPUSet.parse_or_empty(self.machine.read_knob(group, file) or "")
 
     def _latest(self, name: str) -> dict[str, float]:
         """Return the latest values of a kind by subject; cached, as several strategies of a tick need them."""
-        found = self.latest_by_kind.get(name)
+        found = self._latest_by_kind.get(name)
         if found is None:
             found = {key[1]: value for key, value in self.store.latest_of(name, self.now_s).items()}
-            self.latest_by_kind[name] = found
+            self._latest_by_kind[name] = found
         return found
-
-
-def resource_qos_strategy(inputs: StrategyInputs) -> ResourceQOSStrategy | None:
-    """Return the resource QoS strategy of the NodeSLO; None until a NodeSLO was seen."""
-    return None if inputs.node_inputs.slo is None else inputs.node_inputs.slo.resource_qos_strategy

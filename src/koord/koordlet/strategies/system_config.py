@@ -6,7 +6,7 @@ import msgspec
 
 from koord.api.koordinator.resource_name import MEMORY
 from koord.api.koordinator.slo_strategy import SystemStrategy
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteSystem
 from koord.koordlet.strategies.group_identity import OWNER as IDENTITY
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
@@ -14,17 +14,17 @@ from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 OWNER = "SystemConfigReconcile"
 CAUSE = "systemConfig reconcile"
 _RANGES = {
-    cgroup_files.MIN_FREE_KBYTES: (10_240, 10_485_760),
-    cgroup_files.WATERMARK_SCALE_FACTOR: (10, 400),
-    cgroup_files.MEMCG_REAP_BACKGROUND: (0, 1),
-    cgroup_files.PAGE_CACHE_LIMIT_ENABLED: (0, 1),
-    cgroup_files.GROUP_IDENTITY_ENABLED: (0, 1),
-    cgroup_files.IDLE_SAVER_WMARK: (0, 2**63 - 1),
+    knob.MIN_FREE_KBYTES: (10_240, 10_485_760),
+    knob.WATERMARK_SCALE_FACTOR: (10, 400),
+    knob.MEMCG_REAP_BACKGROUND: (0, 1),
+    knob.PAGE_CACHE_LIMIT_ENABLED: (0, 1),
+    knob.GROUP_IDENTITY_ENABLED: (0, 1),
+    knob.IDLE_SAVER_WMARK: (0, 2**63 - 1),
 }
 
 
 class SystemConfigView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the strategy observes."""
+    """SystemConfigView holds what the strategy observes."""
 
     strategy: SystemStrategy | None  # None until a NodeSLO was seen
     capacity_bytes: int | None
@@ -39,12 +39,12 @@ def decide_system_config(view: SystemConfigView) -> StrategyPlan:
         return StrategyPlan(why="the node's memory capacity is not known")
     config = view.strategy
     wanted = {
-        cgroup_files.MIN_FREE_KBYTES: min_free_kbytes(view.capacity_bytes, config.min_free_kbytes_factor),
-        cgroup_files.WATERMARK_SCALE_FACTOR: config.watermark_scale_factor,
-        cgroup_files.MEMCG_REAP_BACKGROUND: config.memcg_reap_back_ground,
-        cgroup_files.GROUP_IDENTITY_ENABLED: None if view.identity_taken else config.sched_group_identity_enabled,
-        cgroup_files.IDLE_SAVER_WMARK: config.sched_idle_saver_wmark,
-        cgroup_files.PAGE_CACHE_LIMIT_ENABLED: config.page_cache_limit_enabled,
+        knob.MIN_FREE_KBYTES: min_free_kbytes(view.capacity_bytes, config.min_free_kbytes_factor),
+        knob.WATERMARK_SCALE_FACTOR: config.watermark_scale_factor,
+        knob.MEMCG_REAP_BACKGROUND: config.memcg_reap_back_ground,
+        knob.GROUP_IDENTITY_ENABLED: None if view.identity_taken else config.sched_group_identity_enabled,
+        knob.IDLE_SAVER_WMARK: config.sched_idle_saver_wmark,
+        knob.PAGE_CACHE_LIMIT_ENABLED: config.page_cache_limit_enabled,
     }
     writes: list[WriteSystem] = []
     said: list[str] = []
@@ -57,8 +57,8 @@ def decide_system_config(view: SystemConfigView) -> StrategyPlan:
         else:
             said.append(f"{name} {value} is not from {low} to {high}")
     for feature, on in sorted(config.sched_features.items()):
-        writes.append(_write(cgroup_files.SCHED_FEATURES, feature if on else f"NO_{feature}"))
-    return StrategyPlan(effects=tuple(writes), why="; ".join(said))
+        writes.append(_write(knob.SCHED_FEATURES, feature if on else f"NO_{feature}"))
+    return StrategyPlan(effects=tuple(writes), why="; ".join(said), complete=True)
 
 
 def min_free_kbytes(capacity_bytes: int, factor: int | None) -> int | None:
@@ -72,7 +72,7 @@ def _write(name: str, value: str) -> WriteSystem:
 
 def observe_system_config(inputs: StrategyInputs) -> SystemConfigView:
     """Observe the system strategy and the node's memory."""
-    slo = inputs.node_inputs.slo
+    slo = inputs.slo
     return SystemConfigView(
         strategy=None if slo is None else slo.system_strategy,
         capacity_bytes=inputs.capacity(MEMORY),

@@ -16,9 +16,10 @@ from koord.api.annotations import eviction_codecs, pod_codecs
 from koord.api.koordinator.protocol import KOORDLET_EVICTION_PREFIX, L_EVICTION_ENABLED, TRUE
 from koord.api.koordinator.qos_class import BATCH, BE, MID
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MEMORY, TIER_RESOURCE_NAMES
-from koord.koordlet.eviction.ledger import EvictionRecord, EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
+from koord.policy.eviction.record import KOORDLET, EvictionRecord
 
 BE_CPU_EVICT = "BECPUEvict"
 CPU_ALLOCATABLE_EVICT = "CPUAllocatableEvict"
@@ -28,7 +29,6 @@ MEMORY_ALLOCATABLE_EVICT = "MemoryAllocatableEvict"
 MEMORY_EVICT = "MemoryEvict"
 
 
-ACTOR = "koordlet"
 REASON = "evicted"
 USED = "podUsed/"
 REQUESTED = "podResourceRequest/"
@@ -36,7 +36,7 @@ LEDGER_TIERS = (BATCH, MID)
 
 
 class EvictView(msgspec.Struct, frozen=True, kw_only=True):
-    """What all rules observe. `enabled` is None until a NodeSLO was seen.
+    """EvictView holds what all rules observe. `enabled` is None until a NodeSLO was seen.
 
     A pod in `leaving` was evicted by koordlet and still exists; `barred` tells why a pod must stay for now (a
     disruption budget, say). Usage is the last measured, by uid; a missing pod was not measured.
@@ -55,7 +55,7 @@ class EvictView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReleaseTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule wants freed: amounts by USED or REQUESTED and the name of a resource."""
+    """ReleaseTarget is what a rule wants freed: amounts by USED or REQUESTED and the name of a resource."""
 
     rule: str
     amounts: Mapping[str, int]
@@ -64,14 +64,14 @@ class ReleaseTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictionTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule wants freed, and the pods that it may evict in order."""
+    """EvictionTask holds what a rule wants freed, and the pods that it may evict in order."""
 
     release: ReleaseTarget
     ranked: tuple[tuple[PodMeta, str], ...]  # whom the rule may evict, first to go first, and why in that place
 
 
 class IdleRule(msgspec.Struct, frozen=True):
-    """Why a rule wants nothing."""
+    """IdleRule says why a rule wants nothing."""
 
     rule: str
     why: str
@@ -106,7 +106,7 @@ def select_victims(view: EvictView, wanted: Sequence[EvictionTask | IdleRule]) -
             if (left := amount - credited.get(key, 0) - released.get(key, 0)) > 0
         }
         said.append(f"{task.release.rule}: {task.release.measured}, {task.release.threshold}; missing {missing}")
-        for pod, place in task.ranked:
+        for number, (pod, place) in enumerate(task.ranked, 1):
             if not missing:
                 break
             if pod.uid in gone or pod.uid in view.barred or _is_leaving(view, pod):
@@ -115,7 +115,7 @@ def select_victims(view: EvictView, wanted: Sequence[EvictionTask | IdleRule]) -
             unknown = [key for key in missing if brings.get(key, 0) is None]
             if not unknown and not any(brings.get(key) for key in missing):
                 continue
-            victims.append(_eviction_request(task, credited, pod, place, brings))
+            victims.append(_eviction_request(task, credited, pod, number, place, brings))
             gone.add(pod.uid)
             for key, amount in brings.items():
                 released[key] = released.get(key, 0) + (amount or 0)
@@ -145,24 +145,32 @@ def _credit(view: EvictView, task: EvictionTask) -> dict[str, int]:
 
 
 def _eviction_request(
-    task: EvictionTask, credited: Mapping[str, int], pod: PodMeta, place: str, brings: Mapping[str, int | None]
+    task: EvictionTask,
+    credited: Mapping[str, int],
+    pod: PodMeta,
+    number: int,
+    place: str,
+    brings: Mapping[str, int | None],
 ) -> EvictionRequest:
     release = task.release
+    message = f"{KOORDLET_EVICTION_PREFIX}{release.rule}, kill pod: {pod.name}"
     return EvictionRequest(
-        namespace=pod.namespace,
-        name=pod.name,
-        uid=pod.uid,
         reason=REASON,
-        message=f"{KOORDLET_EVICTION_PREFIX}{release.rule}, kill pod: {pod.name}",
+        message=message,
         record=EvictionRecord(
-            actor=ACTOR,
+            actor=KOORDLET,
             rule=release.rule,
+            reason=message,
             measured=release.measured,
             threshold=release.threshold,
             release=dict(release.amounts),
             credited=dict(credited),
             frees={key: brings.get(key) or 0 for key in release.amounts},
+            rank=f"{number} of {len(task.ranked)} that the rule may evict",
             why_this_pod=place,
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
         ),
     )
 
@@ -306,7 +314,7 @@ CPU_EVICT_STRATEGY, MEMORY_EVICT_STRATEGY = "CPUEvict", "memoryEvict"  # as in t
 
 def eviction_view_fields(inputs: StrategyInputs, strategy: str, features: frozenset[str]) -> dict[str, Any]:
     """Return the fields that the views of all evicting strategies share."""
-    node = inputs.node_inputs.node
+    node = inputs.node
     return {
         "enabled": inputs.threshold_enabled,
         "features": features & inputs.gates,

@@ -93,6 +93,7 @@ def listing(
     resource_version: str | None = None,
     resource_version_match: VersionMatch | None = None,
 ) -> ApiRequest:
+    """Build a list of all objects that match, in pages of `limit` (0: one page)."""
     query = _query({"labelSelector": labels, "fieldSelector": fields, "limit": limit})
     if resource_version is not None:  # "0" and "" are different questions
         query["resourceVersion"] = resource_version
@@ -151,7 +152,9 @@ def create(
     field_manager: str | None = None,
     field_validation: FieldValidation | None = None,
 ) -> ApiRequest:
-    """Build a create request. `name` addresses the parent of a subresource; by default it is the body's own name."""
+    """Build a create request. `obj` may omit apiVersion and kind; `namespace` and `name`, which addresses the parent
+    of a subresource, are by default the body's own.
+    """
     body = _with_type_meta(resource, obj, subresource)
     where = namespace or _metadata_field(body, "namespace") or None
     if subresource:
@@ -200,6 +203,7 @@ def patch(
     field_manager: str | None = None,
     field_validation: FieldValidation | None = None,
 ) -> ApiRequest:
+    """Build a patch. `uid` and `resource_version` are preconditions: a write for another object or version fails."""
     wanted = {"uid": uid, "resourceVersion": resource_version}
     required = {field: value for field, value in wanted.items() if value}
     body: Unstructured | list[Any]
@@ -315,6 +319,7 @@ def bind(namespace: str, pod: str, node: str, *, uid: str, annotations: Mapping[
 def evict(
     namespace: str, pod: str, *, uid: str | None = None, grace_seconds: int | None = None, dry_run: bool = False
 ) -> ApiRequest:
+    """Build an eviction. An error with `too_many` is an exhausted disruption budget; it is never retried."""
     body: Unstructured = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

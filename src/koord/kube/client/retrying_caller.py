@@ -21,29 +21,18 @@ from koord.kube.transport.interface import (
     WatchStream,
 )
 from koord.telemetry.clock import Clock
+from koord.values.token_bucket import TokenBucket
 
 
-class RequestThrottle:
-    """RequestThrottle limits a client to `rate` calls a second with `burst` saved up at most. A burst of 0 means
-    no limit.
+def request_throttle(rate: float, burst: int, now_s: float) -> TokenBucket | None:
+    """Return the throttle of a client: `rate` calls a second with `burst` saved up at most; None, for a burst of 0,
+    is no limit.
     """
-
-    def __init__(self, rate: float, burst: int, now_s: float) -> None:
-        if burst and rate <= 0:
-            raise ValueError(f"a rate limit needs a rate above zero, not {rate} (burst 0 means no limit)")
-        self._rate = rate
-        self._burst = burst
-        self._tokens = float(burst)
-        self._at_s = now_s
-
-    def reserve(self, now_s: float) -> float:
-        """Take one token, in debt if need be; return the seconds until that debt is paid. First come, first served."""
-        if not self._burst:
-            return 0.0
-        self._tokens = min(float(self._burst), self._tokens + max(0.0, now_s - self._at_s) * self._rate)
-        self._at_s = max(self._at_s, now_s)
-        self._tokens -= 1.0
-        return 0.0 if self._tokens >= 0 else -self._tokens / self._rate
+    if not burst:
+        return None
+    if rate <= 0:
+        raise ValueError(f"a rate limit needs a rate above zero, not {rate} (burst 0 means no limit)")
+    return TokenBucket(rate, burst, now_s)
 
 
 _RETRYABLE_STATUS = frozenset({500, 502, 503, 504})
@@ -126,14 +115,14 @@ class RetryingCaller:
         self,
         transport: Transport,
         clock: Clock,
-        bucket: RequestThrottle,
+        throttle: TokenBucket | None,
         retry: RetryPolicy,
         user_agent: str,
         chance: random.Random,
     ) -> None:
         self.transport = transport
         self._clock = clock
-        self._bucket = bucket
+        self._throttle = throttle
         self._retry = retry
         self._user_agent = user_agent
         self._chance = chance
@@ -151,9 +140,8 @@ class RetryingCaller:
             request = msgspec.structs.replace(request, user_agent=self._user_agent)
         tried = 0
         while True:
-            wait = self._bucket.reserve(self._clock.monotonic())
-            if wait > 0:
-                await self._clock.sleep(wait)
+            if self._throttle is not None and (wait_s := self._throttle.reserve(self._clock.monotonic())) > 0:
+                await self._clock.sleep(wait_s)
             tried += 1
             try:
                 outcome = await attempt(request)

@@ -1,7 +1,8 @@
 """This module folds many similar events into few Event objects: a series for repetitions and a budget per
 object. It is pure.
 
-Events are events.k8s.io/v1 as kube-scheduler writes them. Two events share one EventKey when type, reason,
+Events are events.k8s.io/v1 as kube-scheduler writes them, or core/v1 with a source as client-go's older recorder
+does: the server accepts a source in core/v1 alone. Two events share one EventKey when type, reason,
 action, regarding and related are the same; the regarding object's resourceVersion does not count, because
 it changes with every write. A note that differs starts a new Event at most once a minute (upstream keeps
 the first note until the series has been silent for six minutes, and so shows reasons that are no longer
@@ -11,16 +12,17 @@ true); within that minute it only adds to the count.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from koord.api.kubernetes.meta import format_micro_time
+from koord.api.kubernetes.core_v1 import EventSource
 from koord.api.model import ObjectReference, to_dict
-from koord.kube.rate_limit import TokenBucket
 from koord.telemetry.clock import Clock
+from koord.values import timestamp
+from koord.values.token_bucket import TokenBucket
 
 MAX_NOTE_BYTES = 1024  # the server refuses more
 MAX_NAME_BYTES = 128  # ... of reason, action and reporting instance
@@ -48,6 +50,7 @@ class CachedEvent(msgspec.Struct, kw_only=True, eq=False):
     regarding: ObjectReference
     name: str
     note: str
+    annotations: Mapping[str, str] = {}
     first_s: float  # wall clock
     last_s: float
     count: int = 1
@@ -70,9 +73,20 @@ class CachedEvent(msgspec.Struct, kw_only=True, eq=False):
     def series(self) -> dict[str, Any] | None:
         return {"count": self.count, "lastObservedTime": _micro_time(self.last_s)} if self.count > 1 else None
 
+    def repetition_patch(self, *, core: bool) -> dict[str, Any]:
+        """Return the patch that tells the server of repetitions; the annotations are those of the latest."""
+        patch: dict[str, Any] = (
+            {"count": self.count, "lastTimestamp": _time(self.last_s)} if core else {"series": self.series()}
+        )
+        return {**patch, "metadata": {"annotations": self.annotations}} if self.annotations else patch
+
 
 def _micro_time(seconds: float) -> str:
-    return format_micro_time(datetime.fromtimestamp(seconds, UTC))
+    return timestamp.micro_text(datetime.fromtimestamp(seconds, UTC))
+
+
+def _time(seconds: float) -> str:
+    return timestamp.text(datetime.fromtimestamp(seconds, UTC))
 
 
 def truncate_utf8(text: str, limit: int = MAX_NOTE_BYTES) -> str:
@@ -84,9 +98,10 @@ def truncate_utf8(text: str, limit: int = MAX_NOTE_BYTES) -> str:
 
 
 def event_body(event: CachedEvent, controller: str, instance: str) -> dict[str, Any]:
+    """Return the event as events.k8s.io/v1."""
     key = event.key
     body: dict[str, Any] = {
-        "metadata": {"name": event.name, "namespace": event.namespace},
+        "metadata": _event_metadata(event),
         "eventTime": _micro_time(event.first_s),
         "reportingController": controller,
         "reportingInstance": instance,
@@ -103,6 +118,34 @@ def event_body(event: CachedEvent, controller: str, instance: str) -> dict[str, 
     return body
 
 
+def core_event_body(event: CachedEvent, source: EventSource, instance: str) -> dict[str, Any]:
+    """Return the event as core/v1, with its source."""
+    key = event.key
+    body: dict[str, Any] = {
+        "metadata": _event_metadata(event),
+        "firstTimestamp": _time(event.first_s),
+        "lastTimestamp": _time(event.last_s),
+        "count": event.count,
+        "source": to_dict(source),
+        "reportingComponent": source.component,
+        "reportingInstance": instance,
+        "reason": key.reason,
+        "type": key.type,
+        "message": event.note,
+        "involvedObject": to_dict(event.regarding),
+    }
+    if key.related is not None:
+        body["related"] = to_dict(key.related)
+    return body
+
+
+def _event_metadata(event: CachedEvent) -> dict[str, Any]:
+    metadata: dict[str, Any] = {"name": event.name, "namespace": event.namespace}
+    if event.annotations:
+        metadata["annotations"] = dict(event.annotations)
+    return metadata
+
+
 class EventCorrelator:
     """EventCorrelator caches the events that are being recorded. Time comes from the clock; nothing is sent from
     here.
@@ -113,7 +156,9 @@ class EventCorrelator:
         self._events: OrderedDict[EventKey, CachedEvent] = OrderedDict()  # least recently heard of first
         self._limits: OrderedDict[tuple[str, ...], TokenBucket] = OrderedDict()
 
-    def count_repetition(self, key: EventKey, note: str) -> CachedEvent | None:
+    def count_repetition(
+        self, key: EventKey, note: str, annotations: Mapping[str, str] | None = None
+    ) -> CachedEvent | None:
         """Return the cached event that this one repeats, with its count raised, or None."""
         event = self._events.get(key)
         now = self._clock.time()
@@ -121,26 +166,41 @@ class EventCorrelator:
             return None
         event.count += 1
         event.last_s = now
+        event.annotations = annotations or {}
         self._events.move_to_end(key)
         return event
 
     def take_object_budget(self, regarding: ObjectReference) -> bool:
         """Take one token of the object's budget for new Events; return whether there was one."""
         who = (regarding.kind, regarding.namespace, regarding.name, regarding.uid)
+        now_s = self._clock.monotonic()
         bucket = self._limits.get(who)
         if bucket is None:
-            bucket = self._limits[who] = TokenBucket(self._clock, EVENTS_PER_OBJECT_PER_S, EVENTS_PER_OBJECT_BURST)
+            bucket = self._limits[who] = TokenBucket(EVENTS_PER_OBJECT_PER_S, EVENTS_PER_OBJECT_BURST, now_s)
             while len(self._limits) > MAX_CACHED_EVENTS:
                 self._limits.popitem(last=False)
         self._limits.move_to_end(who)
-        return bucket.allow()
+        return bucket.allow(now_s)
 
     def start_event(
-        self, key: EventKey, regarding: ObjectReference, name: str, note: str
+        self,
+        key: EventKey,
+        regarding: ObjectReference,
+        name: str,
+        note: str,
+        annotations: Mapping[str, str] | None = None,
     ) -> tuple[CachedEvent, list[CachedEvent]]:
         """Cache a new event; return it and the evicted events whose counts the server does not have yet."""
         now = self._clock.time()
-        event = CachedEvent(key=key, regarding=regarding, name=name, note=note, first_s=now, last_s=now)
+        event = CachedEvent(
+            key=key,
+            regarding=regarding,
+            name=name,
+            note=note,
+            annotations=annotations or {},
+            first_s=now,
+            last_s=now,
+        )
         old = self._events.pop(key, None)
         pushed = [] if old is None else [old]
         self._events[key] = event

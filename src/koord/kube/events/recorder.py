@@ -12,13 +12,16 @@ import logging
 import re
 import uuid
 from collections import deque
+from collections.abc import Mapping
 from random import Random
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS
+from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, EVENTS_EVENTS
+from koord.api.kubernetes.core_v1 import EventSource
 from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.rbac import RbacRule
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
@@ -27,6 +30,7 @@ from koord.kube.events.correlator import (
     CachedEvent,
     EventCorrelator,
     EventKey,
+    core_event_body,
     event_body,
     truncate_utf8,
 )
@@ -70,11 +74,20 @@ def object_reference(resource: Resource[Object], obj: Object) -> ObjectReference
 
 
 class EventRecorder:
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("events.k8s.io", ("events",), ("create", "patch")),)
+
     def __init__(
-        self, client: Client, clock: Clock, *, controller: str, instance: str, rng: Random | None = None
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        controller: str,
+        instance: str,
+        rng: Random | None = None,
+        source: EventSource | None = None,
     ) -> None:
         """Create a recorder. `controller` is the program ("koord-scheduler"), `instance` one of its processes
-        ("koord-scheduler-host1").
+        ("koord-scheduler-host1"). With a source the events are written as core/v1, without one as events.k8s.io/v1.
         """
         if not controller or not instance:
             raise ValueError("events need the names of the reporting controller and of its instance")
@@ -84,6 +97,7 @@ class EventRecorder:
         self._controller = controller
         self._instance = truncate_utf8(instance, MAX_NAME_BYTES)
         self._rng = rng or Random()
+        self._source = source
         self._correlator = EventCorrelator(clock)
         self._queue: deque[CachedEvent] = deque()
         self._work = asyncio.Event()
@@ -102,8 +116,12 @@ class EventRecorder:
         *,
         action: str = "",
         related: ObjectReference | None = None,
+        annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """Record an event. `action` is what was being done; the server requires one, so it defaults to `reason`."""
+        """Record an event. `action` is what was being done; the server requires one, so it defaults to `reason`.
+
+        `annotations` are for programs that read events; a repetition replaces those of the one before.
+        """
         if type not in ("Normal", "Warning"):
             raise ValueError(f"an event is Normal or Warning, not {type!r}")
         action = action or reason
@@ -118,7 +136,7 @@ class EventRecorder:
             regarding=msgspec.structs.replace(regarding, resource_version=""),
             related=related,
         )
-        event = self._correlator.count_repetition(key, note)
+        event = self._correlator.count_repetition(key, note, annotations)
         if event is not None:
             self.counts.repeated += 1
             if event.needs_write:
@@ -130,7 +148,7 @@ class EventRecorder:
         if not self._correlator.take_object_budget(regarding):
             self.counts.spam += 1
             return
-        event, pushed_out = self._correlator.start_event(key, regarding, self._name(regarding.name), note)
+        event, pushed_out = self._correlator.start_event(key, regarding, self._name(regarding.name), note, annotations)
         for other in pushed_out:
             self._enqueue(other)
         self._enqueue(event)
@@ -258,10 +276,16 @@ class EventRecorder:
         return True
 
     async def _send(self, event: CachedEvent) -> Object | ApiError:
+        core = self._source is not None
+        resource: Resource[Any] = CORE_EVENTS if core else EVENTS_EVENTS
         if event.written:
-            patch = {"series": event.series()}
-            result = await self._client.patch(EVENTS_EVENTS, event.name, patch, event.namespace, kind="merge")
+            patch = event.repetition_patch(core=core)
+            result: Object | ApiError = await self._client.patch(
+                resource, event.name, patch, event.namespace, kind="merge"
+            )
             if not (isinstance(result, ApiError) and result.not_found):
                 return result
             event.written = 0  # it outlived its time on the server
+        if self._source is not None:
+            return await self._client.create(CORE_EVENTS, core_event_body(event, self._source, self._instance))
         return await self._client.create(EVENTS_EVENTS, event_body(event, self._controller, self._instance))

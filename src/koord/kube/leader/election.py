@@ -14,8 +14,10 @@ from datetime import datetime
 from random import Random
 from typing import Any, Literal, TypeVar
 
+from koord.api.koordinator.protocol import NAMESPACE
 from koord.api.kubernetes.builtin_kinds import LEASES
 from koord.api.kubernetes.coordination import Lease
+from koord.api.kubernetes.rbac import RbacRule
 from koord.api.model import convert
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
@@ -31,6 +33,14 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 ElectionEnd = Literal["lost", "finished"]
+
+
+def lease_rules(name: str) -> tuple[RbacRule, ...]:
+    """Return the RBAC rules to lead by the lease of this name in the product's namespace."""
+    return (
+        RbacRule("coordination.k8s.io", ("leases",), ("create",), namespace=NAMESPACE),  # a name cannot limit this verb
+        RbacRule("coordination.k8s.io", ("leases",), ("get", "update"), names=(name,), namespace=NAMESPACE),
+    )
 
 
 class LeaderElector:
@@ -228,6 +238,15 @@ class LeaderElector:
 
     async def _write_release(self, given_back: LeaderElectionRecord, stored: Unstructured) -> bool:
         result = await self._put(given_back, stored)
+        if isinstance(result, ApiError) and result.conflict:
+            # A renewal that was cut short may have been written all the same.
+            found = await self._client.dynamic.get(LEASES, self.config.name, self.config.namespace)
+            if isinstance(found, ApiError):
+                return self._failed("read", found)
+            record = lease.record_from_lease(convert(found, Lease))
+            if record.holder != self.config.identity or record.acquired_at not in self._own_acquire_times:
+                return True  # another holds it by now
+            result = await self._put(given_back, found)
         if isinstance(result, ApiError):
             return self._failed("release", result)
         self._observe(given_back, self._clock.monotonic())

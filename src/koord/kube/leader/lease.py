@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from koord.api.kubernetes.coordination import Lease
-from koord.api.kubernetes.meta import format_micro_time
+from koord.values import timestamp
 
 
 class LeaseConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +119,7 @@ def lease_spec(record: LeaderElectionRecord) -> dict[str, Any]:
     return {
         "holderIdentity": record.holder,
         "leaseDurationSeconds": record.duration_s,
-        "acquireTime": None if record.acquired_at is None else format_micro_time(record.acquired_at),
-        "renewTime": None if record.renewed_at is None else format_micro_time(record.renewed_at),
+        "acquireTime": None if record.acquired_at is None else timestamp.micro_text(record.acquired_at),
+        "renewTime": None if record.renewed_at is None else timestamp.micro_text(record.renewed_at),
         "leaseTransitions": record.transitions,
     }

@@ -11,10 +11,11 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.transport.interface import DECODE_ERRORS, TRANSIENT_ERRORS, ApiRequest, ApiResponse, Transport
 from koord.telemetry.clock import Clock
 from koord.telemetry.http_routing import HttpCall, HttpReply, status_reply
@@ -51,6 +52,11 @@ class DelegatedAuth:
     """DelegatedAuth guards an endpoint. Without an authentication transport everyone is anonymous; without an
     authorization transport only the open paths are served.
     """
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("authentication.k8s.io", ("tokenreviews",), ("create",)),
+        RbacRule("authorization.k8s.io", ("subjectaccessreviews",), ("create",)),
+    )
 
     def __init__(
         self,

@@ -21,9 +21,9 @@ from koord.api.koordinator.slo_strategy import (
     ResourceThresholdStrategy,
     SystemStrategy,
 )
-from koord.api.kubernetes.meta import LabelSelector
-from koord.policy.colocation.strategy import LayeredStrategy, NodeStrategyLayer
-from koord.values.selector import NOTHING, Selector, SelectorError
+from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
+from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer
+from koord.values.selector import Selector, SelectorError
 
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -160,12 +160,8 @@ def _build_layers(
 
 def _build_selector(given: LabelSelector | None, path: str) -> Selector | FieldError:
     """Build a node selector: None matches no node, an empty one every node."""
-    if given is None:
-        return NOTHING
     try:
-        return Selector.from_label_selector(
-            given.match_labels, ((e.key, e.operator, e.values) for e in given.match_expressions)
-        )
+        return label_selector_as_selector(given)
     except SelectorError as error:
         return FieldError(f"{path}.nodeSelector", None, f"{error}; the entry is passed over")
 

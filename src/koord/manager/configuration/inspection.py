@@ -12,13 +12,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from koord.api.config.field_error import FieldError, range_errors
+from koord.api.config.field_error import FieldError, FieldOrder, range_errors
 from koord.api.config.lenient_decode import decode_lenient, unknown_names
 from koord.api.config.slo import colocation, config_map_keys, slo_documents, slo_validation
-from koord.api.config.slo.limits import FieldOrder
 from koord.api.config.slo.slo_validation import unknown_choices
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.webhooks.configmap import NodeStrategyGroup, find_overlap
 from koord.manager.webhooks.slo_config_rules import check_network_shares, has_quantity_shares, network_share_errors
 from koord.values.selector import Selector, SelectorError
@@ -128,10 +127,7 @@ def _inspect_selectors(key: str, where: str, given: Iterable[Any]) -> list[Confi
             found.append(warning_finding(key, path, f"is empty: the entry is for every node; {REFUSED_BY_WEBHOOK}"))
             continue
         try:
-            expressions = [(e.key, e.operator, e.values) for e in selector.match_expressions]
-            made.append(
-                (entry.name or f"{where}[{index}]", Selector.from_label_selector(selector.match_labels, expressions))
-            )
+            made.append((entry.name or f"{where}[{index}]", label_selector_as_selector(selector)))
             usable.append(selector)
         except SelectorError as error:
             found += error_findings(key, [FieldError(path, None, f"cannot be used: {error}")])

@@ -146,7 +146,7 @@ class SloControllerConfig:
     """slo-controller-config as typed documents with their last good values.
 
     Build one per program before the informers start, and `start` it after. The settings of a node are
-    `document.value.of(labels)`, usable once `document.available`.
+    `document.value.for_node(labels)`, usable once `document.available`.
     """
 
     rights: ClassVar[tuple[RbacRule, ...]] = (

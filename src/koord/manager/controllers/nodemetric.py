@@ -13,11 +13,11 @@ from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.controller.controller import ReconcileResult
+from koord.manager.colocation.strategy import decide_metric_collection, resolve_strategy
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.per_node_object import DesiredSpec, PerNodeObjectController
 from koord.manager.controllers.reconcile_counter import ReconcileCounter
-from koord.policy.colocation.strategy import decide_metric_collection, resolve_strategy
 from koord.telemetry.metrics.registry import MetricReading
 
 

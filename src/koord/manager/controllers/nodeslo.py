@@ -12,11 +12,11 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.controller.controller import ReconcileResult
 from koord.manager.configuration.last_good import LastGoodDocument
+from koord.manager.configuration.node_slo import NodeSloDecision, NodeSloSection, NodeSloSettings, decide_node_slo
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.per_node_object import DesiredSpec, PerNodeObjectController
 from koord.manager.controllers.reconcile_counter import ReconcileCounter
-from koord.policy.qos.node_slo import NodeSloDecision, NodeSloSection, NodeSloSettings, decide_node_slo
 from koord.telemetry.metrics.registry import MetricReading
 
 

@@ -17,6 +17,7 @@ from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import to_dict
+from koord.api.patch.merge_patch import create_merge_patch
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.informer.cache import ObjectChange
@@ -91,7 +92,7 @@ class PerNodeObjectController(Generic[O]):
             return Done()
         if obj is None:
             return await self._create(name, wanted)
-        patch = spec_merge_patch(to_dict(obj.spec), to_dict(wanted.spec))  # type: ignore[attr-defined]
+        patch = create_merge_patch(to_dict(obj.spec), to_dict(wanted.spec))  # type: ignore[attr-defined]
         if not patch:
             return Done()
         return await self._update(obj, patch)
@@ -166,16 +167,3 @@ class PerNodeObjectController(Generic[O]):
         ):
             return
         self.queue.add(change.object.metadata.name)
-
-
-def spec_merge_patch(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON merge patch that leads from one map to another; empty when they are equal."""
-    patch: dict[str, Any] = {key: None for key in old if key not in new}
-    for key, value in new.items():
-        before = old.get(key)
-        if isinstance(before, dict) and isinstance(value, dict):
-            if inner := spec_merge_patch(before, value):
-                patch[key] = inner
-        elif key not in old or before != value or type(before) is not type(value):
-            patch[key] = value
-    return patch

@@ -14,8 +14,8 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
 from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule

@@ -14,10 +14,10 @@ import msgspec
 
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.model import QuantityText
+from koord.manager.colocation.decision import ColocationDecision
+from koord.manager.colocation.models import ColocationNode
 from koord.manager.explain import node_report
 from koord.manager.explain.lending_terms import node_sums
-from koord.policy.colocation.decision import ColocationDecision
-from koord.policy.colocation.models import ColocationNode
 from koord.values.quantity import Quantity
 
 CHANGES_KEPT = 10  # changes per node
@@ -27,7 +27,7 @@ Amounts = dict[str, int | None]
 
 
 class LendingRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What was written at a moment, and from which terms."""
+    """LendingRecord holds what was written at a moment, and from which terms."""
 
     at: datetime
     reasons: tuple[str, ...]

@@ -8,15 +8,15 @@ import msgspec
 
 from koord.api.config.slo.colocation import CALCULATE_BY_MAX_USAGE_REQUEST, CALCULATE_BY_REQUEST, CALCULATE_BY_USAGE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
-from koord.policy.colocation.batch import BatchFormula, BatchTerms, ZoneBatch
-from koord.policy.colocation.compute_resources import amplify_cpu
-from koord.policy.colocation.decision import ColocationDecision
-from koord.policy.colocation.mid import MidAmount
-from koord.policy.colocation.models import ColocationNode
-from koord.policy.colocation.node_patch import desired_resources
-from koord.policy.colocation.normalization import CpuNormalizationDecision
-from koord.policy.colocation.reserved_usage import NodeReserved
-from koord.policy.colocation.strategy import ColocationRules
+from koord.manager.colocation.batch import BatchFormula, BatchTerms, ZoneBatch
+from koord.manager.colocation.compute_resources import amplify_cpu
+from koord.manager.colocation.decision import ColocationDecision
+from koord.manager.colocation.mid import MidAmount
+from koord.manager.colocation.models import ColocationNode
+from koord.manager.colocation.node_patch import desired_resources
+from koord.manager.colocation.normalization import CpuNormalizationDecision
+from koord.manager.colocation.reserved_usage import NodeReserved
+from koord.manager.colocation.strategy import ColocationRules
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU
 
@@ -96,13 +96,13 @@ def _batch_sum(
 def _holder_name(formula: BatchFormula, terms: BatchTerms, reserved: NodeReserved | None, is_cpu: bool) -> str:
     """Return whose part is counted: the largest of the system's usage and the reservations."""
 
-    def of(pair: object) -> Quantity:
+    def amount(pair: object) -> Quantity:
         found: Quantity = getattr(pair, "cpu" if is_cpu else "memory")
         return found
 
-    if formula.policy != CALCULATE_BY_REQUEST and of(terms.system_used) >= of(terms.reserved):
+    if formula.policy != CALCULATE_BY_REQUEST and amount(terms.system_used) >= amount(terms.reserved):
         return "used by the system"
-    if reserved is not None and of(reserved.annotated) > of(reserved.kubelet):
+    if reserved is not None and amount(reserved.annotated) > amount(reserved.kubelet):
         return "reserved by annotation"
     return "reserved by the kubelet" if reserved is not None else "reserved"
 

@@ -15,10 +15,10 @@ from koord.api.annotations import cpu_codecs, node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.model import QuantityText
+from koord.manager.colocation.decision import ColocationDecision, ColocationNodeView
+from koord.manager.colocation.node_patch import decide_node_patch, desired_resources
 from koord.manager.explain import lending_terms
 from koord.manager.explain.lending_terms import LendingSum
-from koord.policy.colocation.decision import ColocationDecision, ColocationNodeView
-from koord.policy.colocation.node_patch import decide_node_patch, desired_resources
 from koord.values.quantity import Quantity
 
 ResourceState = Literal["UpToDate", "WithinThreshold", "WriteDue", "Withheld", "NoCapacity", "NotComputed"]

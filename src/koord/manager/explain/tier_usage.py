@@ -1,4 +1,5 @@
-"""How a node's CPU and memory are divided between prod, mid and batch pods: requested, used and lent. Pure.
+"""This module computes how a node's CPU and memory are divided between prod, mid and batch pods: requested,
+used and lent. Pure.
 
 Free pods use the same leftovers as batch pods and are counted with them. Amounts are milli-cores and bytes.
 """
@@ -26,8 +27,8 @@ from koord.api.koordinator.resource_name import (
 )
 from koord.api.kubernetes.pod import PodSpec
 from koord.api.kubernetes.pod_resources import pod_requests
-from koord.policy.colocation.compute_resources import ComputeResources
-from koord.policy.colocation.models import ColocationNode, ColocationNodeMetric, ColocationPod, pod_share_of
+from koord.manager.colocation.compute_resources import ComputeResources
+from koord.manager.colocation.models import ColocationNode, ColocationNodeMetric, ColocationPod, pod_share_of
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
 
@@ -92,7 +93,7 @@ def node_tier_usage(
             asked[tier, resource] = asked.get((tier, resource), 0) + amount
     used, total, at = _used_by_tier(metric, tiers)
 
-    def of(resource: str, whole: int) -> ResourceTierUsage:
+    def resource_usage(resource: str, whole: int) -> ResourceTierUsage:
         prod, mid, batch = (
             TierUsage(
                 room=_parse_amount(
@@ -108,8 +109,8 @@ def node_tier_usage(
     capacity = node.status.capacity
     return NodeTierUsage(
         name=node.metadata.name,
-        cpu=of(CPU, _parse_amount(capacity.get(CPU), CPU)),
-        memory=of(MEMORY, _parse_amount(capacity.get(MEMORY), MEMORY)),
+        cpu=resource_usage(CPU, _parse_amount(capacity.get(CPU), CPU)),
+        memory=resource_usage(MEMORY, _parse_amount(capacity.get(MEMORY), MEMORY)),
         reported=at,
     )
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 from koord.api.annotations import quota_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
+from koord.api.koordinator.profiles import ElasticQuotaProfile
 from koord.api.koordinator.protocol import A_QUOTA_SHARED_WEIGHT, L_QUOTA_NAME, L_QUOTA_TREE_ID
-from koord.api.koordinator.quota_profile import ElasticQuotaProfile
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.builtin_kinds import PODS

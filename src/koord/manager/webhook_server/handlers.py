@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
 from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES, ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from koord.api.kubernetes.core_v1 import ConfigMap
+from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
-from koord.api.kubernetes.scheduling import PriorityClass
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError

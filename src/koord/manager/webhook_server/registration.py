@@ -22,7 +22,7 @@ NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"
 
 
 class WebhookAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """How API servers reach the server: a service of the cluster, or a host outside of it."""
+    """WebhookAddress states how API servers reach the server: a service of the cluster, or a host outside of it."""
 
     namespace: str
     service: str

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from koord.kube.controller.process import StartupError
 from koord.manager.context import ManagerContext
 from koord.manager.webhook_server.cert_rotator import CertRotator, WebhookObjectNames
 from koord.manager.webhook_server.cert_store import CertStore, DirectoryCertStore, SecretCertStore
@@ -25,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 READINESS_PERIOD_S = 5.0
 
 
-class WebhooksNotReady(Exception):
+class WebhooksNotReady(StartupError):
     """The webhooks could not be made ready in time; the message says what was missing."""
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from koord.api.koordinator.protocol import NAMESPACE
 from koord.api.kubernetes.meta import LabelSelector
-from koord.api.kubernetes.scheduling import PriorityClass
+from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.manager.webhooks.colocation_profile.compiled import CompiledProfile
 from koord.manager.webhooks.pod_validating.required_labels import RequiredLabelRule
 

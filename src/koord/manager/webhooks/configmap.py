@@ -24,7 +24,7 @@ from koord.api.koordinator.protocol import (
     REASON_STRATEGIES_OVERLAP,
 )
 from koord.api.kubernetes.admission import AdmissionRequest
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
 from koord.manager.webhooks.slo_config_rules import check_network_shares, find_value_errors
 from koord.values.go_format import in_json
@@ -73,8 +73,7 @@ def _build_group(key: str, entries: Iterable[Any]) -> NodeStrategyGroup | None:
         if given is None or not (given.match_labels or given.match_expressions):
             return None
         try:
-            expressions = [(e.key, e.operator, e.values) for e in given.match_expressions]
-            made.append((entry.name, Selector.from_label_selector(given.match_labels, expressions)))
+            made.append((entry.name, label_selector_as_selector(given)))
         except SelectorError:
             return None
     return NodeStrategyGroup(key=key, strategies=tuple(made))
@@ -211,9 +210,7 @@ def _build_selector(key: str, name: str, given: LabelSelector | None) -> Selecto
         text = f"nodeConfigs NodeSelector must not empty error! configType: {key},nodeConfig name:{name}"
         return ConfigRefusal(REASON_CONFIG_PARAMETER, text)
     try:
-        return Selector.from_label_selector(
-            given.match_labels, ((e.key, e.operator, e.values) for e in given.match_expressions)
-        )
+        return label_selector_as_selector(given)
     except SelectorError as error:
         selector = _format_selector_in_go(given)
         text = f"failed to parse node selector {selector},configType: {key},nodeConfig name:{name}, err: {error}"

@@ -15,9 +15,8 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.field_error import FieldError, range_errors
+from koord.api.config.field_error import FieldError, FieldLimit, FieldOrder, range_errors
 from koord.api.config.slo import colocation, config_map_keys, slo_validation
-from koord.api.config.slo.limits import FieldLimit, FieldOrder
 from koord.api.config.slo.slo_documents import QOSConfig, SystemConfig
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.values.quantity import Quantity

@@ -16,7 +16,6 @@ from koord.api.config.scheduler.configuration import (
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.configuration.extension_points import EXTENSION_POINTS
 from koord.scheduler.configuration.feature_gates import apply_feature_gates
 from koord.scheduler.configuration.plugin_selection import (
     PluginSelection,
@@ -27,8 +26,14 @@ from koord.scheduler.configuration.plugin_selection import (
 )
 from koord.scheduler.configuration.unsupported import unknown_plugins, unsupported_settings
 from koord.scheduler.framework import profile as framework
+from koord.scheduler.framework.extension_points import (
+    EXTENSION_POINTS,
+    METHODS_OF_ANY_POINT,
+    PluginMethod,
+    overrides,
+)
 from koord.scheduler.framework.handle import Handle, SchedulerActions
-from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import PluginFactory
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - an object
@@ -171,15 +176,12 @@ def _validate_plugins(
 def _make_profile(
     profile: KubeSchedulerProfile, found: PluginSelection, made: Mapping[str, Plugin]
 ) -> framework.SchedulerProfile:
-    points: dict[str, list[Plugin]] = {}
+    points: dict[PluginMethod, list[Plugin]] = {}
     for point in EXTENSION_POINTS:
         here = [made[name] for name in found.points[point.name]]
         for method in point.methods:
-            if method != "unreserve":
-                points[method] = [p for p in here if overrides(p, method)]
-        if point.name == "reserve":  # one list for both ways: undoing goes through it backwards
-            points["reserve"] = [p for p in here if any(overrides(p, method) for method in point.methods)]
-    for method in ("next_pod", "on_attempt_failed", "nominate_reservation"):  # asked wherever the plugin is enabled
+            points[method] = [p for p in here if overrides(p, method)]
+    for method in METHODS_OF_ANY_POINT:
         points[method] = [plugin for plugin in made.values() if overrides(plugin, method)]
     return framework.SchedulerProfile(profile.scheduler_name or "", points, found.weights)
 

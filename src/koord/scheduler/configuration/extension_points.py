@@ -1,63 +1,13 @@
-"""Define the extension points of a configuration, and the points that each known plugin may be enabled at."""
+"""List the points that files may enable each known plugin at, and find the plugins that a file enables at a point."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import msgspec
-
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler.configuration import SchedulerPlugins
-from koord.scheduler.framework.plugin import Plugin, overrides
-
-
-class ExtensionPoint(msgspec.Struct, frozen=True):
-    """Describe an extension point; a plugin with one of `methods` takes part, and the first is what the framework
-    calls.
-    """
-
-    name: str  # as a field of `SchedulerPlugins`
-    path: str  # as in a file
-    interface: str  # as in Kubernetes' messages
-    methods: tuple[str, ...]
-
-    def set_of(self, plugins: SchedulerPlugins) -> PluginSet:
-        found: PluginSet = getattr(plugins, self.name)
-        return found
-
-    def is_implemented_by(self, plugin: Plugin) -> bool:
-        return any(overrides(plugin, m) for m in self.methods) or self.name in KNOWN_POINTS.get(plugin.name, ())
-
-
-# In the order in which kube-scheduler looks at them.
-EXTENSION_POINTS: tuple[ExtensionPoint, ...] = (
-    ExtensionPoint(
-        "pre_filter",
-        "preFilter",
-        "PreFilterPlugin",
-        (
-            "pre_filter",
-            "begin_attempt",
-            "before_pre_filter",
-            "after_pre_filter",
-            "admit",
-            "find_one_node",
-            "prefer_nodes",
-        ),
-    ),
-    ExtensionPoint("filter", "filter", "FilterPlugin", ("filter", "before_filter")),
-    ExtensionPoint("post_filter", "postFilter", "PostFilterPlugin", ("post_filter", "after_post_filter")),
-    ExtensionPoint("reserve", "reserve", "ReservePlugin", ("reserve", "unreserve")),
-    ExtensionPoint("pre_score", "preScore", "PreScorePlugin", ("pre_score",)),
-    ExtensionPoint("score", "score", "ScorePlugin", ("score", "before_score")),
-    ExtensionPoint("pre_bind", "preBind", "PreBindPlugin", ("pre_bind", "apply_patch")),
-    ExtensionPoint("bind", "bind", "BindPlugin", ("bind",)),
-    ExtensionPoint("post_bind", "postBind", "PostBindPlugin", ("post_bind",)),
-    ExtensionPoint("permit", "permit", "PermitPlugin", ("permit",)),
-    ExtensionPoint("pre_enqueue", "preEnqueue", "PreEnqueuePlugin", ("pre_enqueue",)),
-    ExtensionPoint("queue_sort", "queueSort", "QueueSortPlugin", ("sort_key",)),
-)
-
+from koord.scheduler.framework.extension_points import ExtensionPoint, overrides
+from koord.scheduler.framework.plugin import Plugin
 
 # Where files may enable these plugins, because Kubernetes 1.35 and Koordinator have them there. Ours may need no
 # method at such a point (there is nothing to prepare, say): then enabling it there is right and calls nothing.
@@ -105,3 +55,13 @@ KOORDINATOR_POINTS: Mapping[str, tuple[str, ...]] = {
     "SchedulingHint": ("pre_filter",),
 }
 KNOWN_POINTS: Mapping[str, tuple[str, ...]] = {**KUBERNETES_POINTS, **KOORDINATOR_POINTS}
+
+
+def plugin_set_at(point: ExtensionPoint, plugins: SchedulerPlugins) -> PluginSet:
+    found: PluginSet = getattr(plugins, point.name)
+    return found
+
+
+def may_enable_at(point: ExtensionPoint, plugin: Plugin) -> bool:
+    """Return whether files may enable the plugin at the point: it takes part there, or is known to."""
+    return any(overrides(plugin, m) for m in point.methods) or point.name in KNOWN_POINTS.get(plugin.name, ())

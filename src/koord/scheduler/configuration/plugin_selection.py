@@ -11,7 +11,8 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginConfig, PluginSet, expand_multi_point
 from koord.api.config.scheduler.configuration import KubeSchedulerProfile, SchedulerPlugins
 from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
-from koord.scheduler.configuration.extension_points import EXTENSION_POINTS, ExtensionPoint
+from koord.scheduler.configuration.extension_points import may_enable_at, plugin_set_at
+from koord.scheduler.framework.extension_points import EXTENSION_POINTS, ExtensionPoint
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin
 
 
@@ -78,12 +79,15 @@ def select_plugins(
 
 
 def _plugin_sets(plugins: SchedulerPlugins) -> list[tuple[str, PluginSet]]:
-    return [("multiPoint", plugins.multi_point), *((point.path, point.set_of(plugins)) for point in EXTENSION_POINTS)]
+    return [
+        ("multiPoint", plugins.multi_point),
+        *((point.path, plugin_set_at(point, plugins)) for point in EXTENSION_POINTS),
+    ]
 
 
 def _plugins_at(point: ExtensionPoint, plugins: SchedulerPlugins, made: Mapping[str, Plugin]) -> tuple[str, ...]:
     found = expand_multi_point(
-        plugins.multi_point, point.set_of(plugins), lambda name: point.is_implemented_by(made[name])
+        plugins.multi_point, plugin_set_at(point, plugins), lambda name: may_enable_at(point, made[name])
     )
     return tuple(plugin.name for plugin in found)
 
@@ -103,9 +107,9 @@ def _enabled_twice(plugins: SchedulerPlugins, path: str) -> list[FieldError]:
 def _misplaced(plugins: SchedulerPlugins, path: str, made: Mapping[str, Plugin]) -> list[FieldError]:
     errors = []
     for point in EXTENSION_POINTS:
-        for index, plugin in enumerate(point.set_of(plugins).enabled):
-            if not point.is_implemented_by(made[plugin.name]):
-                has = ", ".join(p.path for p in EXTENSION_POINTS if p.is_implemented_by(made[plugin.name])) or "none"
+        for index, plugin in enumerate(plugin_set_at(point, plugins).enabled):
+            if not may_enable_at(point, made[plugin.name]):
+                has = ", ".join(p.path for p in EXTENSION_POINTS if may_enable_at(p, made[plugin.name])) or "none"
                 rule = f'plugin "{plugin.name}" does not extend {point.interface} plugin; its points are: {has}'
                 errors.append(FieldError(f"{path}.{point.path}.enabled[{index}].name", plugin.name, rule))
     return errors
@@ -131,7 +135,7 @@ def _weights(plugins: SchedulerPlugins, made: Mapping[str, Plugin]) -> dict[str,
     (score,) = (point for point in EXTENSION_POINTS if point.name == "score")
     weights: dict[str, int] = {}
     for plugin in (*plugins.score.enabled, *plugins.multi_point.enabled):
-        if score.is_implemented_by(made[plugin.name]):
+        if may_enable_at(score, made[plugin.name]):
             weights.setdefault(plugin.name, plugin.weight or 1)
     return weights
 

@@ -17,8 +17,9 @@ from koord.api.config.scheduler.configuration import (
     SchedulerPlugins,
     defaulted,
 )
-from koord.scheduler.configuration.extension_points import EXTENSION_POINTS, KNOWN_POINTS, KOORDINATOR_POINTS
+from koord.scheduler.configuration.extension_points import KNOWN_POINTS, KOORDINATOR_POINTS, plugin_set_at
 from koord.scheduler.configuration.plugin_selection import enabled_plugins
+from koord.scheduler.framework.extension_points import EXTENSION_POINTS
 from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
 
 
@@ -47,7 +48,7 @@ def unknown_plugins(
     errors = []
     # Of two mentions the one at a point is told: Kubernetes looks at multiPoint last.
     for interface, where, held in (
-        *((point.interface, point.path, point.set_of(plugins)) for point in EXTENSION_POINTS),
+        *((point.interface, point.path, plugin_set_at(point, plugins)) for point in EXTENSION_POINTS),
         (EXTENSION_POINTS[0].interface, "multiPoint", plugins.multi_point),
     ):
         for index, plugin in enumerate(held.enabled):

@@ -18,6 +18,7 @@ from koord.scheduler.evictor import SchedulerEvictor
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle
+from koord.scheduler.metrics import KoordinatorMetrics
 from koord.telemetry.clock import Clock
 
 
@@ -41,6 +42,7 @@ class SchedulerControllerContext(msgspec.Struct, frozen=True):
     recorder: EventRecorder
     evictor: SchedulerEvictor
     plugins: Sequence[Plugin]
+    metrics: KoordinatorMetrics | None = None
 
 
 ControllerFactory = Callable[[SchedulerControllerContext], Sequence[SchedulerController]]

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from koord.policy.eviction.record import EvictionRecord
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.evictor import SchedulerEvictionRecord
 from koord.scheduler.explain.report import PermitWait, PodReport, PodReportInputs, report_attempt, report_pod
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
@@ -125,9 +125,11 @@ class Explainer:
         """Return the quota cache; None where no profile has quotas."""
         return quota_cache_of(self._scheduler.profiles.values())
 
-    def evictions(self) -> list[SchedulerEvictionRecord]:
-        """Return the evictions by this scheduler, newest first."""
-        return list(self._scheduler.evictor.evictions)
+    def evictions(self, namespace: str = "", name: str = "") -> list[EvictionRecord]:
+        """Return the evictions by this scheduler, newest first, of all pods or of those in that namespace or with
+        that name.
+        """
+        return self._scheduler.evictor.ledger.records(namespace, name)
 
 
 def _node(info: NodeInfo) -> dict[str, Any]:

@@ -26,6 +26,15 @@ def explain_routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
         found = explainer.node(name)
         return json_reply(found) if found is not None else error_reply(404, f"cannot find node {name}")
 
-    own = ((POD_PATH, pod), ("/explain/queue", lambda _: json_reply(explainer.queue())), ("/nodes/:nodeName", node))
+    def evictions(call: HttpCall) -> Any:
+        found = explainer.evictions(call.first_value("namespace") or "", call.first_value("name") or "")
+        return json_reply({"evictions": found})
+
+    own = (
+        (POD_PATH, pod),
+        ("/explain/queue", lambda _: json_reply(explainer.queue())),
+        ("/nodes/:nodeName", node),
+        ("/evictions", evictions),
+    )
     parts = (elastic_quota_http, device_share_http, reservation_http, node_numa_resource_http, coscheduling_http)
     return own + tuple(route for part in parts for route in part.routes(explainer))

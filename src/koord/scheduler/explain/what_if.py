@@ -11,10 +11,10 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.explain.report import LastAttemptReport, report_attempt
 from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
-from koord.scheduler.framework.attempt import failure_of_decision, failure_of_verdict
+from koord.scheduler.framework.attempt import SchedulingAttempt, failure_of_decision, failure_of_rejection
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
-from koord.scheduler.framework.verdict import Fault, Reject
+from koord.scheduler.framework.runtime import run_nominate_reservation, run_pre_enqueue, run_reserve, run_unreserve
 
 RUNNERS_UP = 4
 
@@ -52,16 +52,16 @@ class WhatIf:
             served = ", ".join(sorted(self._engines))
             message = f"it asks for scheduler {pod.scheduler or 'nobody'}; this configuration serves {served}"
             return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, message=message)
-        for plugin in engine.profile.plugins_at("pre_enqueue"):
-            held = plugin.pre_enqueue(pod)
-            if held is not None:
-                return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, gated_by=plugin.name, message=held.text)
-        decision = engine.decide(pod, RUNNERS_UP)
+        gate = run_pre_enqueue(engine.profile, pod)
+        if gate is not None:
+            return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, gated_by=gate[0], message=gate[1].text)
+        attempt = engine.decide(pod, RUNNERS_UP)
+        decision = attempt.decision
         if isinstance(decision, Unschedulable):
-            decision = engine.post_filter(pod, decision)
+            decision = engine.post_filter(attempt)
         report = report_attempt(1, self._now_s, 0.0, "simulated", "", decision)
         if isinstance(decision, ChosenNode):
-            refused = self._promise(engine, pod, decision)
+            refused = self._reserve(attempt)
             if refused is not None:
                 return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, message=refused, attempt=report)
             return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, node=decision.node, attempt=report)
@@ -76,18 +76,18 @@ class WhatIf:
             pod=pod.key, scheduler=pod.scheduler, after_eviction_on=plan.node, message=message, attempt=report
         )
 
-    def _promise(self, engine: SchedulingEngine, pod: PodInfo, decision: ChosenNode) -> str | None:
-        refused = engine.nominate(pod, decision.node)
-        if refused is not None:
-            return failure_of_verdict(refused[0], "Reserve", refused[1]).message
-        self._state.assume(pod, decision.node)
-        node = self._state.table.index[decision.node]
-        for plugin in engine.profile.plugins_at("reserve"):
-            answer = plugin.reserve(engine.cycle, pod, node)
-            if isinstance(answer, Reject | Fault):
-                self._state.forget(pod.uid)
-                return failure_of_verdict(plugin.name, "Reserve", answer).message
-        return None
+    def _reserve(self, attempt: SchedulingAttempt) -> str | None:
+        """Assume the chosen node and run Reserve; return the message of a rejection, after which nothing is left."""
+        rejection = run_nominate_reservation(attempt)
+        if rejection is not None:
+            return failure_of_rejection(rejection).message
+        self._state.assume(attempt.pod, attempt.node_name)
+        rejection = run_reserve(attempt)
+        if rejection is None:
+            return None
+        run_unreserve(attempt)
+        self._state.forget(attempt.pod.uid)
+        return failure_of_rejection(rejection).message
 
 
 def kinds_read(completed_config: CompletedConfig) -> list[tuple[str, str]]:

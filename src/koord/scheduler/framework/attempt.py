@@ -1,19 +1,69 @@
-"""Describe what came of a scheduling attempt: its failure in Kubernetes' words, the plugin to blame, and its record."""
+"""Define a scheduling attempt and what came of it: a failure in Kubernetes' words, the plugin to blame, a record."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from koord.scheduler.framework.decision import AttemptError, Decision, Unschedulable
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import AttemptError, ChosenNode, Decision, Unschedulable
+from koord.scheduler.framework.filtering import FilterResults
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.verdict import Fault, Reject
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.runtime import PluginRejection
+from koord.scheduler.framework.verdict import Fault
+
+if TYPE_CHECKING:
+    from koord.scheduler.framework.engine import ClassEvaluation
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
 NO_PLUGINS: frozenset[str] = frozenset()
+
+
+class SchedulingAttempt:
+    """Own the cycle state and the results of one attempt at a pod, from its decision to its binding.
+
+    `evaluation` is None when no node was evaluated. It belongs to the class of equal pods, so that a later attempt may
+    refresh it; `refreshes` tells whether one did.
+    """
+
+    __slots__ = ("cycle", "decision", "evaluation", "pod", "position", "profile", "refreshes")
+
+    def __init__(
+        self,
+        profile: SchedulerProfile,
+        pod: PodInfo,
+        cycle: CycleState,
+        decision: Decision,
+        evaluation: ClassEvaluation | None = None,
+    ) -> None:
+        self.profile = profile
+        self.pod = pod
+        self.cycle = cycle
+        self.decision = decision
+        self.evaluation = evaluation
+        self.position = cycle.state.table.position  # in the log of changes, when it was decided
+        self.refreshes = 0 if evaluation is None else evaluation.refreshes
+
+    @property
+    def filter_results(self) -> FilterResults | None:
+        """Return the verdicts on all nodes; None when no node was evaluated."""
+        return None if self.evaluation is None else self.evaluation.filter_results
+
+    @property
+    def node_name(self) -> str:
+        """Return the chosen node."""
+        assert isinstance(self.decision, ChosenNode)
+        return self.decision.node
+
+    @property
+    def node(self) -> NodeInfo:
+        return self.cycle.state.table.index[self.node_name]
 
 
 class AttemptFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,13 +92,14 @@ def failure_of_decision(decision: Unschedulable | AttemptError) -> AttemptFailur
     return AttemptFailure(message=decision.message(), rejected=decision.rejecting_plugins(), nominate=decision.nominate)
 
 
-def failure_of_verdict(plugin: str, point: str, verdict: Reject | Fault) -> AttemptFailure:
+def failure_of_rejection(rejection: PluginRejection) -> AttemptFailure:
     """Return the failure for a plugin's rejection after a node was chosen; Kubernetes counts that node as the only
     one.
     """
-    if isinstance(verdict, Fault):
-        return AttemptFailure(message=f'running {point} plugin "{plugin}": {verdict.message}', error=True)
-    listed = ", ".join(f"1 {reason}" for reason in sorted(verdict.reasons))
+    plugin, answer = rejection.plugin, rejection.answer
+    if isinstance(answer, Fault):
+        return AttemptFailure(message=f'running {rejection.point} plugin "{plugin}": {answer.message}', error=True)
+    listed = ", ".join(f"1 {reason}" for reason in sorted(answer.reasons))
     return AttemptFailure(message=f"0/1 nodes are available: {listed}.", rejected=frozenset((plugin,)))
 
 

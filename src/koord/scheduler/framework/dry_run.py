@@ -12,8 +12,9 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState, RestoredNodes
-from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.runtime import run_filter
 from koord.scheduler.framework.verdict import Reject
 
 RejectedBy = tuple[str, Reject]  # who refused, and its words
@@ -26,24 +27,22 @@ class DryRuns:
         "add_pod_plugins",
         "cycle",
         "filters",
+        "node_copy_syncers",
         "pod",
         "pod_reading_filters",
         "remove_pod_plugins",
-        "sync_plugins",
     )
 
     def __init__(self, profile: SchedulerProfile, cycle: CycleState, pod: PodInfo) -> None:
         self.cycle = cycle
         self.pod = pod
         skipped = cycle.skip_filter
-        prepared = tuple(p for p in profile.plugins_at("pre_filter") if p.name not in skipped)
-        self.add_pod_plugins = tuple(p for p in prepared if overrides(p, "add_pod"))
-        self.remove_pod_plugins = tuple(p for p in prepared if overrides(p, "remove_pod"))
+        self.add_pod_plugins = tuple(p for p in profile.add_pod_plugins if p.name not in skipped)
+        self.remove_pod_plugins = tuple(p for p in profile.remove_pod_plugins if p.name not in skipped)
         self.filters: tuple[Plugin, ...] = tuple(f.plugin for f in profile.filters if f.plugin.name not in skipped)
         # Those whose verdict can change when pods come or go.
         self.pod_reading_filters = tuple(plugin for plugin in self.filters if plugin.reads_pods != "nothing")
-
-        self.sync_plugins = tuple(p for p in profile.plugins() if overrides(p, "sync_node_copy"))
+        self.node_copy_syncers = profile.node_copy_syncers
 
     def dry_run_on(self, node: NodeInfo) -> NodeDryRun:
         """Start a dry run on a copy of the node as such a pod sees it."""
@@ -81,14 +80,14 @@ class NodeDryRun:
         self.node.add(other)
         for plugin in self._dry_runs.add_pod_plugins:
             plugin.add_pod(self.cycle, self._dry_runs.pod, other, self.node)
-        for plugin in self._dry_runs.sync_plugins:
+        for plugin in self._dry_runs.node_copy_syncers:
             plugin.sync_node_copy(other, self.node)
 
     def remove(self, other: PodInfo) -> None:
         self.node.remove(other.uid)
         for plugin in self._dry_runs.remove_pod_plugins:
             plugin.remove_pod(self.cycle, self._dry_runs.pod, other, self.node)
-        for plugin in self._dry_runs.sync_plugins:
+        for plugin in self._dry_runs.node_copy_syncers:
             plugin.sync_node_copy(other, self.node)
 
     def run_filters(self, nominated_ahead: Sequence[PodInfo] = (), *, again: bool = False) -> RejectedBy | None:
@@ -105,13 +104,9 @@ class NodeDryRun:
             rejection = with_nominated.run_filters(again=again)
             if rejection is not None:
                 return rejection
-        dry_runs, cycle, node = self._dry_runs, self.cycle, self.node
-        pod = dry_runs.pod
-        for plugin in dry_runs.pod_reading_filters if again else dry_runs.filters:
-            verdict = plugin.filter(cycle, pod, node)
-            if verdict is not None:
-                return plugin.name, verdict
-        return None
+        dry_runs = self._dry_runs
+        plugins = dry_runs.pod_reading_filters if again else dry_runs.filters
+        return run_filter(plugins, self.cycle, dry_runs.pod, self.node)
 
 
 NodeView = tuple[CycleState, NodeInfo]

@@ -22,7 +22,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PRE_FILTER
 from koord.scheduler.framework.dry_run import RestoredNodeViews
-from koord.scheduler.framework.plugin import Codes, Plugin, overrides
+from koord.scheduler.framework.plugin import Codes, Plugin
 from koord.scheduler.framework.profile import FilterPlugin, SchedulerProfile
 from koord.scheduler.framework.verdict import ALWAYS, CLUSTER, ROW, Reject, unresolvable
 
@@ -336,8 +336,8 @@ class FilterResults:
         """Return what the rejecting plugins say about how much is missing on a node, where they say anything."""
         found = []
         for i, filter_plugin in enumerate(self.filters):
-            if overrides(filter_plugin.plugin, "near_miss") and self._codes[i][node.row]:
-                miss = filter_plugin.plugin.near_miss(self._cycle, self._pod, node)
+            if filter_plugin.near_misses is not None and self._codes[i][node.row]:
+                miss = filter_plugin.near_misses.near_miss(self._cycle, self._pod, node)
                 if miss is not None:
                     found.append(miss)
         return found

@@ -15,7 +15,6 @@ from koord.scheduler.cache.pod_info import LabelGroup, PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.dry_run import DryRuns, RejectedBy
 from koord.scheduler.framework.filtering import FEASIBLE, NO_NODE, FilterResults
-from koord.scheduler.framework.plugin import overrides
 from koord.scheduler.framework.profile import SchedulerProfile
 
 
@@ -75,10 +74,7 @@ class NominatedOverlay:
             None  # the nominations and the pod that the applied blocks are for
         )
         self._rejected_everywhere = False  # verdicts of nodes that reject the pod anyway were replaced, too
-        self._counts_across = any(
-            overrides(plugin, "add_pod") and plugin.name not in cycle.skip_filter
-            for plugin in profile.plugins_at("pre_filter")
-        )
+        self._counts_across = any(plugin.name not in cycle.skip_filter for plugin in profile.add_pod_plugins)
 
     def apply(
         self, filter_results: FilterResults, pod: PodInfo, nominator: PodNominator, changed: Sequence[int] | None

@@ -7,20 +7,19 @@ state between pods and reads only the node at hand should declare `scope = ROW`,
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
+from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.bind_effects import BindEffect, FailureOverride, PodPatch, StatusBinding
+from koord.scheduler.framework.cache_policy import CachePolicy
 from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent
-from koord.scheduler.framework.numa_hint import NumaTopologyHints
-from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, PreFilterResult, Reject, Skip, VerdictScope, Wait
+from koord.scheduler.framework.verdict import SKIP, Fault, PreFilterResult, Reject, Skip, Wait
 
 if TYPE_CHECKING:
     from koord.scheduler.framework.cycle_state import CycleState
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from koord.scheduler.framework.handle import Handle
     from koord.scheduler.framework.normaliser import ScoreNormaliser
     from koord.scheduler.framework.post_filter import PostFilterContext
-    from koord.scheduler.framework.profile import SchedulerProfile
-    from koord.values.bitmask import BitMask
 
 Codes = npt.NDArray[np.int32]  # per row: 0 passes, anything else is a reason that `explain_code` can put into words
 Scores = npt.NDArray[np.int64]
@@ -37,53 +34,16 @@ Scores = npt.NDArray[np.int64]
 MAX_SCORE = 100
 
 
-class Plugin:
+class Plugin(CachePolicy):
     name: ClassVar[str]
-    scope: ClassVar[VerdictScope] = ALWAYS
     # What can turn this plugin's refusals: pods refused by it are looked at again after such an event.
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
     normaliser: ClassVar[ScoreNormaliser | None] = None
-    # A pod that PreFilter skips gets the same score everywhere, so that nobody need ask for it.
-    scores_as_it_filters: ClassVar[bool] = False
-    # A pod that PreFilter skips gets nothing at Reserve either, so that it need not be called.
-    reserves_as_it_filters: ClassVar[bool] = False
-    # What `filter` reads of the pods on a node, so that a what-if need not ask when that stays the same: `nothing`;
-    # only the `sums` in the table's columns (then `filter_columns` can be asked about other sums); or them `all`.
-    reads_pods: ClassVar[Literal["nothing", "sums", "all"]] = "all"
 
     def __init__(self, args: Any = None, handle: Handle | None = None) -> None:
         """Take the arguments as plain data (for plugins outside this repository) and the handle; both may be
         left out.
         """
-
-    def signature(self, pod: PodInfo) -> Hashable:
-        """Return what this plugin reads of a pod beyond its shape: pods with equal shapes and signatures share
-        verdicts.
-        """
-        return None
-
-    def epoch(self, cycle: CycleState) -> Hashable:
-        """Return a value that changes whenever a cached verdict may have changed, for `scope = CLUSTER`."""
-        return 0
-
-    def moved_rows(self, cycle: CycleState) -> RowList | None:
-        """Return the rows whose verdict may differ since this was last called, after `epoch` moved; None for any of
-        them.
-        """
-        return None
-
-    def score_epoch(self, cycle: CycleState) -> Hashable:
-        """Return the epoch of cached scores, for a plugin whose scores change at other times than its verdicts."""
-        return self.epoch(cycle)
-
-    def prefilter_epoch(self, state: ClusterState) -> Hashable:
-        """Return a value that changes when what PreFilter or PreScore wrote, or their decision to skip, no longer
-        holds.
-        """
-        return 0
-
-    def note_expired_rows(self) -> None:
-        """Mark the rows that time alone has changed (`table.mark_changed`); called before a pod is evaluated."""
 
     def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         """Return whether an event of `wakes_on` may make the pod fit; False keeps it unschedulable.
@@ -116,13 +76,6 @@ class Plugin:
     def remove_pod(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
         """Update this plugin's part of a forked cycle state for a dry run in which `other` has left `node`."""
 
-    def sync_node_copy(self, other: PodInfo, node: NodeInfo) -> None:
-        """Correct what other pods hold on this copy of a node after `other` was added to it or removed from it in a
-        dry run.
-
-        It needs no extension point, and is called for every pod.
-        """
-
     def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
         return None
 
@@ -133,20 +86,6 @@ class Plugin:
     def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
         """Return the verdict that a code of `filter_columns` stands for."""
         raise NotImplementedError
-
-    def near_miss(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> tuple[float, str] | None:
-        """Return which share of the pod's request is missing on a node that this plugin rejects (0 to 1), and what in
-        words.
-
-        Only for explanations: it is called for a few nodes.
-        """
-        return None
-
-    def fallback_node(self, cycle: CycleState, pod: PodInfo, rows: RowList) -> tuple[int, str] | None:
-        """Return the row that takes the pod after all, and why, when no node fits and only this plugin rejects these
-        rows.
-        """
-        return None
 
     def post_filter(
         self, cycle: CycleState, pod: PodInfo, context: PostFilterContext
@@ -172,13 +111,16 @@ class Plugin:
     # After the choice --------------------------------------------------------------------------------------------
 
     def nominate_reservation(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
-        """Choose the reservation that the pod takes on its chosen node (`cycle.nominated_reservations`).
+        """Choose the reservation that the pod takes on its chosen node (`framework.reservation`).
 
         Called before the pod is assumed and before Reserve, with the node as the pod sees it. It needs no extension
         point,
         and is not called for a pod that sees what everyone sees.
         """
         return None
+
+    def remove_nominated_reservation(self, cycle: CycleState, pod: PodInfo) -> None:
+        """Forget what `nominate_reservation` chose. Called after Reserve, whatever came of it."""
 
     def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         return None
@@ -284,26 +226,3 @@ class Plugin:
 
     def after_post_filter(self, cycle: CycleState, pod: PodInfo, context: PostFilterContext) -> None:
         """Take note of an unschedulable pod after all PostFilter plugins ran, at postFilter."""
-
-    # Among plugins: who knows which NUMA nodes could take its part of a pod ----------------------------------------
-
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        """Receive all plugins of the profile in the order of its configuration. Called once."""
-
-    def set_profile(self, profile: SchedulerProfile) -> None:
-        """Receive the finished profile. Called once, for a plugin that runs the others in dry runs."""
-
-    def numa_hints(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> NumaTopologyHints | Reject | None:
-        """Return, by resource, the sets of NUMA nodes that could provide what this plugin allocates; None for no
-        opinion.
-        """
-        return None
-
-    def numa_fits(self, cycle: CycleState, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
-        """Return a rejection if this plugin cannot allocate within these NUMA nodes; nothing is allocated yet."""
-        return None
-
-
-def overrides(plugin: Plugin, method: str) -> bool:
-    """Return whether a plugin overrides a method, which is how it takes part in an extension point."""
-    return getattr(type(plugin), method) is not getattr(Plugin, method)

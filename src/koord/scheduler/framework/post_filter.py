@@ -56,9 +56,7 @@ class PostFilterContext:
         self.dry_runs = DryRuns(profile, cycle, pod)
         early = decision.pre_filter
         # The plugin that did not admit this very pod, whatever nodes say: evictions are of no use to it then.
-        self.not_admitted_by = (
-            early[0] if early and any(p.name == early[0] for p in profile.plugins_at("admit")) else ""
-        )
+        self.not_admitted_by = early[0] if early and any(p.name == early[0] for p in profile.admit_plugins) else ""
 
     def nominated_node(self) -> str:
         """Return the node that the pod was nominated to before, or ""."""

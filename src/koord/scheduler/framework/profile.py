@@ -8,47 +8,17 @@ import msgspec
 
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.extension_points import CACHED_METHODS, PluginMethod, overrides
 from koord.scheduler.framework.normaliser import ScoreNormaliser
-from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.optional_interfaces import (
+    FallbackNodeProvider,
+    NearMissReporter,
+    NodeCopySyncer,
+    ProfileAware,
+    RowExpirer,
+)
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import ALWAYS, ROW
-
-# Points whose plugins are called; each names the method that takes part in it.
-POINT_METHODS = (
-    "pre_enqueue",
-    "sort_key",
-    "pre_filter",
-    "filter",
-    "post_filter",
-    "pre_score",
-    "score",
-    "reserve",
-    "permit",
-    "pre_bind",
-    "bind",
-    "post_bind",
-    "next_pod",
-    "on_attempt_failed",
-    "nominate_reservation",
-    "begin_attempt",
-    "before_pre_filter",
-    "after_pre_filter",
-    "admit",
-    "find_one_node",
-    "prefer_nodes",
-    "before_filter",
-    "before_score",
-    "after_post_filter",
-    "apply_patch",
-)
-# What a plugin does once for a class of pods, at or around these points; it must know when that no longer holds.
-_PREPARING_METHODS = (
-    "pre_filter",
-    "pre_score",
-    "before_pre_filter",
-    "after_pre_filter",
-    "before_filter",
-    "before_score",
-)
 
 
 class ScorePlugin(msgspec.Struct, frozen=True):
@@ -66,53 +36,73 @@ class ScorePlugin(msgspec.Struct, frozen=True):
 class FilterPlugin(msgspec.Struct, frozen=True):
     plugin: Plugin
     columnar: bool
+    near_misses: NearMissReporter | None = None
 
 
 class SchedulerProfile:
     """Hold the plugins of one scheduler name; immutable once made.
 
-    `points` maps a method of `Plugin` to its plugins in order; weights are by plugin name.
+    `points` maps a method of `Plugin` to the plugins that override it, in order; weights are by plugin name.
     """
 
     def __init__(
-        self, scheduler_name: str, points: Mapping[str, Sequence[Plugin]], weights: Mapping[str, int] | None = None
+        self,
+        scheduler_name: str,
+        points: Mapping[PluginMethod, Sequence[Plugin]],
+        weights: Mapping[str, int] | None = None,
     ) -> None:
         self.scheduler_name = scheduler_name
-        self._points = {point: tuple(plugins) for point, plugins in points.items()}
-        self.filters = tuple(FilterPlugin(p, overrides(p, "filter_columns")) for p in self.plugins_at("filter"))
+        self._points = {method: tuple(plugins) for method, plugins in points.items()}
+        self.filters = tuple(
+            FilterPlugin(p, overrides(p, Plugin.filter_columns), p if isinstance(p, NearMissReporter) else None)
+            for p in self.plugins_at(Plugin.filter)
+        )
         self.scorers = tuple(
             ScorePlugin(
                 plugin=p,
                 name=p.name,
                 weight=(weights or {}).get(p.name, 1),
-                normalises=p.normaliser is not None or overrides(p, "normalise"),
+                normalises=p.normaliser is not None or overrides(p, Plugin.normalise),
                 normaliser=p.normaliser,
-                columnar=overrides(p, "score_columns"),
+                columnar=overrides(p, Plugin.score_columns),
                 depends_on_feasible=p.scope is not ROW
-                and (p in self.plugins_at("pre_score") or p in self.plugins_at("before_score")),
+                and (p in self.plugins_at(Plugin.pre_score) or p in self.plugins_at(Plugin.before_score)),
             )
-            for p in self.plugins_at("score")
+            for p in self.plugins_at(Plugin.score)
         )
-        for plugin in self.plugins():
-            plugin.set_plugins(self.plugins())
+        # Read for every pod, so they are attributes.
+        self.begin_attempt_plugins = self.plugins_at(Plugin.begin_attempt)
+        self.admit_plugins = self.plugins_at(Plugin.admit)
+        self.find_one_node_plugins = self.plugins_at(Plugin.find_one_node)
+        self.prefer_nodes_plugins = self.plugins_at(Plugin.prefer_nodes)
+        self.before_score_plugins = self.plugins_at(Plugin.before_score)
+        self.pre_score_plugins = self.plugins_at(Plugin.pre_score)
+        self.permit_plugins = self.plugins_at(Plugin.permit)
+        prepared = self.plugins_at(Plugin.pre_filter)
+        self.add_pod_plugins = tuple(p for p in prepared if overrides(p, Plugin.add_pod))
+        self.remove_pod_plugins = tuple(p for p in prepared if overrides(p, Plugin.remove_pod))
+        self.node_copy_syncers = tuple(p for p in self.plugins() if isinstance(p, NodeCopySyncer))
         evaluators: Iterable[Plugin] = (
-            p for point in ("filter", "score", *_PREPARING_METHODS) for p in self.plugins_at(point)
+            p for method in (Plugin.filter, Plugin.score, *CACHED_METHODS) for p in self.plugins_at(method)
         )
         self._evaluators = tuple({p.name: p for p in evaluators}.values())
         # Asked of every pod: methods, and lists rather than generators, take half the time.
-        self._signatures = tuple(p.signature for p in self._evaluators if overrides(p, "signature"))
-        self._prefilter_epochs = tuple(p.prefilter_epoch for p in self._evaluators if overrides(p, "prefilter_epoch"))
-        self.expiring_plugins = tuple(p for p in self._evaluators if overrides(p, "note_expired_rows"))
-        reserving = [p for p in self.plugins_at("reserve") if overrides(p, "reserve")]
-        self._reserve_plugins = {frozenset[str](): tuple(reserving)}  # by who skipped a pod in PreFilter
-        self.fallback_plugins = tuple(p for p in self.plugins_at("filter") if overrides(p, "fallback_node"))
+        self._signatures = tuple(p.signature for p in self._evaluators if overrides(p, Plugin.signature))
+        self._prefilter_epochs = tuple(
+            p.prefilter_epoch for p in self._evaluators if overrides(p, Plugin.prefilter_epoch)
+        )
+        self.row_expirers = tuple(p for p in self._evaluators if isinstance(p, RowExpirer))
+        # By who skipped a pod in PreFilter.
+        self._reserve_plugins = {frozenset[str](): self.plugins_at(Plugin.reserve)}
+        self.fallback_plugins = tuple(p for p in self.plugins_at(Plugin.filter) if isinstance(p, FallbackNodeProvider))
         self._cacheable = all(map(_is_cacheable, self._evaluators))
         for plugin in self.plugins():
-            plugin.set_profile(self)
+            if isinstance(plugin, ProfileAware):
+                plugin.set_profile(self)
 
-    def plugins_at(self, point: str) -> tuple[Plugin, ...]:
-        """Return the plugins of an extension point, or of any method of `POINT_METHODS`, in order."""
-        return self._points.get(point, ())
+    def plugins_at(self, method: PluginMethod) -> tuple[Plugin, ...]:
+        """Return the plugins whose method is called, in the order of its extension point."""
+        return self._points.get(method, ())
 
     def reserve_plugins(self, skipped: frozenset[str]) -> tuple[Plugin, ...]:
         """Return the plugins to run at Reserve for pods that these plugins skipped in PreFilter."""
@@ -125,7 +115,7 @@ class SchedulerProfile:
 
     def plugins(self) -> tuple[Plugin, ...]:
         """Return every plugin of the profile once, in the order of first mention."""
-        return tuple({p.name: p for point in self._points.values() for p in point}.values())
+        return tuple({p.name: p for plugins in self._points.values() for p in plugins}.values())
 
     def prefilter_epochs(self, state: ClusterState) -> Sequence[Hashable]:
         """Return a value that stays equal while the PreFilter and PreScore results of all classes hold."""
@@ -144,5 +134,5 @@ def _is_cacheable(plugin: Plugin) -> bool:
     """
     if plugin.scope is not ALWAYS:
         return True
-    prepares = any(overrides(plugin, method) for method in _PREPARING_METHODS)
-    return overrides(plugin, "signature") and (overrides(plugin, "prefilter_epoch") or not prepares)
+    prepares = any(overrides(plugin, method) for method in CACHED_METHODS)
+    return overrides(plugin, Plugin.signature) and (overrides(plugin, Plugin.prefilter_epoch) or not prepares)

@@ -22,7 +22,8 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.filtering import FEW_ROWS, EpochTracker, FilterResults
 from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.framework.profile import SchedulerProfile, ScorePlugin
-from koord.scheduler.framework.verdict import ROW, Fault
+from koord.scheduler.framework.runtime import PluginRejection, pre_score_differs, run_pre_score
+from koord.scheduler.framework.verdict import ROW
 
 
 class FeasibleNodes(Sequence[NodeInfo]):
@@ -79,7 +80,7 @@ class ScoreResults:
         # Rows whose raw scores are right: nodes that do not fit are not asked about, even if they change.
         self._fresh: Bools = np.zeros(0, np.bool_)
         self.total: Scores = np.zeros(0, np.int64)
-        self.fault: tuple[str, Fault] | None = None
+        self.fault: PluginRejection | None = None
 
     def score_all(self) -> None:
         rows = self._filter_results.feasible_rows()
@@ -97,25 +98,10 @@ class ScoreResults:
         self._sum()
 
     def _run_pre_score(self, rows: RowList) -> None:
-        """Run BeforeScore and PreScore; plugins that skip are left out of the sum."""
-        silent = self._cycle.skip_filter
-        skipped = {
-            s.plugin.name for s in self._profile.scorers if s.plugin.name in silent and s.plugin.scores_as_it_filters
-        }
-        self.fault = None
-        feasible = FeasibleNodes(self._table, rows)
-        for plugin in self._profile.plugins_at("before_score"):
-            fault = plugin.before_score(self._cycle, self._pod, feasible)
-            if fault is not None:
-                self.fault = (plugin.name, fault)
-        for plugin in self._profile.plugins_at("pre_score"):
-            answer = plugin.pre_score(self._cycle, self._pod, feasible)
-            if isinstance(answer, Fault):
-                self.fault = (plugin.name, answer)
-            if answer is not None:  # one that is not prepared cannot score either
-                skipped.add(plugin.name)
-        self._cycle.skip_score = frozenset(skipped)
-        self.scorers = tuple(s for s in self._profile.scorers if s.plugin.name not in skipped)
+        """Run PreScore; plugins that skip are left out of the sum."""
+        self.fault = run_pre_score(self._profile, self._cycle, self._pod, FeasibleNodes(self._table, rows))
+        skipped = self._cycle.skip_score
+        self.scorers = tuple(s for s in self._profile.scorers if s.name not in skipped)
         self._cross_row_scorers = tuple(k for k, s in enumerate(self.scorers) if s.plugin.scope is not ROW)
 
     def score_changed(self, changed: Sequence[int], *, across: bool) -> None:
@@ -129,7 +115,9 @@ class ScoreResults:
             or (flipped and self.scorers[k].depends_on_feasible)
         ]
         fit = np.flatnonzero(feasible) if anew else _NO_ROWS
-        if self.fault is not None or (anew and self._pre_score_differs(fit)):
+        if self.fault is not None or (
+            anew and pre_score_differs(self._profile, self._cycle, self._pod, FeasibleNodes(self._table, fit))
+        ):
             self.score_all()
             return
         self._was_feasible = feasible
@@ -190,22 +178,6 @@ class ScoreResults:
             return
         for row, summed in zip(fit, sums, strict=True):
             total[row] = summed
-
-    def _pre_score_differs(self, rows: RowList) -> bool:
-        """Run PreScore again for plugins that look across nodes; return whether one of them skips now and did not, or
-        reverse.
-        """
-        feasible = FeasibleNodes(self._table, rows)
-        for plugin in self._profile.plugins_at("before_score"):
-            if plugin.scope is not ROW and plugin.before_score(self._cycle, self._pod, feasible) is not None:
-                return True
-        for plugin in self._profile.plugins_at("pre_score"):
-            if plugin.scope is ROW:
-                continue
-            answer = plugin.pre_score(self._cycle, self._pod, feasible)
-            if isinstance(answer, Fault) or (answer is not None) != (plugin.name in self._cycle.skip_score):
-                return True
-        return False
 
     def _score_rows(self, k: int, rows: RowList, *, flipped: bool) -> bool:
         """Update the scores of these rows; return whether the normalised scores of all rows were recomputed."""

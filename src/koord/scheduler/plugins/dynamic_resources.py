@@ -8,12 +8,15 @@ are.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from typing import ClassVar
 
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import DEVICE_CLASSES, RESOURCE_CLAIMS
 from koord.api.kubernetes.dynamic_resources import DeviceRequest, ResourceClaim
 from koord.api.kubernetes.pod import PodResourceClaim
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from koord.policy.node_match import NodeTerms
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
@@ -23,7 +26,6 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip, unresolvable
-from koord.scheduler.plugins.node_selector import NodeTerms
 
 NOTHING_TO_FREE = "no new claims to deallocate"
 STILL_NOT_SCHEDULABLE = "still not schedulable"
@@ -54,6 +56,10 @@ class DynamicResources(Plugin):
         ClusterEvent("Pod", UPDATE, "claims"),
         ClusterEvent("DeviceClass", ADD),
         ClusterEvent("DeviceClass", UPDATE),
+    )
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("resource.k8s.io", ("resourceclaims", "deviceclasses"), READ_VERBS),
     )
 
     def __init__(self, handle: Handle | None) -> None:

@@ -8,6 +8,13 @@ import numpy as np
 
 from koord.api.config.scheduler.in_tree_args import NodeAffinityArgs
 from koord.api.kubernetes.affinity import NodeSelector
+from koord.policy.node_match import (
+    NAME_FIELD,
+    NodeTerms,
+    PreferredNodeAffinity,
+    RequiredNodeAffinity,
+    required_node_selector,
+)
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
@@ -17,13 +24,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.normaliser import ScoreNormaliser
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
-from koord.scheduler.plugins.node_selector import (
-    NAME_FIELD,
-    NodeTerms,
-    PreferredNodeAffinity,
-    RequiredNodeAffinity,
-    required_node_selector,
-)
+from koord.scheduler.plugins.node_selector import node_affinity_mask, node_term_mask, node_terms_mask
 
 _NOT_ENFORCED = unresolvable("node(s) didn't match scheduler-enforced node affinity")
 _NOT_MATCHED = unresolvable("node(s) didn't match Pod's node affinity/selector")
@@ -96,9 +97,9 @@ class NodeAffinityPlugin(Plugin):
         return None if self._pod_affinity(pod).required.matches(node.node) else _NOT_MATCHED
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        codes = np.where(self._pod_affinity(pod).required.mask(table, rows), np.int32(0), np.int32(2))
+        codes = np.where(node_affinity_mask(self._pod_affinity(pod).required, table, rows), np.int32(0), np.int32(2))
         if self._enforced is not None:
-            codes[~self._enforced.mask(table, rows)] = 1
+            codes[~node_terms_mask(self._enforced, table, rows)] = 1
         return codes
 
     def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
@@ -118,7 +119,7 @@ class NodeAffinityPlugin(Plugin):
         scores = np.zeros(len(table.alive[rows]), np.int64)
         for wanted in self._preferences(pod):
             for term in wanted.terms:
-                scores[term.mask(table, rows)] += term.weight
+                scores[node_term_mask(term, table, rows)] += term.weight
         return scores
 
     def _preferences(self, pod: PodInfo) -> tuple[PreferredNodeAffinity, ...]:

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from koord.policy.node_match import UNSCHEDULABLE_TAINT, is_tolerated
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
@@ -15,7 +16,6 @@ from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, Cluster
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
-from koord.scheduler.plugins.taint_toleration import NO_SCHEDULE, TaintKey, tolerations_tolerate_taint
 
 _NODE_NAME_MISMATCH = unresolvable("node(s) didn't match the requested node name")
 
@@ -45,7 +45,6 @@ class NodeName(Plugin):
         return _NODE_NAME_MISMATCH
 
 
-_UNSCHEDULABLE_TAINT: TaintKey = ("node.kubernetes.io/unschedulable", "", NO_SCHEDULE)
 _NODE_UNSCHEDULABLE = unresolvable("node(s) were unschedulable")
 
 
@@ -61,17 +60,15 @@ class NodeUnschedulable(Plugin):
 
     def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         if object_event.event.kind == "Pod":
-            return object_event.new.uid == pod.uid and tolerations_tolerate_taint(
-                object_event.new.shape.spec.tolerations, _UNSCHEDULABLE_TAINT
+            return object_event.new.uid == pod.uid and is_tolerated(
+                object_event.new.shape.spec.tolerations, UNSCHEDULABLE_TAINT
             )
         before, now = object_event.old, object_event.new
         return not now.spec.unschedulable and (before is None or before.spec.unschedulable)
 
     def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
         assert node.node is not None
-        if not node.node.spec.unschedulable or tolerations_tolerate_taint(
-            pod.shape.spec.tolerations, _UNSCHEDULABLE_TAINT
-        ):
+        if not node.node.spec.unschedulable or is_tolerated(pod.shape.spec.tolerations, UNSCHEDULABLE_TAINT):
             return None
         return _NODE_UNSCHEDULABLE
 
@@ -79,7 +76,7 @@ class NodeUnschedulable(Plugin):
         cordoned = table.node_column(self.name, np.int32, _is_cordoned)[rows]
         return (
             np.zeros_like(cordoned)
-            if tolerations_tolerate_taint(pod.shape.spec.tolerations, _UNSCHEDULABLE_TAINT)
+            if is_tolerated(pod.shape.spec.tolerations, UNSCHEDULABLE_TAINT)
             else cordoned.copy()
         )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from koord.api.kubernetes.disruption import PodDisruptionBudget
+from koord.api.kubernetes.meta import stored_label_selector
+from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.scheduler.cache.pod_info import LabelGroup, PodInfo
 from koord.scheduler.framework.handle import Lister
-from koord.values.selector import Selector, SelectorError
+from koord.values.selector import Selector
 
 
 class DisruptionBudgets:
@@ -71,13 +72,5 @@ def _selector(budget: PodDisruptionBudget) -> Selector | None:
     """Return the budget's selector; None if it covers nobody: to preemption an empty selector does not mean
     everybody.
     """
-    spec = budget.spec.selector
-    if spec is None:
-        return None
-    try:
-        selector = Selector.from_label_selector(
-            spec.match_labels, [(e.key, e.operator, e.values) for e in spec.match_expressions]
-        )
-    except SelectorError:  # some other client stored what no selector can be made of
-        return None
-    return None if selector.is_everything() else selector
+    selector = stored_label_selector(budget.spec.selector)
+    return None if selector.matches_nothing or selector.is_everything() else selector

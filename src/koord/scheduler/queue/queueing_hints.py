@@ -15,6 +15,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.runtime import run_pre_enqueue
 from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.queue.queued_pod import QueuedPod
 
@@ -63,23 +64,16 @@ class PreEnqueueGates:
     """Run the PreEnqueue plugins of all profiles."""
 
     def __init__(self, profiles: Sequence[SchedulerProfile]) -> None:
-        self._plugins = {profile.scheduler_name: profile.plugins_at("pre_enqueue") for profile in profiles}
+        self._profiles = {profile.scheduler_name: profile for profile in profiles}
 
     def serves(self, scheduler: str) -> bool:
-        return scheduler in self._plugins
+        return scheduler in self._profiles
 
     def first_rejection(self, queued: QueuedPod) -> tuple[str, Reject] | None:
         """Return the first plugin that gates the pod; the one that did so last is asked first, as most likely it still
         does.
         """
-        plugins: Sequence[Plugin] = self._plugins[queued.pod.scheduler]
-        if queued.gate:
-            plugins = sorted(plugins, key=lambda plugin: plugin.name != queued.gate)
-        for plugin in plugins:
-            verdict = plugin.pre_enqueue(queued.pod)
-            if verdict is not None:
-                return plugin.name, verdict
-        return None
+        return run_pre_enqueue(self._profiles[queued.pod.scheduler], queued.pod, queued.gate)
 
 
 _NODE_ADDED = ClusterEvent("Node", ADD)

@@ -413,7 +413,7 @@ class SchedulingQueue:
 
 def _common_queue_sort(profiles: Sequence[SchedulerProfile]) -> Plugin:
     """Return the queue sort plugin that all profiles share, since they share one queue."""
-    sorts = {plugin.name: plugin for profile in profiles for plugin in profile.plugins_at("sort_key")[:1]}
+    sorts = {plugin.name: plugin for profile in profiles for plugin in profile.plugins_at(Plugin.sort_key)[:1]}
     if len(sorts) != 1:
         raise ValueError(f"the profiles must have one queue sort plugin in common, these have {sorted(sorts)}")
     return next(iter(sorts.values()))

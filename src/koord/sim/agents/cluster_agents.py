@@ -15,6 +15,7 @@ import msgspec
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
 from koord.api.koordinator.slo import NodeMetric, NodeSLO
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
+from koord.api.kubernetes.core_v1 import EventSource
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
@@ -25,10 +26,11 @@ from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.pod_behaviour import seeded_uniform
 from koord.embedded.kubelet.simulated_host import HostUsage, SimulatedHost
 from koord.embedded.kubelet.usage_model import SimulatedUsage
+from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.eviction.evictor import KoordletEvictor
-from koord.koordlet.eviction.ledger import EvictionLedger, EvictionRequest
-from koord.koordlet.inputs.machine import BlockDevices, MachineCpu
-from koord.koordlet.inputs.node_inputs import NodeInputs, effective_slo_or_empty, node_properties
+from koord.koordlet.eviction.tracker import EvictionRequest
+from koord.koordlet.inputs.effective_slo import effective_slo
+from koord.koordlet.inputs.node_inputs import NodeInputs, node_properties
 from koord.koordlet.inputs.pod_meta import PodMeta, build_pod_meta
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.kube.client.typed_client import Client
@@ -37,6 +39,8 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.policy.eviction.ledger import EvictionLedger
+from koord.policy.eviction.record import KOORDLET
 from koord.sim.agents.node_agent import AgentStep, SimulatedAgent, SimulatedAgentSettings
 from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult
@@ -79,8 +83,8 @@ O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
 _LOG = logging.getLogger(__name__)
 
-DISK = BlockDevices(numbers={"/dev/vda": "253:0"})  # every simulated machine has one disk
-LEDGER_SIZE = 5000
+DISK = BlockDevices(disks={"/dev/vda": "253:0"})  # every simulated machine has one disk
+LEDGER_SIZE, LEDGER_BYTES = 5000, 5 * 2**20
 FIRST_REPORT_WITHIN_S = 10.0
 
 
@@ -125,8 +129,14 @@ class SimulatedAgents:
         self._settings = settings
         self._on_step = on_step
         self._on_round = on_round
-        self._recorder = EventRecorder(client, clock, controller="koordlet", instance="simulated-koordlet")
-        self.ledger = EvictionLedger(LEDGER_SIZE)
+        self._recorder = EventRecorder(
+            client,
+            clock,
+            controller=KOORDLET,
+            instance="simulated-koordlet",
+            source=EventSource(component=KOORDLET),
+        )
+        self.ledger = EvictionLedger(LEDGER_SIZE, LEDGER_BYTES)
         self._nodes: dict[str, _SimulatedNode] = {}
         self._evicting: set[asyncio.Task[None]] = set()
         self._reporting: set[asyncio.Task[None]] = set()
@@ -178,7 +188,7 @@ class SimulatedAgents:
     def _on_slo(self, change: ObjectChange[NodeSLO]) -> None:
         node = self._nodes.get(change.object.metadata.name)
         if node is not None:
-            slo = effective_slo_or_empty(None if change.kind == "deleted" else change.object.spec)
+            slo = effective_slo(None if change.kind == "deleted" else change.object.spec)
             node.facts = msgspec.structs.replace(node.facts, slo=slo)
 
     def _on_metric(self, change: ObjectChange[NodeMetric]) -> None:
@@ -314,9 +324,9 @@ class SimulatedAgents:
         refusal = "the API server cannot be reached" if cut_off else await node.evictor.evict(victim)
         now_s = self._clock.time()
         if refusal is None:
-            node.agent.round.evicted(now_s, victim.uid)
+            node.agent.strategy_runner.evicted(now_s, victim.uid)
         else:
-            node.agent.round.eviction_failed(now_s, victim.uid, refusal)
+            node.agent.strategy_runner.eviction_failed(now_s, victim.uid, refusal)
 
     def _spawn(self, tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

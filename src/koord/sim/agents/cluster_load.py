@@ -8,7 +8,7 @@ import msgspec
 
 from koord.api.koordinator.qos_class import BEST_EFFORT
 from koord.api.koordinator.resource_name import BATCH_CPU
-from koord.koordlet.cgroup_writer.cgroup_files import CPUSET
+from koord.host.cgroup.knob import CPUSET
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.strategies import cpu_suppress
 from koord.sim.agents.node_agent import AgentStep, SimulatedAgent

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from koord.host.capability import CapabilityState
 from koord.host.cgroup.knob import CPU_BURST, KNOBS
+from koord.host.hardware import CapabilityState
 from koord.koordlet.reporters.builders import node_conditions
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies.runner import strategy_status
@@ -69,9 +69,9 @@ def _for_node(agents: SimulatedAgents, answer: Callable[[SimulatedAgent, HttpCal
 
 
 def _evictions(agents: SimulatedAgents, call: HttpCall) -> dict[str, Any]:
-    found = agents.ledger.entries(call.first_value("namespace") or "", call.first_value("name") or "")
+    found = agents.ledger.records(call.first_value("namespace") or "", call.first_value("name") or "")
     node = call.parameters.get("node")
-    return {"evictions": [entry for entry in found if node is None or entry.node == node]}
+    return {"evictions": [record for record in found if node is None or record.node == node]}
 
 
 def _strategy_statuses(agent: SimulatedAgent) -> list[Any]:
@@ -91,5 +91,5 @@ def _state(agents: SimulatedAgents, agent: SimulatedAgent) -> dict[str, Any]:
         "nodeSLOSeen": facts.slo is not None,
         "pods": len(facts.pods),
         "series": len(agent.store),
-        "strategies": list(agent.round.enabled),
+        "strategies": list(agent.strategy_runner.enabled),
     }

@@ -12,7 +12,7 @@ import msgspec
 
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
-from koord.koordlet.eviction.ledger import EvictionRequest
+from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.node_metric import (
@@ -21,6 +21,12 @@ from koord.koordlet.reporters.builders.node_metric import (
     ReportWithheld,
     build_node_metric,
     report_policy,
+)
+from koord.koordlet.reporters.builders.reclaimable import (
+    PeakPrediction,
+    Reclaimable,
+    ResourceAmount,
+    decide_reclaimable,
 )
 from koord.koordlet.reporters.builders.usage_models import (
     PredictionLimits,
@@ -31,8 +37,7 @@ from koord.koordlet.reporters.builders.usage_models import (
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
-from koord.koordlet.strategies.strategy import StrategySettings as RoundSettings
-from koord.policy.prediction.reclaimable import PeakPrediction, Reclaimable, ResourceAmount, decide_reclaimable
+from koord.koordlet.strategies.strategy import StrategySettings
 from koord.sim.machine.cgroup_files import MAINLINE_FILES
 from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_samples
@@ -78,7 +83,9 @@ class SimulatedAgent:
         step_s = settings.step_s
         keep = metric_kind.retention_s(aggregate_s=self.policy.aggregate_s, longest_s=int(self.policy.longest_s))
         self.store = SeriesStore(keep, default_keep_s=max(60, int(4 * step_s)), interval_s=step_s)
-        self.round = StrategyRunner(self.machine, self.store, settings.gates, RoundSettings(collect_interval_s=step_s))
+        self.strategy_runner = StrategyRunner(
+            self.machine, self.store, settings.gates, StrategySettings(collect_interval_s=step_s)
+        )
         self._models = UsageModels()
         self._trained_s = self._expired_s = float("-inf")
         self._stepped_s: float | None = None
@@ -93,7 +100,7 @@ class SimulatedAgent:
         self.machine.set_pods(facts.pods)
         moment = self.machine.step(now_s, step_s, wishes, self._system)
         record_samples(self.store, moment)
-        ran = self.round.tick(now_s, facts)
+        ran = self.strategy_runner.tick(now_s, facts)
         self.last_runs.update({one.strategy: (now_s, one) for one in ran})
         if now_s - self._trained_s >= TRAIN_INTERVAL_S:
             self._trained_s = now_s

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from koord.host.cgroup.knob import KNOBS
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import (
     AddTasks,
     FileEffect,
@@ -21,29 +20,27 @@ from koord.koordlet.cgroup_writer.effects import (
 from koord.values.cpuset import CPUSet, CPUSetError
 from koord.values.go_format import integer
 
-IO_THROTTLES = (cgroup_files.READ_IOPS, cgroup_files.READ_BPS, cgroup_files.WRITE_IOPS, cgroup_files.WRITE_BPS)
-PER_DISK_FILES = frozenset((*IO_THROTTLES, cgroup_files.IO_WEIGHT, cgroup_files.IO_QOS, cgroup_files.IO_MODEL))
-_NOTHING = {cgroup_files.IO_WEIGHT: "100", cgroup_files.IO_QOS: "enable=0", cgroup_files.IO_MODEL: "ctrl=auto"}
+_NOTHING = {knob.IO_WEIGHT: "100", knob.IO_QOS: "enable=0", knob.IO_MODEL: "ctrl=auto"}
 
 MAINLINE_FILES = frozenset(
     {
-        cgroup_files.CPU_SHARES,
-        cgroup_files.CPU_QUOTA,
-        cgroup_files.CPU_BURST,
-        cgroup_files.CPU_IDLE,
-        cgroup_files.CPUSET,
-        "memory.limit_in_bytes",
-        cgroup_files.MEMORY_MIN,
-        cgroup_files.MEMORY_LOW,
-        cgroup_files.MEMORY_HIGH,
-        cgroup_files.MEMORY_OOM_GROUP,
-        *IO_THROTTLES,
-        cgroup_files.MIN_FREE_KBYTES,
-        cgroup_files.WATERMARK_SCALE_FACTOR,
+        knob.CPU_SHARES,
+        knob.CPU_QUOTA,
+        knob.CPU_BURST,
+        knob.CPU_IDLE,
+        knob.CPUSET,
+        knob.MEMORY_LIMIT,
+        knob.MEMORY_MIN,
+        knob.MEMORY_LOW,
+        knob.MEMORY_HIGH,
+        knob.MEMORY_OOM_GROUP,
+        *knob.IO_THROTTLES,
+        knob.MIN_FREE_KBYTES,
+        knob.WATERMARK_SCALE_FACTOR,
     }
 )
 # A kernel that was made for co-location.
-ANOLIS_FILES = frozenset(KNOBS) - {cgroup_files.CPU_IDLE}
+ANOLIS_FILES = frozenset(knob.KNOBS) - {knob.CPU_IDLE}
 
 FileValues = dict[str, str]
 
@@ -94,7 +91,7 @@ class SimulatedCgroupFiles:
 
     def disks(self, group: str) -> frozenset[str]:
         found: set[str] = set()
-        for name in PER_DISK_FILES & self.known:
+        for name in self.known.intersection(knob.PER_DISK_FILES):
             for line in (self.read(group, name) or "").splitlines():
                 found.add(line.split(" ", 1)[0])
         return frozenset(found)
@@ -108,7 +105,7 @@ class SimulatedCgroupFiles:
             return FileWriteResult(effect, WriteOutcome.OFF, detail="this kernel does not have the file")
         if before is None:
             return FileWriteResult(effect, WriteOutcome.VANISHED)
-        after = self._merged(before, effect) if effect.file in PER_DISK_FILES else effect.value
+        after = self._merged(before, effect) if effect.file in knob.PER_DISK_FILES else effect.value
         if after == before:
             return FileWriteResult(effect, WriteOutcome.SAME, before=before)
         wrong = self._refusal(effect, group)
@@ -142,20 +139,20 @@ class SimulatedCgroupFiles:
 
     def _refusal(self, effect: WriteCgroup | WriteSystem, group: str) -> str:
         """Return why the kernel refuses the value; "" when it accepts it."""
-        if effect.file == cgroup_files.CPUSET:
+        if effect.file == knob.CPUSET:
             try:
                 cpus = CPUSet.parse(effect.value)
             except CPUSetError as error:
                 return str(error)
             return "" if not cpus - self._cpus else "there are no such CPUs"
-        if effect.file in PER_DISK_FILES:
+        if effect.file in knob.PER_DISK_FILES:
             return ""
         number = integer(effect.value)
-        if effect.file == cgroup_files.CPU_BURST and number is not None:
-            quota = self.number(group, cgroup_files.CPU_QUOTA, -1)
+        if effect.file == knob.CPU_BURST and number is not None:
+            quota = self.number(group, knob.CPU_QUOTA, -1)
             return "a burst above the quota" if 0 < quota < number else ""
-        if effect.file == cgroup_files.CPU_QUOTA and number is not None and number > 0:
-            return "a quota below the burst" if self.number(group, cgroup_files.CPU_BURST, 0) > number else ""
+        if effect.file == knob.CPU_QUOTA and number is not None and number > 0:
+            return "a quota below the burst" if self.number(group, knob.CPU_BURST, 0) > number else ""
         return ""
 
     def _merged(self, before: str, effect: WriteCgroup | WriteSystem) -> str:
@@ -170,29 +167,29 @@ class SimulatedCgroupFiles:
 
 
 _FRESH = {
-    cgroup_files.CPU_SHARES: "1024",
-    cgroup_files.CPU_QUOTA: "-1",
-    cgroup_files.CPU_BURST: "0",
-    cgroup_files.CPU_BVT: "0",
-    cgroup_files.CPU_IDLE: "0",
-    "memory.limit_in_bytes": "-1",
-    cgroup_files.MEMORY_MIN: "0",
-    cgroup_files.MEMORY_LOW: "0",
-    cgroup_files.MEMORY_HIGH: str(2**63 - 1),
-    cgroup_files.MEMORY_WMARK_RATIO: "0",
-    cgroup_files.MEMORY_WMARK_SCALE: "50",
-    cgroup_files.MEMORY_WMARK_MIN_ADJ: "0",
-    cgroup_files.MEMORY_PRIORITY: "0",
-    cgroup_files.MEMORY_USE_PRIORITY_OOM: "0",
-    cgroup_files.MEMORY_OOM_GROUP: "0",
-    cgroup_files.PAGE_CACHE_ENABLE: "0",
-    cgroup_files.PAGE_CACHE_SIZE: "0",
-    cgroup_files.PAGE_CACHE_SYNC: "0",
-    cgroup_files.MIN_FREE_KBYTES: "67584",
-    cgroup_files.WATERMARK_SCALE_FACTOR: "10",
-    cgroup_files.MEMCG_REAP_BACKGROUND: "0",
-    cgroup_files.PAGE_CACHE_LIMIT_ENABLED: "0",
-    cgroup_files.GROUP_IDENTITY_ENABLED: "1",
-    cgroup_files.SCHED_CORE: "0",
-    cgroup_files.IDLE_SAVER_WMARK: "0",
+    knob.CPU_SHARES: "1024",
+    knob.CPU_QUOTA: "-1",
+    knob.CPU_BURST: "0",
+    knob.CPU_BVT: "0",
+    knob.CPU_IDLE: "0",
+    knob.MEMORY_LIMIT: "-1",
+    knob.MEMORY_MIN: "0",
+    knob.MEMORY_LOW: "0",
+    knob.MEMORY_HIGH: str(2**63 - 1),
+    knob.MEMORY_WMARK_RATIO: "0",
+    knob.MEMORY_WMARK_SCALE: "50",
+    knob.MEMORY_WMARK_MIN_ADJ: "0",
+    knob.MEMORY_PRIORITY: "0",
+    knob.MEMORY_USE_PRIORITY_OOM: "0",
+    knob.MEMORY_OOM_GROUP: "0",
+    knob.PAGE_CACHE_ENABLE: "0",
+    knob.PAGE_CACHE_SIZE: "0",
+    knob.PAGE_CACHE_SYNC: "0",
+    knob.MIN_FREE_KBYTES: "67584",
+    knob.WATERMARK_SCALE_FACTOR: "10",
+    knob.MEMCG_REAP_BACKGROUND: "0",
+    knob.PAGE_CACHE_LIMIT_ENABLED: "0",
+    knob.GROUP_IDENTITY_ENABLED: "1",
+    knob.SCHED_CORE: "0",
+    knob.IDLE_SAVER_WMARK: "0",
 }

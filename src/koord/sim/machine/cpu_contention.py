@@ -9,16 +9,18 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koord.koordlet.cgroup_writer import cgroup_files
+from koord.host.cgroup import knob
 from koord.sim.machine.cfs import NORMAL_RANK, UNBOUNDED, CfsGroup, CfsQuota, divide_cpu, max_milli_in_step, saved_after
 from koord.sim.machine.cgroup_files import SimulatedCgroupFiles
 from koord.sim.machine.cpu_flow import CPU_MILLI
 from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameters
-from koord.values.cpuset import CPUSet, CPUSetError
+from koord.values.cpuset import CPUSet
 
 
 class CpuContention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How one container suffered from others on its CPUs. Shares are from 0 to 1; factors are 1 on an idle machine."""
+    """CpuContention tells how one container suffered from others on its CPUs. Shares are from 0 to 1; factors are 1
+    on an idle machine.
+    """
 
     short_milli: float  # wanted, within its own bounds, and not given
     stalled_share: float  # of what was wanted in all: PSI's "some" of CPU
@@ -67,7 +69,7 @@ _US_OF_MILLI = 100.0  # of a period of 100 ms
 
 
 class CpuStepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a step gave to each container, by its group."""
+    """CpuStepResult is what a step gave to each container, by its group."""
 
     got: Mapping[str, float]  # by group of the container
     contention: Mapping[str, CpuContention]
@@ -98,13 +100,13 @@ class CpuSimulation:
                 continue
             group = self._groups.get(name) or self._make(name)
             number = self._files.number
-            group.weight = float(number(name, cgroup_files.CPU_SHARES, 1024))
+            group.weight = float(number(name, knob.CPU_SHARES, 1024))
             group.mask = self._own_mask(name)
-            bvt, idle = number(name, cgroup_files.CPU_BVT, 0), number(name, cgroup_files.CPU_IDLE, 0)
+            bvt, idle = number(name, knob.CPU_BVT, 0), number(name, knob.CPU_IDLE, 0)
             group.rank = IDLE_RANK if idle else bvt or None
-            quota_us = number(name, cgroup_files.CPU_QUOTA, -1)
+            quota_us = number(name, knob.CPU_QUOTA, -1)
             if quota_us > 0:
-                burst_us = number(name, cgroup_files.CPU_BURST, 0)
+                burst_us = number(name, knob.CPU_BURST, 0)
                 self.quotas[name] = CfsQuota(milli=quota_us / _US_OF_MILLI, burst_milli_s=burst_us / 1000)
             else:
                 self.quotas.pop(name, None)
@@ -176,10 +178,7 @@ class CpuSimulation:
         return made
 
     def _own_mask(self, name: str) -> int | None:
-        try:
-            return CPUSet.parse(self._files.read(name, cgroup_files.CPUSET) or "").bits or None
-        except CPUSetError:  # a file never holds what it would not take
-            return None
+        return CPUSet.parse_or_empty(self._files.read(name, knob.CPUSET) or "").bits or None
 
     def _mask(self, group: CfsGroup) -> int:
         mask, at = self._every, group

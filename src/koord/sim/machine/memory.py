@@ -29,7 +29,7 @@ class MemoryGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MemoryDemand(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a container wants to hold. `score_adj` and `priority` decide about OOM victims."""
+    """MemoryDemand is what a container wants to hold. `score_adj` and `priority` decide about OOM victims."""
 
     group: str
     allocated: int
@@ -48,7 +48,7 @@ class OomKill(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class MemoryStepResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What each group holds after a step, by group."""
+    """MemoryStepResult holds what each group holds after a step, by group."""
 
     allocated: Mapping[str, int]  # by group of the holder
     cache: Mapping[str, int]

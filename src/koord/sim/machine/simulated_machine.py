@@ -13,10 +13,11 @@ import msgspec
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY, MID_CPU, MID_MEMORY
 from koord.host.cgroup import knob
+from koord.host.cgroup.codec import MIN_SHARES, UNLIMITED, cfs_quota_of_milli, shares_of_milli
 from koord.host.cgroup.layout import CGROUPFS, CgroupLayout
-from koord.koordlet.cgroup_writer import cgroup_files
-from koord.koordlet.cgroup_writer.effects import UNLIMITED, FileEffect, FileWriteResult, WriteCgroup, WriteSystem
-from koord.koordlet.inputs.machine import BlockDevices, MachineCpu, MachineShape
+from koord.host.hardware import BlockDevices, MachineCpu
+from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteCgroup, WriteSystem
+from koord.koordlet.inputs.machine import MachineShape
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.sim.machine.cfs import CfsQuota, throttled_share
 from koord.sim.machine.cgroup_files import MAINLINE_FILES, SimulatedCgroupFiles
@@ -26,23 +27,8 @@ from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameter
 from koord.sim.machine.step_result import ContainerDemand, ContainerOutcome, MachineStepResult
 from koord.values.cpuset import CPUSet
 
-MIN_SHARES = 2
-_SHARES_OF_CPU = 1024
-_LEAST_QUOTA_US = 1000
-_QUOTA_OF_MILLI = 100  # microseconds of a period of 100 ms
-
 _CPUS = (CPU, BATCH_CPU, MID_CPU)
 _MEMORIES = (MEMORY, BATCH_MEMORY, MID_MEMORY)
-
-
-def cpu_shares(milli: int) -> int:
-    """Return the cpu.shares of a request."""
-    return max(MIN_SHARES, milli * _SHARES_OF_CPU // 1000)
-
-
-def cfs_quota_us(milli: int | None) -> int:
-    """Return the CFS quota of a limit; -1 without one."""
-    return UNLIMITED if milli is None else max(_LEAST_QUOTA_US, milli * _QUOTA_OF_MILLI)
 
 
 def first_amount(amounts: Mapping[str, int], names: tuple[str, ...]) -> int | None:
@@ -54,10 +40,10 @@ def initial_values(requests: Mapping[str, int], limits: Mapping[str, int]) -> di
     """Return the values of a pod's or container's files before any strategy writes."""
     cpu, memory = first_amount(limits, _CPUS), first_amount(limits, _MEMORIES)
     return {
-        cgroup_files.CPU_SHARES: str(cpu_shares(first_amount(requests, _CPUS) or 0)),
-        cgroup_files.CPU_QUOTA: str(cfs_quota_us(cpu)),
-        cgroup_files.CPU_BURST: "0",
-        cgroup_files.CPUSET: "",
+        knob.CPU_SHARES: str(shares_of_milli(first_amount(requests, _CPUS) or 0)),
+        knob.CPU_QUOTA: str(cfs_quota_of_milli(cpu or 0)),
+        knob.CPU_BURST: "0",
+        knob.CPUSET: "",
         knob.MEMORY_LIMIT: str(UNLIMITED if memory is None else memory),
     }
 
@@ -116,8 +102,8 @@ class SimulatedMachine:
         self._be_request_milli = 0
         self._files.make_group("", {})
         for kube_qos, group in GROUPS.items():
-            weight = cpu_shares(1000 * len(cpus)) if kube_qos == GUARANTEED else MIN_SHARES
-            self._files.make_group(group, {cgroup_files.CPU_SHARES: str(weight)})
+            weight = shares_of_milli(1000 * len(cpus)) if kube_qos == GUARANTEED else MIN_SHARES
+            self._files.make_group(group, {knob.CPU_SHARES: str(weight)})
 
     # What strategies see ----------------------------------------------------------------------------------------
 
@@ -173,7 +159,7 @@ class SimulatedMachine:
                 self._admit(pod, known)
                 self._pods_by_uid[pod.uid] = pod
         asked = sum(first_amount(pod.requests, ("cpu",)) or 0 for pod in pods if pod.kube_qos == BURSTABLE)
-        self._files.make_group(GROUPS[BURSTABLE], {cgroup_files.CPU_SHARES: str(cpu_shares(asked))})
+        self._files.make_group(GROUPS[BURSTABLE], {knob.CPU_SHARES: str(shares_of_milli(asked))})
         self._be_request_milli = sum(pod.requests.get(BATCH_CPU, 0) for pod in pods if pod.qos == BE)
 
     def _admit(self, pod: PodMeta, known: PodMeta | None) -> None:
@@ -224,11 +210,11 @@ class SimulatedMachine:
                     allocated=demand.memory_bytes,
                     cache=demand.cache_bytes,
                     score_adj=oom_score_adj(pod, one.requests.get(MEMORY, 0), self._hardware.memory_bytes),
-                    priority=self._files.number(one.group, cgroup_files.MEMORY_PRIORITY, 0),
+                    priority=self._files.number(one.group, knob.MEMORY_PRIORITY, 0),
                 )
                 for pod, one, demand in running
             ],
-            self._files.number("", cgroup_files.MIN_FREE_KBYTES, 0) * _KIB,
+            self._files.number("", knob.MIN_FREE_KBYTES, 0) * _KIB,
             self._parameters,
         )
         outcomes = {
@@ -268,7 +254,7 @@ class SimulatedMachine:
         for pod in self._files.child_groups(root):
             for group in self._files.child_groups(pod):
                 fewest = min(fewest, self._cpu.usable_cpus(group))
-        quota_us = self._files.number(root, cgroup_files.CPU_QUOTA, -1)
+        quota_us = self._files.number(root, knob.CPU_QUOTA, -1)
         most = fewest * 1000.0
         return min(most, quota_us / 100) if quota_us > 0 else most
 
@@ -296,11 +282,11 @@ class SimulatedMachine:
             name=group,
             parent=above,
             limit=bound(knob.MEMORY_LIMIT),
-            high=bound(cgroup_files.MEMORY_HIGH),
-            low=number(group, cgroup_files.MEMORY_LOW, 0),
-            least=number(group, cgroup_files.MEMORY_MIN, 0),
-            kill_together=number(group, cgroup_files.MEMORY_OOM_GROUP, 0) == 1,
-            oom_by_priority=number(group, cgroup_files.MEMORY_USE_PRIORITY_OOM, 0) == 1,
+            high=bound(knob.MEMORY_HIGH),
+            low=number(group, knob.MEMORY_LOW, 0),
+            least=number(group, knob.MEMORY_MIN, 0),
+            kill_together=number(group, knob.MEMORY_OOM_GROUP, 0) == 1,
+            oom_by_priority=number(group, knob.MEMORY_USE_PRIORITY_OOM, 0) == 1,
         )
 
 

@@ -14,7 +14,9 @@ from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameter
 
 
 class ContainerDemand(msgspec.Struct, frozen=True, gc=False):
-    """What a container would use if it were alone on the machine. `burstiness`: see `throttled_share`."""
+    """ContainerDemand is what a container would use if it were alone on the machine. `burstiness`: see
+    `throttled_share`.
+    """
 
     cpu_milli: float
     memory_bytes: int
@@ -23,7 +25,7 @@ class ContainerDemand(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContainerOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one container got in a step, and what it suffered."""
+    """ContainerOutcome is what one container got in a step, and what it suffered."""
 
     pod: str  # uid
     wanted_milli: float

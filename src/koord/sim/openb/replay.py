@@ -19,6 +19,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.runtime import run_reserve
 from koord.scheduler.plugins.fragmentation_aware.fragmentation import typical_pods
 from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
 from koord.sim.openb.published_policies import OpenbBestFit, OpenbFGD, OpenbRank
@@ -90,15 +91,13 @@ def replay(
 
 
 def _try_place(engine: SchedulingEngine, cluster: ReplayCluster, pod: PodInfo) -> bool:
-    decision = engine.decide(pod)
-    if not isinstance(decision, ChosenNode):
+    attempt = engine.decide(pod)
+    if not isinstance(attempt.decision, ChosenNode):
         return False
-    cluster.state.assume(pod, decision.node)
-    node = cluster.state.table.index[decision.node]
-    for plugin in engine.profile.plugins_at("reserve"):
-        refused = plugin.reserve(engine.cycle, pod, node)
-        if refused is not None:
-            raise RuntimeError(f"{plugin.name} took back its word on {pod.key} and {node.name}: {refused}")
+    cluster.state.assume(pod, attempt.node_name)
+    rejection = run_reserve(attempt)
+    if rejection is not None:
+        raise RuntimeError(f"Reserve rejected {pod.key} on {attempt.node_name} after Filter let it pass: {rejection}")
     return True
 
 

@@ -14,11 +14,11 @@ from koord.api.kubernetes.affinity import NodeSelectorRequirement
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
+from koord.policy.node_match import required_node_selector
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.cache.pod_shape import PodShape
 from koord.scheduler.framework.handle import SchedulerActions
-from koord.scheduler.plugins.node_selector import required_node_selector
 from koord.sim.openb.trace import TraceNode, TracePod
 
 SCHEDULER = "default-scheduler"

@@ -23,9 +23,9 @@ from koord.cli.commands.top import read_node_shares as look_at_nodes
 from koord.cli.main import cli
 from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
 from koord.kube.transport.api_error import unwrap
+from koord.manager.colocation.decision import decide_colocation
 from koord.manager.context import NAMESPACE
 from koord.manager.explain.node_report import NodeResourceReport, report_node
-from koord.policy.colocation.decision import decide_colocation
 from tests.journeys.colocation_cluster import (
     BATCH_CPU,
     CONFIG,

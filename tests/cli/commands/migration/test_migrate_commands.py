@@ -81,6 +81,16 @@ def test_to_a_named_node_after_approval(running: KoordUpProcess) -> None:
     assert job not in koord(running, "migrations", "--active").stdout
     again = koord(running, "migrate", "approve", job)
     assert again.stderr == f"koord: {job} has ended: Succeeded\n"
+    told = koord(running, "explain", "eviction", f"default/{pod}").stdout
+    assert f"koord-migrate on {node}: evicted default/{pod}" in told
+    assert "reason:         a new rack" in told
+    assert f"for:            PodMigrationJob {job}" in told
+    assert f"a person asked for this pod to be moved to {target}" in told
+    shown = json.loads(koord(running, "evictions", "--actor", "koord-migrate", "--since", "1h", "-o", "json").stdout)
+    (record,) = [one for one in shown if one["name"] == pod]
+    assert (record["rule"], record["outcome"], record["node"]) == ("ReservationFirst", "evicted", node)
+    assert record["request"] == f"PodMigrationJob {job}"
+    assert pod in koord(running, "evictions", "-o", "wide").stdout
 
 
 def test_one_is_called_off(running: KoordUpProcess) -> None:

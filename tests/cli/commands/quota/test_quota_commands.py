@@ -20,7 +20,7 @@ from koord.scheduler.plugins.elastic_quota.explain import QuotaTreeReport
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodAssumed, QuotaPodRefused
 from koord.scheduler.plugins.elastic_quota.report import quota_reports
 from tests.koord_up_process import KoordUpProcess, koord_up
-from tests.policy.quota.quota_builders import pod, quota, quota_manager
+from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, quota_manager
 
 LABEL = "quota.scheduling.koordinator.sh/"
 

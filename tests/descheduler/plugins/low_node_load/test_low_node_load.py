@@ -103,6 +103,19 @@ def test_the_reason_tells_of_every_resource_that_is_too_much() -> None:
     assert [effect.reason for effect in outcome.effects] == [
         "node is overutilized, node cpu usage(66.67%)>threshold(50.00%), node memory usage(78.12%)>threshold(50.00%)"
     ]
+    (effect,) = outcome.effects
+    assert isinstance(effect, EvictionProposal)
+    record = effect.record()
+    assert (record.actor, record.rule, record.reason) == ("koord-descheduler", "LowNodeLoad", effect.reason)
+    assert (record.measured, record.threshold) == (
+        "the node uses cpu 66.67%, memory 78.12%",
+        "cpu 50.00%, memory 50.00%",
+    )
+    assert (record.rank, record.why_this_pod) == (
+        "1 of 1 removable pods",
+        "it uses cpu 1000, memory 5368709120",
+    )
+    assert (record.key, record.node, record.outcome) == ("default/a", "hot", "requested")
 
 
 def test_it_stops_when_the_node_is_no_longer_too_full() -> None:

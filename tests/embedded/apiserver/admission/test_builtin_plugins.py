@@ -7,25 +7,24 @@ from typing import Any
 
 import pytest
 
-from tests.embedded.apiserver.admission.admission_harness import (
+from tests.embedded.apiserver.admission.admitted_objects import (
     CLAIMS,
     CONFIG_MAPS,
     PODS,
     PRIORITY_CLASSES,
     STORAGE_CLASSES,
-    Api,
     claim,
     config_map,
     pod,
-    started,
 )
+from tests.embedded.apiserver.rest_harness import Api, started
 
 Obj = dict[str, Any]
 
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    made = await started()
+    made = await started(seed=5)
     yield made
     await made.server.close()
 
@@ -61,7 +60,7 @@ class Test_namespaces:
         )
         (cause,) = body["details"]["causes"]
         assert cause["reason"] == "NamespaceTerminating"
-        changed = await api.merge("/api/v1/namespaces/old/configmaps/kept", {"data": {"k": "w"}})
+        changed = await api.patch("/api/v1/namespaces/old/configmaps/kept", {"data": {"k": "w"}})
         assert changed[0] == 200
 
     async def test_a_namespace_made_again_takes_objects(self, api: Api) -> None:
@@ -70,7 +69,7 @@ class Test_namespaces:
         await api.delete("/api/v1/namespaces/phoenix/configmaps/x")
         await api.delete("/api/v1/namespaces/phoenix")
         _, found = await api.get("/api/v1/namespaces/phoenix")
-        await api.send("PUT", "/api/v1/namespaces/phoenix/finalize", {**found, "spec": {}})
+        await api.put("/api/v1/namespaces/phoenix/finalize", {**found, "spec": {}})
         assert (await api.post("/api/v1/namespaces/phoenix/configmaps", config_map()))[0] == 404
         await api.post("/api/v1/namespaces", {"metadata": {"name": "phoenix"}})
         assert (await api.post("/api/v1/namespaces/phoenix/configmaps", config_map()))[0] == 201
@@ -137,7 +136,7 @@ class Test_priority:
         )
         assert status == 403
         assert body["message"].endswith("PriorityClass first is already marked as default. Only one default can exist")
-        assert (await api.merge(f"{PRIORITY_CLASSES}/first", {"description": "still the one"}))[0] == 200
+        assert (await api.patch(f"{PRIORITY_CLASSES}/first", {"description": "still the one"}))[0] == 200
 
     async def test_system_classes_stay(self, api: Api) -> None:
         status, body = await api.delete(f"{PRIORITY_CLASSES}/system-node-critical")
@@ -147,7 +146,7 @@ class Test_priority:
     async def test_writing_a_pod_back_without_its_numbers(self, api: Api) -> None:
         _, made = await api.post(PODS, pod(priorityClassName="system-node-critical"))
         spec = {k: v for k, v in made["spec"].items() if k not in ("priority", "preemptionPolicy")}
-        status, body = await api.send("PUT", f"{PODS}/p", {**made, "spec": spec})
+        status, body = await api.put(f"{PODS}/p", {**made, "spec": spec})
         assert (status, body["spec"]["priority"]) == (200, 2_000_001_000)
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector
 from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
 from koord.embedded.apiserver.admission.webhooks import NO_MATCH_CONDITIONS
-from tests.embedded.apiserver.admission.admission_harness import CONFIG_MAPS, PODS, Api, config_map, pod, started
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from tests.embedded.apiserver.admission.admitted_objects import CONFIG_MAPS, PODS, config_map, pod
 from tests.embedded.apiserver.admission.webhook_server import webhook_server
+from tests.embedded.apiserver.rest_harness import Api, started
 
 CM = (WebhookRule(api_groups=("",), resources=("configmaps",)),)
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -21,7 +22,7 @@ MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 @pytest.fixture
 async def api() -> AsyncIterator[Api]:
-    made = await started()
+    made = await started(seed=5)
     yield made
     await made.server.close()
 
@@ -202,9 +203,9 @@ async def test_a_write_that_lost_the_race_starts_over(api: Api) -> None:
         nonlocal raced
         if not raced:
             raced = True
-            await api.merge(f"{CONFIG_MAPS}/x", {"data": {"other": "1"}})
+            await api.patch(f"{CONFIG_MAPS}/x", {"data": {"other": "1"}})
         return ALLOWED
 
     api.server.hooks.add(InProcessHook(name="slow", rules=CM, validate=validate))
-    status, body = await api.merge(f"{CONFIG_MAPS}/x", {"data": {"mine": "2"}})
+    status, body = await api.patch(f"{CONFIG_MAPS}/x", {"data": {"mine": "2"}})
     assert (status, body["data"]) == (200, {"k": "v", "other": "1", "mine": "2"})

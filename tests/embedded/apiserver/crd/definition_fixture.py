@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
-from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.kube.transport.interface import JSON, MERGE_PATCH, ApiRequest
-from koord.telemetry.clock import ManualClock
+from tests.embedded.apiserver import rest_harness
+from tests.embedded.apiserver.rest_harness import Api
 
 Obj = dict[str, Any]
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -45,39 +43,26 @@ def definition(plural: str = "tops", kind: str = "Top", *versions: Obj, names: O
     }
 
 
-class Api:
-    def __init__(self, server: ApiServer, clock: ManualClock) -> None:
-        self.server = server
-        self.clock = clock
-        self.warning = ""
-
-    async def send(
-        self, method: str, path: str, body: Any = None, *, form: str = JSON, accept: str = JSON, **query: str
-    ) -> tuple[int, Any]:
-        request = ApiRequest(method=method, path=path, body=body, content_type=form, query=query, accept=accept)
-        answer = await self.server.handle(request)
-        self.warning = answer.headers.get("Warning", "")
-        return answer.status, answer.body.plain()
-
+class DefinitionApi(Api):
     async def define(self, body: Obj) -> Obj:
-        status, answer = await self.send("POST", CRDS, body)
+        status, answer = await self.post(CRDS, body)
         assert status == 201, answer
         return await self.defined(body["metadata"]["name"])
 
     async def defined(self, name: str) -> Obj:
-        status, answer = await self.send("GET", f"{CRDS}/{name}")
+        status, answer = await self.get(f"{CRDS}/{name}")
         assert status == 200, answer
         found: Obj = answer
         return found
 
     async def redefine(self, name: str, spec: Obj) -> tuple[int, Any]:
-        return await self.send("PATCH", f"{CRDS}/{name}", {"spec": spec}, form=MERGE_PATCH)
+        return await self.patch(f"{CRDS}/{name}", {"spec": spec})
 
     async def make(
         self, name: str, spec: Obj | None = None, *, at: str = "v1", plural: str = "tops", **meta: Any
     ) -> Any:
         body = {"apiVersion": f"{GROUP}/{at}", "kind": "Top", "metadata": {"name": name, **meta}, "spec": spec or {}}
-        return await self.send("POST", place(at, plural), body)
+        return await self.post(place(at, plural), body)
 
 
 def place(at: str = "v1", plural: str = "tops", name: str = "") -> str:
@@ -85,11 +70,9 @@ def place(at: str = "v1", plural: str = "tops", name: str = "") -> str:
     return f"{path}/{name}" if name else path
 
 
-async def started(store: ObjectStore | None = None) -> Api:
-    clock = ManualClock()
-    server = ApiServer(store, clock=clock, chance=random.Random(2))
-    await server.start()
-    return Api(server, clock)
+async def started(store: ObjectStore | None = None) -> DefinitionApi:
+    made = await rest_harness.started(store, seed=2)
+    return DefinitionApi(made.server, made.clock, made.chance)
 
 
 def conditions(obj: Obj) -> dict[str, tuple[str, str]]:

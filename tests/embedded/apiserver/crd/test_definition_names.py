@@ -10,19 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.embedded.apiserver.crd.naming import decide_names, names_in_use
-from tests.embedded.apiserver.crd.definition_fixture import CRDS, GROUP, Api, conditions, definition, place, started
+from tests.embedded.apiserver.crd.definition_fixture import (
+    CRDS,
+    GROUP,
+    DefinitionApi,
+    conditions,
+    definition,
+    place,
+    started,
+)
 
 Obj = dict[str, Any]
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[Api]:
+async def api() -> AsyncIterator[DefinitionApi]:
     made = await started()
     yield made
     await made.server.close()
 
 
-async def test_accepted(api: Api) -> None:
+async def test_accepted(api: DefinitionApi) -> None:
     made = await api.define(definition(names={"shortNames": ["t"], "categories": ["all"]}))
     assert conditions(made) == {
         "NamesAccepted": ("True", "NoConflicts"),
@@ -71,25 +79,25 @@ async def test_accepted(api: Api) -> None:
         ),
     ],
 )
-async def test_conflicts(api: Api, names: Obj, reason: str, message: str, kept: Obj) -> None:
+async def test_conflicts(api: DefinitionApi, names: Obj, reason: str, message: str, kept: Obj) -> None:
     await api.define(definition())
     other = await api.define(definition("others", "Other", names=names))
     assert conditions(other) == {"NamesAccepted": ("False", reason), "Established": ("False", "NotAccepted")}
     assert other["status"]["conditions"][0]["message"] == message
     assert other["status"]["acceptedNames"] == kept
-    assert (await api.send("GET", place(plural="others")))[0] == 404
+    assert (await api.get(place(plural="others")))[0] == 404
 
 
-async def test_a_name_that_becomes_free_is_taken(api: Api) -> None:
+async def test_a_name_that_becomes_free_is_taken(api: DefinitionApi) -> None:
     await api.define(definition())
     await api.define(definition("others", "Top"))
-    assert (await api.send("DELETE", f"{CRDS}/tops.{GROUP}"))[0] == 200
+    assert (await api.delete(f"{CRDS}/tops.{GROUP}"))[0] == 200
     other = await api.defined(f"others.{GROUP}")
     assert conditions(other)["Established"] == ("True", "InitialNamesAccepted")
-    assert (await api.send("GET", place(plural="others")))[0] == 200
+    assert (await api.get(place(plural="others")))[0] == 200
 
 
-async def test_a_served_definition_stays_served_when_it_wants_a_taken_name(api: Api) -> None:
+async def test_a_served_definition_stays_served_when_it_wants_a_taken_name(api: DefinitionApi) -> None:
     await api.define(definition())
     await api.define(definition("others", "Other"))
     await api.redefine(f"others.{GROUP}", {"names": {"shortNames": ["tops"]}})
@@ -98,10 +106,10 @@ async def test_a_served_definition_stays_served_when_it_wants_a_taken_name(api: 
         "NamesAccepted": ("False", "ShortNamesConflict"),
         "Established": ("True", "InitialNamesAccepted"),
     }
-    assert (await api.send("GET", place(plural="others")))[0] == 200
+    assert (await api.get(place(plural="others")))[0] == 200
 
 
-async def test_protected_groups_say_who_approved_them(api: Api) -> None:
+async def test_protected_groups_say_who_approved_them(api: DefinitionApi) -> None:
     body = definition()
     body["spec"]["group"] = "toys.k8s.io"
     body["metadata"] = {

@@ -10,23 +10,23 @@ from typing import Any
 import pytest
 
 from koord.embedded.apiserver.crd.definition_strategy import NO_WEBHOOK_CONVERSION
-from tests.embedded.apiserver.crd.definition_fixture import CRDS, GROUP, Api, definition, started, version
+from tests.embedded.apiserver.crd.definition_fixture import CRDS, GROUP, DefinitionApi, definition, started, version
 
 Obj = dict[str, Any]
 PROBES: dict[str, Obj] = json.loads(Path(__file__).with_name("definition_probes.json").read_text())
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[Api]:
+async def api() -> AsyncIterator[DefinitionApi]:
     made = await started()
     yield made
     await made.server.close()
 
 
 @pytest.mark.parametrize("name", PROBES)
-async def test_as_the_real_server(name: str, api: Api) -> None:
+async def test_as_the_real_server(name: str, api: DefinitionApi) -> None:
     real = PROBES[name]
-    status, body = await api.send("POST", CRDS, real["definition"], dryRun="All")
+    status, body = await api.post(f"{CRDS}?dryRun=All", real["definition"])
     assert status == real["status"], body
     if status >= 400:
         # Go tells an empty list from none, where this server stores neither.
@@ -38,10 +38,10 @@ async def test_as_the_real_server(name: str, api: Api) -> None:
         assert [text for text in (api.warning,) if text] == real["warnings"]
 
 
-async def test_conversion_webhooks_are_refused(api: Api) -> None:
+async def test_conversion_webhooks_are_refused(api: DefinitionApi) -> None:
     webhook = {"clientConfig": {"url": "https://example.com"}, "conversionReviewVersions": ["v1"]}
     body = definition(conversion={"strategy": "Webhook", "webhook": webhook})
-    status, answer = await api.send("POST", CRDS, body)
+    status, answer = await api.post(CRDS, body)
     assert status == 422
     assert answer["message"].endswith(f"spec.conversion.strategy: Forbidden: {NO_WEBHOOK_CONVERSION}")
 
@@ -70,25 +70,23 @@ IMMUTABLE = "field is immutable"
         ),
     ],
 )
-async def test_updates_that_are_refused(api: Api, change: Obj, complaint: str) -> None:
+async def test_updates_that_are_refused(api: DefinitionApi, change: Obj, complaint: str) -> None:
     await api.define(definition())
     status, body = await api.redefine(NAME, change)
     assert status == 422
     assert complaint in body["message"]
 
 
-async def test_generation_follows_the_spec(api: Api) -> None:
+async def test_generation_follows_the_spec(api: DefinitionApi) -> None:
     await api.define(definition())
-    _, same = await api.send(
-        "PATCH", f"{CRDS}/{NAME}", {"metadata": {"labels": {"a": "b"}}}, form="application/merge-patch+json"
-    )
+    _, same = await api.patch(f"{CRDS}/{NAME}", {"metadata": {"labels": {"a": "b"}}})
     assert same["metadata"]["generation"] == 1
     _, other = await api.redefine(NAME, {"names": {"shortNames": ["t"]}})
     assert other["metadata"]["generation"] == 2
 
 
-async def test_an_unconditional_put_is_refused(api: Api) -> None:
+async def test_an_unconditional_put_is_refused(api: DefinitionApi) -> None:
     made = await api.define(definition())
     made["metadata"].pop("resourceVersion")
-    status, body = await api.send("PUT", f"{CRDS}/{NAME}", made)
+    status, body = await api.put(f"{CRDS}/{NAME}", made)
     assert (status, body["reason"]) == (422, "Invalid")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.kinds import STRATEGIES
+from koord.embedded.apiserver.kinds.registry import STRATEGIES
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import MICRO_TIME, builtin_types

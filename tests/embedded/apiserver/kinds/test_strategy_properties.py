@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.kinds import STRATEGIES
-from koord.embedded.apiserver.kinds.cron_schedule import cron_schedule_error
+from koord.embedded.apiserver.kinds.cron_job import cron_schedule_error
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pull_policy
+from koord.embedded.apiserver.kinds.registry import STRATEGIES
 from koord.embedded.apiserver.kinds.resource_validation import total_container_request
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin

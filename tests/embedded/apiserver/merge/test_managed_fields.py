@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.embedded.apiserver.merge import fieldset
+from koord.embedded.apiserver.merge.compare import equal_values
+from koord.embedded.apiserver.merge.managed_entries import ownable
 from koord.embedded.apiserver.merge.managed_fields import (
-    equal_ignoring_managed_fields,
-    keep_unchanged_times,
     manager_name,
     track_update,
 )
-from koord.embedded.apiserver.merge.reset_fields import ownable
 from koord.embedded.apiserver.merge.server_side_apply import ApplyResult, apply_config
-from koord.embedded.apiserver.merge.typed_value import zero_object
+from koord.embedded.apiserver.merge.typed_value import UNTYPED, zero_object
 from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, builtin_types
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
@@ -359,19 +358,11 @@ def test_an_applier_that_changes_version_removes_what_it_had_under_the_old_name(
     assert (owned["apiVersion"], owned["fieldsV1"]) == ("t/v2", {"f:spec": {"f:note": {}}})
 
 
-def test_equality_ignores_managed_fields_only() -> None:
-    one = config_map({"x": "1"}, OWNED)
-    assert equal_ignoring_managed_fields(one, config_map({"x": "1"}), CONFIG_MAP)
-    assert not equal_ignoring_managed_fields(one, config_map({"x": "2"}), CONFIG_MAP)
-    assert not equal_ignoring_managed_fields({"a": [1]}, {"a": [True]})
-    assert equal_ignoring_managed_fields({"a": [1]}, {"a": [1.0]})
-
-
-def test_times_alone_are_no_change() -> None:
-    later = [{**OWNED[0], "time": T2}]
-    assert keep_unchanged_times(config_map({"x": "1"}, OWNED), config_map({"x": "1"}, later), CONFIG_MAP) == OWNED
-    assert keep_unchanged_times(config_map({"x": "1"}, OWNED), config_map({"x": "2"}, later), CONFIG_MAP) == later
-    assert keep_unchanged_times(config_map({"x": "1"}, OWNED), config_map({"x": "1"}, []), CONFIG_MAP) == []
+def test_equality_tells_one_from_true_where_the_type_is_unknown() -> None:
+    assert equal_values(config_map({"x": "1"}), config_map({"x": "1"}), CONFIG_MAP)
+    assert not equal_values(config_map({"x": "1"}), config_map({"x": "2"}), CONFIG_MAP)
+    assert not equal_values({"a": [1]}, {"a": [True]}, UNTYPED)
+    assert equal_values({"a": [1]}, {"a": [1.0]}, UNTYPED)
 
 
 DATA = st.dictionaries(st.sampled_from("abc"), st.sampled_from("12"), max_size=3)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE, decode_envelope, open_envelope
-from koord.embedded.apiserver.schema.builtin_decoding import round_trip
+from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
 from tests.embedded.apiserver.rest_harness import Api, fresh, pod
 
@@ -46,7 +46,9 @@ def read(name: str) -> dict[str, Any]:
     group, _, version = plain["apiVersion"].rpartition("/")
     node = builtin_types().node_for(group, version, plain["kind"])
     assert node is not None
-    found: dict[str, Any] = round_trip(plain, node)
+    result = decode_builtin(plain, node)
+    assert not result.error
+    found: dict[str, Any] = result.value
     return found
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.kubernetes.meta import DeleteOptions
 from koord.embedded.apiserver.rest.delete_plan import DeleteFacts, decide_delete, finalizers_after_delete
-from koord.embedded.apiserver.rest.options import DeleteRequestOptions
 from tests.embedded.apiserver.rest_harness import NS, Api, config_map, fresh, pod
 
 NOW = "2026-01-01T00:00:00Z"
@@ -168,7 +168,7 @@ HELD = st.lists(st.sampled_from(["orphan", "foregroundDeletion", "a.b/c", "d.e/f
 
 @given(held=HELD, policy=POLICIES)
 def test_a_policy_touches_only_the_two_finalizers_it_owns(held: list[str], policy: str | None) -> None:
-    wanted = finalizers_after_delete(held, DeleteRequestOptions(propagation_policy=policy), orphans_by_default=False)
+    wanted = finalizers_after_delete(held, DeleteOptions(propagation_policy=policy), orphans_by_default=False)
     own = {"orphan", "foregroundDeletion"}
     assert [f for f in wanted if f not in own] == [f for f in held if f not in own]
     expected = {"Foreground": {"foregroundDeletion"}, "Orphan": {"orphan"}, "Background": set()}
@@ -196,11 +196,11 @@ def test_grace_never_grows_and_finalizers_always_hold(
     if finalizers:
         obj["metadata"]["finalizers"] = finalizers
     facts = DeleteFacts(NOW, graceful=True)
-    first = decide_delete(obj, DeleteRequestOptions(grace_period_seconds=asked), facts)
+    first = decide_delete(obj, DeleteOptions(grace_period_seconds=asked), facts)
     assert first.marked is not None
     grace = first.marked["metadata"]["deletionGracePeriodSeconds"]
     assert first.remove == (grace == 0 and not first.marked["metadata"].get("finalizers"))
-    again = decide_delete(first.marked, DeleteRequestOptions(grace_period_seconds=second), facts)
+    again = decide_delete(first.marked, DeleteOptions(grace_period_seconds=second), facts)
     if again.marked is not None:
         assert again.marked["metadata"]["deletionGracePeriodSeconds"] < grace
     assert "deletionTimestamp" not in obj["metadata"]

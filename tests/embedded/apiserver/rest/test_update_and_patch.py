@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes, AdmissionChain
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes, AdmissionChain
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR, invalid_value
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from tests.embedded.apiserver.rest_harness import APPLY, JSON6902, MERGE, NS, STRATEGIC, Api, config_map, fresh, pod

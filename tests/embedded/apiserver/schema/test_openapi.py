@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.schema.builtin_types import Subresource, builtin_types
+from koord.embedded.apiserver.schema.builtin_types import BuiltinResource, Subresource, builtin_types
 from koord.embedded.apiserver.schema.openapi import (
     document_hash,
     referenced_definitions,
@@ -14,7 +14,7 @@ from koord.embedded.apiserver.schema.openapi import (
     v3_document,
     v3_index,
 )
-from koord.embedded.apiserver.schema.openapi_paths import OpenApiResource, openapi_resource
+from koord.embedded.apiserver.schema.openapi_paths import OpenApiResource
 
 HERE = Path(__file__).parent
 PROBES = json.loads((HERE / "openapi_probes.json").read_text())
@@ -30,6 +30,21 @@ CUSTOM = OpenApiResource(
     schema=SCHEMA,
 )
 V3 = v3_document(builtin_types(), [CUSTOM])
+
+
+def openapi_resource(resource: BuiltinResource) -> OpenApiResource:
+    return OpenApiResource(
+        group=resource.group,
+        version=resource.version,
+        kind=resource.kind,
+        plural=resource.plural,
+        namespaced=resource.namespaced,
+        verbs=resource.verbs,
+        list_kind=f"{resource.kind}List",
+        subresources=resource.subresources,
+    )
+
+
 V2 = v2_document(builtin_types(), [*map(openapi_resource, builtin_types().resources()), CUSTOM])
 
 

@@ -6,8 +6,7 @@ import pytest
 
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, EVENTS_EVENTS
 from koord.embedded.apiserver.store.collection import RevisionTooOldError
-from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.embedded.apiserver.store.retention import HistoryCompactor
+from koord.embedded.apiserver.store.object_store import HistoryCompactor, ObjectStore
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import LoopClock, ManualClock, run_virtual

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.admission.admission_chain import AdmissionChain
+from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.rest.watch import ServerWatchStream
-from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.apiserver.store.journal import StoreJournal
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.kube.transport.interface import ApiRequest
-from koord.telemetry.clock import ManualClock
-from tests.embedded.apiserver.rest_harness import NS, Api, config_map, pod
+from tests.embedded.apiserver.rest_harness import NS, Api, config_map, pod, started
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-async def started(folder: Path, *, durable: bool = False) -> Api:
-    clock, chance = ManualClock(), random.Random(3)
-    store = ObjectStore(StoreJournal(folder, durable=durable))
-    server = ApiServer(store=store, clock=clock, chance=chance, admission=AdmissionChain())
-    await server.start()
-    return Api(server, clock, chance)
+async def restarted(folder: Path, *, durable: bool = False) -> Api:
+    return await started(ObjectStore(StoreJournal(folder, durable=durable)), seed=3, admission=AdmissionChain())
 
 
 async def state(api: Api) -> dict[str, Any]:
@@ -35,7 +28,7 @@ async def state(api: Api) -> dict[str, Any]:
 
 @pytest.mark.parametrize("durable", [False, True], ids=["usual", "durable"])
 async def test_objects_survive(tmp_path: Path, durable: bool) -> None:
-    api = await started(tmp_path, durable=durable)
+    api = await restarted(tmp_path, durable=durable)
     await api.post(f"{NS}/configmaps", config_map("kept", labels={"l": "x"}))
     await api.post(f"{NS}/configmaps", config_map("gone"))
     await api.delete(f"{NS}/configmaps/gone")
@@ -45,7 +38,7 @@ async def test_objects_survive(tmp_path: Path, durable: bool) -> None:
     _, listed = await api.get(f"{NS}/configmaps")
     await api.server.close()
 
-    again = await started(tmp_path, durable=durable)
+    again = await restarted(tmp_path, durable=durable)
     assert await state(again) == before
     _, selected = await again.get(f"{NS}/configmaps?labelSelector=l=x")
     assert len(selected["items"]) == 1
@@ -62,7 +55,7 @@ async def test_objects_survive(tmp_path: Path, durable: bool) -> None:
 async def test_disk_failure_is_said_and_nothing_is_acknowledged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api = await started(tmp_path, durable=True)
+    api = await restarted(tmp_path, durable=True)
     journal = api.server.store._journal
     assert journal is not None
     monkeypatch.setattr(journal, "_failure", "disk full")
@@ -78,7 +71,7 @@ async def test_equal_seeds_and_equal_requests_give_equal_bytes(tmp_path: Path) -
     raws = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        api = await started(tmp_path / name)
+        api = await restarted(tmp_path / name)
         for i in range(5):
             await api.post(f"{NS}/configmaps", {"metadata": {"generateName": "g-"}, "data": {"i": str(i)}})
         await api.get(f"{NS}/configmaps")

@@ -28,9 +28,9 @@ from koord.koordlet.reporters.builders.node_metric import (
     build_node_metric,
     report_policy,
 )
+from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, ResourceAmount
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesKey, SeriesStore
-from koord.policy.prediction.reclaimable import PeakPrediction, ResourceAmount
 from tests.koordlet.strategies.builders import pod
 
 GI = 2**30

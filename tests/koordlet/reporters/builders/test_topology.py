@@ -22,7 +22,7 @@ from koord.api.koordinator.protocol import (
     L_QOS_CLASS,
 )
 from koord.api.koordinator.topology import AttributeInfo, ResourceInfo, Zone
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState, pack_cpus
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld

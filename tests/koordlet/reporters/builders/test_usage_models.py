@@ -7,6 +7,7 @@ import pytest
 
 from koord.api.koordinator.qos_class import BE, LS
 from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.koordlet.reporters.builders.reclaimable import Reclaimable, ResourceAmount, decide_reclaimable
 from koord.koordlet.reporters.builders.usage_models import (
     NODE_UID,
     SYSTEM_UID,
@@ -20,7 +21,6 @@ from koord.koordlet.reporters.builders.usage_models import (
 )
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.policy.prediction.reclaimable import Reclaimable, ResourceAmount, decide_reclaimable
 from tests.koordlet.strategies.builders import pod
 
 GI = 2**30

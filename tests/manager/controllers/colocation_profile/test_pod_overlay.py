@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.koordinator.protocol import L_PRIORITY, L_QOS_CLASS
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
+from koord.api.patch.merge_patch import create_merge_patch
 from koord.api.patch.merge_patch import merge_patch as merged
 from koord.manager.controllers.colocation_profile.pod_overlay import (
     ProfileCoverage,
     compile_coverage,
     is_covered,
-    merge_patch,
     overlay_profile,
     stable_draw,
 )
@@ -140,9 +140,9 @@ documents = st.dictionaries(st.sampled_from("abc"), json_objects, max_size=3)
 
 @given(old=documents, new=documents)
 def test_a_patch_leads_where_it_should(old: dict[str, Any], new: dict[str, Any]) -> None:
-    patch = merge_patch(old, new)
+    patch = create_merge_patch(old, new)
     assert repr(sorted_deep(merged(old, patch))) == repr(sorted_deep(new))
-    assert merge_patch(new, new) == {}
+    assert create_merge_patch(new, new) == {}
 
 
 def sorted_deep(value: Any) -> Any:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.kube.transport.api_error import ApiError
-from koord.policy.colocation.node_patch import decide_node_patch
+from koord.manager.colocation.node_patch import decide_node_patch
 from tests.manager.controllers.noderesource.noderesource_harness import ON, NodeResourceHarness, run_in_harness
 
 NAMES = ("n0", "n1")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.koordinator.profiles import ElasticQuotaProfile
 from koord.api.koordinator.protocol import (
     A_QUOTA_RESOURCE_KEYS,
     A_QUOTA_TOTAL_RESOURCE,
@@ -17,7 +18,6 @@ from koord.api.koordinator.protocol import (
     L_QUOTA_PROFILE,
     L_QUOTA_TREE_ID,
 )
-from koord.api.koordinator.quota_profile import ElasticQuotaProfile
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.node import Node
 from koord.api.model import convert

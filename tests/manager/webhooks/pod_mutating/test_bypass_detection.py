@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
 from koord.manager.webhooks.admission import AdmissionAllowed

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionContext, AdmissionDenied
 from koord.manager.webhooks.pod_validating.admission import validate_pod
 from koord.manager.webhooks.pod_validating.required_labels import RequiredLabelRule, parse_rules
-from koord.policy.qos.classes import is_legal
+from koord.policy.qos import is_legal
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, quota, request
 
 QOS, SUB, CLASS = "koordinator.sh/qosClass", "koordinator.sh/priority", "koordinator.sh/priority-class"

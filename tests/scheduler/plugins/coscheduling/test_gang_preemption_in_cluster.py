@@ -58,6 +58,13 @@ def test_as_many_go_as_the_gang_needs_and_it_is_bound() -> None:
         await world.settle(60)
         assert await bound(world, "g-") == 3
         assert len(await pods_of(world, "low-")) == 2
+        records = list(world.scheduler.evictor.ledger)
+        assert len(records) == 6
+        assert {(one.plugin, one.rule, one.outcome) for one in records} == {("Coscheduling", "Preemption", "evicted")}
+        assert {one.measured for one in records} == {"priority 0"}
+        assert {one.threshold[-12:] for one in records} == {"priority 100"}
+        assert all(one.request.startswith("Pod default/g-") for one in records)
+        assert all(one.why_this_pod.endswith("all fit without 6 pod(s) of priority at most 0") for one in records)
 
     run(story)
 

@@ -19,13 +19,14 @@ from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.framework.verdict import Fault
+from koord.scheduler.framework.verdict import Fault, Reject, reject
 from koord.scheduler.plugins.coscheduling.group_trial import GroupTrial, run_pre_filters
 from koord.scheduler.plugins.coscheduling.job_preemption import JobPreemption, JobPreemptionRules, find_job_preemption
 from koord.scheduler.plugins.coscheduling.node_capacity import NodeCapacity
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.scheduler.builders import HOSTNAME, make_node, make_pod
 from tests.scheduler.plugin_equivalence import profile_of
+from tests.scheduler.plugins.reservation.reservation_cluster import ReservationCluster, owner, reservation, stranger
 from tests.scheduler.preemption.cluster_fixture import FILTERS, BudgetHandle
 
 APART = {
@@ -133,10 +134,10 @@ def test_room_is_for_all_and_nobody_goes_in_vain_R21(nodes: Any, crowd: Any, siz
     profile = profile_over(state, catcher)
     members = members_of(state, [kind] * size)
     engine = SchedulingEngine(profile, state)
-    decision = engine.decide(members[0])
-    if not isinstance(decision, Unschedulable):
+    attempt = engine.decide(members[0])
+    if not isinstance(attempt.decision, Unschedulable):
         return
-    engine.post_filter(members[0], decision)
+    engine.post_filter(attempt)
     trials = run_pre_filters(profile, state, members)
     if catcher.refused is None or not isinstance(trials, dict):
         return
@@ -174,3 +175,34 @@ def test_room_is_for_all_and_nobody_goes_in_vain_R21(nodes: Any, crowd: Any, siz
                 fit = fit and crew.run_filters(member) is None
                 crew.add(member)
             assert fit == (spared is None)
+
+
+def test_resources_reserved_for_the_members_count_for_them_and_for_nobody_else() -> None:
+    world = ReservationCluster(make_node("n0", cpu="4"), make_node("n1", cpu="1"))
+    world.put(reservation("r", "n0", cpu="4"))
+    profile, state = world.profile, world.state
+
+    def count(pods: list[PodInfo]) -> dict[str, int]:
+        trials = run_pre_filters(profile, state, pods)
+        assert isinstance(trials, dict)
+        capacity = NodeCapacity(profile, trials, pods, state.table, lambda node: GroupTrial(profile, node, trials))
+        return {node.name: int(capacity.count[node.row]) for node in state.nodes()}
+
+    owners = [state.pod_info(owner(f"o{i}", cpu="1")) for i in range(3)]
+    strangers = [state.pod_info(stranger(f"s{i}", cpu="1")) for i in range(3)]
+    assert count(owners) == {"n0": 3, "n1": 1}
+    assert count(strangers) == {"n0": 0, "n1": 1}
+    assert count([*owners, *strangers]) == {"n0": 3, "n1": 1}
+
+
+def test_a_rejection_by_a_transformer_around_pre_filter_ends_the_planning() -> None:
+    class Transforming(Plugin):
+        name = "Transforming"
+
+        def before_pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject:
+            return reject("not yet")
+
+    state = ClusterState()
+    state.set_node(make_node("n0"))
+    pods = [state.pod_info(make_pod("p"))]
+    assert run_pre_filters(profile_of([Transforming()]), state, pods) == reject("not yet")

@@ -255,13 +255,11 @@ def test_victims_are_named_only_with_a_node_that_takes_the_pod() -> None:
     scene = full("n0", "n1")
     scene.state.set_pod(running("rest", "n0", cpu="1", priority=20))
     pod = scene.info(make_pod("new", cpu="4", priority=10))
-    decision = scene.engine.decide(pod)
-    assert isinstance(decision, Unschedulable)
-    preempt = scene.engine.post_filter(pod, decision).preempt
+    preempt = scene.unschedulable(pod).preempt
     assert preempt is not None
     for victim in preempt.victims:
         scene.state.drop_pod(victim.uid)
     scene.nominate(pod, preempt.node)
-    placed = scene.engine.decide(pod)
+    placed = scene.engine.decide(pod).decision
     assert not isinstance(placed, Unschedulable)
     assert getattr(placed, "node", "") == preempt.node == "n1"

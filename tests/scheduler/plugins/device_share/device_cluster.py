@@ -23,6 +23,7 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.framework.reservation import writable_reservations
 from koord.scheduler.framework.verdict import Fault, Reject, Skip
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
@@ -99,10 +100,8 @@ class DeviceCluster:
         """Return the text of Filter's rejection of a node; "" when it takes the pod."""
         info = pod if isinstance(pod, PodInfo) else self.state.pod_info(pod)
         cycle = CycleState(self.state)
-        cycle.matched_reservations, cycle.nominated_reservations = (
-            self.cycle.matched_reservations,
-            self.cycle.nominated_reservations,
-        )
+        reservations, given = writable_reservations(cycle), writable_reservations(self.cycle)
+        reservations.matched, reservations.nominated = given.matched, given.nominated
         answer = self.plugin.pre_filter(cycle, info)
         if isinstance(answer, Skip):
             return ""

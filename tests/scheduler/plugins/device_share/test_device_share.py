@@ -15,8 +15,9 @@ from koord.api.kubernetes.core_v1 import ConfigMap
 from koord.api.model import convert
 from koord.scheduler.framework.bind_effects import PodPatch
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
-from koord.scheduler.framework.cycle_state import CycleState, MatchedReservation
-from koord.scheduler.framework.numa_hint import NumaTopologyHint
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.numa_hint import NumaTopologyHint, numa_affinities
+from koord.scheduler.framework.reservation import MatchedReservation, writable_reservations
 from koord.scheduler.framework.verdict import Fault, Reject, Skip
 from koord.values.bitmask import BitMask
 from tests.scheduler.builders import make_node, make_pod
@@ -216,10 +217,10 @@ def test_hints_tell_where_the_gpus_would_come_from() -> None:
 def test_the_numa_nodes_chosen_for_a_pod_bind_its_devices() -> None:
     world = DeviceCluster(reference_machine())
     pod = asking("p", {GPU: 200})
-    world.cycle.numa_affinity[pod.metadata.uid] = BitMask.of(1)
+    numa_affinities(world.cycle)[pod.metadata.uid] = BitMask.of(1)
     assert world.place(pod) == {"gpu": (4, 5)}
     other = asking("q", {GPU: 300})
-    world.cycle.numa_affinity[other.metadata.uid] = BitMask.of(1)
+    numa_affinities(world.cycle)[other.metadata.uid] = BitMask.of(1)
     assert world.place(other) == "Insufficient GPU Devices"
     world.check()
 
@@ -233,7 +234,7 @@ def reserved(world: DeviceCluster, *minors: int, policy: str = "", share: int = 
     found = MatchedReservation(
         uid="r", name="r", node_name="n0", policy=policy, reserve_pod=world.state.pod_info(holder)
     )
-    world.cycle.matched_reservations = {"n0": (found,)}
+    writable_reservations(world.cycle).matched = {"n0": (found,)}
     return found
 
 
@@ -242,9 +243,9 @@ def test_a_pod_takes_the_devices_of_its_reservation() -> None:
     mine = reserved(world, *range(8))
     pod = asking("p", {GPU: 100})
     assert world.judged(pod) == ""
-    world.cycle.nominated_reservations[pod.metadata.uid] = mine
+    writable_reservations(world.cycle).nominated[pod.metadata.uid] = mine
     assert world.place(pod) == {"gpu": (0,)}
-    world.cycle.matched_reservations = {}
+    writable_reservations(world.cycle).matched = {}
     assert world.judged(asking("q", {GPU: 100})) == "Insufficient GPU Devices"
     world.state.drop_pod("r")
     assert world.place(asking("q", {GPU: 700})) == {"gpu": (1, 2, 3, 4, 5, 6, 7)}
@@ -256,7 +257,7 @@ def test_what_is_reserved_for_a_pod_counts_as_free_in_its_score() -> None:
     reserved(world, 0, 1, 2, 3)
     pod = world.state.pod_info(asking("p", {GPU: 100}))
     cycle = CycleState(world.state)
-    cycle.matched_reservations = world.cycle.matched_reservations
+    writable_reservations(cycle).matched = writable_reservations(world.cycle).matched
     world.plugin.pre_filter(cycle, pod)
     table = world.state.table
     assert len({world.plugin.score(cycle, pod, node) for node in world.state.nodes()}) == 1
@@ -271,10 +272,10 @@ def test_a_restricted_reservation_gives_only_its_own_devices() -> None:
     world = DeviceCluster(reference_machine())
     mine = reserved(world, 6, policy="Restricted")
     pod = asking("p", {GPU: 200})
-    world.cycle.nominated_reservations[pod.metadata.uid] = mine
+    writable_reservations(world.cycle).nominated[pod.metadata.uid] = mine
     assert world.reserve(pod) == "Reservation(s) Insufficient GPU Devices"
     one = asking("q", {GPU: 100})
-    world.cycle.nominated_reservations[one.metadata.uid] = mine
+    writable_reservations(world.cycle).nominated[one.metadata.uid] = mine
     assert world.place(one) == {"gpu": (6,)}
     world.check()
 

@@ -13,6 +13,7 @@ from koord.scheduler.framework.bind_effects import PodPatch
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.framework.runtime import run_reserve
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from tests.scheduler.fake_handles import FakeLister
@@ -51,18 +52,17 @@ class Both:
     def place(self, name: str, cpu: int, gpus: int) -> tuple[str, tuple[int, ...]] | str:
         """The pod's CPUs and its GPUs, or why it got none."""
         info = self.state.pod_info(pod(name, cpu, more={GPU: str(100 * gpus)}))
-        decision = self.engine.decide(info)
+        attempt = self.engine.decide(info)
+        decision = attempt.decision
         if isinstance(decision, Unschedulable):
             return "; ".join(sorted({refusal.verdict.text for refusal in decision.rejections}))
         assert isinstance(decision, ChosenNode), decision
         self.state.assume(info, decision.node)
-        row = self.state.table.index[decision.node]
+        refused = run_reserve(attempt)
+        assert refused is None, refused
         carried: dict[str, str] = {}
         for plugin in self.plugins:
-            refused = plugin.reserve(self.engine.cycle, info, row)
-            assert refused is None, refused
-        for plugin in self.plugins:
-            mark = plugin.pre_bind(self.engine.cycle, info, decision.node)
+            mark = plugin.pre_bind(attempt.cycle, info, decision.node)
             assert isinstance(mark, PodPatch)
             carried |= mark.annotations
         cpus = json.loads(carried["scheduling.koordinator.sh/resource-status"])["cpuset"]

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from koord.api.koordinator.resource_name import GPU, RDMA
+from koord.scheduler.framework.numa_hint import NumaTopologyHint
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, allocate_devices
 from koord.scheduler.plugins.device_share.ledger import DeviceLedger
-from koord.scheduler.plugins.device_share.numa_hints import DeviceNumaHint, designated_hints, device_hints
+from koord.scheduler.plugins.device_share.numa_hints import designated_hints, device_hints
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal, DeviceRefusalCode
 from koord.scheduler.plugins.device_share.request import DeviceDemand
 from koord.scheduler.plugins.device_share.usable_devices import DeviceConstraints
@@ -54,7 +55,7 @@ WITH_NET = ask({GPU: 100, RDMA: 1}, joint=("gpu", "rdma"), hint=ANY_VF)
 )
 def test_hints(taken: tuple[int, ...], demand: DeviceDemand, expected: list[Any]) -> None:
     found = hints(busy(reference(), *taken), demand)
-    assert found == dict.fromkeys(demand.requests, tuple(DeviceNumaHint(*hint) for hint in expected))
+    assert found == dict.fromkeys(demand.requests, tuple(NumaTopologyHint(*hint) for hint in expected))
 
 
 def test_too_many_is_the_whole_machines_refusal() -> None:
@@ -74,7 +75,7 @@ def test_zones_limit_the_choice() -> None:
 
 def test_devices_already_fixed_give_the_only_hint() -> None:
     machine = reference().inventory
-    assert designated_hints(machine, whole_gpus(1, 6)) == {"gpu": (DeviceNumaHint(BOTH, True, 500),)}
+    assert designated_hints(machine, whole_gpus(1, 6)) == {"gpu": (NumaTopologyHint(BOTH, True, 500),)}
     refusal = designated_hints(inventory(gpu(0)), whole_gpus(0))
     assert isinstance(refusal, DeviceRefusal)
     assert (refusal.code, refusal.message) == (

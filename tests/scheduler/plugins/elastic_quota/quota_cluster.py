@@ -149,10 +149,8 @@ class QuotaCluster:
 
     def decide(self, pod: Pod) -> Decision:
         info = self.seen(pod)
-        decision = self.engine.decide(info)
-        if isinstance(decision, Unschedulable):
-            decision = self.engine.post_filter(info, decision)
-        return decision
+        attempt = self.engine.decide(info)
+        return self.engine.post_filter(attempt) if isinstance(attempt.decision, Unschedulable) else attempt.decision
 
     def place(self, pod: Pod) -> str:
         """Schedule the pod and assume it."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
-from koord.policy.quota.amounts import Amounts
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaFreed,
@@ -16,7 +15,8 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaPodUpdated,
     QuotaUpdated,
 )
-from tests.policy.quota.quota_builders import pod, quota, quota_manager, two
+from koord.values.amounts import Amounts
+from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, quota_manager, two
 
 Q = quota
 GI = 2**30

@@ -112,7 +112,7 @@ class ClusterWithQuotas(RuleBasedStateMachine):
             return
         info = state.pod_info(known)
         refused = self.scene.ledger.check_admission(info) is not None
-        decision = self.scene.engine.decide(info)
+        decision = self.scene.engine.decide(info).decision
         if isinstance(decision, ChosenNode):
             assert not refused
             state.assume(info, decision.node)

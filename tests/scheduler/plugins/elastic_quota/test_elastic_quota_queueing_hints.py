@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.plugins.queueing import PrioritySort
 from koord.scheduler.queue.queueing_hints import QueueingHints
@@ -96,7 +97,7 @@ def test_a_waiting_pod_that_leaves_gives_its_siblings_their_share_back() -> None
 
 def test_taints_wake_nobody_blindly() -> None:
     scene = QuotaCluster({"a": "8"})
-    profile = SchedulerProfile("test", {"admit": [scene.quota]})
+    profile = SchedulerProfile("test", {Plugin.admit: [scene.quota]})
     for part in ("taints", "unschedulable"):
         (listener,) = QueueingHints([profile]).listeners(ClusterEvent("Node", UPDATE, part))
         scene.quotas(make_quota("q", {}, {"cpu": "1"}))
@@ -116,7 +117,7 @@ def test_one_question_is_asked_for_all_equal_pods_of_a_quota() -> None:
     scene.quotas(make_quota("q", {}, {"cpu": "4"}), make_quota("other", {}, {"cpu": "1"}))
     blocker = running("blocker", "a", cpu="4", labels=of_quota("x", "q").metadata.labels)
     scene.seen(blocker)
-    profile = SchedulerProfile("", {"sort_key": [PrioritySort()], "admit": [scene.quota]})
+    profile = SchedulerProfile("", {Plugin.sort_key: [PrioritySort()], Plugin.admit: [scene.quota]})
     queue = SchedulingQueue([profile])
     for n in range(5):
         asleep(scene, queue, of_quota(f"p{n}", "q", cpu="1"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.metrics import KoordinatorMetrics
 from koord.scheduler.plugins.elastic_quota.explain import (
@@ -11,7 +12,7 @@ from koord.scheduler.plugins.elastic_quota.explain import (
     report_quota_tree,
     report_quota_verdicts,
 )
-from koord.scheduler.plugins.elastic_quota.metrics import QuotaCacheTimer, register_quota_metrics
+from koord.scheduler.plugins.elastic_quota.metrics import register_quota_metrics
 from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics import exposition
 from koord.telemetry.metrics.registry import MetricRegistry
@@ -57,7 +58,7 @@ def test_a_summary_has_koordinators_keys() -> None:
 def test_the_ledger_is_found_in_the_profiles() -> None:
     made = scene()
     assert (
-        quota_cache_of([SchedulerProfile("empty", {}), SchedulerProfile("with", {"admit": [made.quota]})])
+        quota_cache_of([SchedulerProfile("empty", {}), SchedulerProfile("with", {Plugin.admit: [made.quota]})])
         is made.ledger
     )
     assert quota_cache_of([SchedulerProfile("empty", {})]) is None
@@ -95,7 +96,7 @@ def test_a_question_counts_for_the_next() -> None:
 def test_a_quota_that_is_gone_has_no_series() -> None:
     """R29."""
     made, registry, leads = scene(), MetricRegistry(), [True]
-    register_quota_metrics(registry, made.ledger, lambda: leads[0])
+    register_quota_metrics(registry, KoordinatorMetrics(registry), made.ledger, WallClock(), lambda: leads[0])
 
     def served() -> str:
         return exposition.render([registry]).decode()
@@ -110,7 +111,7 @@ def test_a_quota_that_is_gone_has_no_series() -> None:
 
 def test_operations_are_timed_for_those_who_look() -> None:
     made, registry = scene(), MetricRegistry()
-    made.ledger.timer = QuotaCacheTimer(WallClock(), KoordinatorMetrics(registry).quota_s)
+    register_quota_metrics(registry, KoordinatorMetrics(registry), made.ledger, WallClock(), lambda: True)
     pod = of_quota("timed", "q", cpu="1")
     made.place(pod)
     made.gone(pod)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, ROOT_QUOTA
-from koord.policy.quota.definition import QuotaDefinition, QuotaPod
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaDeleted,
@@ -22,7 +22,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaUpdated,
 )
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
-from tests.policy.quota.quota_builders import pod, quota, rules
+from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, rules
 from tests.soak_budget import soak_runs
 
 NAMES = ["a", "b", "c", "d"]
@@ -88,7 +88,7 @@ class QuotasInAnyOrder(RuleBasedStateMachine):
         self.quotas.pop(name, None)
         self.tell(QuotaDeleted("quotas", name))
 
-    @rule(n=pods, name=st.sampled_from([*NAMES, ""]), cpu=numbers, fixed=st.booleans(), has_node=st.booleans())
+    @rule(n=pods, name=st.sampled_from([*NAMES, ""]), cpu=numbers, fixed=st.booleans(), placed=st.booleans())
     def see_pod(self, n: int, name: str, cpu: int, fixed: bool, placed: bool) -> None:
         seen = pod(f"p{n}", name, cpu, preemptible=not fixed, has_node=placed)
         self.pods[seen.uid] = seen

@@ -16,12 +16,19 @@ from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration,
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, ROOT_QUOTA, SYSTEM_QUOTA
 from koord.api.koordinator.sigs_scheduling import ElasticQuota as QuotaObject
-from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS, PRIORITY_CLASSES
+from koord.api.kubernetes.builtin_kinds import (
+    EVENTS_EVENTS,
+    NAMESPACES,
+    POD_DISRUPTION_BUDGETS,
+    PODS,
+    PRIORITY_CLASSES,
+)
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest
+from koord.policy.eviction.record import parse_record
 from koord.scheduler.cache.pod_model import PODS as SLIM
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
@@ -315,10 +322,65 @@ def test_what_is_used_beyond_its_share_for_too_long_is_taken_back() -> None:
         assert await world.node_of("a0")
         assert await world.node_of("b-high")
         assert isinstance(await world.client.get(PODS, "b-low", "default"), ApiError)
-        (departure,) = world.scheduler.evictor.evictions
-        assert (departure.actor, departure.rule, departure.pod) == ("ElasticQuota", "QuotaOverused", "default/b-low")
-        assert departure.measured == "quota b uses cpu:8"
-        assert departure.outcome == "evicted"
+        (record,) = world.scheduler.evictor.ledger
+        assert (record.actor, record.plugin, record.rule) == ("koord-scheduler", "ElasticQuota", "QuotaOverused")
+        assert (record.key, record.request, record.rank) == (
+            "default/b-low",
+            "ElasticQuota b",
+            "1 of 1 that leave, of 2 pods of the quota",
+        )
+        assert record.measured == "quota b uses cpu:8"
+        assert record.threshold == "it has been entitled to no more than cpu:4 for 40s or longer"
+        assert (record.outcome, record.frees) == ("evicted", {"cpu": 4000})
+        events = unwrap(await world.client.list(EVENTS_EVENTS, "default")).items
+        (event,) = [one for one in events if one.reason == "QuotaOverused"]
+        assert (event.regarding.name, event.type, event.action) == ("b-low", "Warning", "Evicting")
+        assert event.note == f"QuotaOverused: {record.measured}; {record.threshold}; {record.why_this_pod}"
+        assert parse_record(event.metadata.annotations) == record
+
+    run(story, delayEvictTime="40s", monitorAllQuotas=True)
+
+
+def test_a_more_important_pod_of_the_quota_takes_the_place_of_another_and_that_is_recorded() -> None:
+    async def story(world: FaultyCluster) -> None:
+        for rank, value in (("low", 1), ("high", 100)):
+            unwrap(await world.client.create(PRIORITY_CLASSES, {"metadata": {"name": rank}, "value": value}))
+        await add_quota(world, "a", "4", "4")
+        await add_pod(world, "low", "a", cpu="4", priorityClassName="low")
+        await world.settle(5)
+        await add_pod(world, "great", "a", cpu="4", priorityClassName="high")
+        await world.settle(30)
+        assert await world.node_of("great")
+        (record,) = world.scheduler.evictor.ledger
+        assert (record.plugin, record.rule, record.outcome) == ("ElasticQuota", "Preemption", "evicted")
+        assert (record.key, record.request) == ("default/low", "Pod default/great")
+        assert (record.measured, record.threshold) == ("priority 1", "default/great has priority 100")
+
+    run(story)
+
+
+def test_a_disruption_budget_refuses_and_that_is_recorded_once() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await lent(world)
+        everyone = {"matchExpressions": [{"key": f"{LABEL}name", "operator": "Exists"}]}
+        body = {"metadata": {"name": "all", "namespace": "default"}, "spec": {"minAvailable": 2, "selector": everyone}}
+        budget = unwrap(await world.client.create(POD_DISRUPTION_BUDGETS, body))
+        seen = {"observedGeneration": budget.metadata.generation, "expectedPods": 3, "desiredHealthy": 2}
+        status = {"status": {"disruptionsAllowed": 0, "currentHealthy": 2, **seen}}
+        unwrap(
+            await world.client.patch(
+                POD_DISRUPTION_BUDGETS, "all", status, "default", kind="merge", subresource="status"
+            )
+        )
+        ready = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+        for name in ("b-low", "b-high"):
+            unwrap(await world.client.patch(PODS, name, ready, "default", kind="merge", subresource="status"))
+        await world.settle(90)
+        assert await world.node_of("b-low")
+        (record,) = world.scheduler.evictor.ledger
+        assert (record.outcome, record.key) == ("refused", "default/b-low")
+        assert "disruption budget" in record.detail
+        assert record.count > 1
 
     run(story, delayEvictTime="40s", monitorAllQuotas=True)
 
@@ -328,7 +390,7 @@ def test_nothing_is_taken_back_unless_asked_to() -> None:
         await lent(world)
         await world.settle(600)
         assert await world.node_of("b-low")
-        assert not world.scheduler.evictor.evictions
+        assert not len(world.scheduler.evictor.ledger)
 
     run(story, delayEvictTime="40s")
 

@@ -10,7 +10,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
 from koord.api.koordinator.sigs_scheduling import ElasticQuota, ElasticQuotaSpec, ElasticQuotaStatus
 from koord.api.kubernetes.meta import ObjectMeta
-from koord.policy.quota.definition import QuotaDefinition, QuotaPod
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRemoved
 from koord.scheduler.plugins.elastic_quota.quota_status import decide_status_patch
 from koord.scheduler.plugins.elastic_quota.victims import (
@@ -20,7 +20,7 @@ from koord.scheduler.plugins.elastic_quota.victims import (
     overused_quotas,
     select_revoked_pods,
 )
-from tests.policy.quota.quota_builders import pod, quota, quota_manager, two
+from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, quota_manager, two
 
 Q = quota
 PODS = [pod("1", "q", 20, priority=10), pod("2", "q", 10, priority=9), pod("3", "q", 20, priority=8)]

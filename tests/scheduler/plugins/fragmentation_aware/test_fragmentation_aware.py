@@ -43,10 +43,11 @@ class Fleet(DeviceCluster):
     def schedule(self, pod: Pod) -> str:
         """The node that takes it, "" when none does."""
         self.lister_of("Pod").put(pod)
-        decision = self.engine.decide(self.state.pod_info(pod))
+        attempt = self.engine.decide(self.state.pod_info(pod))
+        decision = attempt.decision
         if not isinstance(decision, ChosenNode):
             return ""
-        self.cycle = self.engine.cycle
+        self.cycle = attempt.cycle
         assert self.reserve(pod, decision.node) == ""
         self.bound(pod, decision.node)
         return decision.node

@@ -27,7 +27,7 @@ def decided(world: LoadCluster, policy: str | None, **pod: Any) -> Any:
         new_load_aware(args(**stated), world),
         made("NodeName", world.state),
     ]
-    return SchedulingEngine(profile_of(plugins), world.state).decide(world.info(**pod))
+    return SchedulingEngine(profile_of(plugins), world.state).decide(world.info(**pod)).decision
 
 
 def hot_world(*more: Any) -> LoadCluster:
@@ -65,7 +65,7 @@ def test_objections_of_those_who_come_after_count_too() -> None:
     world = hot_world()
     plugins = [new_load_aware(args(whenAllHot="LeastLoaded"), world), made("NodeAffinity", world.state)]
     pod = world.info(nodeSelector={"kubernetes.io/hostname": "n2"})
-    chosen = SchedulingEngine(profile_of(plugins), world.state).decide(pod)
+    chosen = SchedulingEngine(profile_of(plugins), world.state).decide(pod).decision
     assert isinstance(chosen, ChosenNode)
     assert chosen.node == "n2"
 
@@ -87,7 +87,7 @@ def test_pods_taken_this_way_spread_by_their_estimates() -> None:
     nodes = []
     for i in range(6):
         pod = world.info(name=f"p{i}", cpu="10")
-        found = engine.decide(pod)
+        found = engine.decide(pod).decision
         assert isinstance(found, ChosenNode)
         world.state.assume(pod, found.node)
         nodes.append(found.node)

@@ -417,7 +417,7 @@ def _happen(data: st.DataObject, world: LoadCluster, engine: SchedulingEngine, p
         decided = world.state.pod_info(
             make_pod(f"decided{world.state.table.position}", cpu="10", labels=pod.metadata.labels)
         )
-        chosen = engine.decide(decided)
+        chosen = engine.decide(decided).decision
         node = getattr(chosen, "node", None)
         if node is not None:
             bound = pod_on(decided.name, node, scheduled=world.clock, cpu="10", labels=pod.metadata.labels)

@@ -19,6 +19,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.attempt import failure_of_decision
 from koord.scheduler.framework.bind_effects import PodPatch
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
@@ -160,11 +161,12 @@ class NumaCluster:
     def decide(self, one: Pod) -> tuple[str, PodPatch | None] | str:
         """Schedule a pod; return its node and patch, or the text of the rejection."""
         info = self.info(one)
-        decision = self.engine.decide(info)
+        attempt = self.engine.decide(info)
+        decision = attempt.decision
         if not isinstance(decision, ChosenNode):
             return failure_of_decision(decision).message
         self.state.assume(info, decision.node)
-        cycle = self.engine.cycle
+        cycle = attempt.cycle
         answer = self.plugin.reserve(cycle, info, self.state.table.index[decision.node])
         if isinstance(answer, Reject | Fault):
             self.plugin.unreserve(cycle, info, decision.node)
@@ -184,7 +186,7 @@ class NumaCluster:
         self.state.set_pod(self.pods[uid])
 
     def forget(self, one: Pod, node_name: str) -> None:
-        self.plugin.unreserve(self.engine.cycle, self.info(one), node_name)
+        self.plugin.unreserve(CycleState(self.state), self.info(one), node_name)
         self.state.forget(one.metadata.uid)
 
 

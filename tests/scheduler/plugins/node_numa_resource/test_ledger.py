@@ -15,12 +15,12 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     SINGLE,
     NumaAllocation,
     NumaLedger,
-    add_zone_amounts,
     ledger_from_pods,
     parse_allocation,
     to_resource_status,
     total_zone_amounts,
 )
+from koord.values.amounts import add_keyed_amounts
 from koord.values.cpuset import CPUSet
 from tests.scheduler.plugins.node_numa_resource.numa_builders import GI, bits, machine
 
@@ -111,7 +111,7 @@ def test_sums_of_amounts() -> None:
         0: {"cpu": 3, "memory": 3},
         1: {"cpu": 4},
     }
-    assert add_zone_amounts({0: {"cpu": 3}}, {0: {"cpu": 3}}, -1) == {}
+    assert add_keyed_amounts({0: {"cpu": 3}}, {0: {"cpu": 3}}, -1) == {}
 
 
 def test_written_as_upstream_does() -> None:

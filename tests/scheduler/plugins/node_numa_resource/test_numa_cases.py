@@ -310,11 +310,11 @@ def test_pods_that_are_given_nothing_are_not_marked() -> None:
 def test_a_topology_that_loses_cpus_under_way_sends_the_pod_back() -> None:
     cluster = one_node()
     info = cluster.info(pod("p", 16))
-    decision = cluster.engine.decide(info)
-    cluster.state.assume(info, decision.node)  # type: ignore[union-attr]
-    assert cluster.plugin.reserve(cluster.engine.cycle, info, cluster.state.table.index["a"]) is None
+    attempt = cluster.engine.decide(info)
+    cluster.state.assume(info, attempt.node_name)
+    assert cluster.plugin.reserve(attempt.cycle, info, cluster.state.table.index["a"]) is None
     cluster.describe(topology("a", (1, 2, 2, 2)))
-    answer = cluster.plugin.pre_bind(cluster.engine.cycle, info, "a")
+    answer = cluster.plugin.pre_bind(attempt.cycle, info, "a")
     assert isinstance(answer, Reject)
     assert answer.text == "CPUs 0-15 are no longer all there on node a"
     cluster.forget(pod("p", 16), "a")
@@ -325,10 +325,10 @@ def test_a_topology_that_loses_cpus_under_way_sends_the_pod_back() -> None:
 def test_a_node_that_goes_between_decision_and_reserve_refuses() -> None:
     cluster = one_node()
     info = cluster.info(pod("p", 4))
-    cluster.engine.decide(info)
+    cycle = cluster.engine.decide(info).cycle
     cluster.state.assume(info, "a")
     cluster.state.drop_node("a")
-    answer = cluster.plugin.reserve(cluster.engine.cycle, info, cluster.state.table.index["a"])
+    answer = cluster.plugin.reserve(cycle, info, cluster.state.table.index["a"])
     assert isinstance(answer, Reject)
 
 

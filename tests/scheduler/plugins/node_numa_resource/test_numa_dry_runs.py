@@ -11,10 +11,11 @@ import pytest
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
-from koord.scheduler.framework.cycle_state import CycleState, MatchedReservation
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.dry_run import DryRuns
-from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints
+from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints, numa_affinities
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.reservation import MatchedReservation, writable_reservations
 from koord.scheduler.framework.verdict import ROW, Reject, Skip, reject
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocation, PodAllocation
 from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
@@ -48,8 +49,8 @@ def full_node(*, labels: Any = None) -> NumaCluster:
 
 def prepared(cluster: NumaCluster, one: Any) -> tuple[DryRuns, NodeInfo]:
     info = cluster.info(one)
-    cluster.engine.decide(info)
-    return DryRuns(cluster.engine.profile, cluster.engine.cycle, info), cluster.state.table.index["a"]
+    cycle = cluster.engine.decide(info).cycle
+    return DryRuns(cluster.engine.profile, cycle, info), cluster.state.table.index["a"]
 
 
 @pytest.mark.parametrize("labels", [pytest.param(None, id="no-policy"), pytest.param(SINGLE, id="one-numa-node")])
@@ -102,9 +103,9 @@ def owner(name: str, cpus: str) -> Any:
 def given_in(cluster: NumaCluster, one: Any, held: MatchedReservation, *, nominated: bool = True) -> str:
     info = cluster.info(one)
     cycle = CycleState(cluster.state)
-    cycle.matched_reservations = {"a": (held,)}
+    writable_reservations(cycle).matched = {"a": (held,)}
     if nominated:
-        cycle.nominated_reservations[info.uid] = held
+        writable_reservations(cycle).nominated[info.uid] = held
     answer = cluster.plugin.pre_filter(cycle, info)
     assert not isinstance(answer, Skip)
     there = cluster.state.table.index["a"]
@@ -244,13 +245,12 @@ def test_what_others_cannot_give_is_told_in_their_words() -> None:
 def test_zones_are_told_to_those_who_reserve_later() -> None:
     cluster = NumaCluster().add(node("a", labels=SINGLE)).describe(topology("a"))
     info = cluster.info(pod("p", 4))
-    cluster.engine.decide(info)
+    cycle = cluster.engine.decide(info).cycle
     cluster.state.assume(info, "a")
-    cycle = cluster.engine.cycle
     assert cluster.plugin.reserve(cycle, info, cluster.state.table.index["a"]) is None
-    assert cycle.numa_affinity == {"uid-p": BitMask.of(0)}
+    assert numa_affinities(cycle) == {"uid-p": BitMask.of(0)}
     cluster.plugin.unreserve(cycle, info, "a")
-    assert cycle.numa_affinity == {}
+    assert numa_affinities(cycle) == {}
 
 
 # Waking ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ FULL = {"requiredCPUBindPolicy": "FullPCPUs"}
 
 
 def told(cluster: NumaCluster, one: Any) -> tuple[str, ...]:
-    decision = cluster.engine.decide(cluster.info(one))
+    decision = cluster.engine.decide(cluster.info(one)).decision
     assert isinstance(decision, Unschedulable)
     assert decision.nearest is not None
     return (decision.nearest.node, *decision.nearest.details)

@@ -41,12 +41,12 @@ def reservation_info(name: str = "r", *owners: ReservationOwner, **other: Any) -
 
 
 def reservation_usage(
-    name: str = "r", *, allocated: dict[str, int] | None = None, assigned: int = 0, **other: Any
+    name: str = "r", *, allocated: dict[str, int] | None = None, owner_count: int = 0, **other: Any
 ) -> ReservationUsage:
-    return ReservationUsage(info=reservation_info(name, **other), allocated=allocated or {}, owner_count=assigned)
+    return ReservationUsage(info=reservation_info(name, **other), allocated=allocated or {}, owner_count=owner_count)
 
 
-def node_free(*standings: ReservationUsage, **other: Any) -> NodeFreeResources:
+def node_free(*usages: ReservationUsage, **other: Any) -> NodeFreeResources:
     return NodeFreeResources(
-        **{"node": "n", "allocatable": amounts(32, 32), "max_pods": 100, "standings": standings, **other}
+        **{"node": "n", "allocatable": amounts(32, 32), "max_pods": 100, "usages": usages, **other}
     )

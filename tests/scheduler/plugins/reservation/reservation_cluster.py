@@ -19,10 +19,13 @@ from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod, reserve_pod_of
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Decision, Unschedulable
-from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.reservation import reservations_of
+from koord.scheduler.framework.runtime import run_nominate_reservation, run_reserve
 from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koord.scheduler.plugins.node_filters import NodePorts
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
@@ -63,6 +66,7 @@ class ReservationCluster:
             (NodePorts(), _fit(), _apart(self.state), self.plugin), {"Reservation": 5000}
         )
         self.engine = SchedulingEngine(self.profile, self.state, seed=1)
+        self.cycle = CycleState(self.state)  # of the last promise
         for node in nodes:
             self.state.set_node(node)
 
@@ -92,8 +96,8 @@ class ReservationCluster:
 
     def decide(self, pod: Pod | PodInfo) -> Decision:
         info = pod if isinstance(pod, PodInfo) else self.state.pod_info(pod)
-        decision = self.engine.decide(info)
-        return self.engine.post_filter(info, decision) if isinstance(decision, Unschedulable) else decision
+        attempt = self.engine.decide(info)
+        return self.engine.post_filter(attempt) if isinstance(attempt.decision, Unschedulable) else attempt.decision
 
     def node_for(self, pod: Pod) -> str:
         decision = self.decide(pod)
@@ -109,19 +113,18 @@ class ReservationCluster:
         is none.
         """
         info = self.state.pod_info(pod)
-        decision = self.engine.decide(info)
-        if not isinstance(decision, ChosenNode):
+        attempt = self.engine.decide(info)
+        if not isinstance(attempt.decision, ChosenNode):
             return "", ""
-        assert self.engine.nominate(info, decision.node) is None
-        self.state.assume(info, decision.node)
-        taken = self.engine.cycle.nominated_reservations.get(info.uid)
-        for plugin in self.profile.plugins_at("reserve"):
-            assert plugin.reserve(self.engine.cycle, info, self.state.table.index[decision.node]) is None
-        self.engine.cycle.nominated_reservations.pop(info.uid, None)
-        return decision.node, taken.name if taken is not None else ""
+        assert run_nominate_reservation(attempt) is None
+        self.state.assume(info, attempt.node_name)
+        taken = reservations_of(attempt.cycle).nominated.get(info.uid)
+        assert run_reserve(attempt) is None
+        self.cycle = attempt.cycle
+        return attempt.node_name, taken.name if taken is not None else ""
 
     def undo(self, pod: Pod) -> None:
-        self.plugin.unreserve(self.engine.cycle, self.state.pod_info(pod), "")
+        self.plugin.unreserve(self.cycle, self.state.pod_info(pod), "")
         self.state.forget(pod.metadata.uid)
 
     def bound_as_promised(self, pod: Pod) -> Pod:
@@ -148,9 +151,10 @@ class ReservationCluster:
 
     def said(self, pod: Pod) -> dict[str, Any] | str:
         """Return every node's verdict and score for a pod, or why nodes were not evaluated."""
-        evaluation = self.engine.evaluate(self.state.pod_info(pod))
-        if not isinstance(evaluation, ClassEvaluation):
-            return repr(evaluation)
+        attempt = self.engine.decide(self.state.pod_info(pod))
+        evaluation = attempt.evaluation
+        if evaluation is None:
+            return repr(attempt.decision)
         return {
             node.name: (evaluation.filter_results.verdict(node.row), int(evaluation.score_results.total[node.row]))
             for node in self.state.nodes()

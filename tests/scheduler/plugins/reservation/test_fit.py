@@ -37,9 +37,9 @@ BUSY = amounts(24, 24)  # with a reservation of 6 cpus, 30 of 32 are spoken for
 SIX: dict[str, Any] = {"reserved": amounts(6), "allocate_once": False}
 SEVEN: dict[str, Any] = {
     "reserved": amounts(7, pods=2),
-    "inner": amounts(1),
+    "node_reserved": amounts(1),
     "allocated": amounts(2),
-    "assigned": 2,
+    "owner_count": 2,
     "allocate_once": False,
     "policy": RESTRICTED,
 }
@@ -71,7 +71,7 @@ def reasons(refused: ReservationRefusal | None) -> list[str]:
             id="restricted-to-what-is-reserved",
         ),
         pytest.param(
-            {**SIX, "policy": RESTRICTED, "inner": amounts(1)},
+            {**SIX, "policy": RESTRICTED, "node_reserved": amounts(1)},
             {"requests": amounts(6, 8)},
             amounts(20),
             ["Reservation(s) Insufficient cpu"],
@@ -121,7 +121,7 @@ def test_owners_imagined_away_make_room() -> None:
 
 def test_every_reservation_says_why() -> None:
     full = [
-        reservation_usage(name, **{**SIX, "policy": RESTRICTED}, allocated=amounts(6), assigned=1)
+        reservation_usage(name, **{**SIX, "policy": RESTRICTED}, allocated=amounts(6), owner_count=1)
         for name in ("a", "b")
     ]
     asks = pod(requests=amounts(2), affinity=ANY)
@@ -129,7 +129,7 @@ def test_every_reservation_says_why() -> None:
 
 
 def test_pods_without_affinity_may_use_the_node_alone() -> None:
-    full = reservation_usage(**SIX, policy=RESTRICTED, allocated=amounts(6), assigned=1)
+    full = reservation_usage(**SIX, policy=RESTRICTED, allocated=amounts(6), owner_count=1)
     asks = pod(requests=amounts(8))
     assert filter_node(asks, [full], node_free(full, used=BUSY)) is None
     assert reasons(filter_node(asks, [full], node_free(full, used=amounts(25)))) == ["Insufficient cpu by node"]
@@ -198,7 +198,7 @@ def test_ignored_resources() -> None:
         pytest.param(
             "", "", [reservation_usage(is_operating_pod=True)], POLICY_CONFLICT, id="a-pod-as-reservation-is-aligned"
         ),
-        pytest.param("", "", [reservation_usage(policy=ALIGNED, assigned=1)], None, id="beside-one-that-is-taken"),
+        pytest.param("", "", [reservation_usage(policy=ALIGNED, owner_count=1)], None, id="beside-one-that-is-taken"),
     ],
 )
 def test_new_reservations(pinned: str, policy: str, there: list[ReservationUsage], reason: str | None) -> None:
@@ -238,7 +238,7 @@ def test_nomination() -> None:
     assert chosen(reservation_usage("bad")) == ""
     assert chosen(reservation_usage("bad"), affinity=ANY) == "bad"  # the only one that it may have was judged before
     assert chosen(reservation_usage("b"), reservation_usage("a")) == "a"
-    used = reservation_usage("used", allocate_once=True, assigned=1)
+    used = reservation_usage("used", allocate_once=True, owner_count=1)
     assert (chosen(used, big), nomination_error(big)) == ("big", None)
     assert nomination_error(used) == "reservation has allocateOnce enabled and has already been allocated"
 
@@ -261,7 +261,7 @@ parts = st.tuples(st.integers(0, 10), st.integers(0, 14), st.integers(0, 3))
 def test_strangers_never_get_what_is_held(found: list[tuple[int, int, int]], others: int) -> None:
     """Whatever owners took, even more than was reserved, what is left of each reservation is kept from strangers."""
     standings = [
-        reservation_usage(f"r{i}", reserved=amounts(reserved), allocated=amounts(had), inner=amounts(inner))
+        reservation_usage(f"r{i}", reserved=amounts(reserved), allocated=amounts(had), node_reserved=amounts(inner))
         for i, (reserved, had, inner) in enumerate(found)
     ]
     used = amounts(others + sum(taken for _, taken, _ in found))
@@ -276,7 +276,7 @@ def test_strangers_never_get_what_is_held(found: list[tuple[int, int, int]], oth
 
 
 def test_an_owner_that_took_more_than_reserved_does_not_make_a_node_look_free() -> None:
-    r = reservation_usage(reserved=amounts(4, 4), allocated=amounts(6, 1), assigned=1, allocate_once=False)
+    r = reservation_usage(reserved=amounts(4, 4), allocated=amounts(6, 1), owner_count=1, allocate_once=False)
     node = node_free(r, allocatable=amounts(8, 16), used=amounts(6, 1))
     assert node.free() == {"cpu": 2000, "memory": 12 * GI}
     assert reasons(filter_node(pod(requests=amounts(4, 1)), [r], node)) == ["Insufficient cpu by node"]

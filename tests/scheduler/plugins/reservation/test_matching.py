@@ -135,6 +135,12 @@ def term(key: str, operator: str, *values: str, field: bool = False) -> NodeSele
             {"affinity": required(term("metadata.name", "In", "r", field=True))}, {}, None, id="by-name-field"
         ),
         pytest.param(
+            {"affinity": required(term("metadata.name", "In", "r", "x", field=True))},
+            {},
+            Mismatch.AFFINITY,
+            id="a-field-takes-one-name",
+        ),
+        pytest.param(
             {"affinity": required(term("metadata.name", "In", "x", field=True))},
             {},
             Mismatch.AFFINITY,

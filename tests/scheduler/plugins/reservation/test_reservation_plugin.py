@@ -21,8 +21,10 @@ from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions, Sta
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject
 from tests.scheduler.builders import make_node, make_pod
+from tests.scheduler.plugin_equivalence import profile_of
 from tests.scheduler.plugins.reservation.reservation_cluster import (
     ReservationCluster,
     bound,
@@ -365,7 +367,7 @@ class TestBinding:
         world = one_node()
         world.put(reservation("r", "n0"))
         world.promise(owner("a", cpu="1"))
-        work = world.plugin.pre_bind(world.engine.cycle, world.state.pod_info(owner("a", cpu="1")), "n0")
+        work = world.plugin.pre_bind(world.cycle, world.state.pod_info(owner("a", cpu="1")), "n0")
         assert isinstance(work, PodPatch)
         assert [json.loads(text) for text in work.annotations.values()] == [{"name": "r", "uid": "uid-r"}]
 
@@ -373,7 +375,7 @@ class TestBinding:
         world = one_node()
         new = world.put(reservation("new", cpu="2"))
         info = world.state.pod_info(reserve_pod(new))
-        work = world.plugin.bind(world.engine.cycle, info, "n0")
+        work = world.plugin.bind(world.cycle, info, "n0")
         assert isinstance(work, StatusBinding)
         status = work.make_status(new)
         assert isinstance(status, dict)
@@ -498,7 +500,7 @@ class TestPreAllocation:
         assert world.node_for(reserve_pod(world.put(reservation("plain", cpu="4", allocatePolicy="Restricted")))) == ""
         pod = self.over(world)
         assert world.promise(pod)[0] == "n0"
-        work = world.plugin.pre_bind(world.engine.cycle, world.state.pod_info(pod), "n0")
+        work = world.plugin.pre_bind(world.cycle, world.state.pod_info(pod), "n0")
         assert isinstance(work, PreBindActions)
         (write,) = work.writes
         note = json.loads(write.patch["metadata"]["annotations"][ALLOCATED])
@@ -568,7 +570,7 @@ class Cards(Plugin):
 
     def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         self.held.add(pod.uid)
-        return reject("no card") if cycle.nominated_reservations[pod.uid].name == "a" else None
+        return reject("no card") if reservations_of(cycle).nominated[pod.uid].name == "a" else None
 
     def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
         self.held.discard(pod.uid)
@@ -581,6 +583,6 @@ def test_a_reservation_is_taken_only_if_devices_can_be_had_of_it() -> None:
     assert world.promise(owner("first", cpu="1")) == ("n0", "a")
     world.undo(owner("first", cpu="1"))
     cards = Cards()
-    world.plugin.set_plugins((world.plugin, cards))
+    world.plugin.set_profile(profile_of([world.plugin, cards]))
     assert world.promise(owner("second", cpu="1")) == ("n0", "b")
     assert not cards.held, "asking leaves nothing behind"

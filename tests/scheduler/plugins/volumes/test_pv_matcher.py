@@ -13,10 +13,10 @@ from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUMES
 from koord.api.kubernetes.storage import CSIStorageCapacity
 from koord.api.kubernetes.volume import PersistentVolume
 from koord.api.model import convert
+from koord.policy.node_match import NodeTerms
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.verdict import Reject
-from koord.scheduler.plugins.node_selector import NodeTerms
 from koord.scheduler.plugins.volumes.pv_matcher import storage_quantity
 from koord.scheduler.plugins.volumes.volume_binding import VolumeBinding
 from tests.scheduler.builders import make_node, make_pod, make_state

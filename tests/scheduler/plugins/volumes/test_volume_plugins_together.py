@@ -106,8 +106,10 @@ def heard() -> tuple[ClusterState, ObjectHandle]:
 )
 def test_messages(name: str, mounted: list[dict[str, Any]], message: str) -> None:
     state, handle = heard()
-    decision = SchedulingEngine(profile_of(plugins(handle)), state).decide(
-        state.pod_info(make_pod(name, volumes=mounted))
+    decision = (
+        SchedulingEngine(profile_of(plugins(handle)), state)
+        .decide(state.pod_info(make_pod(name, volumes=mounted)))
+        .decision
     )
     assert isinstance(decision, Unschedulable)
     assert decision.message() == f"0/2 nodes are available: {message}"

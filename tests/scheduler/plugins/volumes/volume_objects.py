@@ -14,7 +14,7 @@ from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
-from koord.scheduler.framework.engine import ClassEvaluation, SchedulingEngine
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import Lister, SchedulerActions
 from koord.scheduler.framework.plugin import Plugin
 from tests.scheduler.fake_handles import FakeLister
@@ -66,14 +66,14 @@ def said(state: ClusterState, plugin: Plugin, pod: Pod) -> dict[str, str] | str:
 
 
 def told(engine: SchedulingEngine, state: ClusterState, pod: Pod) -> dict[str, str] | str:
-    decision = engine.decide(state.pod_info(pod))
+    attempt = engine.decide(state.pod_info(pod))
+    decision = attempt.decision
     if isinstance(decision, Unschedulable) and decision.pre_filter is not None:
         return decision.pre_filter[1].text
     if not isinstance(decision, Unschedulable | ChosenNode):
         return decision.message
-    found = engine.evaluate(state.pod_info(pod))
-    assert isinstance(found, ClassEvaluation)
-    refusals = found.filter_results.rejections()
+    assert attempt.filter_results is not None
+    refusals = attempt.filter_results.rejections()
     return {name: verdict.text for (_, verdict), nodes in refusals.items() for name in nodes}
 
 

@@ -13,6 +13,7 @@ from koord.api.config.component import (
     LeaderElectionConfiguration,
     defaulted_client,
     defaulted_election,
+    parse_bind_address,
     validate_client,
     validate_election,
 )
@@ -177,7 +178,6 @@ def _profile_errors(profile: DeschedulerProfile, path: str) -> list[FieldError]:
 
 
 def _address_errors(field: str, given: str | None) -> list[FieldError]:
-    host, colon, port = (given or "").rpartition(":")
-    if host and colon and port.isascii() and port.isdigit() and 0 <= int(port) <= 65535:
+    if given and not given.startswith(":") and parse_bind_address(given) is not None:
         return []
     return [FieldError(field, given, "must be host:port")]

@@ -9,8 +9,8 @@ import msgspec
 from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter, validate_namespaces
 from koord.api.config.field_error import FieldError, duration_errors, enum_errors, range_errors, selector_errors
 from koord.api.koordinator.protocol import SCHEDULER
-from koord.api.koordinator.scheduling import EVICT_DIRECTLY, RESERVATION_FIRST, CarriedDeleteOptions
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.koordinator.scheduling import EVICT_DIRECTLY, RESERVATION_FIRST
+from koord.api.kubernetes.meta import DeleteOptions, LabelSelector
 from koord.api.model import IntOrString, Model
 from koord.api.schema_markers import Duration, never_omitted
 from koord.values import int_or_string
@@ -85,7 +85,7 @@ class MigrationControllerArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
     evict_qps: float | str | None = msgspec.field(default=None, name="evictQPS")
     evict_burst: int | None = None
     eviction_policy: str = ""
-    default_delete_options: CarriedDeleteOptions | None = None
+    default_delete_options: DeleteOptions | None = None
     arbitration_args: ArbitrationArgs | None = None
 
 

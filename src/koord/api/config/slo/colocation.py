@@ -10,8 +10,7 @@ from typing import Any
 from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.config.field_error import FieldError
-from koord.api.config.slo.limits import FieldLimit, limit_errors, percent_limit
+from koord.api.config.field_error import FieldError, FieldLimit, limit_errors, percent_limit
 from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY
 from koord.api.koordinator.slo import MEMORY_WITHOUT_PAGE_CACHE, AggregatePolicy
 from koord.api.kubernetes.meta import LabelSelector

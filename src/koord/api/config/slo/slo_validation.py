@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koord.api.config.field_error import FieldError, enum_errors
+from koord.api.config.field_error import FieldError, FieldLimit, FieldOrder, enum_errors, limit_errors, percent_limit
 from koord.api.config.slo import colocation, defaults
-from koord.api.config.slo.limits import FieldLimit, FieldOrder, limit_errors, percent_limit
 from koord.api.config.slo.slo_documents import CPUBurstConfig, QOSConfig, SystemConfig, ThresholdConfig
 from koord.api.koordinator.qos_class import PRIORITY_CLASSES, QOS_CLASSES
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES

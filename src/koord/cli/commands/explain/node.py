@@ -13,13 +13,14 @@ import msgspec
 from koord.api.config.slo import config_map_keys
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.api.kubernetes.core_v1 import ConfigMap
-from koord.api.kubernetes.meta import Object
-from koord.api.kubernetes.resource import Resource
 from koord.cli import amount_format, cluster_access
+from koord.cli.cluster_access import get_if_exists
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import Unreachable
+from koord.manager.colocation import models
+from koord.manager.colocation.decision import ColocationNodeView, ColocationSettings, decide_colocation
 from koord.manager.configuration import documents
 from koord.manager.configuration.documents import ParsedDocument, RejectedDocument
 from koord.manager.configuration.last_good import describe_error
@@ -34,8 +35,6 @@ from koord.manager.explain.node_report import (
     report_node,
 )
 from koord.manager.program import EXPLAIN_NODES_PATH
-from koord.policy.colocation import models
-from koord.policy.colocation.decision import ColocationNodeView, ColocationSettings, decide_colocation
 from koord.telemetry.clock import Clock, now
 from koord.values.names import dns1123_subdomain
 
@@ -208,7 +207,6 @@ def _first_names(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
-M = TypeVar("M", bound=Object)
 T = TypeVar("T")
 
 RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
@@ -250,7 +248,7 @@ def node(
     kubeconfig: str,
     context: str,
 ) -> None:
-    """Why a node lends what it lends to batch and mid pods.
+    """Explain why a node lends what it lends to batch and mid pods.
 
     Every term is computed now, from the objects in the cluster and by the rules of koord-manager; what is written on
     the node is shown beside it. The last changes and what moved them are asked of koord-manager.
@@ -283,17 +281,11 @@ async def read_node_view(client: Client, name: str, clock: Clock) -> ColocationN
     return ColocationNodeView(
         now=now(clock),
         node=node,
-        metric=await _get_if_exists(client, models.NODE_METRICS, name),
+        metric=await get_if_exists(client, models.NODE_METRICS, name),
         pods=[pod.share for pod in slim if pod is not None and pod.share is not None],
-        topology=await _get_if_exists(client, models.TOPOLOGIES, name),
-        device=await _get_if_exists(client, models.DEVICES, name),
+        topology=await get_if_exists(client, models.TOPOLOGIES, name),
+        device=await get_if_exists(client, models.DEVICES, name),
     )
-
-
-async def _get_if_exists(client: Client, resource: Resource[M], name: str) -> M | None:
-    """Return the object, or None when there is no such object or no such kind."""
-    found = await client.get(resource, name)
-    return None if isinstance(found, ApiError) and found.not_found else unwrap(found)
 
 
 async def read_colocation_settings(client: Client, namespace: str, name: str) -> ColocationSettings:

@@ -16,6 +16,7 @@ from koord.descheduler.migration.job import EVICTION, find_condition, is_active
 from koord.descheduler.migration.protection import EVICT_ANNOTATION
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
+from koord.policy.eviction.record import KOORD_MIGRATE, EvictionRecord, record_annotations
 from koord.telemetry.clock import Clock
 from koord.values.duration import DurationError, parse_seconds
 
@@ -48,7 +49,20 @@ def build_migration_job(
     }
     if to:
         spec["reservationOptions"] = {"template": {"spec": {"template": _pod_template_for_node(pod, to)}}}
-    annotations = {A_EVICT_REASON: reason} if reason else {}
+    annotations = record_annotations(
+        EvictionRecord(
+            actor=KOORD_MIGRATE,
+            rule=mode,
+            reason=reason,
+            why_this_pod="a person asked for this pod to be moved" + (f" to {to}" if to else ""),
+            namespace=meta["namespace"],
+            name=meta["name"],
+            uid=meta["uid"],
+            node=pod["spec"].get("nodeName", ""),
+        )
+    )
+    if reason:
+        annotations[A_EVICT_REASON] = reason
     if at_once:
         annotations[EVICT_ANNOTATION] = "true"
     return {"metadata": {"generateName": f"{meta['name'][:50]}-", "annotations": annotations}, "spec": spec}

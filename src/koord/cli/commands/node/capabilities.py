@@ -43,7 +43,7 @@ def capabilities(
     kubeconfig: str,
     context: str,
 ) -> None:
-    """Which kernel files work on node NAME, asked of its koordlet; without NAME, on this machine.
+    """List which kernel files work on node NAME, asked of its koordlet; without NAME, on this machine.
 
     supported: it took its own value. degraded: with a difference that HOW tells. off: it is not there. rejected: it is
     there and refuses.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
 from koord.api.koordinator import custom_kinds
 from koord.api.kubernetes import builtin_kinds
-from koord.api.kubernetes.meta import Object
-from koord.api.kubernetes.resource import Resource
 from koord.cli import amount_format, cluster_access
+from koord.cli.cluster_access import get_if_exists
 from koord.cli.commands.node.occupants import list_occupants, show_node
 from koord.cli.printing import plain_table
 from koord.kube.client.typed_client import Client
@@ -30,7 +29,6 @@ from koord.scheduler.plugins.node_numa_resource.topology_options import read_top
 if TYPE_CHECKING:
     from rich.console import Console
 
-M = TypeVar("M", bound=Object)
 
 _CORES_PER_LINE = 16
 
@@ -40,7 +38,7 @@ _CORES_PER_LINE = 16
 @cluster_access.output_option
 @cluster_access.cluster_options
 def cpus(name: str, output: str, kubeconfig: str, context: str) -> None:
-    """Who holds which CPU of a node.
+    """Show who holds which CPU of a node.
 
     One letter for each CPU, the CPUs of a core side by side. What cannot be read, and what contradicts itself, is told
     below the picture.
@@ -53,7 +51,7 @@ async def read_cpu_occupancy(client: Client, name: str) -> CpuOccupancy:
     if isinstance(found, ApiError) and found.not_found:
         cluster_access.fail(f"there is no node {name}")
     node = unwrap(found)
-    topology = await _get_if_exists(client, custom_kinds.NODE_RESOURCE_TOPOLOGIES, name)
+    topology = await get_if_exists(client, custom_kinds.NODE_RESOURCE_TOPOLOGIES, name)
     tenants = [
         CpuOccupant(
             uid=one.uid,
@@ -67,12 +65,6 @@ async def read_cpu_occupancy(client: Client, name: str) -> CpuOccupancy:
     return cpu_occupancy(
         name, read_topology_options(topology, node.metadata.labels, node.metadata.annotations), tenants
     )
-
-
-async def _get_if_exists(client: Client, resource: Resource[M], name: str) -> M | None:
-    """Return the object, or None when there is no such object or no such kind."""
-    found = await client.get(resource, name)
-    return None if isinstance(found, ApiError) and found.not_found else unwrap(found)
 
 
 def print_cpu_occupancy(console: Console, found: CpuOccupancy) -> None:

@@ -38,7 +38,7 @@ _SHORT = {GPU_CORE: "core", GPU_MEMORY_RATIO: "memory", RDMA: "of it", FPGA: "of
 @cluster_access.output_option
 @cluster_access.cluster_options
 def devices(name: str, output: str, kubeconfig: str, context: str) -> None:
-    """Who holds which device of a node.
+    """Show who holds which device of a node.
 
     Ten letters for each device, one for every ten percents of it, laid out by NUMA node and PCIe switch. What cannot be
     read, and what contradicts itself, is told below the picture.

@@ -12,7 +12,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.plugin import DeschedulerPlugin
 from koord.descheduler.framework.round import EvictorHandle
 from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors
-from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE, find_untolerated_taint, matches_node_affinity
+from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
 
 Owner = tuple[str, str, str]  # namespace, kind, name
 DuplicateKey = tuple[tuple[str, str, str, str], ...]  # namespace, kind and name of each owner, with an image
@@ -66,7 +66,7 @@ def _duplicate_key(pod: Pod) -> DuplicateKey:
 def _accepts_pod(pod: Pod, node: Node) -> bool:
     if node.spec.unschedulable or not matches_node_affinity(pod.spec, node):
         return False
-    return find_untolerated_taint(pod.spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is None
+    return find_untolerated_taint(pod.spec.tolerations, node.spec.taints) is None
 
 
 def build_remove_duplicates(raw: Any) -> DeschedulerPlugin | list[str]:

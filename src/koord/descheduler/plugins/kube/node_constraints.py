@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter
-from koord.api.kubernetes.affinity import NodeAffinity, NodeSelector, Taint
+from koord.api.kubernetes.affinity import NodeAffinity, Taint
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
@@ -14,7 +14,13 @@ from koord.descheduler.framework.node_fit import NodeFitChecker
 from koord.descheduler.framework.plugin import DeschedulerPlugin
 from koord.descheduler.framework.round import EvictorHandle
 from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors, selector_errors
-from koord.policy.node_match import NO_SCHEDULE, is_tolerated, matches_node_affinity, matches_node_selector
+from koord.policy.node_match import (
+    NO_SCHEDULE,
+    PREFER_NO_SCHEDULE,
+    PreferredNodeAffinity,
+    is_tolerated,
+    matches_node_affinity,
+)
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -55,24 +61,13 @@ class RemovePodsViolatingNodeAffinity(DeschedulerPlugin):
         affinity = _node_affinity(pod)
         if affinity is None or not affinity.preferred_during_scheduling_ignored_during_execution:
             return False
-        here = preferred_weight(affinity, node)
-        return (
-            max(preferred_weight(affinity, other) for other in nodes) > here
-            and fit_checker.first_fit(pod, nodes) is not None
-        )
+        preferred = PreferredNodeAffinity(affinity.preferred_during_scheduling_ignored_during_execution)
+        here = preferred.score(node)
+        return max(map(preferred.score, nodes)) > here and fit_checker.first_fit(pod, nodes) is not None
 
 
 def _node_affinity(pod: Pod) -> NodeAffinity | None:
     return pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
-
-
-def preferred_weight(affinity: NodeAffinity, node: Node) -> int:
-    """Return the sum of the weights of the preferred terms that the node satisfies."""
-    return sum(
-        term.weight
-        for term in affinity.preferred_during_scheduling_ignored_during_execution
-        if matches_node_selector(NodeSelector(node_selector_terms=(term.preference,)), node)
-    )
 
 
 def build_violated_node_affinity(raw: Any) -> DeschedulerPlugin | list[str]:
@@ -86,9 +81,6 @@ def build_violated_node_affinity(raw: Any) -> DeschedulerPlugin | list[str]:
     if unknown:
         errors.append(f"nodeAffinityType must be {REQUIRED} or {PREFERRED}, not {', '.join(unknown)}")
     return errors or RemovePodsViolatingNodeAffinity(args)
-
-
-PREFER_NO_SCHEDULE = "PreferNoSchedule"
 
 
 class RemovePodsViolatingNodeTaintsArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):

@@ -10,17 +10,16 @@ import msgspec
 
 from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter
 from koord.api.kubernetes.affinity import TopologySpreadConstraint
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
 from koord.descheduler.framework.plugin import DeschedulerPlugin
-from koord.descheduler.framework.pod_filter import build_selector
 from koord.descheduler.framework.round import EvictorHandle
 from koord.descheduler.plugins.kube.inter_pod_anti_affinity import priority_qos_sort_key
 from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors, selector_errors
-from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE, find_untolerated_taint, matches_node_affinity
-from koord.values.selector import NOTHING, Operator, Requirement, Selector
+from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
+from koord.values.selector import Operator, Requirement, Selector
 
 DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
 
@@ -167,8 +166,7 @@ class RemovePodsViolatingTopologySpreadConstraint(DeschedulerPlugin):
 
 
 def _constraint(given: TopologySpreadConstraint, pod: Pod) -> SpreadConstraint:
-    selector = build_selector(given.label_selector) if given.label_selector is not None else NOTHING
-    assert selector is not None
+    selector = label_selector_as_selector(given.label_selector)
     if given.match_label_keys and not selector.matches_nothing:
         own = [
             Requirement(key, Operator.IN, (pod.metadata.labels[key],))
@@ -209,10 +207,7 @@ def _is_node_counted(rule: SpreadConstraint, node: Node) -> bool:
     spec = rule.example.spec
     if rule.honors_affinity and not matches_node_affinity(spec, node):
         return False
-    return (
-        not rule.honors_taints
-        or find_untolerated_taint(spec.tolerations, node.spec.taints, (NO_SCHEDULE, NO_EXECUTE)) is None
-    )
+    return not rule.honors_taints or find_untolerated_taint(spec.tolerations, node.spec.taints) is None
 
 
 def build_violated_topology_spread(raw: Any) -> DeschedulerPlugin | list[str]:

@@ -16,6 +16,7 @@ from koord.api.koordinator.resource_name import CPU, MEMORY, PODS
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.eviction_order import sort_for_eviction
 from koord.descheduler.framework.node_fit import NodeFitChecker
+from koord.descheduler.framework.plugin import EvictionFigures
 from koord.descheduler.plugins.low_node_load.node_load import NodeLoad, is_overutilized
 
 MIN_CAPACITY = -(1 << 62)
@@ -107,7 +108,7 @@ def sort_by_utilization(loads: list[NodeLoad], weights: Mapping[str, int], *, pr
 # The requests that nearly all pods have: nodes without enough of them are skipped.
 CHECKED_REQUESTS = (CPU, MEMORY)
 # Proposes one eviction; None when it is taken on.
-ProposeEviction = Callable[[Pod, str, str], str | None]
+ProposeEviction = Callable[[Pod, str, str, EvictionFigures], str | None]
 
 
 class BalancePass(msgspec.Struct, kw_only=True):
@@ -160,7 +161,7 @@ def run_balance_pass(
             pods,
             lambda pod, node=source, excess=over: _coverage_sort_key(node, pod, excess, balance_pass.weights),  # type: ignore[misc]
         )
-        for pod in pods:
+        for number, pod in enumerate(pods, 1):
             if not is_overutilized(balance_pass.usage(source), balance_pass.high(source)):
                 calmed(source.name)
                 break
@@ -175,10 +176,9 @@ def run_balance_pass(
                 unknown = "what it uses is not known"
                 passed_over(pod, unknown if used is None else "it fits no node that has room")
                 continue
-            if (
-                propose(pod, _eviction_reason(balance_pass, source), target.name if target is not None else "")
-                is not None
-            ):
+            reason = _eviction_reason(balance_pass, source)
+            figures = _eviction_figures(balance_pass, source, used, f"{number} of {len(pods)} removable pods")
+            if propose(pod, reason, target.name if target is not None else "", figures) is not None:
                 continue
             _account_move(balance_pass, source, target, pod, used)
             if targets is not None and target is not None:
@@ -249,16 +249,37 @@ def _account_move(
                 usage[name] += sign * (1 if name == PODS else used.get(name, 0))
 
 
-def _eviction_reason(balance_pass: BalancePass, source: NodeLoad) -> str:
-    whose = "prod" if balance_pass.prod else "node"
+def _overutilized_resources(balance_pass: BalancePass, source: NodeLoad) -> list[tuple[str, float, float]]:
+    """Return name, used percent and threshold percent of every resource above its threshold."""
     high = balance_pass.high(source)
-    parts = [
-        f"{whose} {name} usage({_percent(used, source.size.get(name, 0)):.2f}%)"
-        f">threshold({balance_pass.threshold_percents[name]:.2f}%)"
+    return [
+        (name, _percent(used, source.size.get(name, 0)), balance_pass.threshold_percents[name])
         for name, used in sorted(balance_pass.usage(source).items())
         if used > high[name]
     ]
+
+
+def _eviction_reason(balance_pass: BalancePass, source: NodeLoad) -> str:
+    whose = "prod" if balance_pass.prod else "node"
+    parts = [
+        f"{whose} {name} usage({used:.2f}%)>threshold({most:.2f}%)"
+        for name, used, most in _overutilized_resources(balance_pass, source)
+    ]
     return ", ".join(("node is overutilized", *parts))
+
+
+def _eviction_figures(
+    balance_pass: BalancePass, source: NodeLoad, used: Mapping[str, int] | None, rank: str
+) -> EvictionFigures:
+    over = _overutilized_resources(balance_pass, source)
+    whose = "prod pods use" if balance_pass.prod else "the node uses"
+    uses = ", ".join(f"{name} {amount}" for name, amount in sorted((used or {}).items()))
+    return EvictionFigures(
+        measured=f"{whose} {', '.join(f'{name} {percent:.2f}%' for name, percent, _ in over)}",
+        threshold=", ".join(f"{name} {most:.2f}%" for name, _, most in over),
+        rank=rank,
+        why_this_pod=f"it uses {uses}" if uses else "what it uses is not known",
+    )
 
 
 def _percent(used: int, size: int) -> float:

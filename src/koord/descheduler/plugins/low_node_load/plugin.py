@@ -18,7 +18,7 @@ from koord.api.config.descheduler.low_node_load_args import (
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
-from koord.descheduler.framework.plugin import DeschedulerPlugin
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionFigures
 from koord.descheduler.framework.pod_filter import PodFilter, build_selector
 from koord.descheduler.framework.round import EvictorHandle
 from koord.descheduler.plugins.low_node_load.anomaly_detector import AnomalyDetectors, DetectorCondition
@@ -41,6 +41,7 @@ from koord.descheduler.plugins.low_node_load.node_load import (
     thresholds_around,
 )
 from koord.values import duration
+from koord.values.amounts import add_amounts
 from koord.values.selector import Selector
 
 DETECTOR_TIMEOUT_S = 60.0
@@ -202,11 +203,11 @@ class LowNodeLoad(DeschedulerPlugin):
                 handle.record_passed_over(pod, "podSelectors do not select it")
             return False
 
-        def propose(pod: Pod, reason: str, target: str) -> str | None:
-            return handle.evict(pod, reason, target=target, dry_run=bool(self._args.dry_run))
+        def propose(pod: Pod, reason: str, target: str, figures: EvictionFigures) -> str | None:
+            return handle.evict(pod, reason, target=target, dry_run=bool(self._args.dry_run), figures=figures)
 
         both = total_headroom(by.both_low, prod=False)
-        budget = _sum_amounts(total_headroom(by.low, prod=False), both)
+        budget = add_amounts(total_headroom(by.low, prod=False), both)
         weights, node_fit = pool.weights, bool(self._args.node_fit)
         if by.low or by.both_low:
             balance_pass = BalancePass(
@@ -230,7 +231,7 @@ class LowNodeLoad(DeschedulerPlugin):
                 prod=True,
                 sources=sort_by_utilization(prod_high, weights, prod=True),
                 targets=[*by.prod_low, *by.both_low],
-                budget=_sum_amounts(total_headroom(by.prod_low, prod=True), prod_both),
+                budget=add_amounts(total_headroom(by.prod_low, prod=True), prod_both),
                 weights=weights,
                 threshold_percents=pool.reported_thresholds(prod=True),
                 node_fit=node_fit,
@@ -253,10 +254,6 @@ def classify_nodes(loads: Sequence[NodeLoad]) -> ClassifiedNodes:
         else:
             (by.prod_high if prod_over else by.prod_low if prod_under else by.calm).append(load)
     return by
-
-
-def _sum_amounts(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 def _default_pool(args: LowNodeLoadArgs) -> NodePool:

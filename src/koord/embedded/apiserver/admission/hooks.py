@@ -15,7 +15,6 @@ import msgspec
 
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission import matching
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.admission.matching import WebhookRule, any_labels_match
 from koord.embedded.apiserver.admission.review import (
     AdmissionVerdict,
@@ -35,6 +34,7 @@ from koord.embedded.apiserver.admission.webhooks import (
     WebhookClient,
     WebhookConfigurations,
 )
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.store.object_store import ObjectStore

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.rest.scale import scale_from_object, with_scaled_replicas
-from koord.values.selector import Selector, SelectorError
+from koord.values.selector import Selector
 
 Obj = dict[str, Any]
 
@@ -148,8 +148,7 @@ def parse_selector(stated: Obj | None) -> Selector | None:
     """Parse a label selector; None selects everything. Raises SelectorError."""
     if not stated:
         return None
-    expressions = [(e["key"], e["operator"], e.get("values") or ()) for e in stated.get("matchExpressions") or ()]
-    made = Selector.from_label_selector(stated.get("matchLabels"), expressions)
+    made = Selector.from_unstructured(stated)
     return None if made.is_everything() else made
 
 
@@ -158,6 +157,3 @@ def any_labels_match(selector: Selector | None, *candidates: Mapping[str, str] |
     if selector is None:
         return True
     return any(selector.matches(labels) for labels in candidates if labels is not None)
-
-
-__all__ = ["RuleTarget", "SelectorError", "WebhookRule", "any_labels_match", "parse_rule", "parse_selector"]

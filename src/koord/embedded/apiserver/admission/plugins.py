@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes, AdmissionChain, AdmissionPlugin
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks, HookInvocation
 from koord.embedded.apiserver.admission.webhooks import WebhookConfigurationCheck
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes, AdmissionChain, AdmissionPlugin
 from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.version_validation import definition_warnings
 from koord.embedded.apiserver.rest.object_metadata import deep_copy

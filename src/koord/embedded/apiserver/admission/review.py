@@ -12,17 +12,17 @@ from typing import Any
 import msgspec
 
 from koord.api.patch.merge_patch import PatchFailed
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.admission.matching import object_for_hook, review_kind
 from koord.embedded.apiserver.admission.webhooks import AdmissionPhase, RegisteredWebhook
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.merge.json_patch import json_patch
+from koord.embedded.apiserver.rest.virtual_resources import USER_GROUPS
 
 Obj = dict[str, Any]
 
 ADMISSION_GROUP = "admission.k8s.io"
-_USER_GROUPS = ("system:masters", "system:authenticated")  # whoever gets in may do everything here
 _DEFAULT_OPTIONS = {
     "CREATE": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
     "UPDATE": {"kind": "UpdateOptions", "apiVersion": "meta.k8s.io/v1"},
@@ -54,7 +54,7 @@ def admission_request(attributes: AdmissionAttributes, resource: ServedResource,
     if attributes.namespace:
         request["namespace"] = attributes.namespace
     request["operation"] = attributes.operation
-    request["userInfo"] = {"username": attributes.user, "groups": list(_USER_GROUPS)}
+    request["userInfo"] = {"username": attributes.user, "groups": list(USER_GROUPS)}
     request["object"] = object_for_hook(attributes, resource, attributes.obj)
     request["oldObject"] = object_for_hook(attributes, resource, attributes.old_obj)
     request["dryRun"] = attributes.dry_run

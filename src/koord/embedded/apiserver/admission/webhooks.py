@@ -15,8 +15,8 @@ import aiohttp
 import msgspec
 
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_rule, parse_selector
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value
 from koord.embedded.apiserver.store.collection import ResourceCollection
 from koord.embedded.apiserver.store.object_store import ObjectStore

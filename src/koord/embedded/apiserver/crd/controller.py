@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
+from koord.api.kubernetes.meta import DeleteOptions
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.crd import finalizer, naming
+from koord.embedded.apiserver.crd import definition_strategy, naming
 from koord.embedded.apiserver.crd.definition_strategy import CRD_STORAGE_KEY
 from koord.embedded.apiserver.crd.resources import served_resources
 from koord.embedded.apiserver.rest import field_manager
 from koord.embedded.apiserver.rest.delete_plan import DeleteFacts, decide_delete
-from koord.embedded.apiserver.rest.options import DeleteRequestOptions, write_options
+from koord.embedded.apiserver.rest.options import write_options
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
 from koord.kube.transport.interface import ApiRequest
@@ -163,7 +164,7 @@ class DefinitionController:
     def _finalize(self, name: str, obj: Obj) -> None:
         """Delete all objects of the CRD; when none is left, remove the finalizer or the CRD."""
         deps = self._deps
-        if finalizer.CLEANUP_FINALIZER not in obj["metadata"].get("finalizers", ()):
+        if definition_strategy.CLEANUP_FINALIZER not in obj["metadata"].get("finalizers", ()):
             return
         if naming.is_established(obj):
             self._serve(name, obj)  # as one that takes no new objects
@@ -171,11 +172,11 @@ class DefinitionController:
         for record in list(deps.store.collection(name).scan()):
             self._delete_object(name, record, now)
         if len(deps.store.collection(name)):
-            status = finalizer.deletion_in_progress_status(obj, now)
+            status = definition_strategy.deletion_in_progress_status(obj, now)
             if status != obj["status"]:
                 self._write_status(name, obj, status)
             return
-        released = finalizer.without_cleanup_finalizer(obj)
+        released = definition_strategy.without_cleanup_finalizer(obj)
         if released["metadata"].get("finalizers"):
             deps.store.put(CRD_STORAGE_KEY, "", name, released, released["metadata"].get("labels") or {})
         else:
@@ -185,7 +186,7 @@ class DefinitionController:
         store, obj = self._deps.store, record.plain()
         if "deletionTimestamp" in obj["metadata"]:
             return  # it waits for its finalizers
-        plan = decide_delete(obj, DeleteRequestOptions(), DeleteFacts(now, graceful=False))
+        plan = decide_delete(obj, DeleteOptions(), DeleteFacts(now, graceful=False))
         if plan.marked is not None and plan.marked != obj:
             store.put(name, record.namespace, record.name, plan.marked, record.labels, record.fields)
         if plan.remove:

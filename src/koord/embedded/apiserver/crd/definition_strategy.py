@@ -1,4 +1,4 @@
-"""This module holds the strategy of CustomResourceDefinition: defaults, status on write, validation.
+"""This module holds the strategy of CustomResourceDefinition: defaults, status on write, validation, deletion.
 
 The rules for versions and their schemas are in `version_validation`.
 """
@@ -10,8 +10,16 @@ from urllib.parse import urlsplit
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
 from koord.embedded.apiserver.crd import version_validation
-from koord.embedded.apiserver.crd.naming import APPROVED_ANNOTATION, is_established, is_protected_group
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.crd.naming import (
+    APPROVED_ANNOTATION,
+    condition,
+    is_established,
+    is_protected_group,
+    with_condition,
+)
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, begin_generation, bump_generation_on
+from koord.embedded.apiserver.kinds.validators import IMMUTABLE
+from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
 from koord.values import names as naming_rules
 from koord.values.names import dns1035_label
 
@@ -23,7 +31,6 @@ CRD_STORAGE_KEY = "customresourcedefinitions.apiextensions.k8s.io"
 NO_WEBHOOK_CONVERSION = (
     "conversion webhooks are not supported by the embedded server: versions that differ in apiVersion only can use None"
 )
-_IMMUTABLE_FIELD = "field is immutable"
 _APPROVAL_HELP = (
     f'protected groups must have approval annotation "{APPROVED_ANNOTATION}", '
     "see https://github.com/kubernetes/enhancements/pull/1111"
@@ -53,7 +60,7 @@ def _default_definition(obj: Obj) -> None:
 
 
 def _prepare_create(obj: Obj) -> None:
-    obj["metadata"]["generation"] = 1
+    begin_generation(obj)
     stored = [v.get("name", "") for v in obj["spec"].get("versions") or () if v.get("storage")]
     obj["status"] = {
         "conditions": None,
@@ -62,9 +69,11 @@ def _prepare_create(obj: Obj) -> None:
     }
 
 
+_bump_generation = bump_generation_on("spec")
+
+
 def _prepare_update(new: Obj, old: Obj) -> None:
-    if new.get("spec") != old.get("spec"):
-        new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+    _bump_generation(new, old)
     status = new.get("status") or {}
     stored = status.get("storedVersions") or []
     added = [v["name"] for v in new["spec"].get("versions") or () if v.get("storage") and v["name"] not in stored]
@@ -185,13 +194,13 @@ def _validate_update(new: Obj, old: Obj) -> list[ApiFieldError]:
     names, names_before = spec.get("names") or {}, before.get("names") or {}
     if is_established(old):
         if spec.get("scope") != before.get("scope"):
-            errors.append(invalid_value("spec.scope", spec.get("scope", ""), _IMMUTABLE_FIELD))
+            errors.append(invalid_value("spec.scope", spec.get("scope", ""), IMMUTABLE))
         if names.get("kind") != names_before.get("kind"):
-            errors.append(invalid_value("spec.names.kind", names.get("kind", ""), _IMMUTABLE_FIELD))
+            errors.append(invalid_value("spec.names.kind", names.get("kind", ""), IMMUTABLE))
     if spec.get("group") != before.get("group"):
-        errors.append(invalid_value("spec.group", spec.get("group", ""), _IMMUTABLE_FIELD))
+        errors.append(invalid_value("spec.group", spec.get("group", ""), IMMUTABLE))
     if names.get("plural") != names_before.get("plural"):
-        errors.append(invalid_value("spec.names.plural", names.get("plural", ""), _IMMUTABLE_FIELD))
+        errors.append(invalid_value("spec.names.plural", names.get("plural", ""), IMMUTABLE))
     if new["metadata"].get("annotations") != old["metadata"].get("annotations"):
         errors += _approval_errors(new)
     return errors + _stored_version_errors(new, old)
@@ -205,6 +214,53 @@ def _validate_status(new: Obj, old: Obj) -> list[ApiFieldError]:
     return _stored_version_errors(new, old)
 
 
+# Deletion ------------------------------------------------------------------------------------------------------------
+
+
+CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
+TERMINATING = "Terminating"
+_DELETION_PENDING = condition(
+    TERMINATING,
+    "True",
+    "InstanceDeletionPending",
+    "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+)
+DELETION_IN_PROGRESS = condition(
+    TERMINATING, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress"
+)
+
+
+def mark_for_deletion(obj: Obj, now: str) -> Obj:
+    """Mark a CRD as terminating. Its finalizer keeps it until the controller has deleted its objects."""
+    if "deletionTimestamp" in obj["metadata"]:
+        return obj
+    meta = {**obj["metadata"], "deletionTimestamp": now}
+    meta["finalizers"] = [
+        *(name for name in meta.get("finalizers", ()) if name != CLEANUP_FINALIZER),
+        CLEANUP_FINALIZER,
+    ]
+    status = obj.get("status") or {}
+    conditions = with_condition(status.get("conditions") or (), _DELETION_PENDING, now)
+    return {**obj, "metadata": ordered_metadata(meta), "status": {**status, "conditions": conditions}}
+
+
+def deletion_in_progress_status(obj: Obj, now: str) -> Obj:
+    """Return the status of a CRD whose objects are being deleted."""
+    status = obj.get("status") or {}
+    return {**status, "conditions": with_condition(status.get("conditions") or (), DELETION_IN_PROGRESS, now)}
+
+
+def without_cleanup_finalizer(obj: Obj) -> Obj:
+    """Return the CRD without its cleanup finalizer; other finalizers stay."""
+    meta = dict(obj["metadata"])
+    left = [name for name in meta.get("finalizers", ()) if name != CLEANUP_FINALIZER]
+    if left:
+        meta["finalizers"] = left
+    else:
+        meta.pop("finalizers", None)
+    return {**obj, "metadata": meta}
+
+
 DEFINITION_STRATEGY = KindStrategy(
     default=_default_definition,
     prepare_create=_prepare_create,
@@ -212,6 +268,7 @@ DEFINITION_STRATEGY = KindStrategy(
     validate_create=_validate_create,
     validate_update=_validate_update,
     validate_status=_validate_status,
+    mark_for_deletion=mark_for_deletion,
 )
 
 

@@ -17,15 +17,17 @@ import msgspec
 
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, StatusError
-from koord.embedded.apiserver.catalog import ScalePaths, ServedResource, VersionConversion
+from koord.embedded.apiserver.catalog import PrinterColumn, ScalePaths, ServedResource, VersionConversion
 from koord.embedded.apiserver.crd import jsonpath
-from koord.embedded.apiserver.crd.printer_columns import printer_columns
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, begin_generation
+from koord.embedded.apiserver.printing.table_columns import age_since
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
+from koord.embedded.apiserver.schema.builtin_decoding import is_number
 from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, Subresource, builtin_types
 from koord.embedded.apiserver.schema.custom_decoding import apply_defaults, decode_custom, prune
 from koord.embedded.apiserver.schema.custom_validation import validate_custom, validate_custom_update
 from koord.embedded.apiserver.schema.schema_node import SchemaNode, compile_schema
+from koord.values import timestamp
 
 Obj = dict[str, Any]
 
@@ -57,17 +59,13 @@ def custom_strategy(
         return validate_custom_update(new, old, node)
 
     return KindStrategy(
-        prepare_create=_first_generation,
+        prepare_create=begin_generation,
         prepare_update=prepare_update,
         validate_create=validate_create,
         validate_update=update_errors,
         validate_status=update_errors,
         selectable_fields=selectable_fields(selectable),
     )
-
-
-def _first_generation(obj: Obj) -> None:
-    obj["metadata"]["generation"] = 1
 
 
 def selectable_fields(paths: Sequence[str]) -> Mapping[str, Callable[[Obj], str]]:
@@ -212,3 +210,77 @@ def storage_hash(group: str, version: str, kind: str) -> str:
     """Return the hash by which clients notice that objects are stored in another version."""
     digest = hashlib.sha256(f"{group}/{version}/{kind}".encode()).digest()
     return base64.b64encode(digest[:8]).decode()
+
+
+# Printer columns -----------------------------------------------------------------------------------------------------
+
+
+_AGE_COLUMN = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+
+
+def printer_columns(stated: Sequence[Obj]) -> tuple[PrinterColumn, ...]:
+    """Return the columns after Name; a CRD that defines none gets Age."""
+    return tuple(_column(column) for column in stated or (_AGE_COLUMN,))
+
+
+def _column(stated: Obj) -> PrinterColumn:
+    heading = {
+        "name": stated["name"],
+        "type": stated["type"],
+        "format": stated.get("format", ""),
+        "description": stated.get("description")
+        or f"Custom resource definition column (in JSONPath format): {stated['jsonPath']}",
+        "priority": stated.get("priority", 0),
+    }
+    try:
+        path = jsonpath.parse_jsonpath(stated["jsonPath"])
+    except jsonpath.JsonPathError:
+        path = None
+    if path is None or stated["jsonPath"] == ".":
+        # The server takes any text that starts with a dot; one that leads nowhere is an empty column.
+        return PrinterColumn(heading, lambda _obj, _now: None)
+    return PrinterColumn(heading, functools.partial(_cell, path, stated["type"]))
+
+
+def _cell(path: jsonpath.JsonPath, kind: str, obj: Obj, now: float) -> Any:
+    found = path.find(obj)
+    if not found:
+        return None
+    value = found[0]
+    match kind:
+        case "string":
+            return _text_cell(value)
+        case "integer":
+            return int(value) if is_number(value) else None
+        case "number":
+            return value if is_number(value) else None
+        case "boolean":
+            return value if isinstance(value, bool) else None
+        case "date" if isinstance(value, str):
+            return _age_cell(value, now)
+    return None
+
+
+def _text_cell(value: Any) -> str:
+    if value is None:
+        return "<no value>"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, int | float):
+        return str(value)
+    # Go's encoder keeps these three out of HTML.
+    text = msgspec.json.encode(value, order="sorted").decode()
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _age_cell(value: str, now: float) -> str:
+    if value in ("", "null"):
+        return "<unknown>"
+    try:
+        return age_since(timestamp.text(timestamp.parse(value)), now)
+    except ValueError:
+        return "<invalid>"

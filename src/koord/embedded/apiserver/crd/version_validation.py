@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
+from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required, too_many
 from koord.embedded.apiserver.schema.crd_validation import SHARED_SCHEMA_PATH, crd_schema_errors, crd_schema_warnings
 from koord.values.names import dns1035_label
 
@@ -119,8 +119,7 @@ def _scale_errors(at: str, scale: Obj | None) -> Iterator[ApiFieldError]:
 
 def _selectable_errors(at: str, fields: Sequence[Obj], schema: Obj) -> list[ApiFieldError]:
     if len(fields) > MAX_SELECTABLE_FIELDS:
-        text = f"Too many: {len(fields)}: must have at most {MAX_SELECTABLE_FIELDS} items"
-        return [ApiFieldError(at, "FieldValueTooMany", text)]
+        return [too_many(at, len(fields), MAX_SELECTABLE_FIELDS)]
     errors: list[ApiFieldError] = []
     seen: set[str] = set()
     for index, field in enumerate(fields):

@@ -11,19 +11,17 @@ from koord.embedded.apiserver.kinds import label_validation, strategy
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import (
-    parse_label_selector,
     pod_template_errors,
     required_selector_errors,
     selected_template_errors,
     selector_for_message,
 )
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import IMMUTABLE, FieldErrors, all_of, at_least, fields, one_of
+from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, FieldErrors, all_of, fields, one_of
 from koord.values import int_or_string
-from koord.values.selector import NOTHING, Selector
+from koord.values.selector import Selector
 
 Obj = dict[str, Any]
-NOT_NEGATIVE = at_least(0)
 _COUNT_RULES = fields(
     {
         "replicas": NOT_NEGATIVE,
@@ -117,7 +115,7 @@ def _deployment_errors(obj: Obj) -> list[ApiFieldError]:
 
 def workload_template_errors(spec: Obj, selector: Obj | None, unreadable: str) -> list[ApiFieldError]:
     """Return the errors of a workload's pod template; the workload's selector may be invalid itself."""
-    found = parse_label_selector(selector) if selector is not None else NOTHING
+    found = label_validation.parse_optional_selector(selector)
     if found is None:
         return [_selector_parse_error(selector, unreadable)]
     return selected_template_errors(spec.get("template") or {}, found, "spec.template")
@@ -238,7 +236,7 @@ _PDB_SPEC = fields(
     }
 )
 _PDB_COUNTS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
-_PDB_STATUS = fields(dict.fromkeys(_PDB_COUNTS, at_least(0)))
+_PDB_STATUS = fields(dict.fromkeys(_PDB_COUNTS, NOT_NEGATIVE))
 
 
 def _pdb_errors(obj: Obj) -> list[ApiFieldError]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
+from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds import label_validation, strategy
 from koord.embedded.apiserver.kinds.apps import (
-    NOT_NEGATIVE,
     at_most_100_percent_errors,
     int_or_percent_errors,
     is_zero_count,
@@ -15,10 +14,14 @@ from koord.embedded.apiserver.kinds.apps import (
 )
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
-from koord.embedded.apiserver.kinds.pod.spec import parse_label_selector, pod_template_errors, selector_for_message
+from koord.embedded.apiserver.kinds.pod.spec import (
+    always_restart_errors,
+    pod_template_errors,
+    selector_for_message,
+    template_label_errors,
+)
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import fields
-from koord.values.selector import NOTHING
+from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, fields
 
 Obj = dict[str, Any]
 TEMPLATE_GENERATION_ANNOTATION = "deprecated.daemonset.template.generation"
@@ -85,21 +88,14 @@ def _daemon_set_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj["spec"]
     selector, template = spec.get("selector"), spec.get("template") or {}
     errors: list[ApiFieldError] = list(label_validation.label_selector_errors(selector, "spec.selector"))
-    found = parse_label_selector(selector) if selector is not None else NOTHING
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    if found is not None and not found.matches(labels):
-        detail = "`selector` does not match template `labels`"
-        errors.append(invalid_value("spec.template.metadata.labels", labels or None, detail))
+    found = label_validation.parse_optional_selector(selector)
+    if found is not None:
+        errors += template_label_errors(template, found, "spec.template")
     if selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions"):
         detail = "empty selector is invalid for daemonset"
         errors.append(invalid_value("spec.selector", selector_for_message(selector), detail))
     errors += pod_template_errors(template, "spec.template")
-    policy = (template.get("spec") or {}).get("restartPolicy", "")
-    if policy != "Always":
-        errors.append(not_supported("spec.template.spec.restartPolicy", policy, ("Always",)))
-    if (template.get("spec") or {}).get("activeDeadlineSeconds") is not None:
-        at = "spec.template.spec.activeDeadlineSeconds"
-        errors.append(forbidden_field(at, "activeDeadlineSeconds in DaemonSet is not Supported"))
+    errors += always_restart_errors(template, "spec.template", "DaemonSet")
     errors += fields({"minReadySeconds": NOT_NEGATIVE})(spec, "spec")
     errors += _rollout_errors(spec["updateStrategy"], "spec.updateStrategy")
     return [*errors, *fields({"revisionHistoryLimit": NOT_NEGATIVE})(spec, "spec")]

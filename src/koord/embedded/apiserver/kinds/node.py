@@ -20,7 +20,15 @@ from koord.embedded.apiserver.kinds import label_validation, resource_validation
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.scheduling import TAINT_EFFECTS, toleration_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import IMMUTABLE, at_least, fields, first_of, non_empty, one_of
+from koord.embedded.apiserver.kinds.validators import (
+    IMMUTABLE,
+    NOT_NEGATIVE,
+    at_least,
+    fields,
+    first_of,
+    non_empty,
+    one_of,
+)
 from koord.values import names
 
 Obj = dict[str, Any]
@@ -128,7 +136,7 @@ NAMESPACE = KindStrategy(
 _LEASE_RULES = fields(
     {
         "leaseDurationSeconds": at_least(1, "must be greater than 0"),
-        "leaseTransitions": at_least(0),
+        "leaseTransitions": NOT_NEGATIVE,
     }
 )
 

@@ -7,7 +7,7 @@ from typing import Any
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds import label_validation
 from koord.embedded.apiserver.kinds.internal_types import to_internal
-from koord.embedded.apiserver.kinds.pod.spec import parse_label_selector
+from koord.embedded.apiserver.kinds.label_validation import parse_optional_selector
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.values import names
 
@@ -66,7 +66,7 @@ def _cluster_role_errors(obj: Obj) -> list[ApiFieldError]:
         errors.append(required(at, detail))
     for i, selector in enumerate(selectors or ()):
         errors += label_validation.label_selector_errors(selector, f"{at}[{i}]")
-        if parse_label_selector(selector) is None:
+        if parse_optional_selector(selector) is None:
             errors.append(invalid_value(f"{at}[{i}]", {}, "invalid label selector."))
     return errors
 

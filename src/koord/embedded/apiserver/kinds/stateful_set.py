@@ -6,13 +6,13 @@ from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value
 from koord.embedded.apiserver.kinds import label_validation, strategy
-from koord.embedded.apiserver.kinds.apps import NOT_NEGATIVE, replicas, workload_template_errors
+from koord.embedded.apiserver.kinds.apps import replicas, workload_template_errors
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import required_selector_errors
 from koord.embedded.apiserver.kinds.pvc_spec import default_pvc_spec, pvc_spec_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import Validator, fields, one_of, valid_name
+from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, Validator, fields, one_of, valid_name
 from koord.values import names
 
 Obj = dict[str, Any]

@@ -25,8 +25,8 @@ from koord.embedded.apiserver.kinds.pvc_spec import (
     pvc_spec_errors,
     sync_data_source_ref,
 )
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import IMMUTABLE, at_least, fields, immutable_field_errors, one_of
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, copy_or_drop
+from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, fields, immutable_field_errors, one_of
 from koord.values import names
 from koord.values.quantity import Quantity
 
@@ -60,26 +60,19 @@ def _pvc_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     bound = old.get("status", {}).get("phase") == "Bound"
     allowed = dict(spec)
     if bound:  # a bound claim may grow
-        _copy_or_drop(allowed, before, "volumeAttributesClassName")
+        copy_or_drop(allowed, before, "volumeAttributesClassName")
         allowed["resources"] = {**spec.get("resources", {})}
-        _copy_or_drop(allowed["resources"], before.get("resources", {}), "requests")
+        copy_or_drop(allowed["resources"], before.get("resources", {}), "requests")
     if not before.get("volumeName"):
-        _copy_or_drop(allowed, before, "volumeName")
+        copy_or_drop(allowed, before, "volumeName")
     if not before.get("storageClassName") and before.get("storageClassName") is None and spec.get("storageClassName"):
-        _copy_or_drop(allowed, before, "storageClassName")
+        copy_or_drop(allowed, before, "storageClassName")
     if allowed != before:
         errors.append(forbidden_field("spec", f"{_PVC_IMMUTABLE}\n{internal_diff('ClaimSpec', before, allowed)}"))
     errors += _pvc_shrink_errors(spec, before, old)
     if spec.get("volumeMode") != before.get("volumeMode"):
         errors.append(invalid_value("volumeMode", spec.get("volumeMode"), IMMUTABLE))
     return errors
-
-
-def _copy_or_drop(into: Obj, source: Obj, key: str) -> None:
-    if key in source:
-        into[key] = source[key]
-    else:
-        into.pop(key, None)
 
 
 def _pvc_shrink_errors(spec: Obj, before: Obj, old: Obj) -> list[ApiFieldError]:
@@ -176,7 +169,7 @@ def _csi_node_driver_errors(found: Obj, path: str, taken: set[str]) -> list[ApiF
         errors.append(required(f"{path}.nodeID"))
     elif len(node) > 256:
         errors.append(invalid_value(f"{path}.nodeID", node, "must be 256 characters or less"))
-    errors += fields({"count": at_least(0)})(found.get("allocatable") or {}, f"{path}.allocatable")
+    errors += fields({"count": NOT_NEGATIVE})(found.get("allocatable") or {}, f"{path}.allocatable")
     if name in taken:
         errors.append(duplicate(f"{path}.name", name))
     taken.add(name)

@@ -41,9 +41,19 @@ class KindStrategy(msgspec.Struct, frozen=True, kw_only=True):
     validate_create: Callable[[Obj], list[ApiFieldError]] = _no_errors
     validate_update: Callable[[Obj, Obj], list[ApiFieldError]] = _no_update_errors
     validate_status: Callable[[Obj, Obj], list[ApiFieldError]] = _no_update_errors
+    # (object, now): the object marked as deleted, the same one when it is marked already. None: the usual deletion.
+    mark_for_deletion: Callable[[Obj, str], Obj] | None = None
     # Field selectors beyond metadata.name and metadata.namespace: selector name -> value as text.
     selectable_fields: Mapping[str, Callable[[Obj], str]] = {}
     creates_on_update: bool = False  # PUT of a missing object creates it (leases, events, ...)
+
+
+def copy_or_drop(into: Obj, source: Obj, key: str) -> None:
+    """Give `into` the value that `source` has under `key`, or none where it has none."""
+    if key in source:
+        into[key] = source[key]
+    else:
+        into.pop(key, None)
 
 
 def begin_generation(obj: Obj) -> None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, not_supported, required
+from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
 
 Obj = dict[str, Any]
 FieldErrors = Sequence[ApiFieldError]
@@ -102,13 +102,6 @@ def first_of(*rules: Validator) -> Validator:
     return check
 
 
-def only_if(holds: Callable[[Any], bool], rule: Validator) -> Validator:
-    def check(value: Any, path: str) -> FieldErrors:
-        return rule(value, path) if holds(value) else NO_ERRORS
-
-    return check
-
-
 def non_empty(detail: str = "") -> Validator:
     """Return a validator that requires a non-empty value."""
 
@@ -154,32 +147,8 @@ def between(low: int, high: int, detail: str = "") -> Validator:
     return check
 
 
-def invalid_if(holds: Callable[[Any], bool], detail: str) -> Validator:
-    """Return a validator that reports `detail` wherever `holds` is true."""
-
-    def check(value: Any, path: str) -> FieldErrors:
-        return [invalid_value(path, value, detail)] if holds(value) else NO_ERRORS
-
-    return check
-
-
-def unique(key: str = "", at: str = "") -> Validator:
-    """Return a validator that forbids two equal items, or two items with an equal field `key`."""
-
-    def check(values: list[Any], path: str) -> FieldErrors:
-        seen: set[Any] = set()
-        errors = []
-        for i, item in enumerate(values):
-            value = item.get(key) if key else item
-            if value is not None and value in seen:
-                errors.append(duplicate(f"{path}[{i}]{at or (f'.{key}' if key else '')}", value))
-            seen.add(value)
-        return errors
-
-    return check
-
-
 _LEADING_ZEROS = re.compile(r"(?<![0-9a-fA-F:])0+(?=[0-9]+(\.|$))")  # Kubernetes reads 010 as ten
+NOT_NEGATIVE = at_least(0)
 PORT_NUMBER = between(1, 65535)
 
 

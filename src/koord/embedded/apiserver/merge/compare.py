@@ -12,6 +12,7 @@ import msgspec
 
 from koord.embedded.apiserver.merge.fieldset import MEMBER, SELF, FieldSet, sort_steps
 from koord.embedded.apiserver.merge.typed_value import UNTYPED, child_node, has_untyped_part, item_node, item_step
+from koord.embedded.apiserver.schema.custom_validation import same_booleans
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
 
@@ -39,16 +40,7 @@ def equal_values(a: Any, b: Any, node: SchemaNode) -> bool:
 
     Python differs only in 1 == True, which matters where the type is unknown.
     """
-    return bool(a == b) and (not has_untyped_part(node) or _same_types(a, b))
-
-
-def _same_types(a: Any, b: Any) -> bool:
-    """Return whether two values that are equal to Python are equal as JSON too."""
-    if isinstance(a, dict):
-        return all(_same_types(v, b[k]) for k, v in a.items())
-    if isinstance(a, list):
-        return all(_same_types(x, y) for x, y in zip(a, b))
-    return isinstance(a, bool) == isinstance(b, bool)
+    return bool(a == b) and (not has_untyped_part(node) or same_booleans(a, b))
 
 
 def all_fields(value: Any, node: SchemaNode) -> FieldSet:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from koord.api.patch import go_fmt
-from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, unprocessable
+from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, strictly_equal, unprocessable
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED_BYTES = 3 * 1024 * 1024
@@ -171,7 +171,7 @@ class _PatchRun:
 
     def _test(self, path: str, value: Any) -> None:
         found = self.root["root"] if path == "" else self._get(path)
-        if not _strictly_equal(found, value):
+        if not strictly_equal(found, value):
             raise _OperationFailed
 
 
@@ -184,12 +184,3 @@ def _parse_index(text: str, size: int, last: int) -> int:
     if not 0 <= index <= last:
         raise _OperationFailed
     return index
-
-
-def _strictly_equal(a: Any, b: Any) -> bool:
-    """Return whether two values are written alike: 1 is neither 1.0 nor true."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_strictly_equal(v, b[k]) for k, v in a.items())
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(_strictly_equal(x, y) for x, y in zip(a, b))
-    return type(a) is type(b) and bool(a == b)

@@ -12,10 +12,16 @@ from collections.abc import Callable
 
 from koord.api.patch.merge_patch import Obj
 from koord.embedded.apiserver.merge import fieldset, managed_entries
-from koord.embedded.apiserver.merge.compare import Comparison, compare, equal_values
-from koord.embedded.apiserver.merge.managed_entries import UPDATE, ManagerKey, Managers
-from koord.embedded.apiserver.merge.reset_fields import STRIPPED_FIELDS, FieldFilter, keep_all_fields
-from koord.embedded.apiserver.merge.typed_value import UNTYPED, collapse_atomic_fields, zero_object
+from koord.embedded.apiserver.merge.compare import Comparison, compare
+from koord.embedded.apiserver.merge.managed_entries import (
+    STRIPPED_FIELDS,
+    UPDATE,
+    FieldFilter,
+    ManagerKey,
+    Managers,
+    keep_all_fields,
+)
+from koord.embedded.apiserver.merge.typed_value import collapse_atomic_fields, zero_object
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
 # (object, api version) -> the object and its node at that version, or None when the version is not served any more.
@@ -75,7 +81,7 @@ def track_update(
     """Return the managedFields of `new` after `manager` turned `old` into it; `old` is None on create.
 
     `new` may carry managedFields of its own, which an update may edit or reset. `ownable` is the filter of the
-    resource or subresource from `reset_fields`. `now` is RFC 3339 in UTC with whole seconds; None writes no
+    resource or subresource from `managed_entries`. `now` is RFC 3339 in UTC with whole seconds; None writes no
     time, as the scale subresource does.
     """
     held = managed_entries.managed_fields_of(old)
@@ -217,26 +223,3 @@ def _cap_updaters(managers: Managers) -> Managers:
         out[bucket] = managed_entries.build_entry(bucket, version, fields, entry.get("time"))
         extra -= 1
     return out
-
-
-def equal_ignoring_managed_fields(old: Obj, new: Obj, node: SchemaNode = UNTYPED) -> bool:
-    """Return whether the two objects differ at most in their managedFields; it is faster with the kind's node."""
-    return equal_values(managed_entries.without_managed_fields(old), managed_entries.without_managed_fields(new), node)
-
-
-def keep_unchanged_times(old: Obj, new: Obj, node: SchemaNode = UNTYPED) -> list[Obj] | None:
-    """Return the old managedFields when only times differ and nothing else changed, else the new ones.
-
-    Without this a repeated apply would bump the resource version each second.
-    """
-    before: list[Obj] | None = managed_entries.managed_fields_of(old)
-    after: list[Obj] | None = managed_entries.managed_fields_of(new)
-    if not before or not after or len(before) != len(after) or before == after:
-        return after
-    if [_without_time(entry) for entry in before] != [_without_time(entry) for entry in after]:
-        return after
-    return before if equal_ignoring_managed_fields(old, new, node) else after
-
-
-def _without_time(entry: Obj) -> Obj:
-    return {k: v for k, v in entry.items() if k != "time"}

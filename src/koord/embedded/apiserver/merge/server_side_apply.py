@@ -16,7 +16,15 @@ from koord.embedded.apiserver.merge import fieldset, managed_entries
 from koord.embedded.apiserver.merge.compare import compare, equal_values
 from koord.embedded.apiserver.merge.config_validation import config_error
 from koord.embedded.apiserver.merge.fieldset import EMPTY, FieldPath, FieldSet
-from koord.embedded.apiserver.merge.managed_entries import APPLY, UPDATE, ManagerKey, Managers
+from koord.embedded.apiserver.merge.managed_entries import (
+    APPLY,
+    STRIPPED_FIELDS,
+    UPDATE,
+    FieldFilter,
+    ManagerKey,
+    Managers,
+    keep_all_fields,
+)
 from koord.embedded.apiserver.merge.managed_fields import (
     ObjectVersions,
     VersionConverter,
@@ -26,7 +34,6 @@ from koord.embedded.apiserver.merge.managed_fields import (
     release_fields,
     track_update,
 )
-from koord.embedded.apiserver.merge.reset_fields import STRIPPED_FIELDS, FieldFilter, keep_all_fields
 from koord.embedded.apiserver.merge.typed_value import mentioned_fields, overlay, remove_fields, with_struct_parents
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.values.go_format import quoted

@@ -13,6 +13,7 @@ import msgspec
 
 from koord.embedded.apiserver.merge import fieldset
 from koord.embedded.apiserver.merge.fieldset import MEMBER, SELF, FieldSet, sort_steps
+from koord.embedded.apiserver.schema.builtin_decoding import go_zero_value
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
 UNTYPED = SchemaNode(kind="any")  # a value nothing is known of: maps are owned key by key, lists as a whole
@@ -116,7 +117,11 @@ def zero_object(node: SchemaNode) -> dict[str, Any]:
     """
     if not node.go_type:
         return {}
-    return {name: _zero_value(field) for name, field in node.fields.items() if _is_written_when_zero(field)}
+    return {name: _zero_field(field) for name, field in node.fields.items() if _is_written_when_zero(field)}
+
+
+def _zero_field(field: SchemaNode) -> Any:
+    return zero_object(field) if field.kind == "object" and not field.pointer else go_zero_value(field)
 
 
 def _is_written_when_zero(field: SchemaNode) -> bool:
@@ -124,16 +129,6 @@ def _is_written_when_zero(field: SchemaNode) -> bool:
         return False
     by_value = field.go_type != "" and not field.pointer and field.kind != "list" and field.kind != "map"
     return by_value or not field.omit_empty
-
-
-def _zero_value(field: SchemaNode) -> Any:
-    if field.pointer:
-        return None
-    if field.kind == "object":
-        return zero_object(field)
-    return {"string": "", "integer": 0, "number": 0, "boolean": False, "quantity": "0", "int-or-string": 0}.get(
-        field.kind if field.format != "date-time" else "any"
-    )
 
 
 def mentioned_fields(value: Any, node: SchemaNode) -> FieldSet:

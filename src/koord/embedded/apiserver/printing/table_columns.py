@@ -6,12 +6,12 @@ The tables of the kinds are in the modules beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.rest.scale import format_selector
-from koord.embedded.apiserver.rest.table_conversion import age_of_timestamp
+from koord.embedded.apiserver.kinds.label_validation import format_selector
 
 Obj = dict[str, Any]
 Column = dict[str, Any]
@@ -69,11 +69,43 @@ def name(obj: Obj) -> str:
 
 def age_cell(obj: Obj, now: float) -> str:
     """Return the age of an object."""
-    return age_of_timestamp(obj["metadata"].get("creationTimestamp") or "", now)
+    return age_since(obj["metadata"].get("creationTimestamp"), now)
 
 
 def age_since(stamp: str | None, now: float) -> str:
-    return age_of_timestamp(stamp or "", now)
+    """Return the time since a timestamp as kubectl shows it."""
+    if not stamp:
+        return UNKNOWN
+    return human_duration(now - datetime.fromisoformat(stamp).timestamp())
+
+
+def human_duration(length: float) -> str:
+    """Format a duration as kubectl does, with two units while the second one still matters. Clock skew gives
+    no negative time.
+    """
+    seconds = int(length)
+    if seconds < -1:
+        return "<invalid>"
+    seconds = max(seconds, 0)
+    if seconds < 120:
+        return f"{seconds}s"
+    minutes, s = divmod(seconds, 60)
+    if minutes < 10:
+        return f"{minutes}m{s}s" if s else f"{minutes}m"
+    if minutes < 180:
+        return f"{minutes}m"
+    hours, m = divmod(minutes, 60)
+    if hours < 8:
+        return f"{hours}h{m}m" if m else f"{hours}h"
+    if hours < 48:
+        return f"{hours}h"
+    days, h = divmod(hours, 24)
+    if hours < 192:
+        return f"{days}d{h}h" if h else f"{days}d"
+    if days < 365 * 2:
+        return f"{days}d"
+    years, d = divmod(days, 365)
+    return f"{years}y{d}d" if years < 8 and d else f"{years}y"
 
 
 def is_terminating(obj: Obj) -> bool:

@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.printing.cluster import CLUSTER_TABLES, DEFAULT_TABLE
+from koord.embedded.apiserver.printing.cluster import CLUSTER_TABLES, DEFAULT_TABLE, NODE_TABLES
 from koord.embedded.apiserver.printing.network import NETWORK_TABLES
-from koord.embedded.apiserver.printing.node import NODE_TABLES
 from koord.embedded.apiserver.printing.pod import POD_TABLES
 from koord.embedded.apiserver.printing.storage import STORAGE_TABLES
 from koord.embedded.apiserver.printing.table_columns import Column, KindTable, Obj, column_definitions

@@ -14,6 +14,7 @@ from koord.embedded.apiserver.printing.table_columns import (
     age_cell,
     age_since,
     container_cells,
+    human_duration,
     is_terminating,
     kind_table,
     labels_text,
@@ -22,7 +23,6 @@ from koord.embedded.apiserver.printing.table_columns import (
     spec,
     status,
 )
-from koord.embedded.apiserver.rest.table_conversion import human_duration
 from koord.values import timestamp
 
 _WIDE_COLUMNS = ("Containers!", "Images!", "Selector!")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR, StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.merge.compare import equal_values
@@ -22,8 +22,8 @@ from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.rest.options import WriteOptions, options_object
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.subresource_strategy import SubresourceStrategy
+from koord.embedded.apiserver.store.object_store import EXPIRING_RESOURCES
 from koord.embedded.apiserver.store.record import StoreRecord
-from koord.embedded.apiserver.store.retention import EXPIRING_RESOURCES
 
 Obj = dict[str, Any]
 NAME_TRIES = 8

@@ -8,15 +8,16 @@ from typing import Any
 
 import msgspec
 
+from koord.api.kubernetes.meta import DeleteOptions, Preconditions
+from koord.api.model import to_dict
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.crd import definition_strategy, finalizer
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter
 from koord.embedded.apiserver.rest.delete_plan import DeleteFacts, DeletePlan, decide_delete, mark_namespace_terminating
 from koord.embedded.apiserver.rest.listing import list_page
-from koord.embedded.apiserver.rest.options import DeleteRequestOptions, ListOptions, RequestPreconditions
+from koord.embedded.apiserver.rest.options import ListOptions
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.store.record import StoreRecord
 
@@ -39,9 +40,7 @@ class Deleter:
         self._deps = deps
         self._writer = writer
 
-    async def delete(
-        self, context: RequestContext, options: DeleteRequestOptions, *, admitted: bool = False
-    ) -> DeleteOutcome:
+    async def delete(self, context: RequestContext, options: DeleteOptions, *, admitted: bool = False) -> DeleteOutcome:
         resource = context.resource
         collection = context.collection(self._deps)
         for _ in range(UPDATE_TRIES):
@@ -55,7 +54,7 @@ class Deleter:
                 return await self._execute(context, record, options)
         raise api_errors.conflict(resource.plural, resource.group, context.name, OPTIMISTIC_LOCK_ERROR)
 
-    async def _admit(self, context: RequestContext, record: StoreRecord, options: DeleteRequestOptions) -> None:
+    async def _admit(self, context: RequestContext, record: StoreRecord, options: DeleteOptions) -> None:
         admission = self._deps.admission
         if not admission.mutating and not admission.validating:
             return
@@ -66,33 +65,32 @@ class Deleter:
             context.namespace,
             None,
             record.plain(),
-            dry_run=options.is_dry_run,
+            dry_run=bool(options.dry_run),
             user=context.request.user,
-            options={"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1", **_options_object(options)},
+            options={**to_dict(options), "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"},
             warnings=context.warnings,
         )
         await admission.mutate(attributes)
         await admission.validate(attributes)
 
-    def _plan(self, resource: ServedResource, obj: Obj, options: DeleteRequestOptions) -> DeletePlan:
+    def _plan(self, resource: ServedResource, obj: Obj, options: DeleteOptions) -> DeletePlan:
         now = self._deps.metadata_generator.now()
         if resource.storage == "namespaces":
             marked = mark_namespace_terminating(obj, now)
             if obj.get("spec", {}).get("finalizers"):
                 return DeletePlan(None if marked is obj else marked, remove=False)
-        if resource.storage == definition_strategy.CRD_STORAGE_KEY:
-            return finalizer.mark_for_deletion(obj, now)
+        if resource.strategy.mark_for_deletion is not None:
+            marked = resource.strategy.mark_for_deletion(obj, now)
+            return DeletePlan(None if marked is obj else marked, remove=False)
         facts = DeleteFacts(now, resource.storage == "pods", resource.orphans_by_default)
         return decide_delete(obj, options, facts)
 
-    async def _execute(
-        self, context: RequestContext, record: StoreRecord, options: DeleteRequestOptions
-    ) -> DeleteOutcome:
+    async def _execute(self, context: RequestContext, record: StoreRecord, options: DeleteOptions) -> DeleteOutcome:
         deps, resource = self._deps, context.resource
         obj = record.plain()
         plan = self._plan(resource, obj, options)
         uid = obj["metadata"]["uid"]
-        if options.is_dry_run:
+        if bool(options.dry_run):
             return DeleteOutcome(plan.remove, uid, None, plan.marked or obj)
         if plan.marked is not None and plan.marked != obj:
             record = self._store_marked(resource, context.namespace, context.name, plan.marked)
@@ -108,7 +106,7 @@ class Deleter:
         return self._writer.put_without_waiting(stored, namespace, name, obj)
 
     async def delete_collection(
-        self, context: RequestContext, options: DeleteRequestOptions, listing: ListOptions
+        self, context: RequestContext, options: DeleteOptions, listing: ListOptions
     ) -> tuple[list[StoreRecord], Obj]:
         """Delete every listed object; return the records as they were and the metadata of the list."""
         page = list_page(context, self._deps, listing)
@@ -122,7 +120,7 @@ class Deleter:
         return page.records, page.metadata
 
 
-def check_preconditions(resource: ServedResource, obj: Obj, wanted: RequestPreconditions | None) -> None:
+def check_preconditions(resource: ServedResource, obj: Obj, wanted: Preconditions | None) -> None:
     if wanted is None:
         return
     meta = obj["metadata"]
@@ -142,8 +140,3 @@ def check_preconditions(resource: ServedResource, obj: Obj, wanted: RequestPreco
             f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match the ResourceVersion "
             f"in record ({meta['resourceVersion']}). The object might have been modified",
         )
-
-
-def _options_object(options: DeleteRequestOptions) -> Obj:
-    plain: Obj = msgspec.to_builtins(options)
-    return {key: value for key, value in plain.items() if value not in (None, [])}

@@ -4,13 +4,14 @@ out.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal
 
 import msgspec
 
+from koord.api.kubernetes.meta import DeleteOptions
 from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
-from koord.embedded.apiserver.rest.options import DeleteRequestOptions
+from koord.values import timestamp
 
 Obj = dict[str, Any]
 ORPHAN = "orphan"
@@ -43,7 +44,7 @@ def pod_grace_s(pod: Obj, asked: int | None) -> int:
     return 1 if period < 0 else int(period)
 
 
-def decide_delete(obj: Obj, options: DeleteRequestOptions, facts: DeleteFacts) -> DeletePlan:
+def decide_delete(obj: Obj, options: DeleteOptions, facts: DeleteFacts) -> DeletePlan:
     """Decide a DELETE whose preconditions hold. `obj` is shared and stays as it is."""
     meta = dict(obj["metadata"])
     waits = False
@@ -66,7 +67,7 @@ def decide_delete(obj: Obj, options: DeleteRequestOptions, facts: DeleteFacts) -
 
 
 def _set_grace_period(
-    obj: Obj, meta: Obj, options: DeleteRequestOptions, facts: DeleteFacts
+    obj: Obj, meta: Obj, options: DeleteOptions, facts: DeleteFacts
 ) -> Literal["pending", "waits", "now"]:
     """Set the deletion timestamp and grace period of a pod. A second DELETE may only shorten the grace of the
     first.
@@ -100,11 +101,10 @@ def _set_deletion_timestamp(meta: Obj, now: str) -> None:
 
 
 def shift_timestamp(stamp: str, seconds: int) -> str:
-    moved = datetime.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ") + timedelta(seconds=seconds)
-    return moved.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return timestamp.text(timestamp.parse(stamp) + timedelta(seconds=seconds))
 
 
-def finalizers_after_delete(held: list[str], options: DeleteRequestOptions, orphans_by_default: bool) -> list[str]:
+def finalizers_after_delete(held: list[str], options: DeleteOptions, orphans_by_default: bool) -> list[str]:
     """Return the finalizers after the propagation policy; the garbage collector removes the two that it owns."""
     policy = options.propagation_policy
     if options.orphan_dependents is not None:

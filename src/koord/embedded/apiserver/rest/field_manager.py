@@ -13,8 +13,8 @@ from typing import Any
 
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.merge import managed_entries
+from koord.embedded.apiserver.merge.managed_entries import ownable
 from koord.embedded.apiserver.merge.managed_fields import VersionConverter, manager_name, track_update
-from koord.embedded.apiserver.merge.reset_fields import ownable
 from koord.embedded.apiserver.rest.options import WriteOptions
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.schema.schema_node import SchemaNode

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from koord.api.kubernetes.meta import DeleteOptions
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, StatusError, bad_request
 
@@ -156,37 +157,20 @@ def _no_match(detail: str) -> ApiFieldError:
     return api_errors.forbidden_field("resourceVersionMatch", detail)
 
 
-class RequestPreconditions(msgspec.Struct, frozen=True, rename="camel"):
-    uid: str | None = None
-    resource_version: str | None = None
-
-
-class DeleteRequestOptions(msgspec.Struct, frozen=True, rename="camel"):
-    grace_period_seconds: int | None = None
-    preconditions: RequestPreconditions | None = None
-    orphan_dependents: bool | None = None
-    propagation_policy: str | None = None
-    dry_run: list[str] = []
-
-    @property
-    def is_dry_run(self) -> bool:
-        return bool(self.dry_run)
-
-
-NO_DELETE_OPTIONS = DeleteRequestOptions()
+NO_DELETE_OPTIONS = DeleteOptions()
 _POLICIES = ("Foreground", "Background", "Orphan")
 
 
-def delete_options(query: Mapping[str, str], body: Any) -> DeleteRequestOptions:
+def delete_options(query: Mapping[str, str], body: Any) -> DeleteOptions:
     """Parse DeleteOptions. `body` is the decoded object or None; a body wins over the query."""
     if body is None and not query:
         return NO_DELETE_OPTIONS
     if body is None:
-        found = DeleteRequestOptions(
+        found = DeleteOptions(
             grace_period_seconds=query_int(query, "gracePeriodSeconds"),
             orphan_dependents=query_bool(query, "orphanDependents"),
             propagation_policy=query.get("propagationPolicy"),
-            dry_run=[query["dryRun"]] if "dryRun" in query else [],
+            dry_run=(query["dryRun"],) if "dryRun" in query else (),
         )
     else:
         found = _from_body(body)
@@ -201,7 +185,7 @@ def delete_options(query: Mapping[str, str], body: Any) -> DeleteRequestOptions:
     return found
 
 
-def _from_body(body: Any) -> DeleteRequestOptions:
+def _from_body(body: Any) -> DeleteOptions:
     if not isinstance(body, dict):
         raise bad_request("couldn't get version/kind; json parse error: the body is not an object")
     kind = body.get("kind", "")
@@ -211,7 +195,7 @@ def _from_body(body: Any) -> DeleteRequestOptions:
             f'no kind "{kind}" is registered for version "{version}" in scheme "pkg/runtime/scheme.go:111"'
         )
     try:
-        return msgspec.convert({k: v for k, v in body.items() if v is not None}, DeleteRequestOptions)
+        return msgspec.convert({k: v for k, v in body.items() if v is not None}, DeleteOptions)
     except msgspec.ValidationError as error:
         raise bad_request(f"cannot read DeleteOptions: {error}") from None
 

@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
+from koord.api.patch import go_fmt
 from koord.api.patch.merge_patch import PatchFailed, merge_patch
 from koord.api.patch.strategic_merge import strategic_merge
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, StatusError, bad_request, unsupported_media
 from koord.embedded.apiserver.merge import server_side_apply as merge_apply
 from koord.embedded.apiserver.merge.json_patch import json_patch
-from koord.embedded.apiserver.merge.reset_fields import ownable
+from koord.embedded.apiserver.merge.managed_entries import ownable
 from koord.embedded.apiserver.merge.server_side_apply import ApplyConflicts
 from koord.embedded.apiserver.rest import field_manager
 from koord.embedded.apiserver.rest.create_update import ObjectWriter
@@ -191,20 +192,8 @@ def _quoted_patch(media: str, patch: Any, merged: Obj) -> str:
     document.
     """
     if media == STRATEGIC_PATCH:
-        return _go_map_text(patch)
+        return go_fmt.format_v(patch)
     return msgspec.json.encode({key: merged[key] for key in sorted(merged)}).decode()
-
-
-def _go_map_text(value: Any) -> str:
-    if isinstance(value, dict):
-        return "map[" + " ".join(f"{key}:{_go_map_text(value[key])}" for key in sorted(value)) + "]"
-    if isinstance(value, list):
-        return "[" + " ".join(_go_map_text(item) for item in value) + "]"
-    if value is None:
-        return "<nil>"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
 
 
 def _kind_mismatch(context: RequestContext, kind: str, api_version: str, deps: ServerDeps) -> str:

@@ -11,21 +11,20 @@ from typing import Any
 
 import msgspec
 
+from koord.api.kubernetes.meta import DeleteOptions, Preconditions
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, too_many_requests
+from koord.embedded.apiserver.kinds.label_validation import parse_optional_selector
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter, uid_mismatch_message
 from koord.embedded.apiserver.rest.delete import Deleter, check_preconditions
 from koord.embedded.apiserver.rest.object_metadata import deep_copy, ordered_metadata
 from koord.embedded.apiserver.rest.options import (
-    DeleteRequestOptions,
-    RequestPreconditions,
     WriteOptions,
     delete_options,
 )
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.rest.subresource_strategy import STATUS_STRATEGY
-from koord.values.selector import Selector, SelectorError
 
 Obj = dict[str, Any]
 SERVER_USER_AGENT = "kube-apiserver"  # how the server signs what it writes on its own account
@@ -81,14 +80,16 @@ class PodSubresources:
         deletion = delete_options({}, {**(eviction.get("deleteOptions") or {}), "kind": "DeleteOptions"})
         if options.dry_run:
             deletion = msgspec.structs.replace(deletion, dry_run=["All"])
-        await self._admit(context, "eviction", eviction, deletion.is_dry_run)
+        await self._admit(context, "eviction", eviction, bool(deletion.dry_run))
         for _ in range(UPDATE_TRIES):
             pod = self._pod(context)
             policy = self._deps.catalog.find("policy", "v1", "poddisruptionbudgets")
             assert policy is not None, "disruption budgets are built in"
             stored = self._deps.store.collection(policy.storage)
             guarding = budgets_selecting(pod, [r.plain() for r in stored.scan(context.namespace)])
-            verdict = decide_eviction(pod, guarding, self._deps.metadata_generator.now(), dry_run=deletion.is_dry_run)
+            verdict = decide_eviction(
+                pod, guarding, self._deps.metadata_generator.now(), dry_run=bool(deletion.dry_run)
+            )
             if isinstance(verdict, StatusError):
                 raise verdict
             if verdict.status is not None:
@@ -126,16 +127,16 @@ class PodSubresources:
         return True
 
     async def _mark_and_delete(
-        self, context: RequestContext, pod: Obj, options: DeleteRequestOptions, *, pinned: bool
+        self, context: RequestContext, pod: Obj, options: DeleteOptions, *, pinned: bool
     ) -> None:
         """Add the DisruptionTarget condition to the pod, then delete it."""
         present = self._pod(context)
         wanted = options.preconditions
         if pinned and (wanted is None or wanted.resource_version is None):
             uid = wanted.uid if wanted is not None else None
-            wanted = RequestPreconditions(uid=uid, resource_version=pod["metadata"]["resourceVersion"])
+            wanted = Preconditions(uid=uid, resource_version=pod["metadata"]["resourceVersion"])
         check_preconditions(context.resource, present, wanted)
-        if not options.is_dry_run:
+        if not bool(options.dry_run):
             marked = with_disruption_target(present, self._deps.metadata_generator.now())
             if marked is not present:
                 self._writer.put_without_waiting(context.resource, context.namespace, context.name, marked)
@@ -220,15 +221,10 @@ def budgets_selecting(pod: Obj, budgets: Sequence[Obj]) -> list[Obj]:
     labels = pod["metadata"].get("labels", {})
     found = []
     for budget in budgets:
-        selector = budget.get("spec", {}).get("selector")
-        if selector is None:
-            continue
-        expressions = [(e["key"], e["operator"], e.get("values", ())) for e in selector.get("matchExpressions", ())]
-        try:
-            if Selector.from_label_selector(selector.get("matchLabels", {}), expressions).matches(labels):
-                found.append(budget)
-        except SelectorError:
-            continue  # a broken selector protects nobody, as in the disruption controller
+        selector = parse_optional_selector(budget.get("spec", {}).get("selector"))
+        # A broken selector protects nobody, as in the disruption controller.
+        if selector is not None and selector.matches(labels):
+            found.append(budget)
     return found
 
 

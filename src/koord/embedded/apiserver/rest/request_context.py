@@ -6,23 +6,22 @@ from __future__ import annotations
 
 import functools
 import random
-import time
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.admission.admission_chain import AdmissionChain
+from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.store.collection import ResourceCollection
-from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.embedded.apiserver.store.object_store import EventExpiry, ObjectStore
 from koord.embedded.apiserver.store.record import StoreRecord
-from koord.embedded.apiserver.store.retention import EventExpiry
 from koord.kube.transport.interface import ApiRequest
 from koord.telemetry.clock import Clock
+from koord.values import timestamp
+from koord.values.names import SAFE_NAME_ALPHABET
 
 Obj = dict[str, Any]
-# Without vowels and look-alikes, so that no generated name spells a word.
-_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class MetadataGenerator:
@@ -39,11 +38,8 @@ class MetadataGenerator:
         second = int(self._clock.time())
         if second != self._cached_second:
             self._cached_second = second
-            self._cached_text = rfc3339_seconds(second)
+            self._cached_text = timestamp.text(datetime.fromtimestamp(second, UTC))
         return self._cached_text
-
-    def now_plus(self, seconds: int) -> str:
-        return rfc3339_seconds(int(self._clock.time()) + seconds)
 
     def uid(self) -> str:
         bits = f"{self._chance.getrandbits(128):032x}"
@@ -51,11 +47,7 @@ class MetadataGenerator:
         return f"{bits[:8]}-{bits[8:12]}-4{bits[13:16]}-{variant}{bits[17:20]}-{bits[20:]}"
 
     def name_suffix(self) -> str:
-        return "".join(self._chance.choices(_SUFFIX_ALPHABET, k=5))
-
-
-def rfc3339_seconds(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
+        return "".join(self._chance.choices(SAFE_NAME_ALPHABET, k=5))
 
 
 class ServerDeps(msgspec.Struct, eq=False):

@@ -8,6 +8,7 @@ from typing import Any
 
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.catalog import ScalePaths
+from koord.embedded.apiserver.kinds.label_validation import format_selector
 from koord.embedded.apiserver.rest import request_body, virtual_resources
 from koord.embedded.apiserver.rest.create_update import ObjectWriter, to_served_version
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
@@ -23,7 +24,6 @@ from koord.embedded.apiserver.rest.request_context import RequestContext, Server
 from koord.embedded.apiserver.rest.responses import json_response
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY
 from koord.kube.transport.interface import APPLY_PATCH, ApiResponse
-from koord.values.selector import Selector, SelectorError
 
 Obj = dict[str, Any]
 
@@ -120,20 +120,6 @@ def write_dotted_path(obj: Obj, path: str, value: Any) -> None:
     for part in parents:
         obj = obj.setdefault(part, {})
     obj[last] = value
-
-
-def format_selector(selector: Any) -> str:
-    if isinstance(selector, str):
-        return selector
-    if not isinstance(selector, dict):
-        return ""
-    if "matchLabels" not in selector and "matchExpressions" not in selector:  # a replication controller's plain map
-        return str(Selector.from_labels(selector))
-    expressions = [(e["key"], e["operator"], e.get("values", ())) for e in selector.get("matchExpressions", ())]
-    try:
-        return str(Selector.from_label_selector(selector.get("matchLabels", {}), expressions))
-    except SelectorError:
-        return ""
 
 
 def scale_from_object(obj: Obj, paths: ScalePaths) -> Obj:

@@ -5,7 +5,6 @@ has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Protocol
 
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
@@ -25,42 +24,6 @@ class TableConvertor(Protocol):
     def row(self, resource: ServedResource, obj: Obj) -> Sequence[Any]:
         """Return one cell per column. `obj` is shared and in the served version."""
         ...
-
-
-def age_of_timestamp(stamp: str, now: float) -> str:
-    """Return the time since a timestamp as kubectl shows it."""
-    if not stamp:
-        return "<unknown>"
-    return human_duration(now - datetime.fromisoformat(stamp).timestamp())
-
-
-def human_duration(length: float) -> str:
-    """Format a duration as kubectl does, with two units while the second one still matters. Clock skew gives
-    no negative time.
-    """
-    seconds = int(length)
-    if seconds < -1:
-        return "<invalid>"
-    seconds = max(seconds, 0)
-    if seconds < 120:
-        return f"{seconds}s"
-    minutes, s = divmod(seconds, 60)
-    if minutes < 10:
-        return f"{minutes}m{s}s" if s else f"{minutes}m"
-    if minutes < 180:
-        return f"{minutes}m"
-    hours, m = divmod(minutes, 60)
-    if hours < 8:
-        return f"{hours}h{m}m" if m else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    days, h = divmod(hours, 24)
-    if hours < 192:
-        return f"{days}d{h}h" if h else f"{days}d"
-    if days < 365 * 2:
-        return f"{days}d"
-    years, d = divmod(days, 365)
-    return f"{years}y{d}d" if years < 8 and d else f"{years}y"
 
 
 def partial_metadata(obj: Obj, version: str) -> Obj:

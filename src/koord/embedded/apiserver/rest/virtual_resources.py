@@ -46,7 +46,7 @@ def scale_resource() -> ServedResource:
 
 
 Obj = dict[str, Any]
-USER_GROUPS = ("system:masters", "system:authenticated")
+USER_GROUPS = ("system:masters", "system:authenticated")  # whoever gets in may do everything here
 
 
 def user_info(user: str) -> Obj:

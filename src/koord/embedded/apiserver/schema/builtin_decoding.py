@@ -329,14 +329,3 @@ def decode_builtin_by_walk(value: Any, node: SchemaNode) -> DecodeResult:
     if walk.first_error:
         return DecodeResult(None, (), walk.first_error)
     return DecodeResult(out, tuple(f"unknown field {quoted(p)}" for p in walk.unknown))
-
-
-def round_trip(value: Any, node: SchemaNode) -> Any:
-    """Return the value after a round trip through the Go type.
-
-    Raises ValueError in Go's words when it does not fit.
-    """
-    found = decode_builtin(value, node)
-    if found.error:
-        raise ValueError(found.error)
-    return found.value

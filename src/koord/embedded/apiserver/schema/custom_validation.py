@@ -11,27 +11,21 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, not_supported, required
+from koord.api.patch.go_fmt import format_float
+from koord.embedded.apiserver.api_errors import (
+    ApiFieldError,
+    duplicate,
+    invalid_value,
+    not_supported,
+    required,
+    too_many,
+)
 from koord.embedded.apiserver.schema import embedded_resource, go_regexp, string_formats
 from koord.embedded.apiserver.schema.custom_fast_path import fits_fast_path, has_unique_lists
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.values.go_format import quoted
 
 _MAX_SAFE_INTEGER = (1 << 53) - 1
-
-
-def format_go_float(number: float) -> str:
-    """Format a number as Go's %v prints it."""
-    if isinstance(number, int):
-        return str(number)
-    if number.is_integer() and abs(number) < 1e21:
-        return str(int(number))
-    text = repr(number)
-    mantissa, e, exponent = text.partition("e")
-    if not e:
-        return text
-    power = int(exponent)
-    return f"{mantissa.removesuffix('.0')}e{'-' if power < 0 else '+'}{abs(power):02}"
 
 
 def is_integral(number: float) -> bool:
@@ -192,10 +186,10 @@ class _SchemaValidator:
         if "multipleOf" in rules:
             factor = limit("multipleOf")
             if factor <= 0:
-                text = f"factor MultipleOf declared for {path} must be positive: {format_go_float(factor)}"
+                text = f"factor MultipleOf declared for {path} must be positive: {format_float(factor)}"
                 errors.append(invalid_value(self._at(path), factor, text))
             elif (value % factor != 0) if whole else not is_integral(value / factor):
-                errors.append(self._invalid(path, value, f"should be a multiple of {format_go_float(factor)}"))
+                errors.append(self._invalid(path, value, f"should be a multiple of {format_float(factor)}"))
         sides: tuple[tuple[str, str, str, Callable[[Any, Any], bool]], ...] = (
             ("minimum", "exclusiveMinimum", "greater than", lambda number, bound: bool(number < bound)),
             ("maximum", "exclusiveMaximum", "less than", lambda number, bound: bool(number > bound)),
@@ -207,7 +201,7 @@ class _SchemaValidator:
             strict = bool(rules.get(exclusive))
             if beyond(value, bound) or (strict and value == bound):
                 words = words if strict else f"{words} or equal to"
-                errors.append(self._invalid(path, value, f"should be {words} {format_go_float(bound)}"))
+                errors.append(self._invalid(path, value, f"should be {words} {format_float(bound)}"))
         return errors
 
     def _list(self, value: list[Any], node: SchemaNode, path: str, old: Any) -> tuple[list[ApiFieldError], int]:
@@ -223,14 +217,10 @@ class _SchemaValidator:
         if "minItems" in rules and size < rules["minItems"]:
             errors.append(self._invalid(path, size, f"should have at least {rules['minItems']} items"))
         if "maxItems" in rules and size > rules["maxItems"]:
-            errors.append(self._too_many(path, size, rules["maxItems"]))
+            errors.append(too_many(self._at(path), size, rules["maxItems"]))
         if rules.get("uniqueItems") and any(json_equal(a, b) for i, a in enumerate(value) for b in value[:i]):
             errors.append(self._invalid(path, "", "shouldn't contain duplicates"))
         return errors, count
-
-    def _too_many(self, path: str, size: int, limit: int) -> ApiFieldError:
-        text = f"Too many: {size}: must have at most {limit} item{'' if limit == 1 else 's'}"
-        return ApiFieldError(self._at(path), "FieldValueTooMany", text)
 
     def _enum(self, value: Any, node: SchemaNode, path: str) -> list[ApiFieldError]:
         allowed = node.rules.get("enum")
@@ -246,7 +236,7 @@ class _SchemaValidator:
         if "minProperties" in rules and size < rules["minProperties"]:
             errors.append(self._invalid(path, size, f"should have at least {rules['minProperties']} properties"))
         if "maxProperties" in rules and size > rules["maxProperties"]:
-            errors.append(self._too_many(path, size, rules["maxProperties"]))
+            errors.append(too_many(self._at(path), size, rules["maxProperties"]))
         before = old if isinstance(old, dict) else {}
         closed = rules.get("additionalProperties") is False
         for key in sorted(value):
@@ -318,13 +308,16 @@ def json_type(value: Any) -> str:
 
 def json_equal(one: Any, other: Any) -> bool:
     """Return whether two JSON values are equal: True is not 1 here, but 1 is 1.0."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(json_equal(v, other[k]) for k, v in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(json_equal(a, b) for a, b in zip(one, other))
-    return bool(one == other)
+    return bool(one == other) and same_booleans(one, other)
+
+
+def same_booleans(one: Any, other: Any) -> bool:
+    """Return whether two values that are equal to Python are equal as JSON too: Python takes True for 1."""
+    if isinstance(one, dict):
+        return all(same_booleans(value, other[key]) for key, value in one.items())
+    if isinstance(one, list):
+        return all(same_booleans(a, b) for a, b in zip(one, other))
+    return isinstance(one, bool) == isinstance(other, bool)
 
 
 def _correlate_items(value: list[Any], old: Any, node: SchemaNode) -> list[Any]:

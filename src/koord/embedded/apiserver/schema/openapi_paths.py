@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.schema.builtin_types import META_V1, BuiltinResource, Subresource
+from koord.embedded.apiserver.schema.builtin_types import META_V1, Subresource
 
 Document = dict[str, Any]
 
@@ -86,19 +86,6 @@ class OpenApiResource(msgspec.Struct, frozen=True, kw_only=True):
     list_kind: str
     subresources: tuple[Subresource, ...] = ()
     schema: Mapping[str, Any] | None = None
-
-
-def openapi_resource(resource: BuiltinResource) -> OpenApiResource:
-    return OpenApiResource(
-        group=resource.group,
-        version=resource.version,
-        kind=resource.kind,
-        plural=resource.plural,
-        namespaced=resource.namespaced,
-        verbs=resource.verbs,
-        list_kind=f"{resource.kind}List",
-        subresources=resource.subresources,
-    )
 
 
 class DefinitionNames:

@@ -163,6 +163,10 @@ class ResourceCollection:
     def unsubscribe(self, watcher: EventCursor) -> None:
         self._watchers.pop(watcher, None)
 
+    def close_watchers(self) -> None:
+        for watcher in tuple(self._watchers):
+            watcher.close()
+
     def events_from(self, position: int) -> list[StoreEvent] | None:
         """Return the events at and after a position; None when the position is older than the history that is
         kept.

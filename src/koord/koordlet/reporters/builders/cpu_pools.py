@@ -11,9 +11,9 @@ import msgspec
 
 from koord.api.annotations.cpu_codecs import CPUSharedPool, PodCPUAlloc
 from koord.api.koordinator.qos_class import BE, LS, LSE
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+from koord.values.cpuset import EMPTY, CPUSet
 
 
 class CpuManagerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +119,7 @@ def _allocs(pods: Iterable[PodMeta], state: CpuManagerState) -> tuple[PodCPUAllo
         entry = state.entries.get(pod.uid)
         if not entry or pod.qos in (LS, BE) or pod.cpuset:
             continue
-        cpus = _union(_parsed(text) for text in entry.values())
+        cpus = _union(CPUSet.parse_or_empty(text) for text in entry.values())
         if cpus:
             found.append(
                 PodCPUAlloc(
@@ -151,10 +151,3 @@ def _union(sets: Iterable[CPUSet]) -> CPUSet:
     for one in sets:
         found |= one
     return found
-
-
-def _parsed(text: str) -> CPUSet:
-    try:
-        return CPUSet.parse(text)
-    except CPUSetError:
-        return EMPTY

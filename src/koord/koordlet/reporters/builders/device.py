@@ -35,9 +35,8 @@ from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY
 from koord.api.koordinator.resource_name import RDMA as RDMA_RESOURCE
 from koord.api.kubernetes.meta import Condition
 from koord.api.model import ResourceList
+from koord.host.hardware import PciLocation, RdmaCard, Xpu
 from koord.host.nvml import GpuCard
-from koord.host.pci_devices import PciLocation, RdmaCard
-from koord.host.vendor_devices import Xpu
 from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity
 from koord.values.go_format import integer
 

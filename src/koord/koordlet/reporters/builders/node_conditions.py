@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koord.host.capability import Capability, CapabilityState
+from koord.host.hardware import Capability, CapabilityState
 from koord.koordlet.strategies.registry import STRATEGIES
 
 PREFIX = "koordinator.sh/"

@@ -29,11 +29,11 @@ from koord.api.koordinator.slo import (
 )
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.reporters.builders.reclaimable import PeakPrediction
 from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity, resource_map_of_amount, usage_map
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.ring import SampleWindow
 from koord.koordlet.series.store import SeriesKey, SeriesStore
-from koord.policy.prediction.reclaimable import PeakPrediction
 from koord.values import duration
 from koord.values.duration import DurationError
 
@@ -45,7 +45,7 @@ MIN_AGGREGATE_S = 60
 
 
 class ReportPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How often to report and over which windows."""
+    """ReportPolicy states how often to report and over which windows."""
 
     aggregate_s: int = DEFAULT_AGGREGATE_S
     report_s: int = DEFAULT_REPORT_S
@@ -111,7 +111,7 @@ class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeMetricView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report is built of; `prediction` is None while nothing can be predicted."""
+    """NodeMetricView holds what a report is built of; `prediction` is None while nothing can be predicted."""
 
     series: SeriesStore
     now_s: float
@@ -126,7 +126,7 @@ class NodeMetricView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportWithheld(msgspec.Struct, frozen=True):
-    """Why there is no report now."""
+    """ReportWithheld says why there is no report now."""
 
     why: str
 

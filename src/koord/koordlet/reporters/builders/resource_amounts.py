@@ -5,8 +5,8 @@ from __future__ import annotations
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import ResourceMap
 from koord.api.model import ResourceList
+from koord.koordlet.reporters.builders.reclaimable import ResourceAmount
 from koord.koordlet.series.store import LARGEST_VALUE
-from koord.policy.prediction.reclaimable import ResourceAmount
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import Format
 

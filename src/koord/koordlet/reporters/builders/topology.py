@@ -32,12 +32,12 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.topology import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, ResourceInfo, Zone
 from koord.api.kubernetes import pod_resources
 from koord.api.model import ResourceList
-from koord.koordlet.inputs.machine import MachineCpu
+from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity, milli_quantity
-from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
+from koord.values.cpuset import EMPTY, CPUSet
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -75,7 +75,7 @@ class KubeletResourcePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyView(msgspec.Struct, frozen=True, kw_only=True):
-    """What the topology is built of."""
+    """TopologyView holds what the topology is built of."""
 
     labels: Mapping[str, str] = {}  # of the Node
     annotations: Mapping[str, str] | None = None
@@ -114,11 +114,11 @@ def build_topology(view: TopologyView) -> TopologyReport | ReportWithheld:
         pods=view.pods,
         state=view.cpu_state,
         static=view.kubelet.cpu_manager == cpu_codecs.CPU_MANAGER_STATIC,
-        kubelet_cpus=_parse_cpus(view.kubelet.reserved_cpus),
+        kubelet_cpus=CPUSet.parse_or_empty(view.kubelet.reserved_cpus),
         kubelet_milli=sum(pod_resources.resource_amounts(one).get(CPU, 0) for one in view.kubelet.reserved),
-        node_cpus=_parse_cpus(reservation.reserved_cpus),
+        node_cpus=CPUSet.parse_or_empty(reservation.reserved_cpus),
         node_milli=pod_resources.resource_amounts(reservation.resources).get(CPU, 0),
-        system_cpus=_parse_cpus(system.cpuset) if system is not None and system.is_exclusive else EMPTY,
+        system_cpus=CPUSet.parse_or_empty(system.cpuset) if system is not None and system.is_exclusive else EMPTY,
     )
     kept = {L_ENABLE_NUMA_RESERVATION: view.labels.get(L_ENABLE_NUMA_RESERVATION, "")}
     return TopologyReport(
@@ -205,13 +205,6 @@ def _zones(view: TopologyView, numbers: Sequence[int]) -> tuple[Zone, ...]:
 def _resource(name: str, capacity: int, allocatable: int) -> ResourceInfo:
     text = milli_quantity if name == CPU else bytes_quantity
     return ResourceInfo(name=name, capacity=text(capacity), allocatable=text(allocatable), available=text(allocatable))
-
-
-def _parse_cpus(text: str) -> CPUSet:
-    try:
-        return CPUSet.parse(text)
-    except CPUSetError:
-        return EMPTY
 
 
 def _value_or(value: T | MalformedAnnotation | None, otherwise: D) -> T | D:

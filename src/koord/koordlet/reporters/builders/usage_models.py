@@ -13,10 +13,16 @@ import msgspec
 from koord.api.koordinator.qos_class import NONE, PRIORITY_CLASSES, PROD
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.reporters.builders.reclaimable import (
+    COLD_START_S,
+    MARGIN_PERCENT,
+    ProdPod,
+    ReclaimableView,
+    ResourceAmount,
+)
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesKey, SeriesStore
-from koord.policy.prediction.histogram import CPU_BUCKETS, MEMORY_BUCKETS, CompactHistogram, DecayingHistogram
-from koord.policy.prediction.reclaimable import COLD_START_S, MARGIN_PERCENT, ProdPod, ReclaimableView, ResourceAmount
+from koord.policy.histogram import CPU_BUCKETS, MEMORY_BUCKETS, CompactHistogram, DecayingHistogram
 from koord.values import timestamp
 from koord.values.timestamp import TimestampError
 

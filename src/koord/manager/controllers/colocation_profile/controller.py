@@ -14,12 +14,13 @@ from typing import ClassVar
 import msgspec
 
 from koord.api.annotations.pod_codecs import is_controller_managed
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
 from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
+from koord.api.patch.merge_patch import create_merge_patch
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.informer.cache import ObjectChange
@@ -31,10 +32,10 @@ from koord.manager.controllers.colocation_profile.pod_overlay import (
     ProfileCoverage,
     compile_coverage,
     is_covered,
-    merge_patch,
     overlay_profile,
 )
 from koord.manager.webhooks.admission import AdmissionDenied, excluded_namespaces
+from koord.values.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,22 +52,6 @@ class ProfileControllerOptions(msgspec.Struct, frozen=True, kw_only=True):
     sweep_period_s: float = 600.0  # how often the memory is swept
     pods_per_second: float = 10.0  # pods a second
     burst: int = 100
-
-
-class _RateLimiter:
-    """A token bucket that refuses instead of making its caller wait."""
-
-    def __init__(self, rate: float, burst: int, now: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._left, self._at = float(burst), now
-
-    def take(self, now: float) -> bool:
-        self._left = min(float(self._burst), self._left + (now - self._at) * self._rate)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
 
 
 class ColocationProfileController:
@@ -88,7 +73,7 @@ class ColocationProfileController:
         self._namespaces = context.informers.for_resource(NAMESPACES)
         if not self._pods.has_index(_BY_UNSCHEDULED):
             self._pods.add_index(_BY_UNSCHEDULED, _unscheduled_key)
-        self._rate_limiter = _RateLimiter(options.pods_per_second, options.burst, context.clock.monotonic())
+        self._rate_limiter = TokenBucket(options.pods_per_second, options.burst, context.clock.monotonic())
         self._cooldown_until_s: dict[tuple[str, str], float] = {}  # version of a profile and pod -> until when
         self._swept_at_s = context.clock.monotonic()
         self._quiet = RateLimitedLog(_LOG, context.clock)
@@ -152,7 +137,7 @@ class ColocationProfileController:
         seen = to_dict(pod)
         if overlay_profile(seen, ready.profile) == seen:
             return True
-        if not self._rate_limiter.take(self._clock.monotonic()):
+        if not self._rate_limiter.allow(self._clock.monotonic()):
             return False
         for _ in range(_MAX_TRIES):
             whole = await self._client.dynamic.get(PODS, meta.name, meta.namespace)
@@ -166,7 +151,7 @@ class ColocationProfileController:
                     "profile %s on pod %s/%s: %s", ready.profile.name, meta.namespace, meta.name, made.message
                 )
                 return True
-            patch = merge_patch(whole, made)
+            patch = create_merge_patch(whole, made)
             if not patch:
                 return True
             answer = await self._client.patch(

@@ -1,4 +1,4 @@
-"""Which waiting pods a profile covers, and what it changes on them. Pure.
+"""This module decides which waiting pods a profile covers, and what it changes on them. Pure.
 
 The steps are those of admission without scheduler name, priority class and resource translation, which
 cannot be
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.koordinator.profiles import ClusterColocationProfile
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.api.kubernetes.pod import Pod
-from koord.api.kubernetes.scheduling import PriorityClass
+from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.manager.webhooks.admission import SYSTEM_NAMESPACES, AdmissionDenied
 from koord.manager.webhooks.colocation_profile.application import apply_profile
 from koord.manager.webhooks.colocation_profile.compiled import (
@@ -26,7 +25,7 @@ from koord.manager.webhooks.colocation_profile.compiled import (
 )
 from koord.manager.webhooks.copy_on_write import PlainObject, readable, writable
 from koord.manager.webhooks.pod_mutating.admission import POD_LAYOUT
-from koord.values.selector import EVERYTHING, NOTHING, Selector, SelectorError
+from koord.values.selector import EVERYTHING, Selector, SelectorError
 
 
 class ProfileCoverage(msgspec.Struct, frozen=True):
@@ -46,8 +45,8 @@ def compile_coverage(
     if made.bad_probability:
         return f"probability: {made.bad_probability}"
     try:
-        pods = _build_selector(profile.spec.selector, absent=NOTHING)
-        namespaces = _build_selector(profile.spec.namespace_selector, absent=EVERYTHING)
+        pods = label_selector_as_selector(profile.spec.selector)
+        namespaces = label_selector_as_selector(profile.spec.namespace_selector, absent=EVERYTHING)
     except SelectorError as error:
         return f"selector: {error}"
     movable = msgspec.structs.replace(made, scheduler_name="", priority_class_name="")
@@ -82,37 +81,6 @@ def overlay_profile(pod: PlainObject, profile: CompiledProfile) -> PlainObject |
         if suffix and value.endswith(suffix):  # it was appended before; the steps below append it again
             writable(made, "metadata", "labels")[key] = value.removesuffix(suffix)
     return apply_profile(made, profile, POD_LAYOUT, _no_priority_class)
-
-
-def merge_patch(old: PlainObject, new: PlainObject) -> PlainObject:
-    """Return the JSON merge patch (RFC 7386) from one object to the other; empty when they are equal."""
-    patch: PlainObject = dict.fromkeys(old.keys() - new.keys())
-    for key, value in new.items():
-        if key not in old:
-            patch[key] = value
-        elif isinstance(value, dict) and isinstance(old[key], dict):
-            if inner := merge_patch(old[key], value):
-                patch[key] = inner
-        elif not _is_same_on_wire(old[key], value):
-            patch[key] = value
-    return patch
-
-
-def _is_same_on_wire(old: Any, new: Any) -> bool:
-    """Return whether two values are equal on the wire, where true is not 1."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return old.keys() == new.keys() and all(_is_same_on_wire(old[key], new[key]) for key in old)
-    if isinstance(old, list) and isinstance(new, list):
-        return len(old) == len(new) and all(map(_is_same_on_wire, old, new))
-    return type(old) is type(new) and bool(old == new)
-
-
-def _build_selector(given: LabelSelector | None, *, absent: Selector) -> Selector:
-    if given is None:
-        return absent
-    return Selector.from_label_selector(
-        given.match_labels, [(one.key, one.operator, one.values) for one in given.match_expressions]
-    )
 
 
 def _no_priority_class(name: str) -> PriorityClass | None:

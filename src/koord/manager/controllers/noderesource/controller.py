@@ -12,21 +12,21 @@ from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
-from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import ManagerContext
-from koord.manager.controllers.noderesource.informers import NodeResourceInformers
-from koord.manager.controllers.noderesource.writer import MetricEventReporter, NodeResourceWriter
-from koord.manager.controllers.reconcile_counter import FAILED, SUCCEEDED, ReconcileCounter
-from koord.manager.explain.lending_history import NodeLendingHistory
-from koord.policy.colocation.decision import (
+from koord.manager.colocation.decision import (
     ColocationDecision,
     ColocationNodeView,
     ColocationSettings,
     decide_colocation,
     enabled_plugins,
 )
-from koord.policy.colocation.node_patch import decide_node_patch
-from koord.policy.colocation.numa_zones import should_write_zones
+from koord.manager.colocation.node_patch import decide_node_patch
+from koord.manager.colocation.numa_zones import should_write_zones
+from koord.manager.configuration.watcher import SloControllerConfig
+from koord.manager.context import ManagerContext
+from koord.manager.controllers.noderesource.informers import NodeResourceInformers
+from koord.manager.controllers.noderesource.writer import MetricEventReporter, NodeResourceWriter
+from koord.manager.controllers.reconcile_counter import FAILED, SUCCEEDED, ReconcileCounter
+from koord.manager.explain.lending_history import NodeLendingHistory
 from koord.telemetry.clock import now
 from koord.telemetry.metrics.registry import MetricReading
 

@@ -10,9 +10,9 @@ from koord.api.koordinator.protocol import A_CPU_BASIC_INFO
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import HandlerRegistration, Informer
-from koord.policy.colocation import models
-from koord.policy.colocation.decision import ColocationNodeView
-from koord.policy.colocation.numa_zones import zone_capacities
+from koord.manager.colocation import models
+from koord.manager.colocation.decision import ColocationNodeView
+from koord.manager.colocation.numa_zones import zone_capacities
 
 _BY_NODE = "noderesource-node"
 

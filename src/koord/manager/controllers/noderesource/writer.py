@@ -11,12 +11,12 @@ from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder, EventType, object_reference
 from koord.kube.rate_limit import jitter
 from koord.kube.transport.api_error import ApiError
+from koord.manager.colocation.decision import ColocationDecision
+from koord.manager.colocation.models import ColocationNode
+from koord.manager.colocation.node_metric import EXPECTED_CAUSES, DegradeCause, DegradedMetric
+from koord.manager.colocation.node_patch import NodePatch
+from koord.manager.colocation.numa_zones import revise_zones
 from koord.manager.controllers.reconcile_counter import ReconcileCounter
-from koord.policy.colocation.decision import ColocationDecision
-from koord.policy.colocation.models import ColocationNode
-from koord.policy.colocation.node_metric import EXPECTED_CAUSES, DegradeCause, DegradedMetric
-from koord.policy.colocation.node_patch import NodePatch
-from koord.policy.colocation.numa_zones import revise_zones
 from koord.telemetry.clock import Clock
 
 MAX_TRIES = 4

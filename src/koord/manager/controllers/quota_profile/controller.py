@@ -11,9 +11,10 @@ import logging
 from typing import ClassVar
 
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
+from koord.api.koordinator.profiles import ElasticQuotaProfile
 from koord.api.koordinator.protocol import L_QUOTA_TREE_ID
-from koord.api.koordinator.quota_profile import ElasticQuotaProfile
 from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
@@ -35,7 +36,7 @@ from koord.manager.controllers.quota_profile.root_quota import (
     update_patch,
 )
 from koord.values.quantity_syntax import QuantityError
-from koord.values.selector import NOTHING, Selector, SelectorError
+from koord.values.selector import SelectorError
 
 RESYNC_S = 10.0
 RETRY_S = 2.0
@@ -112,7 +113,7 @@ class QuotaProfileController:
     def _decide(self, profile: ElasticQuotaProfile, tree_id: str) -> RootQuota | str:
         """Return the root quota, or why there is none."""
         try:
-            selector = _node_selector(profile)
+            selector = label_selector_as_selector(profile.spec.node_selector)
         except SelectorError as error:
             return f"nodeSelector: {error}"
         if not profile.spec.quota_name:
@@ -173,12 +174,3 @@ class QuotaProfileController:
         except QuantityError as error:
             _LOG.warning("node %s counts for no quota profile: %s", name, error)
             self._pool_nodes.pop(name, None)
-
-
-def _node_selector(profile: ElasticQuotaProfile) -> Selector:
-    given = profile.spec.node_selector
-    if given is None:
-        return NOTHING
-    return Selector.from_label_selector(
-        given.match_labels, ((one.key, one.operator, one.values) for one in given.match_expressions)
-    )

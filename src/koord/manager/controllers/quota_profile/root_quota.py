@@ -8,6 +8,7 @@ import msgspec
 
 from koord.api.annotations import quota_codecs
 from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.profiles import ElasticQuotaProfile
 from koord.api.koordinator.protocol import (
     A_QUOTA_TOTAL_RESOURCE,
     A_QUOTA_UNSCHEDULABLE_RESOURCE,
@@ -16,7 +17,6 @@ from koord.api.koordinator.protocol import (
     L_QUOTA_TREE_ID,
     TRUE,
 )
-from koord.api.koordinator.quota_profile import ElasticQuotaProfile
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.node import Node
 from koord.kube.client.request_builder import Unstructured

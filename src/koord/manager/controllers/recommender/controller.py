@@ -28,7 +28,7 @@ from koord.kube.transport.api_error import ApiError
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.recommender import status_patch
 from koord.manager.controllers.recommender.target_index import TargetIndex, UnsupportedTarget, parse_target
-from koord.policy.prediction.workload import (
+from koord.manager.controllers.recommender.workload_model import (
     UsageSample,
     WorkloadCheckpoint,
     WorkloadEstimate,

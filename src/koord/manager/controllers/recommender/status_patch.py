@@ -10,7 +10,7 @@ from koord.api.koordinator.analysis import RecommendationStatus
 from koord.api.kubernetes.container import Container
 from koord.api.kubernetes.pod import Pod
 from koord.kube.client.request_builder import Unstructured
-from koord.policy.prediction.workload import WorkloadEstimate
+from koord.manager.controllers.recommender.workload_model import WorkloadEstimate
 from koord.values import resources as vector
 from koord.values import timestamp
 from koord.values.quantity import Quantity

@@ -1,4 +1,6 @@
-"""Which pods a Recommendation is about. Pure; one lookup per pod, however many Recommendations there are."""
+"""This module finds the pods that a Recommendation is about. Pure; one lookup per pod, however many
+Recommendations there are.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import re
 import msgspec
 
 from koord.api.koordinator.analysis import TARGET_POD_SELECTOR, TARGET_WORKLOAD, Recommendation
-from koord.api.kubernetes.meta import OwnerReference
+from koord.api.kubernetes.meta import OwnerReference, label_selector_as_selector
 from koord.api.kubernetes.pod import Pod
 from koord.kube.informer.cache import ObjectKey
 from koord.values.selector import Selector, SelectorError
@@ -51,8 +53,7 @@ def parse_target(recommendation: Recommendation) -> RecommendationTarget:
         if given is None:
             return UnsupportedTarget("spec.target.podSelector is missing")
         try:
-            expressions = [(one.key, one.operator, one.values) for one in given.match_expressions]
-            return SelectorTarget(namespace, Selector.from_label_selector(given.match_labels, expressions))
+            return SelectorTarget(namespace, label_selector_as_selector(given))
         except SelectorError as error:
             return UnsupportedTarget(f"spec.target.podSelector: {error}")
     return UnsupportedTarget(f"spec.target.type is {target.type!r}")

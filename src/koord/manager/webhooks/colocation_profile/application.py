@@ -11,7 +11,7 @@ import msgspec
 
 from koord.api.koordinator.protocol import L_PRIORITY, L_QOS_CLASS
 from koord.api.kubernetes.meta import Object
-from koord.api.kubernetes.scheduling import PriorityClass
+from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.model import convert
 from koord.api.patch.merge_patch import PatchFailed
 from koord.api.patch.merge_schema import MergeSchema
@@ -22,7 +22,7 @@ from koord.manager.webhooks.copy_on_write import PlainObject, readable, writable
 
 
 class ObjectLayout(msgspec.Struct, frozen=True):
-    """Where on a kind of object the steps write."""
+    """ObjectLayout says where on a kind of object the steps write."""
 
     model: type[Object]
     merge_shape: MergeSchema

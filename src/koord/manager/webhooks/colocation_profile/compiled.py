@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from koord.api.koordinator.colocation_profile import ClusterColocationProfile
+from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.koordinator.protocol import A_SKIP_UPDATE_RESOURCES
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.values.int_or_string import IntOrStringError, scaled_value
 from koord.values.selector import EVERYTHING, Selector, SelectorError
 
@@ -100,12 +100,8 @@ def _parse_probability(probability: int | str | None) -> tuple[int, str]:
 
 
 def _build_selector(field: str, selector: LabelSelector | None, complaints: list[str]) -> Selector:
-    if selector is None:
-        return EVERYTHING
     try:
-        return Selector.from_label_selector(
-            selector.match_labels, [(e.key, e.operator, e.values) for e in selector.match_expressions]
-        )
+        return label_selector_as_selector(selector, absent=EVERYTHING)
     except SelectorError as error:
         complaints.append(f"{field}: {error}; it matches everything")
         return EVERYTHING

@@ -29,7 +29,7 @@ from koord.manager.webhooks.pod_mutating.resources import (
     sync_extended_resource_spec,
     translate_resources,
 )
-from koord.policy.qos.classes import priority_class_raw, priority_class_with_default, qos_raw
+from koord.policy.qos import priority_class_raw, priority_class_with_default, qos_raw
 from koord.values.quantity_syntax import QuantityError
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -15,7 +15,7 @@ from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.manager.webhooks.admission import SYSTEM_NAMESPACES
 from koord.manager.webhooks.colocation_profile.compiled import ALWAYS_PERCENT, CompiledProfile, matching_profiles
 from koord.manager.webhooks.copy_on_write import readable
-from koord.policy.qos.classes import priority_class_with_default
+from koord.policy.qos import priority_class_with_default
 
 
 def bypass_evidence(

@@ -15,7 +15,8 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionContext, AdmissionDecision, AdmissionDenied
 from koord.manager.webhooks.pod_validating import required_labels, rules
-from koord.manager.webhooks.pod_validating.rules import forbidden_field, join_errors
+from koord.manager.webhooks.pod_validating.rules import forbidden_field
+from koord.values.go_format import join_errors
 from koord.values.quantity_syntax import QuantityError
 
 

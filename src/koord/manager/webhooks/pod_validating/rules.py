@@ -4,7 +4,7 @@ texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from koord.api.koordinator.protocol import L_PRIORITY, L_QOS_CLASS, L_QUOTA_PREEMPTIBLE
 from koord.api.koordinator.qos_class import BE, LSE, LSR
@@ -23,7 +23,7 @@ from koord.api.kubernetes.container import Container
 from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.api.kubernetes.pod_resources import pod_requests
 from koord.manager.webhooks.admission import QuotaLookup
-from koord.policy.qos.classes import illegal_combination, is_legal, priority_class_raw, qos_raw
+from koord.policy.qos import illegal_combination, is_legal, priority_class_raw, qos_raw
 from koord.values.go_format import quoted
 from koord.values.quantity import ZERO, Quantity
 
@@ -38,12 +38,6 @@ def required_value(path: str, why: str) -> str:
 
 def forbidden_field(path: str, why: str) -> str:
     return f"{path}: Forbidden: {why}"
-
-
-def join_errors(complaints: Iterable[str]) -> str:
-    """Join the errors: a single one stands for itself, several stand in brackets, each once."""
-    distinct = list(dict.fromkeys(complaints))
-    return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
 
 
 _QOS_PATH = f"labels.{L_QOS_CLASS}"

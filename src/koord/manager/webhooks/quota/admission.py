@@ -162,7 +162,7 @@ def _changes_nothing_checked(new: tuple[ElasticQuota, QuotaInfo], before: tuple[
     return (
         info.parent == old.parent
         and info.is_parent == old.is_parent
-        and info.tree_id == old.tree_id
+        and info.tree == old.tree
         and next(claims) == next(claims)
         and info.min == old.min
         and info.max == old.max
@@ -201,12 +201,12 @@ def mutate_quota(request: AdmissionRequest, tree: QuotaTopology) -> AdmissionDec
     labels, annotations = dict(quota.metadata.labels), dict(quota.metadata.annotations)
     if not labels.get(L_QUOTA_PARENT):
         labels[L_QUOTA_PARENT] = ROOT_QUOTA
-    if not info.tree_id and info.parent != ROOT_QUOTA:
+    if not info.tree and info.parent != ROOT_QUOTA:
         parent = tree.get(info.parent)
         if parent is None:
             return AdmissionDenied(400, f"fill quota {info.name} failed, parent not exist")
-        if parent.tree_id:
-            labels[L_QUOTA_TREE_ID] = parent.tree_id
+        if parent.tree:
+            labels[L_QUOTA_TREE_ID] = parent.tree
     weights = _shared_weight(quota, info, request.object or {})
     if isinstance(weights, MalformedAnnotation):
         return AdmissionDenied(400, f"fillDefaultQuotaInfo unmarshal sharedWeight failed:{weights.reason}")

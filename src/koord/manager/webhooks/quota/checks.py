@@ -5,7 +5,7 @@ Topology checks expect the topology before the change; the quota is passed as it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
@@ -133,15 +133,15 @@ def _parenthood_fault(
 
 
 def _tree_id_fault(quota: QuotaInfo, old: QuotaInfo | None, tree: QuotaTopology) -> str | None:
-    name, mine = quota.name, quota.tree_id
-    if old is not None and old.tree_id != mine:
-        return f"{name} tree id changed [{old.tree_id}] vs [{mine}]"
+    name, mine = quota.name, quota.tree
+    if old is not None and old.tree != mine:
+        return f"{name} tree id changed [{old.tree}] vs [{mine}]"
     parent = tree.get(quota.parent) if quota.parent != ROOT_QUOTA else None
-    if parent is not None and parent.tree_id != mine:
-        return f"{name} tree id is different from parent {parent.name}, [{mine}] vs [{parent.tree_id}]"
+    if parent is not None and parent.tree != mine:
+        return f"{name} tree id is different from parent {parent.name}, [{mine}] vs [{parent.tree}]"
     for child in tree.children(name):
-        if child.tree_id != mine:
-            return f"{name} tree id is different from child {child.name}, [{mine}] vs [{child.tree_id}]"
+        if child.tree != mine:
+            return f"{name} tree id is different from child {child.name}, [{mine}] vs [{child.tree}]"
     return None
 
 
@@ -178,16 +178,16 @@ def _min_sum_fault(quota: QuotaInfo, tree: QuotaTopology) -> str | None:
         return None
     if quota.parent != ROOT_QUOTA:
         siblings = [other.min for other in tree.children(quota.parent) if other.name != quota.name]
-        if _exceeds(_sum_resources([quota.min, *siblings]), tree.quotas[quota.parent].min):
+        if _exceeds(vector.total([quota.min, *siblings]), tree.quotas[quota.parent].min):
             return f"checkMinQuotaSum all brothers' MinQuota > parent MinQuota, parent: {quota.parent}"
-    if _exceeds(_sum_resources(child.min for child in tree.children(quota.name)), quota.min):
+    if _exceeds(vector.total(child.min for child in tree.children(quota.name)), quota.min):
         return f"checkMinQuotaSum all children's MinQuota > current MinQuota, current: {quota.name}"
     return None
 
 
 def _guarantee_fault(quota: QuotaInfo, tree: QuotaTopology) -> str | None:
     """Climb until some ancestor already guarantees what the whole level below it would then need."""
-    if quota.allow_force_update or not quota.tree_id or quota.is_tree_root or not _exceeds(quota.min, quota.guaranteed):
+    if quota.allow_force_update or not quota.tree or quota.is_tree_root or not _exceeds(quota.min, quota.guaranteed):
         return None
     need = vector.maximum(quota.min, quota.guaranteed)
     below, parent_name = quota.name, quota.parent
@@ -196,20 +196,13 @@ def _guarantee_fault(quota: QuotaInfo, tree: QuotaTopology) -> str | None:
         if parent is None:
             return f"parent {parent_name} not found"
         others = (child.guaranteed for child in tree.children(parent_name) if child.name != below)
-        need = vector.maximum(parent.min, _sum_resources([need, *others]))
+        need = vector.maximum(parent.min, vector.total([need, *others]))
         if not _exceeds(need, parent.guaranteed):
             return None
         if parent.is_tree_root or parent.parent in ("", ROOT_QUOTA):
             return f"tree root quota {parent.name} can't guarantee for min {quota.name}"
         below, parent_name = parent.name, parent.parent
     return f"parent {parent_name} not found"
-
-
-def _sum_resources(vectors: Iterable[Resources]) -> Resources:
-    total: dict[str, Quantity] = {}
-    for one in vectors:
-        total = vector.add(total, one)
-    return total
 
 
 def _exceeds(a: Resources, b: Resources) -> bool:

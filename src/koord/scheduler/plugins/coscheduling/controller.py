@@ -12,6 +12,7 @@ from koord.api.koordinator.custom_kinds import CLUSTER_NETWORK_TOPOLOGIES, POD_G
 from koord.api.koordinator.scheduling import ClusterNetworkTopologyStatus
 from koord.api.koordinator.sigs_scheduling import PodGroup, PodGroupStatus
 from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue
@@ -40,6 +41,10 @@ class NetworkTopologyController:
     """
 
     name: ClassVar[str] = "network surveyor"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.koordinator.sh", ("clusternetworktopologies",), READ_VERBS),
+        RbacRule("scheduling.koordinator.sh", ("clusternetworktopologies/status",), ("patch",)),
+    )
 
     def __init__(self, context: SchedulerControllerContext) -> None:
         plugin = next(p for p in context.plugins if isinstance(p, NetworkCoscheduling))
@@ -107,6 +112,9 @@ class PodGroupController:
     """
 
     name: ClassVar[str] = "pod group keeper"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.sigs.k8s.io", ("podgroups",), (*READ_VERBS, "patch")),
+    )
 
     def __init__(self, context: SchedulerControllerContext) -> None:
         plugin = context.plugins[0]

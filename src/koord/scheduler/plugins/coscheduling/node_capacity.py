@@ -93,7 +93,15 @@ class PodClassCapacity:
                 self.first_uncertain_filter = min(self.first_uncertain_filter, place)
                 if not emptied:
                     self._fixed_filters.append(place)
-        self.exact = self.first_uncertain_filter == len(self._judgement.filters) and not trials.add_pod_plugins
+        # Rows that such pods see without some of the pods on them (resources reserved for them): sums do not show that.
+        self._restored: Bools = np.zeros(trials.cycle.state.table.size, np.bool_)
+        if self._judgement.node_views is not None:
+            self._restored[list(self._judgement.node_views.rows())] = True
+        self.exact = (
+            self.first_uncertain_filter == len(self._judgement.filters)
+            and not trials.add_pod_plugins
+            and not self._restored.any()
+        )
         self.open_rows: Bools = trials.cycle.state.table.alive.copy()
         for place in self._fixed_filters:
             self.open_rows &= self._codes(place) == 0
@@ -114,7 +122,7 @@ class PodClassCapacity:
             projected = ProjectedTable(table, load.with_pods(self.pod, more - 1))
             fits = among & (more <= limit)
             for place in self._sum_filters:
-                fits &= self._codes_on(place, projected) == 0
+                fits &= (self._codes_on(place, projected) == 0) | self._restored
             found[fits] = more[fits]
             step >>= 1
         return found
@@ -131,6 +139,7 @@ class PodClassCapacity:
                 self._codes_on(place, projected) if place in self._sum_filters else self._codes(place)
             )[rows]
             first[codes != 0] = place
+        first[self._restored[rows]] = len(self._judgement.filters)
         told: list[tuple[RejectedBy, int]] = []
         for place, codes in codes_at.items():
             plugin = self._judgement.filters[place].plugin

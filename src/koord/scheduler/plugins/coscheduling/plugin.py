@@ -199,8 +199,10 @@ class Coscheduling(Plugin):
             for other in refused.nominator.pods_on(node)
             if other.priority < pod.priority
         }
-        size = len(waiting) + len(members)
-        why = f"preempt success, alreadyWaitingForBound: {len(waiting)}/{size}"
+        why = (
+            f"{len(members)} pod(s) of gang {group.id} have no node and {len(waiting)} wait for them; all fit without "
+            f"{len(found.victims)} pod(s) of priority at most {max((one.priority for one in found.victims), default=0)}"
+        )
         return PreemptionPlan(self.name, found.nodes[pod.uid], found.victims, tuple(lesser), why=why)
 
     def _nominate(self, nodes: Mapping[str, str], members: Sequence[PodInfo], but: PodInfo) -> None:
@@ -246,12 +248,10 @@ class Coscheduling(Plugin):
         pod = self._pods.get(namespace, name)
         return self._state.pod_info(pod) if pod is not None and pod.metadata.uid == member.uid else None
 
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        if any(plugin.name == "Reservation" for plugin in plugins):
-            self.gang_manager.attach_reservations(self._handle)
-
     def set_profile(self, profile: SchedulerProfile) -> None:
         self._profile = profile
+        if any(plugin.name == "Reservation" for plugin in profile.plugins()):
+            self.gang_manager.attach_reservations(self._handle)
 
     def after_post_filter(self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext) -> None:
         """Fail the whole group if the member that fits nowhere leaves too few, and report it once per member."""

@@ -15,7 +15,7 @@ ENDED_PHASES = (FINISHED, FAILED)
 
 
 class MemberPhase(msgspec.Struct, frozen=True):
-    """What counts of a member for the phase."""
+    """MemberPhase holds what counts of a member for the phase."""
 
     phase: str
     bound: bool

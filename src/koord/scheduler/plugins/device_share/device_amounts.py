@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from koord.values.amounts import add_keyed_amounts, remaining_keyed_amounts
+
 Amounts: TypeAlias = Mapping[str, int]  # resource -> whole units: percents of a card, bytes of gpu-memory
 MinorAmounts: TypeAlias = Mapping[int, Amounts]
 DeviceAmounts: TypeAlias = Mapping[str, MinorAmounts]  # device type -> minor -> amounts
@@ -39,6 +41,12 @@ def add(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
 def subtract(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
     """Subtract b from a. The result may go below zero, so that an over-allocation stays visible."""
     return _combined(a, b, -1)
+
+
+def remaining(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
+    """Subtract b from a, never below zero."""
+    left = {kind: remaining_keyed_amounts(minors, b.get(kind, NO_MINORS)) for kind, minors in a.items()}
+    return {kind: minors for kind, minors in left.items() if minors}
 
 
 def limited_to(a: DeviceAmounts, b: DeviceAmounts) -> dict[str, MinorAmounts]:
@@ -73,25 +81,10 @@ def positive_part(a: DeviceAmounts) -> dict[str, MinorAmounts]:
 
 
 def _combined(a: DeviceAmounts, b: DeviceAmounts, sign: int) -> dict[str, MinorAmounts]:
-    """Add or subtract device amounts.
-
-    Untouched types and minors are shared with `a`; zeros are dropped, so that allocating and freeing is exact.
-    """
+    """Add or subtract device amounts; untouched types and minors are shared with `a`."""
     result = dict(a)
     for kind, minors in b.items():
-        there = dict(result.get(kind, NO_MINORS))
-        for minor, amounts in minors.items():
-            sums = dict(there.get(minor, NO_AMOUNTS))
-            for name, amount in amounts.items():
-                total = sums.get(name, 0) + sign * amount
-                if total:
-                    sums[name] = total
-                else:
-                    sums.pop(name, None)
-            if sums:
-                there[minor] = sums
-            else:
-                there.pop(minor, None)
+        there = add_keyed_amounts(result.get(kind, NO_MINORS), minors, sign)
         if there:
             result[kind] = there
         else:

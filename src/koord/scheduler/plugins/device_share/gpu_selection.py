@@ -155,7 +155,7 @@ _LEVEL_NAMES = {PCIE: "PCIe switch", NUMA_NODE: "NUMA node", NODE: "node"}
 
 
 class GpuNodeLabels(msgspec.Struct, frozen=True, kw_only=True):
-    """What the labels of the Node say about its GPUs."""
+    """GpuNodeLabels holds what the labels of the Node say about its GPUs."""
 
     vendor: str = ""
     model: str = ""

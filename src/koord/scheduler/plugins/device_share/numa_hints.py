@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-import msgspec
-
 from koord.api.koordinator import device as wire
+from koord.scheduler.framework.numa_hint import NumaTopologyHint
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices
 from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
@@ -29,13 +28,7 @@ BEST_HINT_SCORE = 500
 TrialAllocation: TypeAlias = Callable[[BitMask], AllocatedDevices | DeviceRefusal]
 
 
-class DeviceNumaHint(msgspec.Struct, frozen=True):
-    zones: BitMask
-    preferred: bool
-    score: int
-
-
-DeviceNumaHints: TypeAlias = dict[str, tuple[DeviceNumaHint, ...]]
+DeviceNumaHints: TypeAlias = dict[str, tuple[NumaTopologyHint, ...]]
 
 
 def device_hints(
@@ -64,7 +57,7 @@ def device_hints(
         if isinstance(found, AllocatedDevices):
             feasible.append((zones, BEST_HINT_SCORE if frozenset(found.minors(wire.GPU)) == chosen else 0))
     smallest = min((len(zones) for zones, _ in feasible), default=0)
-    hints = tuple(DeviceNumaHint(zones, len(zones) == smallest, score) for zones, score in feasible)
+    hints = tuple(NumaTopologyHint(zones, len(zones) == smallest, score) for zones, score in feasible)
     return dict.fromkeys(wanted, hints)
 
 
@@ -78,7 +71,7 @@ def designated_hints(inventory: DeviceInventory, designated: DeviceAmounts) -> D
             if card is None or card.numa is None:
                 return unschedulable(NO_ZONE_OF_DESIGNATED)
             zones = zones.set(card.numa)
-        hints[device_type] = (DeviceNumaHint(zones, True, BEST_HINT_SCORE),)
+        hints[device_type] = (NumaTopologyHint(zones, True, BEST_HINT_SCORE),)
     return hints
 
 

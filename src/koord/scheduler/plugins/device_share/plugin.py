@@ -8,15 +8,16 @@ PreBind     annotate the pod with its cards
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from functools import reduce
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
 from koord.api.config.scheduler.koordinator_args import DeviceShareArgs
 from koord.api.koordinator.custom_kinds import DEVICES
 from koord.api.koordinator.protocol import A_RESERVATION_ALLOCATED
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
@@ -25,8 +26,10 @@ from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, Cluster
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.normaliser import ScoreNormaliser
-from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints
+from koord.scheduler.framework.numa_hint import NumaTopologyHints, numa_affinities
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip
 from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions
 from koord.scheduler.plugins.device_share.bind_annotations import (
@@ -94,6 +97,8 @@ class DeviceShare(Plugin):
         ClusterEvent("Node", UPDATE, "labels"),
     )
 
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("scheduling.koordinator.sh", ("devices",), READ_VERBS),)
+
     def __init__(self, args: DeviceShareArgs, handle: Handle, *, adapts: bool = False, resizes: bool = False) -> None:
         """Take defaulted arguments. `adapts`: also write what third-party device plugins read. `resizes`: reservations
         hold what their devices come to, whatever they requested.
@@ -118,8 +123,8 @@ class DeviceShare(Plugin):
         self._card_selector: CardSelector | None = None
         self._final_options = DeviceAllocateOptions(scorer=scorer, final=True)
 
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self._card_selector = next((plugin for plugin in plugins if isinstance(plugin, CardSelector)), None)
+    def set_profile(self, profile: SchedulerProfile) -> None:
+        self._card_selector = next((plugin for plugin in profile.plugins() if isinstance(plugin, CardSelector)), None)
 
     def signature(self, pod: PodInfo) -> Hashable:
         if pod.shape.memo.get(PLUGIN_NAME) == ():  # it is known to ask for none
@@ -206,7 +211,7 @@ class DeviceShare(Plugin):
         node_devices = self._node_devices(device_state, node) if isinstance(device_state, DeviceCycleState) else None
         held = node_devices.allocated_to(other.uid) if node_devices is not None else None
         if isinstance(device_state, DeviceCycleState) and node_devices is not None and held is not None:
-            if pod.is_reserve_pod and cycle.pre_allocates(other, node.name):
+            if pod.is_reserve_pod and cycle.sees_without(other, node.name):
                 device_state.taken_over[node.name] = add(
                     device_state.taken_over.get(node.name, NO_DEVICE_AMOUNTS), held
                 )
@@ -232,7 +237,7 @@ class DeviceShare(Plugin):
                 node_devices=live, device_request=device_request, gpu_labels=gpu_labels, taken_over=taken_over
             ).try_placement()
             return to_reject(covered) if isinstance(covered, DeviceRefusal) else None
-        reserved = cycle.matched_reservations.get(node.name, ())
+        reserved = reservations_of(cycle).matched.get(node.name, ())
         if not reserved:
             return self._node_filter.verdict(device_request, node_devices, gpu_labels)
         found = DeviceTrial(
@@ -262,10 +267,11 @@ class DeviceShare(Plugin):
 
         These have reservations for such pods, or are changed by a dry run.
         """
-        if not cycle.matched_reservations and not device_state.nodes:
+        matched = reservations_of(cycle).matched
+        if not matched and not device_state.nodes:
             return
         places = {int(row): place for place, row in enumerate(rows)}
-        for name in {*cycle.matched_reservations, *device_state.nodes}:
+        for name in {*matched, *device_state.nodes}:
             node = table.index.get(name)
             if node is not None and node.node is not None and node.row in places:
                 yield places[node.row], node
@@ -291,7 +297,7 @@ class DeviceShare(Plugin):
         node_devices = self._node_devices(device_state, node)
         if node_devices is None:
             return 0
-        if node.name not in cycle.matched_reservations:
+        if node.name not in reservations_of(cycle).matched:
             return self._node_scorer.score(device_state.device_request, node_devices)
         trial = self._trial(cycle, pod, node)
         assert isinstance(trial, DeviceTrial)
@@ -319,8 +325,8 @@ class DeviceShare(Plugin):
             return None
         if isinstance(device_request, Reject):
             return device_request
-        nominated = cycle.nominated_reservations.get(pod.uid)
-        owners = cycle.pre_allocated_pods.get(pod.uid, ())
+        nominated = reservations_of(cycle).nominated.get(pod.uid)
+        owners = reservations_of(cycle).pre_allocated.get(pod.uid, ())
         trial = DeviceTrial(
             node_devices=node_devices,
             device_request=device_request,
@@ -333,7 +339,7 @@ class DeviceShare(Plugin):
             ),
             options=self._final_options,
         )
-        zones = cycle.numa_affinity.get(pod.uid) if self._aligns else None
+        zones = numa_affinities(cycle).get(pod.uid) if self._aligns else None
         free = self._card_selector is not None and nominated is None and device_request.designated is None
         card = (
             self._card_selector.best_card(pod, node_devices, node) if self._card_selector is not None and free else None
@@ -403,7 +409,7 @@ class DeviceShare(Plugin):
             node_devices=node_devices,
             device_request=device_request,
             gpu_labels=self._node_filter.gpu_labels(node),
-            reserved=cycle.matched_reservations.get(node.name, ()),
+            reserved=reservations_of(cycle).matched.get(node.name, ()),
             needs_reservation=device_request.needs_reservation,
         )
 
@@ -421,8 +427,4 @@ def _numa_hints(trial: DeviceTrial) -> NumaTopologyHints | Reject | None:
         found = device_hints(trial.device_request.demand, inventory, trial.try_allocation)
     if isinstance(found, DeviceRefusal):
         return to_reject(found)
-    if not found:
-        return None
-    return {
-        kind: tuple(NumaTopologyHint(h.zones, h.preferred, h.score) for h in hints) for kind, hints in found.items()
-    }
+    return found or None

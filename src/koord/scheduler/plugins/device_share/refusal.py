@@ -32,7 +32,9 @@ class DeviceRefusalCode(enum.Enum):
 
 
 class DeviceNearMiss(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a node is from serving a device request. `best` counts the devices of the fullest usable group."""
+    """DeviceNearMiss says how far a node is from serving a device request. `best` counts the devices of the fullest
+    usable group.
+    """
 
     device_type: str
     wanted: int

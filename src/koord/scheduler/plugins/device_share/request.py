@@ -35,7 +35,7 @@ from koord.api.koordinator.resource_name import (
     RDMA,
     WHOLE_CARDS,
 )
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.scheduler.plugins.device_share.device_amounts import Amounts
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT
 from koord.scheduler.plugins.device_share.refusal import (
@@ -205,8 +205,8 @@ def matching_templates(templates: GpuTemplates, need: GpuRequest) -> TemplateCan
 
 
 class DeviceTypeHint(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod's allocate hint says about one device type. An absent selector is None, an empty one matches all
-    devices.
+    """DeviceTypeHint is what a pod's allocate hint says about one device type. An absent selector is None, an empty
+    one matches all devices.
     """
 
     selector: Selector | None = None
@@ -305,7 +305,7 @@ def _parse_hints(annotations: Mapping[str, str]) -> dict[str, DeviceTypeHint] | 
         selectors: list[Selector | None] = []
         for name, labels in (("Selector", given.selector), ("VFSelector", given.vf_selector)):
             try:
-                selectors.append(None if labels is None else _compile_selector(labels))
+                selectors.append(None if labels is None else label_selector_as_selector(labels))
             except SelectorError as error:
                 return unresolvable(f"invalid {name} of DeviceHint, deviceType: {device_type}, err: {error}")
         hints[device_type] = DeviceTypeHint(
@@ -316,12 +316,6 @@ def _parse_hints(annotations: Mapping[str, str]) -> dict[str, DeviceTypeHint] | 
             exclusive_policy=given.exclusive_policy,
         )
     return hints
-
-
-def _compile_selector(given: LabelSelector) -> Selector:
-    return Selector.from_label_selector(
-        given.match_labels, [(e.key, e.operator, e.values) for e in given.match_expressions]
-    )
 
 
 def _partition_request(spec: device_codecs.GPUPartitionSpec) -> GpuPartitionRequest:

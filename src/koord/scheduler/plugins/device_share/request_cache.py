@@ -5,7 +5,7 @@ templates.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 
@@ -22,10 +22,13 @@ from koord.api.koordinator.protocol import (
     A_RESERVATION_AFFINITY,
     A_SCHEDULING_HINT,
     A_SCHEDULING_HINT_DEPRECATED,
+    GPU_TEMPLATES_CONFIG_MAP,
     L_GPU_ISOLATION_PROVIDER,
+    NAMESPACE,
 )
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.api.kubernetes.core_v1 import ConfigMap
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.handle import Handle, single_object
 from koord.scheduler.framework.verdict import Reject
@@ -198,6 +201,10 @@ class GpuTemplateWatcher:
     """Follows the ConfigMap of GPU templates; `changed` gets the templates in force and the error, "" if there is
     none.
     """
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("configmaps",), READ_VERBS, names=(GPU_TEMPLATES_CONFIG_MAP,), namespace=NAMESPACE),
+    )
 
     def __init__(
         self, config: GPUSharedResourceTemplatesConfig, handle: Handle, changed: Callable[[GpuTemplates, str], None]

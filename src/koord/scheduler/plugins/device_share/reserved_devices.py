@@ -32,7 +32,7 @@ class ReservedDevices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def remaining(self) -> DeviceAmounts:
-        return device_amounts.positive_part(device_amounts.subtract(self.devices, self.allocated))
+        return device_amounts.remaining(self.devices, self.allocated)
 
 
 class DevicePlacement(msgspec.Struct, frozen=True):

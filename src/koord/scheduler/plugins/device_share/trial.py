@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from koord.api.koordinator import device as wire
-from koord.scheduler.framework import cycle_state as framework
+from koord.scheduler.framework.reservation import MatchedReservation
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, DeviceAllocateOptions, allocate_devices
 from koord.scheduler.plugins.device_share.device_amounts import NO_DEVICE_AMOUNTS, DeviceAmounts
 from koord.scheduler.plugins.device_share.gpu_selection import GpuNodeLabels
@@ -35,7 +35,7 @@ class DeviceTrial(msgspec.Struct, frozen=True, kw_only=True):
     node_devices: NodeDevices
     device_request: PodDeviceRequest
     gpu_labels: GpuNodeLabels
-    reserved: Sequence[framework.MatchedReservation] = ()
+    reserved: Sequence[MatchedReservation] = ()
     needs_reservation: bool = False  # only a reservation will do
     taken_over: DeviceAmounts = (
         NO_DEVICE_AMOUNTS  # of running pods that will live in what it gets: all of it must be in there

@@ -1,5 +1,5 @@
-"""What third-party device plugins read from a pod to serve its cards, and the node lock that some of them
-require. Patching is left to others.
+"""This module writes what third-party device plugins read from a pod to serve its cards, and the node lock that
+some of them require. Patching is left to others.
 """
 
 from __future__ import annotations

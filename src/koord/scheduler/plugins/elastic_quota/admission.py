@@ -7,7 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from koord.policy.quota.amounts import (
+from koord.scheduler.plugins.elastic_quota.definition import QuotaRules
+from koord.scheduler.plugins.elastic_quota.tree import QuotaNode, QuotaPath
+from koord.values.amounts import (
     Amounts,
     Counts,
     add_amounts,
@@ -16,8 +18,6 @@ from koord.policy.quota.amounts import (
     format_names,
     keep_resources,
 )
-from koord.policy.quota.definition import QuotaRules
-from koord.policy.quota.tree import QuotaNode, QuotaPath
 
 QuotaRefusalKind = Literal["quota", "parent", "non-preemptible", "unknown", "adrift"]
 

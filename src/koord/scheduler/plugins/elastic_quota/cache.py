@@ -14,8 +14,6 @@ from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import A_RESERVE_POD
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.policy.quota.amounts import Amounts, Counts, add_in_place
-from koord.policy.quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import PODS_RESOURCE, NodeInfo
 from koord.scheduler.cache.node_table import NodeTable
@@ -23,6 +21,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaDeleted,
@@ -33,6 +32,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaUpdated,
 )
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
+from koord.values.amounts import Amounts, Counts, add_in_place
 from koord.values.quantity_syntax import QuantityError
 
 # One that has not started yet is the youngest of all.

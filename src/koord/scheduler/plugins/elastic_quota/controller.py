@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
+
+import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
@@ -22,16 +24,17 @@ from koord.api.koordinator.protocol import (
     TRUE,
 )
 from koord.api.koordinator.sigs_scheduling import ElasticQuota as QuotaObject
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import ResourceList
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.quota.amounts import format_amounts, subtract_amounts
-from koord.policy.quota.trees import BUILTIN_QUOTAS
 from koord.scheduler.controllers.controller import SchedulerController, SchedulerControllerContext
+from koord.scheduler.evictor import victim_record
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.quota_status import decide_status_patch, quota_figures
+from koord.scheduler.plugins.elastic_quota.trees import BUILTIN_QUOTAS
 from koord.scheduler.plugins.elastic_quota.victims import (
     OveruseState,
     observe_overuse,
@@ -39,6 +42,7 @@ from koord.scheduler.plugins.elastic_quota.victims import (
     select_revoked_pods,
 )
 from koord.values import duration
+from koord.values.amounts import format_amounts, subtract_amounts
 
 
 def quota_controllers(context: SchedulerControllerContext) -> Sequence[SchedulerController]:
@@ -63,6 +67,9 @@ class DefaultQuotaController:
     """Create the quotas that always exist: the root, and the groups of pods that have no other."""
 
     name: ClassVar[str] = "the quotas that are always there"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.sigs.k8s.io", ("elasticquotas",), (*READ_VERBS, "create")),
+    )
 
     def __init__(self, context: SchedulerControllerContext, plugin: ElasticQuotaPlugin) -> None:
         self._client = context.client
@@ -119,7 +126,7 @@ class QuotaOverUsedRevokeController:
         self._clock = context.clock
         self._evictor = context.evictor
         self._cache = plugin.quota_cache
-        self._actor = plugin.name
+        self._plugin = plugin.name
         self._enabled = args.monitor_all_quotas is True and plugin.quota_cache.rules.limits_by_runtime
         self._delay_s = duration.parse_seconds(args.delay_evict_time or "120s")
         self._interval_s = duration.parse_seconds(args.revoke_pod_interval or "1s")
@@ -152,18 +159,21 @@ class QuotaOverUsedRevokeController:
                 used = subtract_amounts(used, {name: n for name, n in claim.requests.items() if name in used})
             elif self._evictor.serves_scheduler(pod.scheduler):
                 staying[pod.uid] = (pod, claim)
-        for claim in select_revoked_pods((claim for _, claim in staying.values()), used, entitled):
+        leaving = select_revoked_pods((claim for _, claim in staying.values()), used, entitled)
+        for number, claim in enumerate(leaving, 1):
             pod = staying[claim.uid][0]
-            await self._evictor.evict(
-                pod,
-                actor=self._actor,
-                rule=OVERUSE_RULE,
+            record = msgspec.structs.replace(
+                victim_record(pod, plugin=self._plugin, rule=OVERUSE_RULE),
                 measured=f"quota {quota} uses {format_amounts(used)}",
                 threshold=(
                     f"it has been entitled to no more than {format_amounts(entitled)} for {self._delay_s:g}s or longer"
                 ),
-                why=f"among its pods this one of priority {pod.priority} is the least important that helps",
+                rank=f"{number} of {len(leaving)} that leave, of {len(staying)} pods of the quota",
+                why_this_pod=(f"among its pods this one of priority {pod.priority} is the least important that helps"),
+                frees=claim.requests,
+                request=f"ElasticQuota {quota}",
             )
+            await self._evictor.evict(pod, record)
 
 
 STATUS_PERIOD_S = 1.0
@@ -177,6 +187,9 @@ class QuotaStatusController:
     """Write on every ElasticQuota what the quota cache says of it, where it does not show that already."""
 
     name: ClassVar[str] = "the status of quotas"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.sigs.k8s.io", ("elasticquotas",), (*READ_VERBS, "patch")),
+    )
 
     def __init__(self, context: SchedulerControllerContext, plugin: ElasticQuotaPlugin) -> None:
         self._client = context.client
@@ -189,7 +202,8 @@ class QuotaStatusController:
         # By object: the figures that are known to be shown, and the revision of the object that was looked at.
         self._written: dict[QuotaKey, tuple[Any, str]] = {}
         self.writes = 0
-        self.observe_write_s: Callable[[float], None] | None = None  # told how many seconds a write took
+        metrics = context.metrics
+        self._observe_write_s = metrics.quota_status_s.observe if metrics is not None else None
 
     async def run(self) -> None:
         self._seen_versions = None  # another leader may have written meanwhile
@@ -247,8 +261,8 @@ class QuotaStatusController:
                     self._quiet.warning("the status of quota %s/%s is not written: %s", *_quota_key(live), answer)
                     return False
                 self.writes += 1
-                if self.observe_write_s is not None:
-                    self.observe_write_s(self._clock.monotonic() - started)
+                if self._observe_write_s is not None:
+                    self._observe_write_s(self._clock.monotonic() - started)
             self._written[_quota_key(live)] = (found, meta.resource_version)
             return True
 

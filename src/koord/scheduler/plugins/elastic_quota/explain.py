@@ -8,8 +8,6 @@ from typing import Any
 import msgspec
 
 from koord.api.koordinator.protocol import ROOT_QUOTA
-from koord.policy.quota.amounts import to_resource_list
-from koord.policy.quota.tree import QuotaNode
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
@@ -18,6 +16,8 @@ from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodUpdated
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.report import QuotaReport, quota_report, quota_reports
+from koord.scheduler.plugins.elastic_quota.tree import QuotaNode
+from koord.values.amounts import to_resource_list
 
 
 class QuotaTreeReport(msgspec.Struct, frozen=True):

@@ -36,5 +36,4 @@ def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
         (QUOTA_TREE_PATH, tree),
         ("/plugins/ElasticQuota/quotas", every),
         ("/plugins/ElasticQuota/quotas/:name", one),
-        ("/explain/departures", lambda _: json_reply({"departures": explainer.evictions()})),
     )

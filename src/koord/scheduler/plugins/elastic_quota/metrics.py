@@ -13,11 +13,12 @@ from koord.api.koordinator.protocol import (
     A_QUOTA_REQUEST,
     A_QUOTA_RUNTIME,
 )
-from koord.policy.quota.amounts import Counts
+from koord.scheduler.metrics import KoordinatorMetrics
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.quota_status import quota_figures
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics.registry import Histogram, MetricFamily, MetricReading, MetricRegistry
+from koord.values.amounts import Counts
 
 QUOTA_STATUS_METRIC = "scheduler_elastic_quota_status"
 QUOTA_STATUS_LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
@@ -32,8 +33,17 @@ _FIELDS = {
 }
 
 
-def register_quota_metrics(registry: MetricRegistry, ledger: ElasticQuotaCache, leads: Callable[[], bool]) -> None:
-    """Register the quota metrics; only the leader serves values, so that a sum over replicas counts each quota once."""
+def register_quota_metrics(
+    registry: MetricRegistry,
+    metrics: KoordinatorMetrics,
+    ledger: ElasticQuotaCache,
+    clock: Clock,
+    leads: Callable[[], bool],
+) -> None:
+    """Time the cache's operations and register the quota metrics; only the leader serves values, so that a sum over
+    replicas counts each quota once.
+    """
+    ledger.timer = QuotaCacheTimer(clock, metrics.quota_s)
 
     def read() -> Iterator[MetricReading]:
         values = [] if not leads() else list(_values(ledger))

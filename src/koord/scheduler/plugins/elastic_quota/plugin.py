@@ -15,7 +15,6 @@ import numpy as np
 from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs
 from koord.api.koordinator.protocol import L_QUOTA_NAME, L_QUOTA_PREEMPTIBLE
 from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS
-from koord.policy.quota.definition import QuotaRules
 from koord.scheduler.cache.node_table import RowList
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
@@ -26,6 +25,7 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject, unresolvable
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache, ElasticQuotaCaches
+from koord.scheduler.plugins.elastic_quota.definition import QuotaRules
 from koord.scheduler.plugins.elastic_quota.preemption_rules import QuotaPreemptionRules, preemption_failure_message
 from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
 from koord.scheduler.preemption.evaluator import CandidateLimit, conclude_search, find_candidates, not_eligible_reason

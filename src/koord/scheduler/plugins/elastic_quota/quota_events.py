@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from koord.policy.quota.amounts import Counts
-from koord.policy.quota.definition import QuotaDefinition, QuotaPod
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
+from koord.values.amounts import Counts
 
 
 class QuotaUpdated(msgspec.Struct, frozen=True):

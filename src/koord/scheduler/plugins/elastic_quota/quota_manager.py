@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
-from koord.policy.quota.amounts import Amounts, Counts, add_in_place, keep_resources, subtract_amounts
-from koord.policy.quota.definition import QuotaAddress, QuotaDefinition, QuotaPod, QuotaRules
-from koord.policy.quota.tree import UNLIMITED, QuotaNode
-from koord.policy.quota.trees import DEFAULT_TREE, QuotaIndex, QuotaTrees
+from koord.policy.quota import QuotaAddress, QuotaIndex
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal, check_admission
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaDeleted,
@@ -28,6 +26,15 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaPodRemoved,
     QuotaPodUpdated,
     QuotaUpdated,
+)
+from koord.scheduler.plugins.elastic_quota.tree import UNLIMITED, QuotaNode
+from koord.scheduler.plugins.elastic_quota.trees import DEFAULT_TREE, QuotaTrees, quota_exists
+from koord.values.amounts import (
+    Amounts,
+    Counts,
+    add_in_place,
+    keep_resources,
+    subtract_amounts,
 )
 
 _MAX_PENDING_USED = 1024
@@ -66,7 +73,7 @@ class GroupQuotaManager:
     def __init__(self, rules: QuotaRules) -> None:
         self.rules = rules
         self.version = 0  # incremented whenever some number may have changed
-        self._quota_index = QuotaIndex()
+        self._quota_index: QuotaIndex[QuotaDefinition] = QuotaIndex()
         self.pods: dict[str, QuotaPod] = {}  # by uid; changed by `handle` alone
         self._assumed: set[str] = set()  # pods with a node that no API server confirmed yet
         self._pods_by_address: dict[QuotaAddress, _AddressPods] = {}
@@ -281,7 +288,7 @@ class GroupQuotaManager:
         name = self._quota_index.quota_for(address, default=self.rules.has_default_group)
         if not name:
             return None, None
-        if not self._quota_index.exists(name):
+        if not quota_exists(self._quota_index, name):
             return (trees.node(DEFAULT_QUOTA) if self.rules.has_default_group else None), QuotaRefusal(
                 kind="unknown", quota=name
             )
@@ -296,7 +303,7 @@ class GroupQuotaManager:
         return self._current_trees()
 
     @property
-    def quota_index(self) -> QuotaIndex:
+    def quota_index(self) -> QuotaIndex[QuotaDefinition]:
         return self._quota_index
 
     @property
@@ -326,7 +333,7 @@ class GroupQuotaManager:
     def quota_of_pod(self, pod: QuotaPod) -> str | None:
         """Return the quota that a pod belongs to; None when it has none or names one that does not exist."""
         name = self._quota_index.quota_for(pod.address, default=self.rules.has_default_group)
-        return name if name and self._quota_index.exists(name) else None
+        return name if name and quota_exists(self._quota_index, name) else None
 
     def runtime(self, quota: str) -> Amounts:
         """Return what a quota may use now: the max of a built-in group, nothing for an orphaned quota."""

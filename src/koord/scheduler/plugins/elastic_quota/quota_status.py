@@ -18,9 +18,9 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.policy.quota.amounts import Amounts, Counts, nonzero, to_resource_list
-from koord.policy.quota.tree import QuotaNode
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
+from koord.scheduler.plugins.elastic_quota.tree import QuotaNode
+from koord.values.amounts import Amounts, Counts, nonzero, to_resource_list
 
 
 def quota_figures(manager: GroupQuotaManager, quota: str) -> tuple[dict[str, Amounts], Amounts] | None:

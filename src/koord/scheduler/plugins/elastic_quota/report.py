@@ -11,11 +11,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koord.policy.quota.amounts import Amounts, Counts, nonzero
-from koord.policy.quota.tree import QuotaNode, QuotaTree
-from koord.policy.quota.trees import QuotaTrees
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRefused
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
+from koord.scheduler.plugins.elastic_quota.tree import QuotaNode, QuotaTree
+from koord.scheduler.plugins.elastic_quota.trees import QuotaTrees
+from koord.values.amounts import Amounts, Counts, nonzero
 
 
 class QuotaLoan(msgspec.Struct, frozen=True):

@@ -7,10 +7,16 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, SYSTEM_QUOTA
-from koord.policy.quota.amounts import Amounts, Counts, add_amounts, exceeded_resources, subtract_amounts
-from koord.policy.quota.definition import QuotaPod
+from koord.scheduler.plugins.elastic_quota.definition import QuotaPod
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.report import overuse_of
+from koord.values.amounts import (
+    Amounts,
+    Counts,
+    add_amounts,
+    exceeded_resources,
+    subtract_amounts,
+)
 
 
 class OveruseState(msgspec.Struct, frozen=True):

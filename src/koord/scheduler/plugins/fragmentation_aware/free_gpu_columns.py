@@ -10,6 +10,7 @@ import numpy as np
 
 from koord.api.koordinator import device as wire
 from koord.api.koordinator.resource_name import GPU_MEMORY_RATIO
+from koord.policy.node_match import RequiredNodeAffinity
 from koord.scheduler.cache.columns import grow_array
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import ALL_ROWS, NodeTable
@@ -17,7 +18,7 @@ from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
 from koord.scheduler.plugins.fragmentation_aware.fgd import FgdScorer, Ints
 from koord.scheduler.plugins.fragmentation_aware.fragmentation import GpuPodShape, TypicalPod
-from koord.scheduler.plugins.node_selector import RequiredNodeAffinity
+from koord.scheduler.plugins.node_selector import node_affinity_mask
 
 _INITIAL_CARD_SLOTS = 8
 # Percent. CPU without GPUs or GPUs without CPU are of use to fewer pods than either fragmentation alone would tell.
@@ -140,7 +141,7 @@ class FragmentationModel:
             return
         self._seen = now
         codes = grow_array(np.zeros(0, np.int64), table.size)
-        columns = [one.mask(table, ALL_ROWS) for one in self._constraints.values()]
+        columns = [node_affinity_mask(one, table, ALL_ROWS) for one in self._constraints.values()]
         for column in columns:  # numbered anew each time, so that many constraints do not overflow
             codes = np.unique(codes * 2 + column, return_inverse=True)[1].astype(np.int64)
         first = np.unique(codes, return_index=True)[1]

@@ -9,13 +9,13 @@ from collections import Counter
 
 from koord.api.koordinator import device as wire
 from koord.api.koordinator.resource_name import CPU, GPU_MEMORY, GPU_MEMORY_RATIO
+from koord.policy.node_match import RequiredNodeAffinity, required_node_selector
 from koord.scheduler.cache import pod_shape as state_shape
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod, deterministic_bytes, is_terminal
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT
 from koord.scheduler.plugins.device_share.request import GpuRequest, device_requests, gpu_request_of, normalize_requests
 from koord.scheduler.plugins.fragmentation_aware.fragmentation import CARD_MILLI, GpuPodShape, TypicalPod, typical_pods
-from koord.scheduler.plugins.node_selector import RequiredNodeAffinity, required_node_selector
 
 PLUGIN_NAME = "FragmentationAware"
 _ASSUMED_CARD_MEMORY_BYTES = 16 << 30  # for pods that ask for bytes, before any card is known

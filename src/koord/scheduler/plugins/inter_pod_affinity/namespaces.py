@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from koord.api.kubernetes.builtin_kinds import NAMESPACES
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.framework.handle import Handle
 from koord.values.selector import Selector
 
@@ -48,6 +49,8 @@ class NamespaceIndex:
 
 class NamespaceLister:
     """The namespace labels of the scheduler's lister."""
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("namespaces",), READ_VERBS),)
 
     def __init__(self, handle: Handle) -> None:
         self._lister = handle.lister(NAMESPACES)

@@ -14,11 +14,11 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from koord.api.kubernetes.affinity import PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
-from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.scheduler.cache.pod_info import LabelGroup, PodInfo
 from koord.scheduler.cache.selector_counts import PodQuery, SelectorClause
 from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceLabels
-from koord.values.selector import NOTHING, Selector, SelectorError
+from koord.values.selector import Selector, SelectorError
 
 _MEMO: Final = "InterPodAffinity"
 
@@ -98,17 +98,9 @@ def _term(term: PodAffinityTerm, namespace: str) -> AffinityTerm:
     own = not term.namespaces and term.namespace_selector is None
     return AffinityTerm(
         topology_key=term.topology_key,
-        selector=_selector(term.label_selector),
+        selector=label_selector_as_selector(term.label_selector),
         namespaces=frozenset((namespace,) if own else term.namespaces),
-        namespace_selector=_selector(term.namespace_selector),
-    )
-
-
-def _selector(spec: LabelSelector | None) -> Selector:
-    if spec is None:
-        return NOTHING
-    return Selector.from_label_selector(
-        spec.match_labels, [(e.key, e.operator, e.values) for e in spec.match_expressions]
+        namespace_selector=label_selector_as_selector(term.namespace_selector),
     )
 
 

@@ -11,13 +11,13 @@ from typing import Literal
 
 from koord.api.config.scheduler.load_aware_args import LoadAwareSchedulingArgs
 from koord.api.koordinator.protocol import A_RESERVE_POD
-from koord.policy.load.thresholds import ResourceAxes
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.plugins.load_aware.estimator import PodEstimator
 from koord.scheduler.plugins.load_aware.node_load import NEVER, AssignedPod, NodeLoadEstimate
 from koord.scheduler.plugins.load_aware.node_metric import LoadNodeMetric, LoadReport
+from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes
 
 _SPARE_EXPIRIES = 64
 

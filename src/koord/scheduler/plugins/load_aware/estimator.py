@@ -20,11 +20,11 @@ from koord.api.koordinator.qos_class import BURSTABLE, PROD
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes import pod as api_pod
 from koord.api.kubernetes.pod_resources import compute_qos_class, pod_limits
-from koord.policy.load.thresholds import ResourceAxes, ResourceVector
-from koord.policy.qos.classes import priority_class_with_default
+from koord.policy.qos import priority_class_with_default
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import SchedulerPodSpec
 from koord.scheduler.cache.pod_shape import PodShape
+from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes, ResourceVector
 from koord.scheduler.plugins.load_aware.usage_estimate import estimate_pod_usage
 
 

@@ -10,7 +10,13 @@ import msgspec
 
 from koord.api.config.scheduler.load_aware_args import LoadAwareAggregatedArgs, LoadAwareSchedulingArgs
 from koord.api.kubernetes.node import Node
-from koord.policy.load.thresholds import (
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import NodeTable
+from koord.scheduler.framework.verdict import Reject, reject
+from koord.scheduler.plugins.load_aware.columns import RowFree, RowHeadroom
+from koord.scheduler.plugins.load_aware.estimator import PodEstimate
+from koord.scheduler.plugins.load_aware.node_load import NodeLoadEstimate
+from koord.scheduler.plugins.load_aware.thresholds import (
     AggregationWindow,
     AppliedThresholds,
     LoadThresholds,
@@ -20,12 +26,6 @@ from koord.policy.load.thresholds import (
     override_from_node,
     usage_percent,
 )
-from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import NodeTable
-from koord.scheduler.framework.verdict import Reject, reject
-from koord.scheduler.plugins.load_aware.columns import RowFree, RowHeadroom
-from koord.scheduler.plugins.load_aware.estimator import PodEstimate
-from koord.scheduler.plugins.load_aware.node_load import NodeLoadEstimate
 from koord.scheduler.plugins.load_aware.usage_estimate import LoadScoreWeights, load_score, unamplified_capacity
 from koord.values import duration
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from koord.policy.load.thresholds import AggregationWindow, ResourceAxes, ResourceVector
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.plugins.load_aware.estimator import PodEstimate
 from koord.scheduler.plugins.load_aware.node_metric import LoadReport
+from koord.scheduler.plugins.load_aware.thresholds import AggregationWindow, ResourceAxes, ResourceVector
 from koord.values import timestamp
 
 NEVER = float("inf")  # what is not there does not grow old

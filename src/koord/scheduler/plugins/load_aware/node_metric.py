@@ -7,16 +7,13 @@ from typing import TypeAlias
 
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.qos_class import PROD
+from koord.api.koordinator.slo import ReportedPodUsage, ReportedUsage
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import ResourceList, Submodel
-from koord.policy.load.thresholds import ResourceAxes, ResourceVector
+from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes, ResourceVector
 from koord.values import duration
 from koord.values.quantity_syntax import QuantityError
-
-
-class ReportedUsage(Submodel, frozen=True, kw_only=True):
-    resources: ResourceList = {}
 
 
 class ReportedAggregatedUsage(Submodel, frozen=True, kw_only=True):
@@ -30,13 +27,6 @@ class ReportedNodeUsage(Submodel, frozen=True, kw_only=True):
     node_usage: ReportedUsage = ReportedUsage()
     aggregated_node_usages: tuple[ReportedAggregatedUsage, ...] = ()
     system_usage: ReportedUsage = ReportedUsage()
-
-
-class ReportedPodUsage(Submodel, frozen=True, kw_only=True):
-    namespace: str = ""
-    name: str = ""
-    pod_usage: ReportedUsage = ReportedUsage()
-    priority: str = ""
 
 
 class ReportedCollectPolicy(Submodel, frozen=True, kw_only=True):

@@ -7,13 +7,13 @@ It reads NodeMetric. What pending pods will add is in the cache; what follows fr
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from koord.api.config.scheduler.load_aware_args import LEAST_LOADED, LoadAwareSchedulingArgs
 from koord.api.kubernetes.node import Node
-from koord.policy.load.thresholds import ResourceAxes
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
@@ -35,6 +35,7 @@ from koord.scheduler.plugins.load_aware.evaluation import (
 )
 from koord.scheduler.plugins.load_aware.node_load import NodeLoadEstimate, load_summary
 from koord.scheduler.plugins.load_aware.node_metric import NODE_METRICS, LoadNodeMetric
+from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes
 
 
 class LoadQueueingHint:
@@ -137,6 +138,8 @@ class LoadAwareScheduling(Plugin):
         ClusterEvent("Node", UPDATE, "allocatable"),
         ClusterEvent("Node", UPDATE, "annotations"),
     )
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("slo.koordinator.sh", ("nodemetrics",), READ_VERBS),)
 
     def __init__(self, args: LoadAwareSchedulingArgs, handle: Handle) -> None:
         """Take arguments that are already defaulted."""

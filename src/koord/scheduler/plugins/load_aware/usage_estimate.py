@@ -11,7 +11,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.node_codecs import parse_raw_allocatable
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY, tier_resource_name
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.policy.load.thresholds import ResourceAxes, ResourceVector
+from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes, ResourceVector
 
 # A pod that states neither request nor limit is guessed to use this much; of the other tiers, nothing.
 DEFAULT_CPU_MILLI = 250

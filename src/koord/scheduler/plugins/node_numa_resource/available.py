@@ -1,4 +1,6 @@
-"""What is available on a node: exactly for one request, and as a cheap bound for a look at many nodes."""
+"""This module computes what is available on a node: exactly for one request, and as a cheap bound for a look at
+many nodes.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from koord.values.resources import CPU
 
 
 class AvailableResources(msgspec.Struct, frozen=True):
-    """What one request finds on a node. `pool` has only CPUs that the required policy can use; `zones` are never
-    negative.
+    """AvailableResources holds what one request finds on a node. `pool` has only CPUs that the required policy can
+    use; `zones` are never negative.
     """
 
     pool: CpuPool

@@ -16,6 +16,7 @@ from koord.scheduler.cache.node_table import Bools, NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Scores
+from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import Reject, reject, unresolvable
 from koord.scheduler.plugins.node_numa_resource.cycle_state import NumaCycleState
 from koord.scheduler.plugins.node_numa_resource.node_columns import (
@@ -118,7 +119,7 @@ class NumaBatchEvaluator:
         if demand.policy != NUMA_POLICY_NONE or demand.designated is not None:
             return table.alive[rows]
         strict = self.policy_rows.column()
-        if demand.wish.binds and cycle.matched_reservations:
+        if demand.wish.binds and reservations_of(cycle).matched:
             strict = strict | self._rows_with_reservations(cycle)
         return strict[rows]
 
@@ -134,12 +135,14 @@ class NumaBatchEvaluator:
             return nobody
         self._zones.refresh({*self._scored, *demand.amounts, "cpu"})
         simple = self._zones.decidable_rows(rows, demand)
-        return simple & ~self._rows_with_reservations(cycle)[rows] if cycle.matched_reservations else simple
+        return simple & ~self._rows_with_reservations(cycle)[rows] if reservations_of(cycle).matched else simple
 
     def _rows_with_reservations(self, cycle: CycleState) -> Bools:
         table = self._table
         found = np.zeros(table.size, np.bool_)
-        found[[node.row for name in cycle.matched_reservations if (node := table.index.get(name)) is not None]] = True
+        found[[node.row for name in reservations_of(cycle).matched if (node := table.index.get(name)) is not None]] = (
+            True
+        )
         return found
 
     def _nodes_of_rows(self, chosen: Bools, rows: Rows) -> list[tuple[int, NodeInfo]]:

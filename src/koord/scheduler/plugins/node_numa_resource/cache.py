@@ -33,16 +33,16 @@ from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology,
 from koord.scheduler.plugins.node_numa_resource.ledger import (
     NumaAllocation,
     NumaLedger,
-    ZoneAmounts,
     parse_allocation,
     total_zone_amounts,
 )
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, read_topology_options
+from koord.values.amounts import remaining_keyed_amounts
 from koord.values.cpuset import CPUSet
 
 
 class PodAllocation(msgspec.Struct, frozen=True):
-    """What a pod was given. `reservation_uid` is the uid of the reservation that it was taken from."""
+    """PodAllocation is what a pod was given. `reservation_uid` is the uid of the reservation that it was taken from."""
 
     allocation: NumaAllocation
     reservation_uid: str = ""
@@ -127,22 +127,9 @@ def _unused_part(uid: str, pods: Mapping[str, PodAllocation], owners: Mapping[st
     for owner in inside:
         cpus &= ~pods[owner].allocation.cpus.bits
         zones.append(pods[owner].allocation.zones)
-    return NumaAllocation(
-        CPUSet(cpus), given.exclusive if cpus else "", _subtract_zones(given.zones, total_zone_amounts(zones))
-    )
-
-
-def _subtract_zones(zones: ZoneAmounts, gone: ZoneAmounts) -> ZoneAmounts:
-    """Subtract amounts, never below zero: an owner may have taken more than its reservation has, from what was
-    free.
-    """
-    rest: dict[int, dict[str, int]] = {}
-    for number, amounts in zones.items():
-        taken = gone.get(number, {})
-        left = {name: amount - taken.get(name, 0) for name, amount in amounts.items() if amount > taken.get(name, 0)}
-        if left:
-            rest[number] = left
-    return rest
+    # Never below zero: an owner may have taken more than its reservation has, from what was free.
+    left = remaining_keyed_amounts(given.zones, total_zone_amounts(zones))
+    return NumaAllocation(CPUSet(cpus), given.exclusive if cpus else "", left)
 
 
 class NodeTopologyProfile:

@@ -16,7 +16,7 @@ from koord.api.annotations.numa_codecs import (
     ResourceSpec,
 )
 from koord.api.koordinator.qos_class import LSE, LSR, PROD
-from koord.policy.qos.classes import priority_class_with_default, qos_raw
+from koord.policy.qos import priority_class_with_default, qos_raw
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import InvalidCpuTopology
 from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaLedger, ZoneAmounts
 from koord.scheduler.plugins.node_numa_resource.refusal import (
@@ -38,7 +38,9 @@ _POLICY_OF_NODE_POLICY = {
 
 
 class CpuBindRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the pod requests by itself. `binds` is False for a pod that only a node's policy would bind."""
+    """CpuBindRequest is what the pod requests by itself. `binds` is False for a pod that only a node's policy would
+    bind.
+    """
 
     cpu_milli: int
     binds: bool = False

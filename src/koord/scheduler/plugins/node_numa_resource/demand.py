@@ -43,7 +43,7 @@ _POLICIES = ", ".join(policy for policy in numa_codecs.NUMA_TOPOLOGY_POLICIES if
 
 
 class NumaDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """What pods of one class demand. `policy` is the pod's own NUMA policy.
+    """NumaDemand is what pods of one class demand. `policy` is the pod's own NUMA policy.
 
     `needs_reservation`: it must be placed in a matching one; `ignores_reservations`: it may use what
     reservations have left as if it were free. `designated` is a designated allocation that it was given

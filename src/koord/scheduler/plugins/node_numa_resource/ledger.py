@@ -16,6 +16,7 @@ from koord.api.annotations.numa_codecs import CPU_EXCLUSIVE_NUMA_NODE_LEVEL, CPU
 from koord.api.koordinator.protocol import A_RESOURCE_STATUS
 from koord.scheduler.plugins.node_numa_resource.cpu_refcount import NO_REFERENCES, CpuRefCounts
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology, InvalidCpuTopology
+from koord.values.amounts import add_keyed_amounts
 from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
 from koord.values.resources import materialise, parse, to_units, to_wire
 
@@ -105,7 +106,9 @@ class NumaLedger(msgspec.Struct, frozen=True, kw_only=True):
             numa_exclusive=step(self.numa_exclusive, cpus)
             if changed.exclusive == CPU_EXCLUSIVE_NUMA_NODE_LEVEL
             else self.numa_exclusive,
-            zone_amounts=add_zone_amounts(self.zone_amounts, changed.zones, by) if changed.zones else self.zone_amounts,
+            zone_amounts=add_keyed_amounts(self.zone_amounts, changed.zones, by)
+            if changed.zones
+            else self.zone_amounts,
             single_zone_pods=inside,
             multi_zone_pods=spanning,
         )
@@ -121,28 +124,10 @@ class NumaLedger(msgspec.Struct, frozen=True, kw_only=True):
         return EMPTY if allocation is None else allocation.cpus
 
 
-def add_zone_amounts(total: ZoneAmounts, change: ZoneAmounts, by: int = 1) -> dict[int, Amounts]:
-    """Add amounts by NUMA node (`by` -1 subtracts); zeros are dropped."""
-    result = dict(total)
-    for zone, amounts in change.items():
-        mine = dict(result.get(zone, {}))
-        for name, amount in amounts.items():
-            value = mine.get(name, 0) + by * amount
-            if value:
-                mine[name] = value
-            else:
-                mine.pop(name, None)
-        if mine:
-            result[zone] = mine
-        else:
-            result.pop(zone, None)
-    return result
-
-
 def total_zone_amounts(parts: Iterable[ZoneAmounts]) -> dict[int, Amounts]:
     total: dict[int, Amounts] = {}
     for part in parts:
-        total = add_zone_amounts(total, part)
+        total = add_keyed_amounts(total, part)
     return total
 
 

@@ -11,9 +11,9 @@ from koord.api.config.scheduler.koordinator_args import NodeNUMAResourceArgs
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.cycle_state import CycleState, MatchedReservation
-from koord.scheduler.framework.numa_hint import NumaTopologyHints
-from koord.scheduler.framework.plugin import Plugin, overrides
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.numa_hint import NumaHintProvider, NumaTopologyHints
+from koord.scheduler.framework.reservation import MatchedReservation, reservations_of
 from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.plugins.node_numa_resource.available import available_resources
 from koord.scheduler.plugins.node_numa_resource.cache import (
@@ -46,14 +46,11 @@ class NumaNodeEvaluator:
         self.zone_scorer = NumaScorer.for_zones(args.numa_scoring_strategy, args.scoring_strategy)
         self.cache = cache
         self.profiles = NodeTopologyProfiles(cache, numa_allocate_strategy(args.numa_scoring_strategy), state)
-        self._hint_plugins: tuple[Plugin, ...] = ()
+        self.hint_providers: tuple[NumaHintProvider, ...] = ()  # of the profile
 
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self._hint_plugins = tuple(p for p in plugins if overrides(p, "numa_hints"))
-
-    def hint_plugins(self, cycle: CycleState) -> list[Plugin]:
+    def hint_plugins(self, cycle: CycleState) -> list[NumaHintProvider]:
         """Return the other plugins that give NUMA hints for such a pod; one that skips the pod has none."""
-        return [plugin for plugin in self._hint_plugins if plugin.name not in cycle.skip_filter]
+        return [plugin for plugin in self.hint_providers if plugin.name not in cycle.skip_filter]
 
     def node_allocation(
         self, cycle_state: NumaCycleState, profile: NodeTopologyProfile, node: NodeInfo
@@ -88,7 +85,7 @@ class NumaNodeEvaluator:
 
     def admit(self, cycle: CycleState, pod: PodInfo, node: NodeInfo, trial: NumaTrial) -> NumaAffinity | NumaRefusal:
         """Return the NUMA nodes that all hint providers agree on, and on which each can allocate its part."""
-        told: list[tuple[Plugin, NumaTopologyHints | Reject]] = []
+        told: list[tuple[NumaHintProvider, NumaTopologyHints | Reject]] = []
         for plugin in self.hint_plugins(cycle):
             hints = plugin.numa_hints(cycle, pod, node)
             if hints is not None:
@@ -153,7 +150,8 @@ class NumaNodeEvaluator:
 
 
 def reservations_on(cycle: CycleState, node: NodeInfo) -> Sequence[MatchedReservation]:
-    return cycle.matched_reservations.get(node.name, ()) if cycle.matched_reservations else ()
+    matched = reservations_of(cycle).matched
+    return matched.get(node.name, ()) if matched else ()
 
 
 def _hint_provider(hints: NumaTopologyHints | Reject) -> HintProvider:

@@ -12,6 +12,7 @@ from koord.api.koordinator.resource_name import CPU, EPHEMERAL_STORAGE, MEMORY
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import amplified_requested
 from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaAllocation, NumaLedger
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, amplify
+from koord.values.amounts import sum_amounts
 
 MAX_NUMA_SCORE = 100
 _ALWAYS_COUNTED = (CPU, MEMORY, EPHEMERAL_STORAGE)
@@ -91,20 +92,12 @@ def score_allocation(
     """
     if given.zones:
         chosen = [zone for zone in node.zones if zone.number in given.zones]
-        allocatable = _sum(zone.amounts for zone in chosen)
-        free = _sum(available.get(zone.number, {}) for zone in chosen)
+        allocatable = sum_amounts(zone.amounts for zone in chosen)
+        free = sum_amounts(available.get(zone.number, {}) for zone in chosen)
         requested = {name: amount - free.get(name, 0) for name, amount in allocatable.items()}
     if given.cpus.bits:
         requested = {**requested, CPU: amplify(1000 * held.bit_count(), node.ratio)}
     return scorer.score(requested, allocatable, pod)
-
-
-def _sum(parts: Iterable[Amounts]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for part in parts:
-        for name, amount in part.items():
-            total[name] = total.get(name, 0) + amount
-    return total
 
 
 def _weights(resources: Iterable[ResourceWeight]) -> tuple[tuple[str, int], ...]:

@@ -12,8 +12,8 @@ import msgspec
 
 from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS, NUMA_POLICY_NONE
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.framework.cycle_state import MatchedReservation as Reservation
 from koord.scheduler.framework.numa_hint import NumaTopologyHints
+from koord.scheduler.framework.reservation import MatchedReservation as Reservation
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_designated, allocate_numa
 from koord.scheduler.plugins.node_numa_resource.available import (
     FreeCpuCounts,
@@ -60,7 +60,9 @@ OUT_OF_SCOPE = "pod has a nominated reservation but cannot be allocated within i
 
 
 class PlacementTerms(msgspec.Struct, frozen=True):
-    """What applies to a demand on this node: the NUMA policy of both, and whether its CPUs are bound."""
+    """PlacementTerms holds what applies to a demand on this node: the NUMA policy of both, and whether its CPUs are
+    bound.
+    """
 
     policy: str
     binding: CpuBinding | None

@@ -7,6 +7,7 @@ It reads NodeResourceTopology. `cache` holds who has what; `node_evaluator` hand
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import ClassVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -15,6 +16,7 @@ from koord.api.annotations import numa_codecs
 from koord.api.annotations.numa_codecs import NUMA_POLICY_NONE
 from koord.api.config.scheduler.koordinator_args import NodeNUMAResourceArgs
 from koord.api.koordinator.protocol import A_RESOURCE_SPEC, A_RESOURCE_STATUS
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
@@ -23,7 +25,10 @@ from koord.scheduler.framework.bind_effects import BindEffect, PodPatch
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.numa_hint import NumaHintProvider, numa_affinities
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
 from koord.scheduler.plugins.node_numa_resource.batch_evaluator import NumaBatchEvaluator
 from koord.scheduler.plugins.node_numa_resource.cache import AssumedAllocation, NodeAllocationCache, PodAllocation
@@ -108,6 +113,10 @@ class NodeNUMAResource(Plugin):
         ClusterEvent("Reservation", DELETE),
     )
 
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("topology.node.k8s.io", ("noderesourcetopologies",), READ_VERBS),
+    )
+
     def __init__(self, args: NodeNUMAResourceArgs, handle: Handle) -> None:
         """Take arguments that are already defaulted."""
         self.demand_parser = NumaDemandParser(args.default_cpu_bind_policy or "")
@@ -117,8 +126,9 @@ class NodeNUMAResource(Plugin):
         self._policy_rows = self._batch_evaluator.policy_rows
         self._queueing_hint = NumaQueueingHint(self.demand_parser, self.evaluator, handle.state)
 
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self.evaluator.set_plugins([plugin for plugin in plugins if plugin is not self])
+    def set_profile(self, profile: SchedulerProfile) -> None:
+        others = (plugin for plugin in profile.plugins() if plugin is not self)
+        self.evaluator.hint_providers = tuple(p for p in others if isinstance(p, NumaHintProvider))
 
     signature = staticmethod(signature)
 
@@ -220,7 +230,7 @@ class NodeNUMAResource(Plugin):
         if other.is_reserve_pod and any(one.reserve_pod.uid == other.uid for one in reservations_on(cycle, node)):
             return  # what it holds for this pod is kept apart from what is free for all
         node_allocation = self.evaluator.node_allocation(cycle_state, self.evaluator.profiles.for_node(node), node)
-        if pod.is_reserve_pod and cycle.pre_allocates(other, node.name) and other.uid in node_allocation.pods:
+        if pod.is_reserve_pod and cycle.sees_without(other, node.name) and other.uid in node_allocation.pods:
             cycle_state.taken_over_cpus[node.name] = (
                 cycle_state.taken_over_cpus.get(node.name, 0) | node_allocation.pods[other.uid].allocation.cpus.bits
             )
@@ -277,7 +287,7 @@ class NodeNUMAResource(Plugin):
         if terms.binding is not None and isinstance(profile.topology.cpu, InvalidCpuTopology):
             return unresolvable(INVALID_CPU_TOPOLOGY)
         node_allocation = self.cache.node_allocation(profile, node.name)
-        owners, taken_over_cpus = cycle.pre_allocated_pods.get(pod.uid, ()), 0
+        owners, taken_over_cpus = reservations_of(cycle).pre_allocated.get(pod.uid, ()), 0
         for owner in owners:
             if (pod_allocation := node_allocation.pods.get(owner)) is not None:
                 taken_over_cpus |= pod_allocation.allocation.cpus.bits
@@ -291,23 +301,23 @@ class NodeNUMAResource(Plugin):
             if isinstance(affinity, NumaRefusal):
                 return to_reject(affinity)
             mask = affinity.mask
-        nominated = cycle.nominated_reservations.get(pod.uid)
+        nominated = reservations_of(cycle).nominated.get(pod.uid)
         given = trial.allocate_nominated(None if nominated is None else nominated.uid, mask)
         if isinstance(given, NumaRefusal):
             return to_reject(given)
         if terms.binding is not None and taken_over_cpus & ~given.cpus.bits:
             return reject(NOT_ENOUGH_CPUS)  # what its owners have must be a part of it
-        cycle.numa_affinity[pod.uid] = mask
+        numa_affinities(cycle)[pod.uid] = mask
         pod_allocation = PodAllocation(given, "" if nominated is None else nominated.reserve_pod.uid)
         self.cache.assume(pod.uid, AssumedAllocation(node.name, pod_allocation, terms.binding, owners))
         return None
 
     def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
-        cycle.numa_affinity.pop(pod.uid, None)
+        numa_affinities(cycle).pop(pod.uid, None)
         self.cache.forget(pod.uid)
 
     def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> BindEffect | Reject | Fault | None:
-        cycle.numa_affinity.pop(pod.uid, None)
+        numa_affinities(cycle).pop(pod.uid, None)
         assumed_allocation = self.cache.assumed.get(pod.uid)
         if (
             assumed_allocation is None

@@ -15,11 +15,11 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     NumaAllocation,
     NumaLedger,
     ZoneAmounts,
-    add_zone_amounts,
     total_zone_amounts,
 )
 from koord.scheduler.plugins.node_numa_resource.refusal import NOT_ENOUGH_CPUS, NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
+from koord.values.amounts import remaining_keyed_amounts
 from koord.values.bitmask import BitMask
 
 
@@ -57,7 +57,7 @@ class ReservedCpus(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def unused_zones(self) -> ZoneAmounts:
         """Return what owners have not taken; nothing, where they have as much as the reservation or more."""
-        return add_zone_amounts(self.held.zones, self.double_counted_zones, -1)
+        return remaining_keyed_amounts(self.held.zones, self.owner_zones)
 
     # What owners have of it is in the ledger under their own name and under that of the reservation.
 

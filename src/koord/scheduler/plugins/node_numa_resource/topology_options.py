@@ -1,5 +1,5 @@
-"""What one node offers to CPU binding and NUMA placement, read from its NodeResourceTopology and its own
-metadata; with the arithmetic of resource amplification.
+"""This module reads what one node offers to CPU binding and NUMA placement, read from its NodeResourceTopology
+and its own metadata; with the arithmetic of resource amplification.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ _MAX_CODED_RESOURCES = 18  # as many as leave codes below those that verdicts wi
 
 
 class _FitState(msgspec.Struct, frozen=True):
-    """What this profile checks and scores for one class of pods."""
+    """_FitState holds what this profile checks and scores for one class of pods."""
 
     checked: tuple[tuple[str, int], ...]  # resource and amount, in the order in which refusals name them
     counted: tuple[ScoredResource, ...]

@@ -20,6 +20,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Skip
 from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource
+from koord.values.amounts import accumulate
 
 _DEFAULT_REQUESTS = resource_amounts({CPU: DEFAULT_CPU_REQUEST, MEMORY: DEFAULT_MEMORY_REQUEST})
 
@@ -91,22 +92,17 @@ def nonzero_pod_requests(shape: PodShape) -> Mapping[str, int]:
     spec = shape.spec
     total: dict[str, int] = {}
     for container in spec.containers:
-        _add(total, _requests(container))
+        accumulate(total, _requests(container))
     for container in spec.init_containers:
         requests = _requests(container)
         if container.restart_policy == "Always":
-            _add(total, requests)
+            accumulate(total, requests)
         else:
             for name, amount in requests.items():
                 total[name] = max(total.get(name, 0), amount)
-    _add(total, resource_amounts(spec.overhead or {}))
+    accumulate(total, resource_amounts(spec.overhead or {}))
     return total
 
 
 def _requests(container: SchedulerContainer) -> dict[str, int]:
     return {**_DEFAULT_REQUESTS, **resource_amounts(container.resources.requests or {})}
-
-
-def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
-    for name, amount in more.items():
-        total[name] = total.get(name, 0) + amount

@@ -12,13 +12,13 @@ import msgspec
 
 from koord.api.config.scheduler.in_tree_args import SYSTEM_DEFAULTING, PodTopologySpreadArgs
 from koord.api.kubernetes.affinity import TopologySpreadConstraint
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.verdict import Fault
 from koord.scheduler.plugins.pod_topology_spread.owners import (
     OwnerSelectors,
     default_selector,
     join_requirements,
-    parse_selector,
 )
 from koord.values.selector import Operator, Requirement, Selector, SelectorError
 
@@ -141,7 +141,7 @@ def _with_action(constraints: Iterable[TopologySpreadConstraint], kind: str) -> 
 
 
 def _own_selector(constraint: TopologySpreadConstraint, labels: Mapping[str, str]) -> Selector:
-    selector = parse_selector(constraint.label_selector)
+    selector = label_selector_as_selector(constraint.label_selector)
     same = [Requirement(k, Operator.EQUALS, (labels[k],)) for k in constraint.match_label_keys if k in labels]
     return join_requirements((*same, *selector.requirements)) if same and not selector.matches_nothing else selector
 

@@ -10,14 +10,15 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from koord.policy.node_match import RequiredNodeAffinity, find_untolerated_taint
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import ALL_ROWS, Bools, Ints, NodeTable
 from koord.scheduler.cache.pod_shape import PodShape
 from koord.scheduler.cache.selector_counts import PodQuery, SelectorClause, SelectorCount, SelectorCounts
 from koord.scheduler.cache.topology_domains import DomainIds, TopologyDomainIndex, TopologyDomains
-from koord.scheduler.plugins.node_selector import RequiredNodeAffinity
+from koord.scheduler.plugins.node_selector import node_affinity_mask
 from koord.scheduler.plugins.pod_topology_spread.constraint import HOSTNAME, ResolvedSpreadConstraint
-from koord.scheduler.plugins.taint_toleration import has_untolerated_taint, node_taints, taint_column
+from koord.scheduler.plugins.taint_toleration import has_untolerated_taint, taint_column
 
 # After more node changes than this the copies are made anew rather than compared row by row.
 _MAX_COMPARED_ROWS = 16
@@ -90,7 +91,7 @@ class CountedNodes:
         for constraint in self._constraints:
             mask = start.copy()
             if constraint.honors_affinity:
-                matching = self._required.mask(table, ALL_ROWS) if matching is None else matching
+                matching = node_affinity_mask(self._required, table, ALL_ROWS) if matching is None else matching
                 mask &= matching
             if constraint.honors_taints:
                 if repelled is None:
@@ -126,7 +127,9 @@ class CountedNodes:
         assert node.node is not None
         if constraint.honors_affinity and not self._required.matches(node.node):
             return False
-        return not (constraint.honors_taints and has_untolerated_taint(node_taints(node), self._tolerations))
+        if not constraint.honors_taints:
+            return True
+        return find_untolerated_taint(self._tolerations, node.node.spec.taints) is None
 
 
 NO_COUNTS: Ints = np.zeros(0, np.int64)

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from koord.api.kubernetes.builtin_kinds import REPLICA_SETS, REPLICATION_CONTROLLERS, SERVICES, STATEFUL_SETS
-from koord.api.kubernetes.meta import LabelSelector, OwnerReference
+from koord.api.kubernetes.meta import LabelSelector, OwnerReference, stored_label_selector
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.handle import Handle
-from koord.values.selector import EVERYTHING, NOTHING, Operator, Requirement, Selector, SelectorError
+from koord.values.selector import EVERYTHING, Operator, Requirement, Selector
 
 SERVICE: Final = "Service"
 REPLICATION_CONTROLLER: Final = "ReplicationController"
@@ -86,23 +86,6 @@ def _service_key(namespace: str, selector: Selector) -> tuple[str, str, str]:
     return namespace, first.key, first.values[0]
 
 
-def parse_selector(spec: LabelSelector | None) -> Selector:
-    """Parse a selector; an absent one selects nothing. Raise SelectorError for one that no server would store."""
-    if spec is None:
-        return NOTHING
-    return Selector.from_label_selector(
-        spec.match_labels, [(e.key, e.operator, e.values) for e in spec.match_expressions]
-    )
-
-
-def parse_selector_leniently(spec: LabelSelector | None) -> Selector:
-    """Parse a selector of someone else's object; an invalid one selects nothing."""
-    try:
-        return parse_selector(spec)
-    except SelectorError:
-        return NOTHING
-
-
 def join_requirements(requirements: Iterable[Requirement]) -> Selector:
     """Join requirements into one selector; equal sets of requirements give equal selectors."""
     return Selector(tuple(sorted(dict.fromkeys(requirements), key=lambda r: (r.key, r.operator, r.values))))
@@ -165,9 +148,7 @@ class OwnerLister:
         written = self._owner_selector(kind, namespace, name)
         if written is None:
             return None
-        return (
-            parse_selector_leniently(written) if isinstance(written, LabelSelector) else Selector.from_labels(written)
-        )
+        return stored_label_selector(written) if isinstance(written, LabelSelector) else Selector.from_labels(written)
 
     def _owner_selector(self, kind: str, namespace: str, name: str) -> LabelSelector | Mapping[str, str] | None:
         if kind == REPLICATION_CONTROLLER:

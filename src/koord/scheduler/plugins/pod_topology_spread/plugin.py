@@ -30,7 +30,7 @@ from koord.scheduler.plugins.pod_topology_spread.constraint import (
 from koord.scheduler.plugins.pod_topology_spread.filter import REJECTIONS, SpreadFilterState
 from koord.scheduler.plugins.pod_topology_spread.owners import OwnerSelectors
 from koord.scheduler.plugins.pod_topology_spread.score import SpreadScoreNormaliser, SpreadScoreState
-from koord.scheduler.plugins.taint_toleration import taint_keys
+from koord.scheduler.plugins.taint_toleration import without_times
 
 
 def pod_event_helps(pod: PodInfo, spread: PodSpread, object_event: ObjectEvent) -> bool:
@@ -67,7 +67,7 @@ def node_event_helps(spread: PodSpread, object_event: ObjectEvent) -> bool:
         return True
     return after and (
         any(old.metadata.labels[c.topology_key] != new.metadata.labels[c.topology_key] for c in spread.hard)
-        or taint_keys(old.spec.taints) != taint_keys(new.spec.taints)
+        or without_times(old.spec.taints) != without_times(new.spec.taints)
     )
 
 

@@ -17,6 +17,7 @@ from typing import ClassVar
 from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.protocol import A_RESERVATION_ALLOCATED
 from koord.api.koordinator.scheduling import Reservation
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import ObjectReference
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
@@ -53,6 +54,11 @@ class ReservationController:
     """Reconcile Reservations, and record why pods could not use theirs."""
 
     name: ClassVar[str] = "reservation keeper"
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.koordinator.sh", ("reservations",), (*READ_VERBS, "delete")),
+        RbacRule("scheduling.koordinator.sh", ("reservations/status",), ("patch",)),
+        RbacRule("", ("pods",), ("patch",)),  # pods whose Reservation is gone,
+    )
 
     def __init__(self, context: SchedulerControllerContext) -> None:
         plugin = context.plugins[0]

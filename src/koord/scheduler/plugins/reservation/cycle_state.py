@@ -10,8 +10,10 @@ import msgspec
 
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.cycle_state import CycleState, MatchedReservation
+from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.reservation import MatchedReservation, writable_reservations
+from koord.scheduler.framework.runtime import can_reserve
 from koord.scheduler.plugins.reservation.fit import IgnoredResources, NodeFreeResources, fits_with_reservation
 from koord.scheduler.plugins.reservation.matches import ReservationMatches
 from koord.scheduler.plugins.reservation.nomination import nominate, score_reservation
@@ -89,14 +91,5 @@ def can_allocate_from(
     They run Reserve, which is undone at once: nothing else knows as exactly.
     """
     probe = cycle.fork()
-    probe.nominated_reservations[pod.uid] = reserved
-    asked: list[Plugin] = []
-    try:
-        for allocating_plugin in allocating_plugins:
-            asked.append(allocating_plugin)
-            if allocating_plugin.reserve(probe, pod, node) is not None:
-                return False
-        return True
-    finally:
-        for allocating_plugin in reversed(asked):
-            allocating_plugin.unreserve(probe, pod, node.name)
+    writable_reservations(probe).nominated[pod.uid] = reserved
+    return can_reserve(allocating_plugins, probe, pod, node)

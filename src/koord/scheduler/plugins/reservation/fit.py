@@ -7,14 +7,15 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from koord.api.koordinator.protocol import RESERVATION_ERROR_PREFIX
 from koord.api.koordinator.scheduling import RESTRICTED
-from koord.scheduler.plugins.reservation.owner_matching import Counts, ReservationRequest
+from koord.scheduler.plugins.reservation.owner_matching import ReservationRequest
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
+from koord.values.amounts import Counts, accumulate
 from koord.values.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 
 _NATIVE = frozenset((CPU, MEMORY, EPHEMERAL_STORAGE, PODS))
@@ -57,30 +58,25 @@ class NodeFreeResources(msgspec.Struct, frozen=True, kw_only=True):
         committed.
         """
         left = dict(self.allocatable)
-        _subtract_in_place(left, self.used)
-        _subtract_in_place(left, self.preemptible, -1)
+        accumulate(left, self.used, -1)
+        accumulate(left, self.preemptible)
         for usage in self.usages:
-            _subtract_in_place(left, usage.unallocated())
+            accumulate(left, usage.unallocated(), -1)
         if owner_of is not None:
-            _subtract_in_place(left, owner_of.remaining_for_owners(), -1)
+            accumulate(left, owner_of.remaining_for_owners())
         return left
 
     def free_with_reservations(self, ignored: Iterable[ReservationUsage]) -> dict[str, int]:
         """Return what is free for a pod that may use what these reservations hold and nobody took."""
         left = self.free()
         for usage in ignored:
-            _subtract_in_place(left, usage.unallocated(), -1)
+            accumulate(left, usage.unallocated())
         return left
 
     def free_pod_slots(self, owner_of: ReservationUsage | None = None) -> int:
         """Return the free pod slots. Each reservation holds one, for its owner."""
         held = len(self.usages) - (owner_of is not None)
         return self.max_pods - self.pods + self.preemptible_pods - held
-
-
-def _subtract_in_place(left: dict[str, int], amounts: Mapping[str, int], sign: int = 1) -> None:
-    for name, amount in amounts.items():
-        left[name] = left.get(name, 0) - sign * amount
 
 
 NO_MATCH = "node(s) no reservations match reservation affinity"
@@ -99,7 +95,7 @@ class ReservationRefusal(msgspec.Struct, frozen=True):
 
 
 class PreemptedOwners(msgspec.Struct, frozen=True):
-    """What owners that are preempted in a dry run return to their reservation."""
+    """PreemptedOwners holds what owners that are preempted in a dry run return to their reservation."""
 
     amounts: Counts = {}
     pods: int = 0

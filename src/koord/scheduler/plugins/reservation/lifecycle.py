@@ -1,5 +1,5 @@
-"""How a Reservation lives and ends: its conditions Scheduled and Ready, its transitions, and the status patch.
-Applying the effects is left to others.
+"""This module decides how a Reservation lives and ends: its conditions Scheduled and Ready, its transitions,
+and the status patch. Applying the effects is left to others.
 
 | from                | fact                                | to                                         |
 |---------------------|-------------------------------------|--------------------------------------------|
@@ -32,8 +32,8 @@ from koord.api.koordinator.scheduling import (
 )
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
 from koord.api.model import ObjectReference
-from koord.scheduler.plugins.reservation.owner_matching import Counts
 from koord.values import duration
+from koord.values.amounts import Counts
 from koord.values.resources import materialise, to_wire
 
 SCHEDULED_CONDITION = "Scheduled"
@@ -113,8 +113,8 @@ class CurrentOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservationObserved(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster shows. With `owners` or `node_exists` None they are not known yet, and nothing follows from
-    absence.
+    """ReservationObserved holds what the cluster shows. With `owners` or `node_exists` None they are not known yet,
+    and nothing follows from absence.
     """
 
     node_exists: bool | None

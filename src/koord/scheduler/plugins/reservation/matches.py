@@ -12,7 +12,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.cycle_state import MatchedReservation
+from koord.scheduler.framework.reservation import MatchedReservation
 from koord.scheduler.plugins.reservation.matching import ReservationMatch, ReservationMatcher
 from koord.scheduler.plugins.reservation.owner_matching import ReservationRequest
 from koord.scheduler.plugins.reservation.reservation_index import ReservationIndex

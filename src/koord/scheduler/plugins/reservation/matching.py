@@ -11,19 +11,17 @@ import msgspec
 
 from koord.api.annotations.reservation_codecs import ReservationAffinity
 from koord.api.koordinator.protocol import RESERVATION_ERROR_PREFIX
-from koord.api.kubernetes.affinity import NodeSelectorTerm, Taint, Toleration
-from koord.scheduler.plugins.reservation.owner_matching import Counts, ReservationRequest
+from koord.api.kubernetes.affinity import NodeSelector, Taint
+from koord.policy.node_match import UNSCHEDULABLE_TAINT, NodeTerms, find_untolerated_taint, is_tolerated
+from koord.scheduler.plugins.reservation.owner_matching import ReservationRequest
 from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo
-from koord.values.selector import EVERYTHING, Selector, SelectorError
-
-UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-_REPELLING_EFFECTS = ("NoSchedule", "NoExecute")
-_NAME_FIELD = "metadata.name"
+from koord.values.amounts import Counts
+from koord.values.selector import EVERYTHING, Selector
 
 
 class Mismatch(Enum):
-    """Why a pod may not use a reservation, in the order of the checks. Without a matching owner nothing else is
-    checked.
+    """Mismatch says why a pod may not use a reservation, in the order of the checks. Without a matching owner
+    nothing else is checked.
     """
 
     OWNER = "owner"
@@ -59,7 +57,7 @@ class ReservationMatcher:
         self._selector = (
             Selector.from_labels(pod.affinity.reservation_selector) if pod.affinity is not None else EVERYTHING
         )
-        self._terms = _affinity_terms(pod.affinity)
+        self._terms = _required_terms(pod.affinity)
 
     def match(self, info: ReservationInfo, node_labels: Mapping[str, str] | None = None) -> ReservationMatch:
         """Match a reservation on a node with these labels; None omits them (gate OmitNodeLabelsForReservation).
@@ -76,50 +74,26 @@ class ReservationMatcher:
             exact = matches_exactly(self.pod.exact_resources, self.pod.requests, info.reserved)
             return ReservationMatch(None if exact else Mismatch.NOT_EXACT, matched_by_name=True)
         tolerations = affinity.tolerations if affinity is not None else ()
-        if info.unschedulable and not is_tolerated(UNSCHEDULABLE, tolerations):
+        if info.unschedulable and not is_tolerated(tolerations, UNSCHEDULABLE_TAINT):
             return ReservationMatch(Mismatch.UNSCHEDULABLE)
         if affinity is not None:
-            taint = next(
-                (t for t in info.taints if t.effect in _REPELLING_EFFECTS and not is_tolerated(t, tolerations)), None
-            )
+            taint = find_untolerated_taint(tolerations, info.taints)
             if taint is not None:
                 return ReservationMatch(Mismatch.TAINT, taint=taint)
             labels = {**node_labels, **info.labels} if node_labels else info.labels
-            if not self._selector.matches(labels) or not self._matches_terms(labels, info.name):
+            if not self._selector.matches(labels):
+                return ReservationMatch(Mismatch.AFFINITY)
+            if self._terms is not None and not self._terms.matches_object(info.name, labels):
                 return ReservationMatch(Mismatch.AFFINITY)
         exact = matches_exactly(self.pod.exact_resources, self.pod.requests, info.reserved)
         return ReservationMatch(None if exact else Mismatch.NOT_EXACT)
 
-    def _matches_terms(self, labels: Mapping[str, str], name: str) -> bool:
-        return self._terms is None or any(term.matches(labels, name) for term in self._terms)
 
-
-class _AffinityTerm:
-    __slots__ = ("_fields", "_labels", "_readable")
-
-    def __init__(self, term: NodeSelectorTerm) -> None:
-        self._labels = self._fields = EVERYTHING
-        self._readable = True
-        try:
-            if term.match_expressions:
-                self._labels = Selector.from_node_expressions(
-                    (e.key, e.operator, e.values) for e in term.match_expressions
-                )
-            if term.match_fields:
-                self._fields = Selector.from_node_expressions((e.key, e.operator, e.values) for e in term.match_fields)
-        except SelectorError:
-            self._readable = False
-
-    def matches(self, labels: Mapping[str, str], name: str) -> bool:
-        return self._readable and self._labels.matches(labels) and self._fields.matches({_NAME_FIELD: name})
-
-
-def _affinity_terms(affinity: ReservationAffinity | None) -> tuple[_AffinityTerm, ...] | None:
-    """Compile the required terms; None when there are none. A term without conditions matches nothing."""
+def _required_terms(affinity: ReservationAffinity | None) -> NodeTerms | None:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
-    if required is None:
-        return None
-    return tuple(_AffinityTerm(t) for t in required.reservation_selector_terms if t.match_expressions or t.match_fields)
+    return (
+        None if required is None else NodeTerms(NodeSelector(node_selector_terms=required.reservation_selector_terms))
+    )
 
 
 def matches_exactly(names: Iterable[str], requested: Counts, reserved: Counts) -> bool:
@@ -128,15 +102,6 @@ def matches_exactly(names: Iterable[str], requested: Counts, reserved: Counts) -
     Upstream is content at the first name that neither side has, and never looks at the rest.
     """
     return all(requested.get(name) == reserved.get(name) for name in names)
-
-
-def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    return any(
-        (not t.effect or t.effect == taint.effect)
-        and (not t.key or t.key == taint.key)
-        and (t.operator == "Exists" or (t.operator in ("", "Equal") and t.value == taint.value))
-        for t in tolerations
-    )
 
 
 _MISMATCH_TEXTS = {

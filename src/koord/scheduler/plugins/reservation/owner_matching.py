@@ -11,11 +11,10 @@ from koord.api.annotations import reservation_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.reservation_codecs import ReservationAffinity, ignores_reservations
 from koord.api.koordinator.scheduling import ReservationControllerReference, ReservationOwner
-from koord.api.kubernetes.meta import OwnerReference
+from koord.api.kubernetes.meta import OwnerReference, label_selector_as_selector
 from koord.api.model import ObjectReference
+from koord.values.amounts import Counts
 from koord.values.selector import Operator, Selector
-
-Counts: TypeAlias = Mapping[str, int]
 
 API_VERSION = "v1"  # of every pod
 
@@ -89,11 +88,7 @@ class OwnerMatcher(msgspec.Struct, frozen=True, kw_only=True):
         return OwnerMatcher(
             object=owner.object,
             controller=owner.controller,
-            selector=None
-            if labels is None
-            else Selector.from_label_selector(
-                labels.match_labels, ((e.key, e.operator, e.values) for e in labels.match_expressions)
-            ),
+            selector=None if labels is None else label_selector_as_selector(labels),
         )
 
     def matches(self, pod: ReservationRequest) -> bool:

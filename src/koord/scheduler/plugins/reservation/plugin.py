@@ -1,9 +1,9 @@
 """Reservation schedules a Reservation like a pod that holds its room, and gives that room to its owners.
 
-    before PreFilter   which reservations a pod may use, on which nodes          -> matched_reservations, restored_nodes
+    before PreFilter   which reservations a pod may use, on which nodes          -> matched, restored_nodes
     Filter             on those nodes without the reserve pods: whether it fits, and into which reservation
     Score              the fuller the reservation would be, the better; a stated order goes first
-    nominate           the reservation that it takes                              -> nominated_reservations
+    nominate           the reservation that it takes                              -> nominated
     Reserve            the part is assumed; PreBind annotates the pod; Bind of a Reservation writes its status
 
 What reservations hold and what is left of them is in the cache. Plain pods see the cluster's sums and
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ from koord.api.koordinator.protocol import (
     TRUE,
 )
 from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, Reservation
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import ALL_ROWS, NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
@@ -52,6 +53,8 @@ from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPl
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext
+from koord.scheduler.framework.profile import SchedulerProfile
+from koord.scheduler.framework.reservation import reservations_of, writable_reservations
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
 from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
 from koord.scheduler.plugins.reservation import matching
@@ -122,6 +125,11 @@ class ReservationPlugin(Plugin):
     )
     normaliser = ReservationScoreNormaliser()
 
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("scheduling.koordinator.sh", ("reservations",), (*READ_VERBS, "patch")),  # patch: its placement
+        RbacRule("scheduling.koordinator.sh", ("reservations/status",), ("patch",)),
+    )
+
     def __init__(
         self, args: ReservationArgs, handle: Handle, *, omit_node_labels: bool = False, clean_owners: bool = False
     ) -> None:
@@ -136,8 +144,8 @@ class ReservationPlugin(Plugin):
         self._ignored = IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
         self._preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
 
-    def set_plugins(self, plugins: Sequence[Plugin]) -> None:
-        self._allocating_plugins = tuple(plugin for plugin in plugins if plugin.name in ALLOCATING_PLUGINS)
+    def set_profile(self, profile: SchedulerProfile) -> None:
+        self._allocating_plugins = tuple(plugin for plugin in profile.plugins() if plugin.name in ALLOCATING_PLUGINS)
 
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
 
@@ -195,7 +203,7 @@ class ReservationPlugin(Plugin):
         if matches.fault:
             return Fault(matches.fault)
         if matches.by_node or matches.request.affinity is not None:
-            cycle.matched_reservations = matches.reserved
+            writable_reservations(cycle).matched = matches.reserved
             cycle.restored_nodes = matches
             cycle.write(self.name, OwnerCycleState(matches, pod, self.cache.register, self._ignored))
         return None
@@ -352,10 +360,11 @@ class ReservationPlugin(Plugin):
         state = cycle.plugin_data.get(self.name)
         pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
         if isinstance(pre_allocation, PreAllocationCandidates):
-            cycle.pre_allocated_pods[pod.uid] = tuple(one.uid for one in pre_allocation.chosen_pods(node) or ())
+            owners = pre_allocation.chosen_pods(node) or ()
+            writable_reservations(cycle).pre_allocated[pod.uid] = tuple(one.uid for one in owners)
         if not isinstance(state, OwnerCycleState):
             return None
-        told = {reserved.uid: reserved for reserved in cycle.matched_reservations.get(node.name, ())}
+        told = {reserved.uid: reserved for reserved in reservations_of(cycle).matched.get(node.name, ())}
 
         def also(usage: ReservationUsage) -> bool:
             reserved = told.get(usage.info.uid)
@@ -371,8 +380,13 @@ class ReservationPlugin(Plugin):
             return _NO_MATCH if state.request.affinity is not None and not state.request.ignores_reservations else None
         if nominated.info.uid not in told:
             return Fault(f"nobody holds room for reservation {nominated.info.name}")
-        cycle.nominated_reservations[pod.uid] = told[nominated.info.uid]
+        writable_reservations(cycle).nominated[pod.uid] = told[nominated.info.uid]
         return None
+
+    def remove_nominated_reservation(self, cycle: CycleState, pod: PodInfo) -> None:
+        reservations = reservations_of(cycle)
+        reservations.nominated.pop(pod.uid, None)
+        reservations.pre_allocated.pop(pod.uid, None)
 
     def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
@@ -380,7 +394,7 @@ class ReservationPlugin(Plugin):
             for other in pre_allocation.holders(node):
                 self.cache.assume_owner(other, pod.uid, node.name)
             return None
-        reserved = cycle.nominated_reservations.get(pod.uid)
+        reserved = reservations_of(cycle).nominated.get(pod.uid)
         if reserved is None:
             return None
         against = self.cache.register.assume_error(reserved.uid)

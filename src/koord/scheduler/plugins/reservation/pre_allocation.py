@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from koord.scheduler.plugins.reservation.nomination import MAX_RESERVATION_SCORE
-from koord.scheduler.plugins.reservation.owner_matching import Counts
+from koord.values.amounts import Counts, add_amounts
 
 UNSUPPORTED = "node(s) reservation pre allocation is unsupported with current attributes"
 CLUSTER_MODE_OFF = "reservation requires cluster mode pre-allocation which is disabled"
@@ -52,7 +52,7 @@ def choose_pre_allocated(
         within.sort(key=lambda c: (-score_pre_allocation(demand.reserved, c.requests), c.uid))
     if not demand.allows_multiple:
         return next(
-            ((c,) for c in within if fits_amounts(demand.reserved, _add_amounts(free, c.requests))),
+            ((c,) for c in within if fits_amounts(demand.reserved, add_amounts(free, c.requests))),
             () if fits_alone else None,
         )
     chosen: list[PreAllocationCandidate] = []
@@ -61,11 +61,11 @@ def choose_pre_allocated(
     for candidate in within:
         if chosen and fits_amounts(demand.reserved, room):
             break
-        more = _add_amounts(taken, candidate.requests)
+        more = add_amounts(taken, candidate.requests)
         if not fits_amounts(more, demand.reserved, only=demand.reserved):
             continue
         chosen.append(candidate)
-        taken, room = more, _add_amounts(room, candidate.requests)
+        taken, room = more, add_amounts(room, candidate.requests)
     if fits_amounts(demand.reserved, room):
         return tuple(chosen)
     return None
@@ -89,10 +89,3 @@ def fits_amounts(wanted: Counts, room: Counts, only: Counts | None = None) -> bo
 
 def _is_relevant(demand: PreAllocationRequest, candidate: PreAllocationCandidate) -> bool:
     return any(candidate.requests.get(name, 0) for name in demand.reserved)
-
-
-def _add_amounts(one: Counts, other: Counts) -> dict[str, int]:
-    total = dict(one)
-    for name, amount in other.items():
-        total[name] = total.get(name, 0) + amount
-    return total

@@ -16,12 +16,12 @@ import msgspec
 from koord.api.kubernetes.meta import OwnerReference
 from koord.scheduler.plugins.reservation.owner_matching import (
     ANYONE,
-    Counts,
     OwnerKey,
     ReservationRequest,
     owner_keys_of_pod,
 )
 from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo, ReservationUsage
+from koord.values.amounts import Counts
 
 
 class ReservationOwnerPod(msgspec.Struct, frozen=True, kw_only=True):

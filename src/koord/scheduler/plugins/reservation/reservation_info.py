@@ -12,7 +12,8 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, RESTRICTED, Reservation, ReservationOwner
 from koord.api.kubernetes.affinity import Taint
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
-from koord.scheduler.plugins.reservation.owner_matching import Counts, OwnerMatcher, ReservationRequest
+from koord.scheduler.plugins.reservation.owner_matching import OwnerMatcher, ReservationRequest
+from koord.values.amounts import Counts
 from koord.values.selector import SelectorError
 
 T = TypeVar("T")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable
+from typing import ClassVar
 
 import msgspec
 
@@ -14,6 +15,7 @@ from koord.api.kubernetes.builtin_kinds import (
     STORAGE_CLASSES,
     VOLUME_ATTACHMENTS,
 )
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.storage import CSINode
 from koord.api.kubernetes.volume import PersistentVolumeClaim
 from koord.scheduler.cache.node_info import NodeInfo
@@ -125,6 +127,10 @@ class NodeVolumeLimits(Plugin):
         ClusterEvent("Pod", DELETE),
         ClusterEvent("PersistentVolumeClaim", ADD),
         ClusterEvent("VolumeAttachment", DELETE),
+    )
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("storage.k8s.io", ("csinodes", "storageclasses", "volumeattachments"), READ_VERBS),
     )
 
     def __init__(self, handle: Handle) -> None:

@@ -5,10 +5,13 @@ capacity.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from koord.api.kubernetes.builtin_kinds import CSI_DRIVERS, CSI_STORAGE_CAPACITIES, STORAGE_CLASSES
+from koord.api.kubernetes.meta import stored_label_selector
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.storage import CSIStorageCapacity, StorageClass
 from koord.api.kubernetes.volume import PersistentVolumeClaim
 from koord.scheduler.cache.node_table import Bools, NodeTable, Rows
@@ -17,7 +20,7 @@ from koord.scheduler.plugins.node_selector import selector_mask
 from koord.scheduler.plugins.volumes.claims import storage_class_of
 from koord.scheduler.plugins.volumes.pv_matcher import label_values_mask, storage_quantity
 from koord.values.quantity import Quantity
-from koord.values.selector import NOTHING, Operator, Selector, SelectorError
+from koord.values.selector import Operator, Selector
 
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
 _EQUALITY_OPERATORS = (Operator.IN, Operator.EQUALS, Operator.DOUBLE_EQUALS)
@@ -25,6 +28,10 @@ CANNOT_PROVISION, NO_CAPACITY = "unable", "full"
 
 
 class ProvisioningCheck:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("storage.k8s.io", ("csidrivers", "csistoragecapacities", "storageclasses"), READ_VERBS),
+    )
+
     def __init__(self, handle: Handle) -> None:
         self._classes = handle.lister(STORAGE_CLASSES)
         self._drivers = handle.lister(CSI_DRIVERS)
@@ -106,7 +113,9 @@ class ProvisioningCheck:
             for pool in self._capacities.list():
                 limit = largest_volume(pool)
                 if limit is not None:
-                    self._pools.setdefault(pool.storage_class_name, []).append((limit, _pool_selector(pool)))
+                    self._pools.setdefault(pool.storage_class_name, []).append(
+                        (limit, stored_label_selector(pool.node_topology))
+                    )
         return self._pools
 
 
@@ -133,18 +142,3 @@ def _allowed_mask(storage_class: StorageClass, table: NodeTable, rows: Rows) -> 
                 here &= label_values_mask({each.key: each.values}, table, rows)
             mask |= here
     return mask
-
-
-def _pool_selector(pool: CSIStorageCapacity) -> Selector:
-    """Return the selector of a pool's nodes; a pool that names none, or names them invalidly, is reached from
-    none.
-    """
-    wanted = pool.node_topology
-    if wanted is None:
-        return NOTHING
-    try:
-        return Selector.from_label_selector(
-            wanted.match_labels, ((e.key, e.operator, e.values) for e in wanted.match_expressions)
-        )
-    except SelectorError:
-        return NOTHING

@@ -16,12 +16,14 @@ import numpy as np
 
 from koord.api.kubernetes.affinity import NodeSelector
 from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUMES
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
 from koord.api.model import ResourceList
+from koord.policy.node_match import NodeTerms
 from koord.scheduler.cache.node_table import Bools, NodeTable, RowList, Rows
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.plugins.node_selector import NodeTerms
+from koord.scheduler.plugins.node_selector import node_terms_mask
 from koord.scheduler.plugins.volumes.claims import storage_class_of
 from koord.scheduler.plugins.volumes.pod_volumes import is_reserved_for
 from koord.values.quantity import Quantity
@@ -218,13 +220,13 @@ class PvMatcher:
         everywhere = np.ones(len(table.alive[rows]), np.bool_)
         if self._reserved:
             near = volume_node_affinity(self._reserved[0])
-            return everywhere if near is None else near.mask(table, rows)
+            return everywhere if near is None else node_terms_mask(near, table, rows)
         if None in self._by_selector:
             return everywhere
         mask = label_values_mask(self._by_label, table, rows)
         for near_by in self._by_selector:
             assert near_by is not None
-            mask |= node_terms(near_by).mask(table, rows)
+            mask |= node_terms_mask(node_terms(near_by), table, rows)
         return mask
 
     def _first(self, places: Sequence[int], taken: Collection[str]) -> int | None:
@@ -244,8 +246,4 @@ def volume_node_affinity(volume: PersistentVolume) -> NodeTerms | None:
 def claim_selector(claim: PersistentVolumeClaim) -> Selector | None:
     """Parse the claim's selector. Raise SelectorError."""
     wanted = claim.spec.selector
-    if wanted is None:
-        return None
-    return Selector.from_label_selector(
-        wanted.match_labels, ((e.key, e.operator, e.values) for e in wanted.match_expressions)
-    )
+    return None if wanted is None else label_selector_as_selector(wanted)

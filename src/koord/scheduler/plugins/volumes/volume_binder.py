@@ -6,20 +6,23 @@ BindingProgress then checks whether the decided bindings have come true.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
 
 from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
+from koord.policy.node_match import NodeTerms
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
-from koord.scheduler.plugins.node_selector import NodeTerms
+from koord.scheduler.plugins.node_selector import node_terms_mask
 from koord.scheduler.plugins.volumes.claims import (
     CLAIM_KIND,
     ClaimReference,
@@ -78,7 +81,9 @@ class PodClaims(msgspec.Struct):
 
 
 class VolumePlan(msgspec.Struct, frozen=True):
-    """How a node would serve the unbound claims. Most plans are never carried out, so nothing is prepared here."""
+    """VolumePlan states how a node would serve the unbound claims. Most plans are never carried out, so nothing is
+    prepared here.
+    """
 
     node: str
     bind: tuple[tuple[PersistentVolume, PersistentVolumeClaim], ...] = ()
@@ -90,6 +95,10 @@ class VolumePlan(msgspec.Struct, frozen=True):
 
 
 class VolumeBinder:
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("persistentvolumeclaims", "persistentvolumes"), (*READ_VERBS, "patch")),
+    )
+
     def __init__(self, handle: Handle) -> None:
         self.assumed = handle.state.derived(AssumedVolumes)
         self._claims = handle.lister(PERSISTENT_VOLUME_CLAIMS)
@@ -176,7 +185,7 @@ class VolumeBinder:
         far = np.zeros(len(codes), np.bool_)
         for near in pod_claims.bound_affinities:
             if near is not None:
-                far |= ~near.mask(table, rows)
+                far |= ~node_terms_mask(near, table, rows)
         codes[far] |= _BITS[NODE_CONFLICT]
         if pod_claims.has_missing_volume:
             codes[~far] |= _BITS[PV_NOT_EXIST]

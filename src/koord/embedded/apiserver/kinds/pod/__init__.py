@@ -12,7 +12,7 @@ from koord.embedded.apiserver.kinds.pod.defaults import default_pod
 from koord.embedded.apiserver.kinds.pod.scheduling import merge_label_keys
 from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, pod_spec_errors
 from koord.embedded.apiserver.kinds.pod.update import pod_update_errors, prepare_pod_update
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, begin_generation
 
 Obj = dict[str, Any]
 
@@ -26,7 +26,7 @@ def _qos_class(spec: Obj) -> str:
 
 def _prepare_create(pod: Obj) -> None:
     meta, spec = pod["metadata"], pod["spec"]
-    meta["generation"] = 1
+    begin_generation(pod)
     if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
         spec["terminationGracePeriodSeconds"] = 1
     merge_label_keys(spec, meta.get("labels") or {})

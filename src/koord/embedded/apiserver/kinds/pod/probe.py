@@ -7,10 +7,10 @@ from typing import Any
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
 from koord.embedded.apiserver.kinds.validators import (
     NO_ERRORS,
+    NOT_NEGATIVE,
     PORT_NUMBER,
     FieldErrors,
     Validator,
-    at_least,
     even_if_absent,
     fields,
     one_of,
@@ -82,7 +82,7 @@ def _sleep_errors(found: Obj, path: str, grace: int | None) -> FieldErrors:
 
 _TIMING_RULES = fields(
     dict.fromkeys(
-        ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"), at_least(0)
+        ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"), NOT_NEGATIVE
     )
 )
 

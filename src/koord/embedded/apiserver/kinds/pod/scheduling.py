@@ -28,20 +28,12 @@ _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 def _node_expression_errors(found: Obj, path: str) -> FieldErrors:
     errors: list[ApiFieldError] = []
-    operator, values = found.get("operator", ""), found.get("values") or []
-    if operator in ("In", "NotIn"):
-        if not values:
-            errors.append(required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
-    elif operator in ("Exists", "DoesNotExist"):
-        if values:
-            detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-            errors.append(forbidden_field(f"{path}.values", detail))
-    elif operator in ("Gt", "Lt"):
-        if len(values) != 1:
+    if found.get("operator") in ("Gt", "Lt"):
+        if len(found.get("values") or ()) != 1:
             detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
             errors.append(required(f"{path}.values", detail))
     else:
-        errors.append(invalid_value(f"{path}.operator", operator, "not a valid selector operator"))
+        errors = label_validation.operator_errors(found, path)
     return [*errors, *label_validation.qualified_name_errors(found.get("key", ""), f"{path}.key")]
 
 

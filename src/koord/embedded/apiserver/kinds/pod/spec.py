@@ -33,7 +33,7 @@ from koord.embedded.apiserver.kinds.validators import (
     valid_name,
 )
 from koord.values import names
-from koord.values.selector import Selector, SelectorError
+from koord.values.selector import Selector
 
 Obj = dict[str, Any]
 _SUBDOMAIN = valid_name(names.dns1123_subdomain)
@@ -245,9 +245,6 @@ def pod_only_errors(spec: Obj, *, creating: bool) -> list[ApiFieldError]:
     return errors
 
 
-SELECTOR_MISMATCH = "`selector` does not match template `labels`"
-
-
 def pod_template_errors(template: Obj, path: str) -> list[ApiFieldError]:
     """Return the errors of the template by itself.
 
@@ -276,17 +273,6 @@ def selector_for_message(selector: Obj | None) -> Obj | None:
     return shown
 
 
-def parse_label_selector(selector: Obj) -> Selector | None:
-    """Parse a LabelSelector into a Selector; return None when it is invalid."""
-    expressions = [
-        (e.get("key", ""), e.get("operator", ""), e.get("values") or ()) for e in selector.get("matchExpressions") or ()
-    ]
-    try:
-        return Selector.from_label_selector(selector.get("matchLabels"), expressions)
-    except SelectorError:
-        return None
-
-
 def required_selector_errors(selector: Obj | None, path: str, kind: str) -> list[ApiFieldError]:
     """Return the errors of a selector that must be present and must not select everything."""
     if selector is None:
@@ -297,45 +283,31 @@ def required_selector_errors(selector: Obj | None, path: str, kind: str) -> list
     return errors
 
 
-def selected_template_errors(
-    template: Obj, selector: Selector, path: str, *, only_always: bool = True
-) -> list[ApiFieldError]:
-    """Return the errors of a template whose pods must match the owner's selector and, by default, always restart."""
-    errors: list[ApiFieldError] = []
+def selected_template_errors(template: Obj, selector: Selector, path: str) -> list[ApiFieldError]:
+    """Return the errors of a template whose pods must match the owner's selector and always restart."""
+    return [
+        *template_label_errors(template, selector, path),
+        *pod_template_errors(template, path),
+        *always_restart_errors(template, path, "ReplicaSet"),
+    ]
+
+
+def template_label_errors(template: Obj, selector: Selector, path: str) -> list[ApiFieldError]:
+    """Return an error unless the owner's selector matches the labels of the template."""
     labels = (template.get("metadata") or {}).get("labels") or {}
-    if not selector.matches(labels):
-        errors.append(invalid_value(f"{path}.metadata.labels", _sorted_labels(labels), SELECTOR_MISMATCH))
-    errors += pod_template_errors(template, path)
-    if only_always:
-        errors += always_restart_errors(template, path)
-    return errors
+    if selector.matches(labels):
+        return []
+    shown = {key: labels[key] for key in sorted(labels)} or None
+    return [invalid_value(f"{path}.metadata.labels", shown, "`selector` does not match template `labels`")]
 
 
-def always_restart_errors(template: Obj, path: str) -> list[ApiFieldError]:
+def always_restart_errors(template: Obj, path: str, owner: str) -> list[ApiFieldError]:
     spec = template.get("spec") or {}
     errors: list[ApiFieldError] = []
     policy = spec.get("restartPolicy", "")
     if policy != "Always":
         errors.append(not_supported(f"{path}.spec.restartPolicy", policy, ("Always",)))
     if spec.get("activeDeadlineSeconds") is not None:
-        errors.append(
-            forbidden_field(
-                f"{path}.spec.activeDeadlineSeconds", "activeDeadlineSeconds in ReplicaSet is not Supported"
-            )
-        )
+        detail = f"activeDeadlineSeconds in {owner} is not Supported"
+        errors.append(forbidden_field(f"{path}.spec.activeDeadlineSeconds", detail))
     return errors
-
-
-def _sorted_labels(labels: Obj) -> Obj | None:
-    return {key: labels[key] for key in sorted(labels)} or None
-
-
-def label_mismatch_errors(template: Obj, selector: Obj | None, path: str) -> list[ApiFieldError]:
-    """Return only the mismatch error, for owners that validate the template elsewhere."""
-    found = parse_label_selector(selector) if selector else None
-    labels = (template.get("metadata") or {}).get("labels") or {}
-    if found is not None and not found.is_everything() and found.matches(labels):
-        return []
-    if selector is not None and found is None:
-        return []
-    return [invalid_value(f"{path}.metadata.labels", _sorted_labels(labels), SELECTOR_MISMATCH)]

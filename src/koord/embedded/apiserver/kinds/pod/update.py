@@ -11,6 +11,7 @@ from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, 
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
 from koord.embedded.apiserver.kinds.pod.scheduling import toleration_errors
 from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, pod_spec_errors
+from koord.embedded.apiserver.kinds.strategy import copy_or_drop
 from koord.embedded.apiserver.kinds.validators import between
 
 Obj = dict[str, Any]
@@ -93,17 +94,10 @@ def _with_mutable_fields_of(spec: Obj, before: Obj) -> Obj:
                 for container, was in zip(spec[key], before[key], strict=True)
             ]
     for key in ("activeDeadlineSeconds", "schedulingGates", "tolerations"):
-        _copy_or_drop(munged, before, key)
+        copy_or_drop(munged, before, key)
     if (before.get("terminationGracePeriodSeconds") or 0) < 0 and spec.get("terminationGracePeriodSeconds") == 1:
-        _copy_or_drop(munged, before, "terminationGracePeriodSeconds")
+        copy_or_drop(munged, before, "terminationGracePeriodSeconds")
     return munged
-
-
-def _copy_or_drop(munged: Obj, before: Obj, key: str) -> None:
-    if key in before:
-        munged[key] = before[key]
-    else:
-        munged.pop(key, None)
 
 
 def _toleration_change_errors(spec: Obj, before: Obj) -> list[ApiFieldError]:
@@ -129,7 +123,7 @@ def _gated_pod_errors(munged: Obj, spec: Obj, before: Obj) -> list[ApiFieldError
     if any(selector.get(key) != value for key, value in was.items()):
         detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
         errors.append(invalid_value("spec.nodeSelector", selector or None, detail))
-    _copy_or_drop(munged, before, "nodeSelector")
+    copy_or_drop(munged, before, "nodeSelector")
     affinity, affinity_was = _node_affinity(spec), _node_affinity(before)
     if affinity != affinity_was:
         if affinity_was is not None:

@@ -1,0 +1,81 @@
+"""The admission chain between a decoded request and the store: first plugins that may change the object,
+then plugins that may only refuse. The plugins are in `admission`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from koord.embedded.apiserver.catalog import ServedResource
+
+AdmissionOperation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+
+class AdmissionAttributes:
+    """One write as admission sees it. Mutating plugins change `obj` in place or set another object."""
+
+    __slots__ = (
+        "dry_run",
+        "name",
+        "namespace",
+        "obj",
+        "old_obj",
+        "operation",
+        "options",
+        "resource",
+        "subresource",
+        "user",
+        "warnings",
+    )
+
+    def __init__(
+        self,
+        operation: AdmissionOperation,
+        resource: ServedResource,
+        name: str,
+        namespace: str,
+        obj: dict[str, Any] | None,
+        old: dict[str, Any] | None,
+        *,
+        subresource: str = "",
+        dry_run: bool = False,
+        user: str = "",
+        options: dict[str, Any] | None = None,
+        warnings: list[str] | None = None,
+    ) -> None:
+        self.operation: AdmissionOperation = operation
+        self.resource = resource
+        self.name = name
+        self.namespace = namespace
+        self.obj = obj  # private to this request; None for DELETE
+        self.old_obj = old  # shared with the store: never change it; None for CREATE
+        self.subresource = subresource
+        self.dry_run = dry_run
+        self.user = user
+        self.options = options or {}  # CreateOptions, UpdateOptions, ... in their JSON shape
+        self.warnings = [] if warnings is None else warnings  # go out as Warning headers
+
+
+class AdmissionPlugin(Protocol):
+    """Admits or refuses a request by raising StatusError.
+
+    A plugin that really waits (a webhook) makes the write check again afterwards that nobody else changed
+    the object; one that does not wait costs nothing but its own work.
+    """
+
+    async def admit(self, attributes: AdmissionAttributes) -> None: ...
+
+
+class AdmissionChain:
+    def __init__(self, mutating: Sequence[AdmissionPlugin] = (), validating: Sequence[AdmissionPlugin] = ()) -> None:
+        self.mutating = tuple(mutating)
+        self.validating = tuple(validating)
+
+    async def mutate(self, attributes: AdmissionAttributes) -> None:
+        for plugin in self.mutating:
+            await plugin.admit(attributes)
+
+    async def validate(self, attributes: AdmissionAttributes) -> None:
+        for plugin in self.validating:
+            await plugin.admit(attributes)

@@ -1,0 +1,147 @@
+"""Collectors share this: settings, a timer, a status that is logged once per change, and the base of those that read
+cgroups every tick.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from koord.host.cgroup.tree import CgroupTree
+from koord.host.fd_cache import FdBudget
+from koord.host.io_error import IoError
+from koord.koordlet.problem_log import ProblemLog
+from koord.koordlet.series.counter_rate import CounterRates
+from koord.koordlet.series.store import SeriesStore
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+
+class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """CollectSettings says what to collect and how often."""
+
+    interval_s: float = 1.0  # between two calls of `sample`
+    info_s: float = 60.0
+    psi_s: float = 10.0
+    cpi_s: float = 60.0
+    cpi_window_s: float = 10.0
+    cold_pages_s: float = 5.0
+    resctrl_s: float = 10.0
+    storage_s: float = 60.0
+    # Switches
+    psi: bool = False
+    cpi: bool = False
+    cold_pages: bool = False  # also switches the kernel's scanner on
+    page_cache: bool = False
+    resctrl: bool = False
+    storage: bool = False
+    gpu: bool = False
+
+    @property
+    def longest_gap_s(self) -> float:
+        """Return the longest time between two reads whose difference still says something about now."""
+        return 20 * self.interval_s
+
+
+class CollectorStatus(msgspec.Struct, frozen=True, gc=False):
+    """The status of one collector: `problem` is "" while it works; `answered` is False until it worked or
+    said that it never will.
+    """
+
+    problem: str = ""
+    answered: bool = False
+
+
+class CollectorStatuses:
+    """The statuses of all enabled collectors by name."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        """`names` are the enabled collectors."""
+        self._now = dict.fromkeys(names, CollectorStatus())
+        self._logs: dict[str, ProblemLog] = {}
+
+    @property
+    def current(self) -> Mapping[str, CollectorStatus]:
+        return MappingProxyType(self._now)
+
+    @property
+    def all_answered(self) -> bool:
+        """Return whether every collector has answered."""
+        return all(one.answered for one in self._now.values())
+
+    def works(self, name: str) -> None:
+        """Record that a collector works."""
+        if self._now.get(name) != _OK:
+            self._now[name] = _OK
+            if name in self._logs:
+                self._logs[name].works()
+
+    def fails(self, name: str, io_error: IoError | str, *, permanent: bool = False) -> None:
+        """Record that a collector fails; with `permanent` this machine cannot support it, so nobody
+        needs to wait for it.
+
+        The same kind of error of another file is not logged again: one pod after the other would fill the log.
+        """
+        kind = f"{io_error.stage} {io_error.code}" if isinstance(io_error, IoError) else io_error
+        text = str(io_error)
+        before = self._now.get(name, CollectorStatus())
+        self._now[name] = CollectorStatus(text, before.answered or permanent)
+        if name not in self._logs:
+            self._logs[name] = ProblemLog(_LOG, f"collector {name}", f"collector {name} works again")
+        self._logs[name].fails(f"{'it stays off' if permanent else 'no samples'}: {text}", kind)
+
+
+_OK = CollectorStatus("", True)
+
+
+class IntervalTimer:
+    """A timer tells when periodic work is due; a late call does not make the next one early."""
+
+    __slots__ = ("_every_s", "_next_s")
+
+    def __init__(self, every_s: float) -> None:
+        self._every_s = every_s
+        self._next_s: float | None = None
+
+    def due(self, at_s: float) -> bool:
+        """Return whether the work is due at `at_s` (monotonic). The first call is due; slightly early calls count."""
+        if self._next_s is not None and at_s < self._next_s - 0.05:
+            return False
+        self._next_s = at_s + self._every_s
+        return True
+
+
+class UsageCollector:
+    """The base of collectors that sample groups every tick; `longest_gap_s` bounds the time between two reads of a
+    counter whose difference is still a rate.
+    """
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        store: SeriesStore,
+        clock: Clock,
+        statuses: CollectorStatuses,
+        budget: FdBudget,
+        longest_gap_s: float,
+    ) -> None:
+        self._tree = tree
+        self._store = store
+        self._clock = clock
+        self._statuses = statuses
+        self._budget = budget
+        self._counters = CounterRates(longest_gap_s)
+
+    def expire(self, at_s: float) -> None:
+        """Forget the counters of groups that are gone."""
+        self._counters.expire(at_s)
+
+    def _set_status(self, name: str, io_error: IoError | None, *, permanent: bool = False) -> None:
+        if io_error is None:
+            self._statuses.works(name)
+        else:
+            self._statuses.fails(name, io_error, permanent=permanent)

@@ -1,0 +1,201 @@
+"""The parts of nodes, pods, NodeMetrics, topologies and Devices that co-location reads; nothing else is kept
+in memory.
+
+A thousand nodes with their pods pass through here every minute, so objects are transformed once, when
+they arrive, and a pod is reduced to the few amounts that are read of it each time.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import cast
+
+from koord.api.annotations import numa_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator import custom_kinds
+from koord.api.koordinator.protocol import A_CPU_BASIC_INFO
+from koord.api.koordinator.slo import ReportedPodUsage, ReportedUsage
+from koord.api.koordinator.topology import Zone
+from koord.api.kubernetes import builtin_kinds
+from koord.api.kubernetes import pod as api_pod
+from koord.api.kubernetes.container import ResourceRequirements
+from koord.api.kubernetes.meta import Object, ObjectMeta
+from koord.api.kubernetes.pod_resources import compute_qos_class, pod_requests
+from koord.api.kubernetes.resource import Resource
+from koord.api.model import ResourceList, Submodel
+from koord.manager.colocation.compute_resources import ComputeResources
+from koord.policy.qos import priority_class_with_default, qos_with_default
+from koord.values.quantity import Quantity
+from koord.values.resources import CPU, MEMORY
+
+
+class ColocationNodeStatus(Submodel, frozen=True, kw_only=True):
+    capacity: ResourceList = {}
+    allocatable: ResourceList = {}
+
+
+class ColocationNode(Object, frozen=True, kw_only=True):
+    status: ColocationNodeStatus = ColocationNodeStatus()
+
+
+class ColocationContainer(Submodel, frozen=True, kw_only=True):
+    name: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    restart_policy: str | None = None
+
+
+class ColocationPodSpec(Submodel, frozen=True, kw_only=True):
+    node_name: str = ""
+    priority: int | None = None
+    containers: tuple[ColocationContainer, ...] = ()
+    init_containers: tuple[ColocationContainer, ...] = ()
+    resources: ResourceRequirements | None = None
+    overhead: ResourceList | None = None
+
+
+class ColocationPodStatus(Submodel, frozen=True, kw_only=True):
+    phase: str = ""
+    qos_class: str = ""
+
+
+class PodShare(Submodel, frozen=True, kw_only=True):
+    """The part of its node that a pod holds."""
+
+    namespace: str
+    name: str
+    priority_class: str  # with default
+    qos: str  # with default
+    request: ComputeResources
+    zones: tuple[int, ...] = ()  # NUMA nodes that the scheduler gave it
+
+
+class ColocationPod(Object, frozen=True, kw_only=True):
+    spec: ColocationPodSpec = ColocationPodSpec()
+    status: ColocationPodStatus = ColocationPodStatus()
+    share: PodShare | None = None  # not on the wire: worked out by `transform_pod`
+
+
+class ColocationNodeUsage(Submodel, frozen=True, kw_only=True):
+    node_usage: ReportedUsage = ReportedUsage()
+    system_usage: ReportedUsage = ReportedUsage()
+
+
+class HostApplicationUsage(Submodel, frozen=True, kw_only=True):
+    name: str = ""
+    usage: ReportedUsage = ReportedUsage()
+    priority: str = ""
+
+
+class ProdReclaimableMetric(Submodel, frozen=True, kw_only=True):
+    resource: ReportedUsage = ReportedUsage()
+
+
+class ColocationMetricStatus(Submodel, frozen=True, kw_only=True):
+    update_time: datetime | None = None
+    node_metric: ColocationNodeUsage | None = None
+    pods_metric: tuple[ReportedPodUsage, ...] = ()
+    host_application_metric: tuple[HostApplicationUsage, ...] = ()
+    prod_reclaimable_metric: ProdReclaimableMetric | None = None
+
+
+class ColocationNodeMetric(Object, frozen=True, kw_only=True):
+    status: ColocationMetricStatus = ColocationMetricStatus()
+
+
+class ColocationTopology(Object, frozen=True, kw_only=True):
+    zones: tuple[Zone, ...] = ()
+
+
+class ColocationDeviceInfo(Submodel, frozen=True, kw_only=True):
+    type: str = ""
+    health: bool = False
+    resources: ResourceList = {}
+
+
+class ColocationDeviceSpec(Submodel, frozen=True, kw_only=True):
+    devices: tuple[ColocationDeviceInfo, ...] = ()
+
+
+class ColocationDevice(Object, frozen=True, kw_only=True):
+    spec: ColocationDeviceSpec = ColocationDeviceSpec()
+
+
+NODES: Resource[ColocationNode] = builtin_kinds.NODES.with_model(ColocationNode)
+PODS: Resource[ColocationPod] = builtin_kinds.PODS.with_model(ColocationPod)
+NODE_METRICS: Resource[ColocationNodeMetric] = custom_kinds.NODE_METRICS.with_model(ColocationNodeMetric)
+TOPOLOGIES: Resource[ColocationTopology] = custom_kinds.NODE_RESOURCE_TOPOLOGIES.with_model(ColocationTopology)
+DEVICES: Resource[ColocationDevice] = custom_kinds.DEVICES.with_model(ColocationDevice)
+
+_HOLDING_PHASES = ("Running", "Pending")
+
+
+def transform_pod(pod: ColocationPod) -> ColocationPod | None:
+    """Reduce a pod; None for one that holds nothing: not scheduled yet, or ended."""
+    if not pod.spec.node_name or pod.status.phase not in _HOLDING_PHASES:
+        return None
+    meta = pod.metadata
+    return ColocationPod(
+        metadata=_identity_of(meta),
+        spec=ColocationPodSpec(node_name=pod.spec.node_name),
+        share=pod_share_of(pod),
+    )
+
+
+def pod_share_of(pod: ColocationPod) -> PodShare:
+    meta, spec = pod.metadata, cast(api_pod.PodSpec, pod.spec)
+    kube_qos = pod.status.qos_class or compute_qos_class(spec)
+    asked = pod_requests(spec)
+    return PodShare(
+        namespace=meta.namespace,
+        name=meta.name,
+        priority_class=priority_class_with_default(meta.labels, spec.priority, kube_qos),
+        qos=qos_with_default(meta.labels, kube_qos),
+        request=ComputeResources(Quantity.from_milli(asked.get(CPU, 0)), Quantity.from_value(asked.get(MEMORY, 0))),
+        zones=_numa_nodes_of(meta.annotations),
+    )
+
+
+def transform_node(node: ColocationNode) -> ColocationNode:
+    meta = node.metadata
+    kept = ObjectMeta(
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        labels=meta.labels,
+        annotations=meta.annotations,
+    )
+    return ColocationNode(metadata=kept, status=node.status)
+
+
+def transform_metric(metric: ColocationNodeMetric) -> ColocationNodeMetric:
+    return ColocationNodeMetric(metadata=_identity_of(metric.metadata), status=metric.status)
+
+
+def transform_topology(topology: ColocationTopology) -> ColocationTopology:
+    """Reduce a topology: the CPU topology in its other annotations is larger than all the rest."""
+    meta = topology.metadata
+    info = meta.annotations.get(A_CPU_BASIC_INFO)
+    kept = ObjectMeta(
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        annotations={} if info is None else {A_CPU_BASIC_INFO: info},
+    )
+    return ColocationTopology(metadata=kept, zones=topology.zones)
+
+
+def transform_device(device: ColocationDevice) -> ColocationDevice:
+    meta = device.metadata
+    kept = ObjectMeta(name=meta.name, uid=meta.uid, resource_version=meta.resource_version, labels=meta.labels)
+    return ColocationDevice(metadata=kept, spec=device.spec)
+
+
+def _identity_of(meta: ObjectMeta) -> ObjectMeta:
+    return ObjectMeta(name=meta.name, namespace=meta.namespace, uid=meta.uid, resource_version=meta.resource_version)
+
+
+def _numa_nodes_of(annotations: dict[str, str]) -> tuple[int, ...]:
+    given = numa_codecs.parse_resource_status(annotations)
+    if given is None or isinstance(given, MalformedAnnotation):
+        return ()
+    return tuple(sorted({share.node for share in given.numa_node_resources}))

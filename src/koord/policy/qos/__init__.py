@@ -1,1 +1,0 @@
-"""QoS and priority classes of pods, and the NodeSLO of a node."""

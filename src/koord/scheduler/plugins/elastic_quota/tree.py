@@ -1,0 +1,234 @@
+"""One tree of quotas: its nodes with their sums, and the runtime quota of each. Which pods belong to it is
+told from outside.
+
+Runtime quotas are never stored: each is computed from the total downwards when it is asked for, along its
+path only, and every sibling pool on that path remembers its last division.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+from koord.api.koordinator.protocol import ROOT_QUOTA
+from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaRules
+from koord.scheduler.plugins.elastic_quota.runtime_calculator import SiblingClaim, SiblingPool
+from koord.values.amounts import Amounts, Counts, add_in_place
+
+UNLIMITED = 1 << 60  # more than any cluster has of anything
+
+
+class QuotaNode:
+    """A quota with the sums of its pods and children, updated by deltas. Zero amounts are absent.
+
+    The child request is what pods and children request; `request` is that, and no less than min for a quota
+    that does not lend; the limited request is the part of it within max, which is what the parent sees.
+    """
+
+    __slots__ = (
+        "allocated",
+        "child_request",
+        "children",
+        "claims",
+        "definition",
+        "guaranteed",
+        "is_unlimited",
+        "lends",
+        "limited_request",
+        "name",
+        "non_preemptible_request",
+        "non_preemptible_used",
+        "parent",
+        "path",
+        "request",
+        "used",
+    )
+
+    def __init__(self, quota: QuotaDefinition, *, lends: bool) -> None:
+        self.name = quota.name
+        self.definition = quota
+        self.lends = lends
+        self.is_unlimited = all(most >= UNLIMITED for most in quota.max.values())  # its max limits no pod
+        self.parent: QuotaNode | None = None
+        self.children: list[QuotaNode] = []
+        self.path: tuple[QuotaNode, ...] = ()  # from below the root down to this one; empty for built-in groups
+        self.claims: dict[str, SiblingClaim] = {}  # on the parent, by resource of max
+        self.child_request: Amounts = {}
+        self.request: Amounts = {}
+        self.limited_request: Amounts = {}
+        self.used: Amounts = {}
+        self.non_preemptible_request: Amounts = {}
+        self.non_preemptible_used: Amounts = {}
+        self.allocated: Amounts = {}
+        self.guaranteed: Amounts = {}
+
+    def add_request(self, delta: Counts, fixed: Counts, sign: int = 1) -> None:
+        """Add a request here and upwards. `fixed` is the part of the delta of non-preemptible pods."""
+        here: QuotaNode | None = self
+        passed: Amounts = {name: sign * amount for name, amount in delta.items()}
+        while here is not None and (passed or fixed):
+            add_in_place(here.child_request, passed)
+            add_in_place(here.non_preemptible_request, fixed, sign)
+            passed = here.update_request(passed)
+            here = here.parent
+
+    def update_request(self, changed: Counts) -> Amounts:
+        """Recompute request and limit of these resources; return the change of the limited request."""
+        passed: Amounts = {}
+        for name in changed:
+            request = self.child_request.get(name, 0)
+            if not self.lends:
+                request = max(request, self.definition.min.get(name, 0))
+            cap = self.definition.max.get(name)
+            limited = request if cap is None else min(request, cap)
+            _set_or_drop(self.request, name, request)
+            delta = limited - self.limited_request.get(name, 0)
+            if delta:
+                _set_or_drop(self.limited_request, name, limited)
+                passed[name] = delta
+                claim = self.claims.get(name)
+                if claim is not None:
+                    claim.update(request=limited)
+        return passed
+
+    def add_used(self, delta: Counts, fixed: Counts, sign: int = 1) -> None:
+        here: QuotaNode | None = self
+        while here is not None:
+            add_in_place(here.used, delta, sign)
+            if fixed:
+                add_in_place(here.non_preemptible_used, fixed, sign)
+            here = here.parent
+
+    def add_allocated(self, delta: Counts, sign: int = 1) -> None:
+        """Add allocated amounts here and upwards: the parent must guarantee what its children hold, and at least their
+        mins.
+        """
+        here: QuotaNode | None = self
+        passed: Amounts = {name: sign * amount for name, amount in delta.items()}
+        while here is not None and passed:
+            add_in_place(here.allocated, passed)
+            passed = here.update_guaranteed(passed)
+            here = here.parent
+
+    def update_guaranteed(self, changed: Counts) -> Amounts:
+        passed: Amounts = {}
+        for name in changed:
+            guaranteed = max(self.allocated.get(name, 0), self.definition.min.get(name, 0))
+            delta = guaranteed - self.guaranteed.get(name, 0)
+            if delta:
+                _set_or_drop(self.guaranteed, name, guaranteed)
+                passed[name] = delta
+                claim = self.claims.get(name)
+                if claim is not None:
+                    claim.update(guaranteed=guaranteed)
+        return passed
+
+
+def _set_or_drop(amounts: Amounts, name: str, value: int) -> None:
+    if value:
+        amounts[name] = value
+    else:
+        amounts.pop(name, None)
+
+
+# Quotas with what each may use now, from the top down.
+QuotaPath: TypeAlias = list[tuple[QuotaNode, Amounts]]
+
+
+class QuotaTree:
+    def __init__(self, quotas: Iterable[QuotaDefinition], rules: QuotaRules) -> None:
+        """Build the tree without pods; quotas that do not lend request their min from the start."""
+        self.rules = rules
+        self.total: Amounts = {}
+        self.root = QuotaNode(QuotaDefinition(name=ROOT_QUOTA, parent="", lends=True), lends=True)
+        self.nodes: dict[str, QuotaNode] = {}
+        self.orphans: dict[str, str] = {}  # name -> why it is not in the tree
+        known = {quota.name: quota for quota in quotas}
+        for name in sorted(known):
+            quota = known[name]
+            # What runs must stay guaranteed, so nothing is lent that could be needed.
+            self.nodes[name] = QuotaNode(quota, lends=quota.lends and not rules.guarantee_usage)
+        for name, quota_node in self.nodes.items():
+            self._place(name, quota_node, known)
+        top_down = list(_descendants(self.root))
+        for quota_node in (self.root, *top_down):
+            self._create_pools(quota_node)
+        # Children come first, so each sum is complete when it is passed on.
+        for quota_node in (*reversed(top_down), *(self.nodes[name] for name in self.orphans)):
+            self._apply_mins(quota_node)
+
+    def _place(self, name: str, quota_node: QuotaNode, known: Mapping[str, QuotaDefinition]) -> None:
+        chain = [quota_node]
+        at = quota_node.definition
+        while at.parent != ROOT_QUOTA:
+            above = known.get(at.parent)
+            if above is None:
+                self.orphans[name] = f"there is no quota {at.parent} above it in its tree"
+                return
+            if len(chain) > len(known):
+                self.orphans[name] = f"{at.parent} is above and below itself"
+                return
+            chain.append(self.nodes[above.name])
+            at = above
+        quota_node.path = tuple(reversed(chain))
+        quota_node.parent = chain[1] if len(chain) > 1 else self.root
+        quota_node.parent.children.append(quota_node)
+
+    def _create_pools(self, parent: QuotaNode) -> None:
+        by_resource: dict[str, list[SiblingClaim]] = {}
+        for child in parent.children:
+            quota = child.definition
+            for name in quota.max:
+                claim = SiblingClaim(
+                    child.name, min=quota.min.get(name, 0), weight=quota.weight.get(name, 0), lends=child.lends
+                )
+                child.claims[name] = claim
+                by_resource.setdefault(name, []).append(claim)
+        for claims in by_resource.values():
+            SiblingPool(claims, scales=self.rules.scale_min)
+
+    def _apply_mins(self, quota_node: QuotaNode) -> None:
+        above = quota_node.parent
+        if not quota_node.lends:
+            delta = quota_node.update_request(quota_node.definition.min)
+            if above is not None:
+                above.add_request(delta, {})
+        if self.rules.guarantee_usage:
+            delta = quota_node.update_guaranteed(quota_node.definition.min)
+            if above is not None:
+                above.add_allocated(delta)
+
+    def runtime_of(self, quota_node: QuotaNode) -> Amounts:
+        """Return the runtime quota of every resource of max; nothing for an orphaned quota."""
+        levels = self.runtime_path(quota_node)
+        return levels[-1][1] if levels else {}
+
+    def runtime_path(self, quota_node: QuotaNode) -> QuotaPath:
+        """Return the runtime quotas on the path to this quota, from the top down."""
+        found: QuotaPath = []
+        totals = self.total
+        for step in quota_node.path:
+            totals = {name: claim.pool.runtime(claim, totals.get(name, 0)) for name, claim in step.claims.items()}
+            found.append((step, totals))
+        return found
+
+    def all_runtimes(self) -> dict[str, Amounts]:
+        """Return the runtime quota of every quota in the tree, each computed once."""
+        found: dict[str, Amounts] = {}
+        waiting = [(self.root, self.total)]
+        while waiting:
+            parent, totals = waiting.pop()
+            for child in parent.children:
+                own = {name: claim.pool.runtime(claim, totals.get(name, 0)) for name, claim in child.claims.items()}
+                found[child.name] = own
+                if child.children:
+                    waiting.append((child, own))
+        return found
+
+
+def _descendants(root: QuotaNode) -> Iterable[QuotaNode]:
+    """Yield descendants, parents before children."""
+    level = [root]
+    while level:
+        level = [child for quota_node in level for child in quota_node.children]
+        yield from level
