@@ -35,9 +35,9 @@ pods = st.fixed_dictionaries(
     {
         "gang": st.sampled_from(GANGS),
         "names_pod_group": st.booleans(),
-        "stated": said,
+        "spec": said,
         "node": st.sampled_from(["", "", "", "n"]),
-        "free": st.sampled_from([True, True, True, False]),
+        "is_schedulable": st.sampled_from([True, True, True, False]),
         "ended": st.sampled_from([False, False, False, True]),
         "created": st.integers(0, 3).map(float),
     }
@@ -69,7 +69,7 @@ class Register(RuleBasedStateMachine):
             how = {**how, "node": before.node, "gang": before.gang}
         if before is not None and before.ended:
             how = {**how, "ended": True}
-        how = {**how, "stated": of_gang(how["stated"], how["gang"])}
+        how = {**how, "spec": of_gang(how["spec"], how["gang"])}
         member = GangMember(uid=uid, key=f"ns/{uid}", **how)
         self.live[uid] = member
         self._hear(self.gangs.update_member(member))
@@ -164,9 +164,9 @@ def some_pod(chance: random.Random) -> dict[str, Any]:
     return {
         "gang": chance.choice(GANGS),
         "names_pod_group": chance.random() < 0.5,
-        "stated": some_settings(chance),
+        "spec": some_settings(chance),
         "node": chance.choice(["", "", "", "n"]),
-        "free": chance.random() < 0.75,
+        "is_schedulable": chance.random() < 0.75,
         "ended": chance.random() < 0.25,
         "created": float(chance.randrange(4)),
     }
