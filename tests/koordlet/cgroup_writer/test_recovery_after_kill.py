@@ -6,7 +6,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
@@ -65,6 +65,9 @@ def batches(draw: st.DrawFn) -> list[WriteCgroup]:
     rounds=st.lists(st.tuples(batches(), st.none() | st.tuples(st.integers(0, 6), st.booleans())), max_size=4),
     undoing=st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=2),
 )
+@example(
+    version=1, rounds=[([write("memory.limit_in_bytes", BOX, "33554432")], (0, True))], undoing=[]
+)  # memsw follows
 @settings(max_examples=100, deadline=None)
 def test_whenever_it_is_killed_the_original_tree_comes_back(
     version: int, rounds: list[tuple[list[WriteCgroup], Kill | None]], undoing: list[Kill]

@@ -159,11 +159,18 @@ class FileWriter:
         # The room for swap stays what it was.
         room = limit_size(swap.current) - limit_size(step.current)
         together = "-1" if limit_size(field) == _UNLIMITED else str(int(limit_size(field) + room))
-        raising = limit_size(field) > limit_size(step.current)
-        io_error = self._write_field(swap, together) if raising else self._write_field(step, field)
+        if limit_size(field) > limit_size(step.current):
+            return self._write_field(swap, together) or self._write_field(step, field)
+        # The journal learns of the swap limit before the memory limit is lowered: a process that is killed between the
+        # two writes must leave a line by which the swap limit stays what it was.
+        known = self._journal.get(swap.key) is not None
+        self._journal_expected(swap, swap.current)
+        io_error = self._write_field(step, field)
         if io_error is not None:
+            if not known:
+                self._journal.forget(swap.key)
             return io_error
-        return self._write_field(step, field) if raising else self._write_field(swap, together)
+        return self._write_field(swap, together)
 
     def _write_cpu_idle(self, step: PendingWrite, field: str, shares: str | None, *, alone: bool) -> IoError | None:
         beside = self._sibling_knob(step, CPU_SHARES)
