@@ -190,8 +190,8 @@ class TestOneLife:
         assert tried["kept"]["outcome"] == "refused"
         assert "disruption budget" in tried["kept"]["detail"]
         assert tried["given-up"]["outcome"] == "evicted"
-        assert tried["given-up"]["message"] == "trigger by koordlet feature BEMemoryEvict, kill pod: given-up"
-        assert "of" in tried["given-up"]["record"]["measured"]
+        assert tried["given-up"]["reason"] == "trigger by koordlet feature BEMemoryEvict, kill pod: given-up"
+        assert "of" in tried["given-up"]["measured"]
         wanted = {("given-up", "evictPodSuccess"), ("kept", "evictPodFail")}
         until(lambda: wanted <= told_events(site), "events tell it")
         site.remove("kept", "batch")
@@ -213,8 +213,8 @@ class TestOneLife:
         order(site.api, BURSTING)
         first = next(one for one in evictions(agent) if one["name"] in ("less", "more"))
         assert (first["name"], first["outcome"]) == ("less", "evicted")
-        assert first["message"] == "trigger by koordlet feature BECPUEvict, kill pod: less"
-        assert "asked for" in first["record"]["measured"]
+        assert first["reason"] == "trigger by koordlet feature BECPUEvict, kill pod: less"
+        assert "asked for" in first["measured"]
         until(lambda: site.value(QUOTA, site.top) == "-1", "best-effort work is let go")
         site.remove("more")
 
