@@ -56,7 +56,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import ItemExponentialRateLimiter
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.record import DRY_RUN, record_annotations
+from koord.policy.eviction.record import DRY_RUN
 from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
@@ -136,7 +136,6 @@ class MigrationJobController:
             A_EVICT_REASON: proposal.reason,
             A_EVICT_TRIGGER: proposal.plugin,
             A_JOB_CREATED_BY: self._context.identity,
-            **record_annotations(proposal.record()),
         }
         earlier = self._created_jobs.get(meta.uid)
         if earlier is not None and self._snapshot_source.jobs.get("", earlier) is None:
@@ -147,6 +146,7 @@ class MigrationJobController:
         if isinstance(made, ApiError):
             return str(made)
         self._created_jobs[meta.uid] = name
+        self._evictor.remember(name, proposal.record())
         return None
 
     def reservation_of_job(self, job: PodMigrationJob) -> Reservation | None:

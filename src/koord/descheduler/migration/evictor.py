@@ -42,6 +42,8 @@ from koord.values.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
 
+MAX_BEGUN_RECORDS = 4096
+
 
 class PodEvictor:
     rights: ClassVar[tuple[RbacRule, ...]] = (
@@ -53,18 +55,29 @@ class PodEvictor:
         self._context = context
         self._policy = args.eviction_policy
         self._bucket = TokenBucket(evict_qps(args), args.evict_burst or 1, context.clock.monotonic())
+        # By job: the records begun by the plugins of this process. A job carries no annotation but upstream's, so the
+        # numbers of a job that an earlier process made are lost with it; its reason and trigger are not.
+        self._begun: dict[str, EvictionRecord] = {}
+
+    def remember(self, job_name: str, begun: EvictionRecord) -> None:
+        """Keep the record of a proposal until the pod of its job is evicted."""
+        if len(self._begun) >= MAX_BEGUN_RECORDS:
+            self._begun.pop(next(iter(self._begun)))
+        self._begun[job_name] = begun
 
     async def evict(self, job: PodMigrationJob, pod: Pod) -> str | None:
         """Evict the pod. Return None when it is on its way out, else the reason."""
         if not self._bucket.allow(self._context.clock.monotonic()):
             return REASON_TOO_MANY_EVICTIONS
         result = await self._request_eviction(job, pod)
-        record = job_record(job, pod).concluded(self._context.clock.time(), result.outcome, result.detail)
+        begun = self._begun.get(job.metadata.name)
+        record = job_record(job, pod, begun).concluded(self._context.clock.time(), result.outcome, result.detail)
         self._context.ledger.add(record)
         meta, trigger = pod.metadata, job.metadata.annotations.get(A_EVICT_TRIGGER, "")
         self._context.metrics.evicted(SUCCESS if result.evicted else ERROR, trigger, meta.namespace, pod.spec.node_name)
         if not result.evicted:
             return result.error_text
+        self._begun.pop(job.metadata.name, None)
         why = eviction_codecs.parse_evict_reason(job.metadata.annotations)
         note = f'Pod evicted from node "{pod.spec.node_name}" by the reason "{why}"'
         about = object_reference(PODS, pod)
@@ -108,10 +121,10 @@ class PodEvictor:
         return {A_SOFT_EVICTION: eviction_codecs.dump_soft_eviction(wanted)}
 
 
-def job_record(job: PodMigrationJob, pod: Pod) -> EvictionRecord:
+def job_record(job: PodMigrationJob, pod: Pod, proposed: EvictionRecord | None = None) -> EvictionRecord:
     """Return the record of a job's eviction, begun by whoever made the job, else by the job's reason and trigger."""
     meta, annotations = pod.metadata, job.metadata.annotations
-    begun = parse_record(annotations)
+    begun = proposed or parse_record(annotations)
     if not isinstance(begun, EvictionRecord):
         trigger = annotations.get(A_EVICT_TRIGGER, "")
         begun = EvictionRecord(
