@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.decode import decode_strict as load_document
 from koord.api.config.descheduler.configuration import DeschedulerConfiguration, DeschedulerPlugins, defaulted, validate
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
-from koord.api.config.strict_decode import decode_strict as load_document
 from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, overrides_method
 from koord.descheduler.framework.pod_filter import build_selector
 from koord.descheduler.framework.round import RoundLimits

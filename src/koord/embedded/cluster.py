@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document

@@ -19,7 +19,7 @@ import msgspec
 from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
-from koord.kube.leader.election import lease_rules
+from koord.kube.leader_election import lease_rules
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.colocation_profile.controller import (
@@ -42,7 +42,7 @@ from koord.manager.webhook_server.serving import WebhookServing, WebhookServingS
 from koord.telemetry import http_routing
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply
-from koord.telemetry.metrics.registry import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricReading, MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Any
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.events.recorder import EventRecorder
-from koord.kube.leader.election import lease_rules
+from koord.kube.leader_election import lease_rules
 from koord.kube.transport.delegated_auth import DelegatedAuth
 from koord.scheduler.bind import Binder
 from koord.scheduler.event_handlers import EventHandlers

@@ -12,14 +12,12 @@ import pytest
 from koord.api.kubernetes.admission import AdmissionResponse, AdmissionReview, ValidatingWebhookConfiguration
 from koord.api.kubernetes.apps import Deployment, StatefulSet
 from koord.api.kubernetes.batch import CronJob, Job, JobSpec
-from koord.api.kubernetes.coordination import Lease
 from koord.api.kubernetes.dynamic_resources import ResourceClaim
-from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.node import Lease, Node
 from koord.api.kubernetes.pod import Pod, PodTemplateSpec
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PriorityClass, RuntimeClass
 from koord.api.kubernetes.rbac import ClusterRole
-from koord.api.kubernetes.storage import CSINode, StorageClass
-from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
+from koord.api.kubernetes.volume import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord.api.model import convert, encode, to_dict
 from koord.api.registry import KIND_REGISTRY
 from tests.api.kubernetes.real_objects import names, raw, read

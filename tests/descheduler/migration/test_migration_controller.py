@@ -15,7 +15,7 @@ from koord.cli.commands.migration.migrate import build_migration_job
 from koord.descheduler.migration.job import has_passed_arbitration
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
-from koord.policy.eviction.record import parse_record
+from koord.policy.eviction import parse_record
 from tests.descheduler.descheduler_harness import DeschedulerHarness, run_in_harness
 from tests.scheduler.faulty_cluster import WRITES, RequestFate
 

@@ -32,7 +32,7 @@ from koord.manager.webhook_server.routes import ROUTES, registered_routes, serve
 from koord.manager.webhook_server.self_probe import synthetic_review
 from koord.manager.webhooks import pod_binding
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from tests.manager.manager_harness import run_with_context
 
 EVERY_WEBHOOK = {route.gate: True for route in ROUTES}

@@ -10,9 +10,13 @@ from koord.api.koordinator.analysis import Recommendation
 from koord.api.koordinator.device import Device
 from koord.api.koordinator.profiles import ClusterColocationProfile, ElasticQuotaProfile
 from koord.api.koordinator.scheduling import ClusterNetworkTopology, PodMigrationJob, Reservation, ScheduleExplanation
-from koord.api.koordinator.sigs_scheduling import ElasticQuota, PodGroup
+from koord.api.koordinator.sigs_scheduling import (
+    ElasticQuota,
+    NodeResourceTopology,
+    NodeResourceTopologyV1Alpha2,
+    PodGroup,
+)
 from koord.api.koordinator.slo import NodeMetric, NodeSLO
-from koord.api.koordinator.topology import NodeResourceTopology, NodeResourceTopologyV1Alpha2
 from koord.api.kubernetes.resource import CrdPrinterColumn, Resource
 
 SLO_GROUP = "slo.koordinator.sh"

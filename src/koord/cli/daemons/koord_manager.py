@@ -16,7 +16,7 @@ from koord.kube.config.connection import BadConfig, Connection
 from koord.kube.config.loader import load_connection
 from koord.kube.controller.process import ControllerProcess, ListenAddress, ProcessSettings, process_identity
 from koord.kube.events.recorder import EventRecorder
-from koord.kube.leader.lease import LeaseConfig
+from koord.kube.leader_election import LeaseConfig
 from koord.manager import program
 from koord.manager.context import ManagerContext
 from koord.manager.informer_transforms import register_transforms
@@ -24,7 +24,7 @@ from koord.manager.program import LEASE_NAME, Manager
 from koord.telemetry import component_server
 from koord.telemetry.clock import WallClock
 from koord.telemetry.logs import Logs
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ import yaml
 
 from koord import __version__
 from koord.api.config import gates
-from koord.api.config.descheduler import shipped as shipped_descheduling
+from koord.api.config.descheduler import configuration as shipped_descheduling
 from koord.api.config.gates import KOORDLET_GATES, MANAGER_GATES, RUNTIME_HOOK_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.model import to_dict
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from koord.cli.manifests import deployments, koordlet_daemonset
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.cli.manifests.settings_objects import default_config, namespace_object, priority_classes
@@ -98,7 +98,7 @@ def scheduler_config(namespace: str) -> str:
 
 def descheduler_config(namespace: str) -> str:
     """Return the shipped configuration as a person would write it."""
-    return yaml.safe_dump(to_dict(shipped_descheduling.configuration(namespace)), sort_keys=False)
+    return yaml.safe_dump(to_dict(shipped_descheduling.shipped_configuration(namespace)), sort_keys=False)
 
 
 @click.command("manifests")

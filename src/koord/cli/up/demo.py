@@ -17,8 +17,8 @@ import click
 import msgspec
 
 from koord.cli.cluster_access import fail
-from koord.telemetry import gc_tuning
 from koord.telemetry.clock import LoopClock, run_virtual
+from koord.telemetry.process import relax_gc
 
 if TYPE_CHECKING:
     from koord.cli.up.demo_cluster import DemoCluster
@@ -71,7 +71,7 @@ def run_demo(options: DemoOptions) -> None:
 
 def play_demo(options: DemoOptions, step: Callable[[DemoView], None] = lambda view: None) -> DemoView | None:
     """Play the whole run; `step` is called with every round. Return the last view, or None when there was none."""
-    gc_tuning.relax_gc()
+    relax_gc()
     return run_virtual(lambda clock: _play(clock, options, step))
 
 

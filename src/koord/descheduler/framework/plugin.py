@@ -14,7 +14,7 @@ import msgspec
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
-from koord.policy.eviction.record import KOORD_DESCHEDULER, EvictionRecord
+from koord.policy.eviction import KOORD_DESCHEDULER, EvictionRecord
 from koord.values.selector import Selector
 
 if TYPE_CHECKING:

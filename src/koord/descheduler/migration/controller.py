@@ -56,7 +56,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import ItemExponentialRateLimiter
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.record import DRY_RUN
+from koord.policy.eviction import DRY_RUN
 from koord.values import duration
 
 _LOG = logging.getLogger(__name__)

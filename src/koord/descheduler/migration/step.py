@@ -28,7 +28,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from koord.api.annotations import eviction_codecs
+from koord.api.annotations import pod_codecs
 from koord.api.koordinator.scheduling import (
     EVICT_DIRECTLY,
     FAILED,
@@ -254,7 +254,7 @@ def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
         return _fail(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
     if reservation is not None and reservation.status.phase == FAILED:
         return _fail(status, "ReservationExpired", "Reservation expired")
-    why = eviction_codecs.parse_evict_reason(job.metadata.annotations)
+    why = pod_codecs.parse_evict_reason(job.metadata.annotations)
     text = f'Pod "{_pod_name(job)}" evicted from node "{pod.spec.node_name}" by the reason "{why}"'
     # One that is going already, perhaps because an earlier process of ours saw to it, is not asked again.
     going = pod.metadata.deletion_timestamp is not None

@@ -10,8 +10,7 @@ from datetime import datetime
 
 from koord.api.kubernetes.affinity import Taint
 from koord.api.kubernetes.builtin_kinds import LEASES, NODES, PODS
-from koord.api.kubernetes.coordination import Lease
-from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.node import Lease, Node
 from koord.api.model import to_dict
 from koord.embedded.workloads import pod_state
 from koord.embedded.workloads.controller_context import ControllerContext

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from koord.values.cpuset import CPUSet, CPUSetError
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 MIN_SHARES, MAX_SHARES = 2, 262_144
 MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
@@ -62,7 +62,7 @@ def integer_between(low: int, high: int) -> Check:
     """Return a check for integers of a range; `max` is the largest integer."""
 
     def check(value: str) -> bool:
-        number = MAX_INT64 if value == MAX else integer(value)
+        number = MAX_INT64 if value == MAX else parse_decimal_int(value)
         return number is not None and low <= number <= high
 
     return check
@@ -105,7 +105,7 @@ class CpuWeightCodec(FileCodec):
     """cpu.weight, with values in shares."""
 
     def encode(self, value: str) -> str | None:
-        shares = integer(value)
+        shares = parse_decimal_int(value)
         weight = None if shares is None else weight_of_shares(shares)
         return None if weight is None else str(weight)
 
@@ -135,7 +135,7 @@ class MemoryLimitCodec(FileCodec):
         self._page = page_bytes
 
     def encode(self, value: str) -> str | None:
-        number = MAX_INT64 if value == MAX else integer(value)
+        number = MAX_INT64 if value == MAX else parse_decimal_int(value)
         if number is None or number < -1:
             return None
         return self._unlimited if number == -1 or number >= V1_UNLIMITED_BYTES else str(number)
@@ -147,7 +147,7 @@ class MemoryLimitCodec(FileCodec):
         return self._pages(one) == self._pages(other)
 
     def _pages(self, field: str) -> int | str | None:
-        number = -1 if field == MAX else integer(field)
+        number = -1 if field == MAX else parse_decimal_int(field)
         if number is None:
             return field
         return None if number == -1 or number >= V1_UNLIMITED_BYTES // self._page * self._page else number // self._page
@@ -162,7 +162,7 @@ class CpuMaxColumnCodec(FileCodec):
         self.needs_text = column == 1
 
     def encode(self, value: str) -> str | None:
-        number = integer(value)
+        number = parse_decimal_int(value)
         if number is None or (number <= 0 and not (number == -1 and self._column == 0)):
             return None
         return MAX if number == -1 else str(number)
@@ -182,7 +182,7 @@ class CfsQuotaCodec(FileCodec):
     """cpu.cfs_quota_us of cgroup v1, where every negative number means no limit."""
 
     def encode(self, value: str) -> str | None:
-        number = integer(value)
+        number = parse_decimal_int(value)
         if number is None or (number <= 0 and number != -1):
             return None
         return str(number)
@@ -205,7 +205,7 @@ class CpuListCodec(FileCodec):
 
 
 def _comparable_amount(field: str) -> int | str:
-    number = MAX_INT64 if field in (MAX, "-1") else integer(field)
+    number = MAX_INT64 if field in (MAX, "-1") else parse_decimal_int(field)
     if number is None:
         return field
     return MAX_INT64 if number >= V1_UNLIMITED_BYTES else number

@@ -9,7 +9,7 @@ import enum
 
 from koord.host.cgroup.codec import MAX, V1_UNLIMITED_BYTES
 from koord.values.cpuset import CPUSet
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 
 class LimitOrder(enum.Enum):
@@ -47,5 +47,5 @@ def limit_size(field: str) -> float:
     """Return the number in a field; text that is no number is no limit, so that nothing is narrowed because of it."""
     if field in (MAX, "-1"):
         return float("inf")
-    number = integer(field)
+    number = parse_decimal_int(field)
     return float("inf") if number is None or number < 0 or number >= V1_UNLIMITED_BYTES else number

@@ -10,7 +10,7 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.record import EVICTED, FAILED, REFUSED, EvictionOutcome
+from koord.policy.eviction import EVICTED, FAILED, REFUSED, EvictionOutcome
 
 
 class EvictionResult(msgspec.Struct, frozen=True, kw_only=True):

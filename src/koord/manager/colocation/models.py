@@ -14,8 +14,8 @@ from koord.api.annotations import numa_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.protocol import A_CPU_BASIC_INFO
+from koord.api.koordinator.sigs_scheduling import Zone
 from koord.api.koordinator.slo import ReportedPodUsage, ReportedUsage
-from koord.api.koordinator.topology import Zone
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes import pod as api_pod
 from koord.api.kubernetes.container import ResourceRequirements

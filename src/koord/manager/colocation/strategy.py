@@ -12,8 +12,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from koord.api.annotations import node_codecs
+from koord.api.config.decode import decode_lenient
 from koord.api.config.field_error import FieldError
-from koord.api.config.lenient_decode import decode_lenient
 from koord.api.config.slo.colocation import (
     CALCULATE_BY_MAX_USAGE_REQUEST,
     CALCULATE_BY_REQUEST,
@@ -22,7 +22,7 @@ from koord.api.config.slo.colocation import (
     MID_RECLAIM_STATIC,
     ColocationStrategy,
 )
-from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.defaults import overlay
 from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY
 from koord.api.koordinator.slo import MetricCollectPolicy, NodeMetricSpec
 from koord.values.selector import Selector

@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError
-from koord.api.config.lenient_decode import decode_lenient, unknown_names
 from koord.api.config.slo import colocation, defaults, slo_documents, slo_validation
-from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.defaults import overlay
 from koord.api.koordinator.slo_strategy import (
     CPUBurstStrategy,
     HostApplicationSpec,

@@ -18,7 +18,7 @@ from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.per_node_object import DesiredSpec, PerNodeObjectController
 from koord.manager.controllers.reconcile_counter import ReconcileCounter
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 
 
 class NodeMetricController:

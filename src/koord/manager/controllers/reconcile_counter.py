@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 
 SUCCEEDED, FAILED = "succeeded", "failed"
 

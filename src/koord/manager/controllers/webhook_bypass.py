@@ -28,7 +28,7 @@ from koord.manager.context import ManagerContext
 from koord.manager.webhooks.admission import excluded_namespaces
 from koord.manager.webhooks.colocation_profile.compiled import ProfileCache
 from koord.manager.webhooks.pod_mutating.bypass_detection import bypass_evidence
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 
 BYPASSED_REASON = "WebhookBypassed"
 _TERMINAL_PHASES = ("Succeeded", "Failed")

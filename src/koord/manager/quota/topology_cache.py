@@ -33,7 +33,7 @@ from koord.manager.webhooks.quota.topology import (
     QuotaTopology,
     TimeElapsed,
 )
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 from koord.values import resources as vector
 from koord.values.quantity_syntax import QuantityError
 

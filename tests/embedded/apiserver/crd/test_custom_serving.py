@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from koord.embedded.apiserver.rest.watch import ServerWatchStream
 from koord.embedded.apiserver.store.journal import StoreJournal
 from koord.embedded.apiserver.store.object_store import ObjectStore

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs, defaulted
+from koord.api.config.scheduler.koordinator_args import ElasticQuotaArgs, defaulted_elastic_quota
 from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG
 from koord.api.koordinator.sigs_scheduling import ElasticQuota as QuotaObject
 from koord.api.kubernetes.resource import Resource
@@ -112,7 +112,7 @@ class QuotaCluster:
         self.handle = QuotaHandle(self.state)
         fit = SCHEDULER_PLUGIN_CATALOG["NodeResourcesFit"]
         plugins = [REGISTRY["NodeResourcesFit"](fit.defaulted(fit.model()), self.handle)]
-        made = defaulted(msgspec.structs.replace(ElasticQuotaArgs(), **args))
+        made = defaulted_elastic_quota(msgspec.structs.replace(ElasticQuotaArgs(), **args))
         self.quota = ElasticQuotaPlugin(made, self.handle, **(gates or {}))
         model = SCHEDULER_PLUGIN_CATALOG[DefaultPreemption.name]
         self.preemption = DefaultPreemption(model.defaulted(model.model()), self.handle)  # type: ignore[arg-type]

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.decode import decode_strict
 from koord.api.config.descheduler import low_node_load_args, migration_args, plugin_args
 from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs
 from koord.api.config.field_error import FieldError
-from koord.api.config.strict_decode import decode_strict
 
 
 class DeschedulerArgsKind(msgspec.Struct, frozen=True):

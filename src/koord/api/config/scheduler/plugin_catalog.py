@@ -9,16 +9,10 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.decode import decode_strict
 from koord.api.config.field_error import FieldError
-from koord.api.config.scheduler import (
-    elastic_quota_args,
-    in_tree_args,
-    koordinator_args,
-    load_aware_args,
-    reservation_args,
-)
+from koord.api.config.scheduler import in_tree_args, koordinator_args
 from koord.api.config.scheduler.plugin_args import API_VERSION, SchedulerPluginArgs
-from koord.api.config.strict_decode import decode_strict
 
 
 def _accept_anything(_: Any) -> list[FieldError]:
@@ -61,16 +55,20 @@ SCHEDULER_PLUGIN_CATALOG: dict[str, SchedulerArgsKind] = {
         in_tree_args.validate_dynamic_resources,
     ),
     "LoadAwareScheduling": SchedulerArgsKind(
-        load_aware_args.LoadAwareSchedulingArgs, load_aware_args.defaulted, load_aware_args.validate
+        koordinator_args.LoadAwareSchedulingArgs,
+        koordinator_args.defaulted_load_aware,
+        koordinator_args.validate_load_aware,
     ),
     "NodeNUMAResource": SchedulerArgsKind(
         koordinator_args.NodeNUMAResourceArgs, koordinator_args.defaulted_numa, koordinator_args.validate_numa
     ),
     "Reservation": SchedulerArgsKind(
-        reservation_args.ReservationArgs, reservation_args.defaulted, reservation_args.validate
+        koordinator_args.ReservationArgs, koordinator_args.defaulted_reservation, koordinator_args.validate_reservation
     ),
     "ElasticQuota": SchedulerArgsKind(
-        elastic_quota_args.ElasticQuotaArgs, elastic_quota_args.defaulted, elastic_quota_args.validate
+        koordinator_args.ElasticQuotaArgs,
+        koordinator_args.defaulted_elastic_quota,
+        koordinator_args.validate_elastic_quota,
     ),
     "Coscheduling": SchedulerArgsKind(
         koordinator_args.CoschedulingArgs,

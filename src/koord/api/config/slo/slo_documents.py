@@ -1,5 +1,5 @@
-"""This module holds the documents of slo-controller-config that become a NodeSLO, and those of CPU
-normalization and resource amplification. A per-node entry carries its strategy inline, beside a selector.
+"""This module holds the documents of slo-controller-config that become a NodeSLO, those of CPU normalization and
+resource amplification, and the data keys of them all. A per-node entry carries its strategy inline, beside a selector.
 """
 
 from __future__ import annotations
@@ -139,3 +139,26 @@ def cpu_normalization_ratio(
         f"ratioModel[{cpu_model}]", chosen, low=MIN_CPU_NORMALIZATION_RATIO, high=MAX_CPU_NORMALIZATION_RATIO
     )
     return errors[0] if errors else chosen
+
+
+COLOCATION = "colocation-config"
+RESOURCE_THRESHOLD = "resource-threshold-config"
+RESOURCE_QOS = "resource-qos-config"
+CPU_BURST = "cpu-burst-config"
+SYSTEM = "system-config"
+HOST_APPLICATION = "host-application-config"
+CPU_NORMALIZATION = "cpu-normalization-config"
+RESOURCE_AMPLIFICATION = "resource-amplification-config"
+
+KEYS = (
+    COLOCATION,
+    RESOURCE_THRESHOLD,
+    RESOURCE_QOS,
+    CPU_BURST,
+    SYSTEM,
+    HOST_APPLICATION,
+    CPU_NORMALIZATION,
+    RESOURCE_AMPLIFICATION,
+)
+# The keys that the ConfigMap webhook checks, in its order.
+VALIDATED_KEYS = (COLOCATION, RESOURCE_THRESHOLD, RESOURCE_QOS, SYSTEM, CPU_BURST)

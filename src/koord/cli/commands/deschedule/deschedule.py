@@ -13,7 +13,7 @@ import click
 import msgspec
 import yaml
 
-from koord.api.config.descheduler import shipped
+from koord.api.config.descheduler import configuration
 from koord.api.config.descheduler.configuration import DeschedulerConfiguration
 from koord.api.koordinator.protocol import DESCHEDULER_NAME
 from koord.api.kubernetes.resource import Resource
@@ -207,7 +207,10 @@ def deschedule(
     if snapshot_file is not None:
         if save is not None:
             cluster_access.fail("--save needs a live cluster; with --snapshot there is a file already")
-        config, source = _configuration_from_file(config_file) or (shipped.configuration(), "the one that is shipped")
+        config, source = _configuration_from_file(config_file) or (
+            configuration.shipped_configuration(),
+            "the one that is shipped",
+        )
         plan = _plan_or_fail(config, plugin, certain)
         _print_result(_decide(plan, Kept(_read_snapshot_objects(Path(snapshot_file))), None, source, certain), output)
         return
@@ -240,7 +243,7 @@ async def _configuration_of_running_descheduler(
     answer = await cluster_access.ask_program(client, DESCHEDULER_NAME, "/configz", namespace, port)
     config = load_config(answer.get("componentconfig")) if isinstance(answer, dict) else []
     if isinstance(config, list):
-        return shipped.configuration(), "the one that is shipped, as no koord-descheduler answers"
+        return configuration.shipped_configuration(), "the one that is shipped, as no koord-descheduler answers"
     return config, "that of the running koord-descheduler"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.descheduler import shipped
+from koord.api.config.descheduler import configuration
 from koord.api.config.descheduler.configuration import (
     DeschedulerConfiguration,
     DeschedulerPlugins,
@@ -43,7 +43,7 @@ def plan_dry_run(given: DeschedulerConfiguration, *, plugin: str = "", certain: 
         notes.append(
             "The configuration enables no plugin that moves pods. Name one with --plugin, for example LowNodeLoad."
         )
-    if shipped.LOW_NODE_LOAD in running:
+    if configuration.LOW_NODE_LOAD in running:
         if certain:
             config = _without_anomaly_wait(config)
             notes.append(
@@ -77,11 +77,14 @@ def _limit_to_plugin(config: DeschedulerConfiguration, plugin: str, notes: list[
     notes.append(f"{plugin} is not enabled in the configuration: this is what it would do if it were.")
     first, *rest = (_profile_with_plugin(profile, plugin) for profile in config.profiles)
     configured = any(one.name == plugin and one.args for one in first.plugin_config)
-    if not configured and plugin == shipped.LOW_NODE_LOAD:
+    if not configured and plugin == configuration.LOW_NODE_LOAD:
         others = tuple(one for one in first.plugin_config if one.name != plugin)
-        args = shipped.low_node_load_args()
+        args = configuration.low_node_load_args()
         first = msgspec.structs.replace(first, plugin_config=(*others, PluginConfig(name=plugin, args=args)))
-        low, high = ", ".join(f"{k} {v}" for k, v in shipped.LOW.items()), _percents(shipped.HIGH)
+        low, high = (
+            ", ".join(f"{k} {v}" for k, v in configuration.SHIPPED_LOW_THRESHOLDS.items()),
+            _percents(configuration.SHIPPED_HIGH_THRESHOLDS),
+        )
         notes.append(f"It has no arguments: thresholds are those that are shipped, {low} % and {high} %.")
     wrong = ""
     for point in PROPOSING_POINTS:
@@ -114,7 +117,9 @@ def _profile_with_plugin(profile: DeschedulerProfile, plugin: str) -> Deschedule
 def _without_anomaly_wait(config: DeschedulerConfiguration) -> DeschedulerConfiguration:
     def sure(profile: DeschedulerProfile) -> DeschedulerProfile:
         entries = tuple(
-            msgspec.structs.replace(one, args=_immediate_args(one.args)) if one.name == shipped.LOW_NODE_LOAD else one
+            msgspec.structs.replace(one, args=_immediate_args(one.args))
+            if one.name == configuration.LOW_NODE_LOAD
+            else one
             for one in profile.plugin_config
         )
         changed: DeschedulerProfile = msgspec.structs.replace(profile, plugin_config=entries)

@@ -16,7 +16,7 @@ from koord.descheduler.migration.job import EVICTION, find_condition, is_active
 from koord.descheduler.migration.protection import EVICT_ANNOTATION
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
-from koord.policy.eviction.record import KOORD_MIGRATE, EvictionRecord, record_annotations
+from koord.policy.eviction import KOORD_MIGRATE, EvictionRecord, record_annotations
 from koord.telemetry.clock import Clock
 from koord.values.duration import DurationError, parse_seconds
 

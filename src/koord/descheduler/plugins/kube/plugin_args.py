@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from koord.api.config.decode import decode_strict
 from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs, NamespaceFilter
-from koord.api.config.strict_decode import decode_strict
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.pod_filter import PodFilter, build_selector

@@ -23,7 +23,7 @@ from koord.embedded.apiserver.kinds.validators import (
     one_of,
 )
 from koord.values import duration
-from koord.values.go_format import integer, integer_refusal
+from koord.values.go_format import integer_refusal, parse_decimal_int
 
 Obj = dict[str, Any]
 MAX_CRON_JOB_NAME_CHARS = 52
@@ -112,7 +112,7 @@ def _parse_number(text: str, names: dict[str, int]) -> int:
     named = names.get(text.lower())
     if named is not None:
         return named
-    value = integer(text)
+    value = parse_decimal_int(text)
     if value is None:
         raise _CronSyntaxError(f"failed to parse int from {text}: {integer_refusal(text)}")
     if value < 0:

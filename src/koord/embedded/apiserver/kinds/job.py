@@ -29,7 +29,7 @@ from koord.embedded.apiserver.kinds.validators import (
     fields,
     one_of,
 )
-from koord.values.go_format import integer, quoted
+from koord.values.go_format import parse_decimal_int, quoted
 
 Obj = dict[str, Any]
 MAX_INT32 = 2**31 - 1
@@ -431,7 +431,7 @@ def _count_indexes(text: str, completions: int) -> tuple[int, str]:
             )
         numbers = []
         for end in ends:
-            number = integer(end)
+            number = parse_decimal_int(end)
             if number is None:
                 return 0, f"cannot convert string to integer for index: {quoted(end)}"
             if number >= completions:

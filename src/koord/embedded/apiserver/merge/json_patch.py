@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from koord.api.patch import go_fmt
 from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, strictly_equal, unprocessable
+from koord.values import go_format
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED_BYTES = 3 * 1024 * 1024
@@ -48,16 +48,16 @@ def _decode_problem(patch: Any) -> str | None:
     if patch is None:
         return None
     if not isinstance(patch, list):
-        return f"{go_fmt.json_kind_name(patch)} into Go value of type []handlers.jsonPatchOp"
+        return f"{go_format.json_kind_name(patch)} into Go value of type []handlers.jsonPatchOp"
     for operation in patch:
         if operation is None:
             continue
         if not isinstance(operation, dict):
-            return f"{go_fmt.json_kind_name(operation)} into Go value of type handlers.jsonPatchOp"
+            return f"{go_format.json_kind_name(operation)} into Go value of type handlers.jsonPatchOp"
         for name in ("op", "path", "from"):
             value = operation.get(name)
             if value is not None and not isinstance(value, str):
-                return f"{go_fmt.json_kind_name(value)} into Go struct field jsonPatchOp.{name} of type string"
+                return f"{go_format.json_kind_name(value)} into Go struct field jsonPatchOp.{name} of type string"
     return None
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 
-from koord.api.patch import go_fmt
 from koord.api.patch.merge_patch import PatchFailed, merge_patch
 from koord.api.patch.strategic_merge import strategic_merge
 from koord.embedded.apiserver import api_errors
@@ -26,6 +25,7 @@ from koord.embedded.apiserver.rest.request_body import media_type, parse_json, p
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.subresource_strategy import SubresourceStrategy
 from koord.kube.transport.interface import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest
+from koord.values import go_format
 
 Obj = dict[str, Any]
 _CUSTOM_TYPES = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
@@ -192,7 +192,7 @@ def _quoted_patch(media: str, patch: Any, merged: Obj) -> str:
     document.
     """
     if media == STRATEGIC_PATCH:
-        return go_fmt.format_v(patch)
+        return go_format.format_v(patch)
     return msgspec.json.encode({key: merged[key] for key in sorted(merged)}).decode()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from koord.api.patch.go_fmt import format_float
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -23,7 +22,7 @@ from koord.embedded.apiserver.api_errors import (
 from koord.embedded.apiserver.schema import embedded_resource, go_regexp, string_formats
 from koord.embedded.apiserver.schema.custom_fast_path import fits_fast_path, has_unique_lists
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
-from koord.values.go_format import quoted
+from koord.values.go_format import format_float, quoted
 
 _MAX_SAFE_INTEGER = (1 << 53) - 1
 

@@ -28,7 +28,7 @@ from koord.manager.controllers.noderesource.writer import MetricEventReporter, N
 from koord.manager.controllers.reconcile_counter import FAILED, SUCCEEDED, ReconcileCounter
 from koord.manager.explain.lending_history import NodeLendingHistory
 from koord.telemetry.clock import now
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 
 _LOG = logging.getLogger(__name__)
 

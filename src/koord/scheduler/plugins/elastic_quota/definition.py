@@ -9,7 +9,7 @@ import msgspec
 from koord.api.annotations import quota_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.quota_codecs import is_quota_preemptible, pod_quota_name
-from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs, defaulted
+from koord.api.config.scheduler.koordinator_args import ElasticQuotaArgs, defaulted_elastic_quota
 from koord.api.koordinator.protocol import A_QUOTA_TOTAL_RESOURCE
 from koord.api.koordinator.resource_name import DEPRECATED_BATCH
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
@@ -75,7 +75,7 @@ class QuotaRules(msgspec.Struct, frozen=True, kw_only=True):
         multi_quota_tree: bool = False,
         guarantee_usage: bool = False,
     ) -> QuotaRules:
-        full = defaulted(args)
+        full = defaulted_elastic_quota(args)
         return QuotaRules(
             limits_by_runtime=full.enable_runtime_quota is not False,
             scale_min=full.enable_min_quota_scale is not False,

@@ -17,7 +17,7 @@ from koord.scheduler.metrics import KoordinatorMetrics
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.quota_status import quota_figures
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics.registry import Histogram, MetricFamily, MetricReading, MetricRegistry
+from koord.telemetry.metrics import Histogram, MetricFamily, MetricReading, MetricRegistry
 from koord.values.amounts import Counts
 
 QUOTA_STATUS_METRIC = "scheduler_elastic_quota_status"

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs
+from koord.api.config.scheduler.koordinator_args import ElasticQuotaArgs
 from koord.api.koordinator.protocol import L_QUOTA_NAME, L_QUOTA_PREEMPTIBLE
 from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS
 from koord.scheduler.cache.node_table import RowList

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from koord.api.config.scheduler.load_aware_args import LoadAwareAggregatedArgs, LoadAwareSchedulingArgs
+from koord.api.config.scheduler.koordinator_args import LoadAwareAggregatedArgs, LoadAwareSchedulingArgs
 from koord.api.kubernetes.node import Node
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable

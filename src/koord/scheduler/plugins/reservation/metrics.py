@@ -8,7 +8,7 @@ from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.scheduling import AVAILABLE, FAILED, PENDING, SUCCEEDED, Reservation
 from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.scheduler.live_handle import LiveHandle
-from koord.telemetry.metrics.registry import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricReading, MetricRegistry
 from koord.values.resources import CPU, MEMORY
 
 PHASE_METRIC = "scheduler_reservation_status_phase"

@@ -22,7 +22,7 @@ import numpy as np
 from koord.api.annotations import reservation_codecs
 from koord.api.annotations.reservation_codecs import ReservationAllocated
 from koord.api.config.scheduler.in_tree_args import DefaultPreemptionArgs
-from koord.api.config.scheduler.reservation_args import ReservationArgs
+from koord.api.config.scheduler.koordinator_args import ReservationArgs
 from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.protocol import (
     A_RESERVATION_ALLOCATED,

@@ -12,8 +12,7 @@ import pytest
 from koord.api.kubernetes.builtin_kinds import LEASES
 from koord.kube.client.retrying_caller import NEVER_RETRY
 from koord.kube.client.typed_client import Client
-from koord.kube.leader.election import LeaderElector
-from koord.kube.leader.lease import LeaseConfig
+from koord.kube.leader_election import LeaderElector, LeaseConfig
 from koord.kube.transport.interface import ApiRequest
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.kube.scripted_server import ScriptedServer

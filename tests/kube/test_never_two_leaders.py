@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.kube.client.typed_client import Client
-from koord.kube.leader.election import LeaderElector
-from koord.kube.leader.lease import LeaseConfig
+from koord.kube.leader_election import LeaderElector, LeaseConfig
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.kube.scripted_server import ScriptedServer, ScriptedWatchStream

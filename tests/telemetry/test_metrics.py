@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics import parser as open_parser
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
-from koord.telemetry.metrics import exposition
-from koord.telemetry.metrics.process import register_process_metrics
-from koord.telemetry.metrics.registry import MetricReading, MetricRegistry, exponential_buckets, linear_buckets
+from koord.telemetry import metrics
+from koord.telemetry.metrics import MetricReading, MetricRegistry, exponential_buckets, linear_buckets
+from koord.telemetry.process import register_process_metrics
 
 open_families: Any = open_parser.text_string_to_metric_families
 label = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
 def rendered(registry: MetricRegistry, open_metrics: bool = False) -> str:
-    return exposition.render([registry], open_metrics=open_metrics).decode()
+    return metrics.render([registry], open_metrics=open_metrics).decode()
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def rendered(registry: MetricRegistry, open_metrics: bool = False) -> str:
     ],
 )
 def test_numbers_are_written_as_go_writes_them(value: float, text: str) -> None:
-    assert exposition.format_number(value) == text
+    assert metrics.format_number(value) == text
 
 
 @given(st.floats(allow_nan=False))
 def test_a_written_number_reads_back_the_same(value: float) -> None:
-    assert float(exposition.format_number(value)) == value
+    assert float(metrics.format_number(value)) == value
 
 
 def test_counter_keeps_a_name_without_total() -> None:
@@ -116,7 +116,7 @@ def test_openmetrics_histogram_parses() -> None:
     ],
 )
 def test_negotiation(accept: str, wanted: bool) -> None:
-    assert exposition.prefers_openmetrics(accept) is wanted
+    assert metrics.prefers_openmetrics(accept) is wanted
 
 
 def test_names_and_labels_are_checked() -> None:
@@ -162,7 +162,7 @@ def test_two_registries_are_merged_by_name() -> None:
     first.gauge("b", "B.").labels().set(1)
     second.gauge("b", "B.").labels().set(2)
     second.gauge("a", "A.")
-    text = exposition.render([first, second]).decode()
+    text = metrics.render([first, second]).decode()
     assert [line for line in text.splitlines() if line[0] != "#"] == ["a 0", "b 1"]
 
 

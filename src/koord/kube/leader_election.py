@@ -1,32 +1,144 @@
-"""This module runs one candidate for a Lease: acquire it, work while holding it, stop before another may
-acquire it, and release it.
+"""Leader election over one coordination.k8s.io/v1 Lease: what the Lease means for one candidate (pure), and the
+candidate that acquires it, works while holding it, stops before another may acquire it, and releases it.
 
-The rules are in koord.kube.lease. It is compatible with client-go's leader election: both may compete for
-one Lease.
+It is compatible with client-go's leader election: both may compete for one Lease.
+
+Three numbers keep two candidates from leading at once, whatever their clocks show. A holder trusts its lease for
+`renew_deadline_s` from the moment it *sent* the last write that succeeded. Others wait the lease's own duration
+from the moment they first *saw* that write. Both are measured on the measurer's own monotonic clock, and sending
+comes before seeing; so clocks may differ in rate by duration / deadline (1.5 as configured here) before the two
+meet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Container, Coroutine
 from datetime import datetime
 from random import Random
 from typing import Any, Literal, TypeVar
 
+import msgspec
+
 from koord.api.koordinator.protocol import NAMESPACE
 from koord.api.kubernetes.builtin_kinds import LEASES
-from koord.api.kubernetes.coordination import Lease
+from koord.api.kubernetes.node import Lease
 from koord.api.kubernetes.rbac import RbacRule
 from koord.api.model import convert
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
-from koord.kube.leader import lease
-from koord.kube.leader.lease import LeaderElectionRecord, LeaseConfig, ObservedRecord
 from koord.kube.rate_limit import RateLimitedLog, jitter
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.telemetry.clock import Clock, now
+from koord.values import timestamp
+
+
+class LeaseConfig(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    namespace: str
+    identity: str  # unique to the process: a host name alone is shared by the next process on that host
+    duration_s: int = 15
+    renew_deadline_s: float = 10.0
+    retry_s: float = 2.0
+    jitter: float = 1.2  # how much longer than `retry_s` a candidate may wait between looks
+
+    def __post_init__(self) -> None:
+        if not self.identity:
+            raise ValueError(f"lease {self.namespace}/{self.name}: a candidate needs an identity")
+        if not self.duration_s > self.renew_deadline_s > self.jitter * self.retry_s > 0:
+            raise ValueError(
+                f"lease {self.namespace}/{self.name}: need duration > renew deadline > jitter * retry > 0, got "
+                f"{self.duration_s} s, {self.renew_deadline_s} s, {self.jitter} * {self.retry_s} s"
+            )
+
+
+class LeaderElectionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """LeaderElectionRecord holds the fields of a Lease that election is about. Other fields may change without
+    renewing it.
+    """
+
+    holder: str = ""
+    duration_s: int = 0
+    acquired_at: datetime | None = None
+    renewed_at: datetime | None = None
+    transitions: int = 0
+
+
+def record_from_lease(lease: Lease) -> LeaderElectionRecord:
+    spec = lease.spec
+    return LeaderElectionRecord(
+        holder=spec.holder_identity or "",
+        duration_s=spec.lease_duration_seconds or 0,
+        acquired_at=spec.acquire_time,
+        renewed_at=spec.renew_time,
+        transitions=spec.lease_transitions or 0,
+    )
+
+
+class ObservedRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """ObservedRecord is a record and when this candidate first saw it in this state, on its own monotonic clock."""
+
+    record: LeaderElectionRecord
+    since: float
+
+    def observe(self, record: LeaderElectionRecord, now: float) -> ObservedRecord:
+        return self if record == self.record else ObservedRecord(record=record, since=now)
+
+    def is_expired(self, now: float) -> bool:
+        return now >= self.since + self.record.duration_s
+
+
+LeaseOwnership = Literal["free", "mine", "taken"]
+
+
+def lease_ownership(
+    observed: ObservedRecord, identity: str, own_acquire_times: Container[datetime | None], now: float
+) -> LeaseOwnership:
+    """Return whether the lease may be taken. `own_acquire_times` are the acquire times that this process wrote.
+
+    The identity alone does not make a lease ours: a process that died under the same name may still be ending
+    its work.
+    """
+    record = observed.record
+    if not record.holder:
+        return "free"
+    if record.holder == identity and record.acquired_at in own_acquire_times:
+        return "mine"
+    return "free" if observed.is_expired(now) else "taken"
+
+
+def acquired_record(record: LeaderElectionRecord | None, config: LeaseConfig, moment: datetime) -> LeaderElectionRecord:
+    """Return the record that makes `config.identity` the holder; `record` is what is there now."""
+    return LeaderElectionRecord(
+        holder=config.identity,
+        duration_s=config.duration_s,
+        acquired_at=moment,
+        renewed_at=moment,
+        transitions=0 if record is None else record.transitions + 1,
+    )
+
+
+def renewed_record(record: LeaderElectionRecord, config: LeaseConfig, moment: datetime) -> LeaderElectionRecord:
+    return msgspec.structs.replace(record, duration_s=config.duration_s, renewed_at=moment)
+
+
+def released_record(record: LeaderElectionRecord, moment: datetime) -> LeaderElectionRecord:
+    """Return a record without holder that even readers of times alone find expired within a second."""
+    return LeaderElectionRecord(duration_s=1, acquired_at=moment, renewed_at=moment, transitions=record.transitions)
+
+
+def lease_spec(record: LeaderElectionRecord) -> dict[str, Any]:
+    """Return the JSON spec for a create or a merge patch; fields that are not about election are left as they are."""
+    return {
+        "holderIdentity": record.holder,
+        "leaseDurationSeconds": record.duration_s,
+        "acquireTime": None if record.acquired_at is None else timestamp.micro_text(record.acquired_at),
+        "renewTime": None if record.renewed_at is None else timestamp.micro_text(record.renewed_at),
+        "leaseTransitions": record.transitions,
+    }
+
 
 T = TypeVar("T")
 
@@ -151,7 +263,7 @@ class LeaderElector:
     async def _try_acquire_or_renew(self) -> bool:
         """Try once to acquire or renew; return whether the lease is held, counted from before the write was sent."""
         if self._held_lease is not None and self._observed is not None:
-            wanted = lease.renewed_record(self._observed.record, self.config, now(self._clock))
+            wanted = renewed_record(self._observed.record, self.config, now(self._clock))
             written = await self._write(wanted, self._held_lease)
             if written is not None:
                 return written
@@ -159,31 +271,28 @@ class LeaderElector:
         if isinstance(found, ApiError):
             return await self._create() if found.not_found else self._failed("read", found)
         moment = self._clock.monotonic()
-        record = lease.record_from_lease(convert(found, Lease))
+        record = record_from_lease(convert(found, Lease))
         self._observe(record, moment)
         assert self._observed is not None
-        match lease.lease_ownership(self._observed, self.config.identity, self._own_acquire_times, moment):
+        match lease_ownership(self._observed, self.config.identity, self._own_acquire_times, moment):
             case "taken":
                 self._held_lease = None
                 return False
             case "mine":
-                wanted = lease.renewed_record(record, self.config, now(self._clock))
+                wanted = renewed_record(record, self.config, now(self._clock))
             case "free":
-                wanted = lease.acquired_record(record, self.config, now(self._clock))
+                wanted = acquired_record(record, self.config, now(self._clock))
         return bool(await self._write(wanted, found))
 
     async def _create(self) -> bool:
         # A lease that vanished under a holder we believe in was deleted by hand, and the holder may not know yet.
         seen = self._observed
         moment = self._clock.monotonic()
-        if (
-            seen is not None
-            and lease.lease_ownership(seen, self.config.identity, self._own_acquire_times, moment) == "taken"
-        ):
+        if seen is not None and lease_ownership(seen, self.config.identity, self._own_acquire_times, moment) == "taken":
             return False
-        wanted = lease.acquired_record(None, self.config, now(self._clock))
+        wanted = acquired_record(None, self.config, now(self._clock))
         self._own_acquire_times.add(wanted.acquired_at)
-        body = {"metadata": {"name": self.config.name}, "spec": lease.lease_spec(wanted)}
+        body = {"metadata": {"name": self.config.name}, "spec": lease_spec(wanted)}
         created = await self._client.dynamic.create(LEASES, body, self.config.namespace)
         if isinstance(created, ApiError):
             return False if created.already_exists else self._failed("create", created)
@@ -209,11 +318,11 @@ class LeaderElector:
         Roles that let a program lead allow `update`, as client-go uses it, and often not `patch`. The resource
         version that `stored` carries is the precondition.
         """
-        body = {**stored, "spec": {**stored.get("spec", {}), **lease.lease_spec(wanted)}}
+        body = {**stored, "spec": {**stored.get("spec", {}), **lease_spec(wanted)}}
         return await self._client.dynamic.replace(LEASES, body, self.config.namespace)
 
     def _record_acquired(self, written: Unstructured, sent_at: float) -> bool:
-        record = lease.record_from_lease(convert(written, Lease))
+        record = record_from_lease(convert(written, Lease))
         self._observe(record, self._clock.monotonic())
         self._held_lease = written
         self._own_acquire_times = {record.acquired_at}
@@ -232,7 +341,7 @@ class LeaderElector:
         """Release the lease, best effort, so that others need not wait for it to expire."""
         if self._held_lease is None or self._observed is None:
             return
-        given_back = lease.released_record(self._observed.record, now(self._clock))
+        given_back = released_record(self._observed.record, now(self._clock))
         stored, self._held_lease, self._safe_until = self._held_lease, None, float("-inf")
         await self._with_deadline(self.config.renew_deadline_s, self._write_release(given_back, stored))
 
@@ -243,7 +352,7 @@ class LeaderElector:
             found = await self._client.dynamic.get(LEASES, self.config.name, self.config.namespace)
             if isinstance(found, ApiError):
                 return self._failed("read", found)
-            record = lease.record_from_lease(convert(found, Lease))
+            record = record_from_lease(convert(found, Lease))
             if record.holder != self.config.identity or record.acquired_at not in self._own_acquire_times:
                 return True  # another holds it by now
             result = await self._put(given_back, found)

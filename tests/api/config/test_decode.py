@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.config.decode import UnknownName, decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError
-from koord.api.config.lenient_decode import UnknownName, decode_lenient, unknown_names
 from koord.api.config.slo.colocation import ColocationConfig
 from koord.api.config.slo.slo_documents import (
     CPUBurstConfig,

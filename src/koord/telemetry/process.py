@@ -1,7 +1,13 @@
-"""Metrics of this process from the system and the interpreter, under the names that every dashboard has."""
+"""Metrics of this process from the system and the interpreter, under the names that every dashboard has, and the
+settings of its garbage collector.
+
+By default the cyclic collector scans every object again and again while a big answer is being made: listing 20,000
+pods as a table took 2.8 s of CPU with it and 1.0 s without. What a cluster's state holds is not cyclic garbage.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import platform
@@ -9,7 +15,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from koord.telemetry.metrics.registry import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricReading, MetricRegistry
 
 _PROC = Path("/proc")
 _START_FIELD, _CPU_FIELDS, _VIRTUAL_FIELD, _RESIDENT_FIELD = 19, (11, 12), 20, 21  # of stat, after the command's name
@@ -73,3 +79,25 @@ def _limit(value: int) -> float:
 
 def _reading(name: str, help: str, value: float, kind: str = "gauge") -> MetricReading:
     return MetricReading(name, help, "counter" if kind == "counter" else "gauge", (), (((), float(value)),))
+
+
+YOUNG_THRESHOLD, MIDDLE_THRESHOLD, OLD_THRESHOLD = 50_000, 20, 100
+
+
+def relax_gc() -> None:
+    """Collect cycles rarely. Call once, early in a long-running program."""
+    gc.set_threshold(YOUNG_THRESHOLD, MIDDLE_THRESHOLD, OLD_THRESHOLD)
+
+
+def freeze_after_startup() -> None:
+    """Freeze the objects that live after start-up, so that they are not scanned again, and trim the heap."""
+    gc.collect()
+    gc.freeze()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system: glibc keeps it, and after reading a cluster that is a fifth of a program."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none, and need none
+    if trim is not None:
+        trim(0)
