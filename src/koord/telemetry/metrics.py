@@ -28,14 +28,6 @@ def exponential_buckets(first: float, factor: float, count: int) -> tuple[float,
     return tuple(bounds)
 
 
-def linear_buckets(first: float, width: float, count: int) -> tuple[float, ...]:
-    bounds = []
-    for _ in range(count):
-        bounds.append(first)
-        first += width
-    return tuple(bounds)
-
-
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[str, ...]
 
@@ -81,11 +73,6 @@ class Histogram:
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
-
-    def observe_many(self, value: float, times: int) -> None:
-        """Record `times` observations of one value, for a loop that measures a batch and divides."""
-        self.counts[bisect_left(self.bounds, value)] += times
-        self.total += value * times
 
 
 M = TypeVar("M", bound=Counter | Gauge | Histogram)

@@ -17,6 +17,7 @@ from koord.api.koordinator.sigs_scheduling import (
     PodGroup,
 )
 from koord.api.koordinator.slo import NodeMetric, NodeSLO
+from koord.api.kubernetes.builtin_kinds import BUILTIN_KINDS
 from koord.api.kubernetes.resource import CrdPrinterColumn, Resource
 
 SLO_GROUP = "slo.koordinator.sh"
@@ -231,3 +232,6 @@ CUSTOM_KINDS: tuple[Resource[Any], ...] = (
     NODE_RESOURCE_TOPOLOGIES,
     NODE_RESOURCE_TOPOLOGIES_V1ALPHA2,
 )
+
+ALL_KINDS: tuple[Resource[Any], ...] = BUILTIN_KINDS + CUSTOM_KINDS
+KINDS_BY_API_VERSION: dict[tuple[str, str], Resource[Any]] = {(kind.api_version, kind.kind): kind for kind in ALL_KINDS}

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 
+from koord.api.koordinator.custom_kinds import KINDS_BY_API_VERSION
 from koord.api.kubernetes.builtin_kinds import NODES, PODS, PRIORITY_CLASSES
 from koord.api.kubernetes.resource import Resource
-from koord.api.registry import KIND_REGISTRY
 from koord.cli import cluster_access
 from koord.cli.commands.explain.pod import print_attempt
 from koord.cli.commands.simulate.pod_input import (
@@ -163,11 +163,7 @@ async def dry_run_create(client: Client, pod: ManifestObject) -> ManifestObject 
 
 async def read_live_snapshot(client: Client, assembly: CompletedConfig) -> ApiSnapshot:
     resources: list[Resource[Any]] = [NODES, PODS, PRIORITY_CLASSES]
-    for api_version, kind in kinds_read(assembly):
-        group, _, version = api_version.rpartition("/")
-        known = KIND_REGISTRY.by_kind(group, version, kind)
-        if known is not None:
-            resources.append(known)
+    resources += [KINDS_BY_API_VERSION[read] for read in kinds_read(assembly) if read in KINDS_BY_API_VERSION]
 
     async def read(resource: Resource[Any]) -> list[ManifestObject]:
         answer = await client.dynamic.list(resource)
