@@ -1,6 +1,4 @@
-"""The admission chain between a decoded request and the store: first plugins that may change the object,
-then plugins that may only refuse. The plugins are in `admission`.
-"""
+"""The admission chain between a decoded request and the store: mutating plugins, then validating ones."""
 
 from __future__ import annotations
 

@@ -225,9 +225,7 @@ async def serve_https(
     identity: tls.ApiServerCertificates | None = None,
     allow_remote: bool = False,
 ) -> AsyncIterator[ServerAddress]:
-    """Start `server` behind HTTPS and close both at the end of the block. Without `server` a new one with one
-    token is made.
-    """
+    """Start `server` (by default a new one with one token) behind HTTPS and close both at the end of the block."""
     if server is None:
         server = ApiServer(tokens={secrets.token_hex(16): TOKEN_USER})
     token = next(iter(server.tokens), "")

@@ -72,9 +72,7 @@ class ApiServer:
         printer: TableConvertor | None = None,
         tokens: Mapping[str, str] | None = None,
     ) -> None:
-        """Compose the server. `chance` gives uids and generated names: seed it for a repeatable run. `tokens` maps
-        bearer tokens to users.
-        """
+        """Compose the server. `chance` gives uids and generated names; `tokens` maps bearer tokens to users."""
         self.clock = clock or WallClock()
         self.store = store or ObjectStore()
         self.catalog = catalog or builtin_catalog()
@@ -106,9 +104,7 @@ class ApiServer:
     # Life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve the stored custom resources, create the bootstrap objects, and start expiring Events and old
-        history.
-        """
+        """Serve the stored custom resources, create the bootstrap objects, and start to expire Events and history."""
         self._crd_controller.start()
         for path, body in bootstrap_objects():
             request = ApiRequest(
@@ -130,9 +126,7 @@ class ApiServer:
         await self.store.close()
 
     def expire_events(self) -> float | None:
-        """Delete the Events that are due and return the seconds until the next one is. A started server does this
-        by itself.
-        """
+        """Delete the Events that are due, as a started server does by itself; return the seconds until the next one."""
         return self._deps.expiry.delete_expired()
 
     async def _run_retention(self) -> None:
@@ -154,9 +148,7 @@ class ApiServer:
     # Requests ----------------------------------------------------------------------------------------------------
 
     async def handle(self, request: ApiRequest, *, track_managed_fields: bool = True) -> ApiResponse:
-        """Handle one request to its end. `track_managed_fields` keeps managedFields for the objects that it
-        creates.
-        """
+        """Handle one request to its end. `track_managed_fields` keeps managedFields for the objects that it creates."""
         warnings: list[str] = []
         try:
             found = request_context.parse_resource_path(request.path)
@@ -253,9 +245,7 @@ class ApiServer:
         )
 
     def _check_scope(self, found: ResourcePath, resource: ServedResource, method: str) -> None:
-        """Raise unless objects of namespaced kinds are addressed in a namespace; only lists and watches span all
-        of them.
-        """
+        """Raise unless objects of namespaced kinds are addressed in a namespace; lists and watches may span all."""
         if found.subresource and found.subresource not in resource.subresources:
             raise api_errors.no_such_path()
         if resource.namespaced and found.namespace is None and (found.name or method not in ("GET", "DELETE")):

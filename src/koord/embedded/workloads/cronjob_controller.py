@@ -118,9 +118,7 @@ def _earliest_missed(cron: CronJob, now: datetime) -> datetime:
 
 
 def _observed_status(view: CronJobView) -> tuple[CronJobStatus, tuple[CronJobEvent, ...]]:
-    """Return the status and events that follow from the Jobs themselves: which run, and when one last
-    succeeded.
-    """
+    """Return the status and events that follow from the Jobs themselves: which run, and when one last succeeded."""
     old, told = view.cron.status, []
     by_uid = {job.metadata.uid: job for job in view.jobs}
     active = [

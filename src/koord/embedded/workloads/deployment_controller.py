@@ -116,9 +116,7 @@ class DeploymentController:
         return DeploymentView(deployment=deployment, sets=sets, old_pods_remain=remain, now=self._context.now())
 
     async def apply(self, deployment: Deployment, plan: DeploymentPlan, now: datetime) -> ReconcileResult:
-        """Write the ReplicaSets first, then the Deployment's own revision and status. Requeue when a write is
-        refused.
-        """
+        """Write the ReplicaSets, then the Deployment's own revision and status. Requeue when a write is refused."""
         status = plan.status
         if plan.create is not None:
             made = await self._create_replica_set(deployment, plan.create, status, now)
@@ -197,9 +195,7 @@ class DeploymentController:
         return msgspec.structs.replace(status, conditions=conditions)
 
     async def _on_name_taken(self, deployment: Deployment, name: str) -> Requeue:
-        """Handle a taken name: by the very ReplicaSet we want, which the cache does not show yet, or by another
-        owner's.
-        """
+        """Handle a name taken by the very ReplicaSet we want, still missing in the cache, or by another owner's."""
         meta = deployment.metadata
         live = await self._client.get(REPLICA_SETS, name, meta.namespace)
         if isinstance(live, ApiError):

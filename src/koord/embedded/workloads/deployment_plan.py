@@ -1,6 +1,4 @@
-"""Decide what a Deployment does next: which ReplicaSets it creates, resizes and prunes, and its status.
-Pure.
-"""
+"""Decide what a Deployment does next: which ReplicaSets it creates, resizes and prunes, and its status. Pure."""
 
 from __future__ import annotations
 
@@ -84,9 +82,7 @@ def decide_deployment(view: DeploymentView) -> DeploymentPlan:
 def _replica_set_changes(
     deployment: Deployment, family: ReplicaSetFamily, sizes: ReplicaSetSizes, number: int
 ) -> tuple[ReplicaSetChange, ...]:
-    """Return one write for each ReplicaSet: its size, the sizes that it remembers, and the annotations of the
-    current one.
-    """
+    """Return one write for each ReplicaSet: its size, the sizes that it remembers, and its annotations."""
     bounds = deployment_rollout.rollout_bounds(deployment)
     remembered = deployment_rollout.size_annotations(bounds.replicas, bounds.max_replicas)
     changes = []
@@ -125,9 +121,7 @@ def _with_found_condition(
 
 
 def replica_sets_to_prune(deployment: Deployment, family: ReplicaSetFamily) -> tuple[ReplicaSet, ...]:
-    """Return the old ReplicaSets past the history limit, lowest revision first; one that still has pods is
-    kept.
-    """
+    """Return the old ReplicaSets past the history limit, lowest revision first; one that still has pods is kept."""
     limit = deployment.spec.revision_history_limit
     limit = DEFAULT_HISTORY_LIMIT if limit is None else limit
     kept = [s for s in family.old if s.metadata.deletion_timestamp is None]

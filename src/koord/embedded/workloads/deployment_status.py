@@ -34,9 +34,7 @@ def deployment_condition(conditions: tuple[DeploymentCondition, ...], type: str)
 def with_deployment_condition(
     conditions: tuple[DeploymentCondition, ...], type: str, status: str, reason: str, message: str, now: datetime
 ) -> tuple[DeploymentCondition, ...]:
-    """Set a condition unless its status and reason are the same; the transition time moves only with the
-    status.
-    """
+    """Set a condition unless its status and reason are the same; the transition time moves only with the status."""
     old = deployment_condition(conditions, type)
     if old is not None and old.status == status and old.reason == reason:
         return conditions
@@ -141,9 +139,7 @@ def rollout_status(deployment: Deployment, family: ReplicaSetFamily, now: dateti
 def _with_replica_failure(
     conditions: tuple[DeploymentCondition, ...], family: ReplicaSetFamily, now: datetime
 ) -> tuple[DeploymentCondition, ...]:
-    """Copy the ReplicaFailure condition of a ReplicaSet to the Deployment; the current ReplicaSet's comes
-    first.
-    """
+    """Copy the ReplicaFailure condition of a ReplicaSet to the Deployment; the current ReplicaSet's comes first."""
     sets = ([family.new] if family.new is not None else []) + list(family.old)
     for s in sets:
         for found in s.status.conditions:
@@ -153,9 +149,7 @@ def _with_replica_failure(
 
 
 def with_pause_condition(deployment: Deployment, now: datetime) -> Deployment:
-    """Set the paused or resumed condition: pausing stops the deadline, resuming restarts it. A timed-out
-    rollout stays so.
-    """
+    """Set the paused or resumed condition: pausing stops the deadline, resuming restarts it, unless timed out."""
     conditions = deployment.status.conditions
     known = deployment_condition(conditions, PROGRESSING)
     if progress_deadline_s(deployment) is None or (known is not None and known.reason == DEADLINE_EXCEEDED):

@@ -200,9 +200,7 @@ class GarbageCollector:
                 return Done()
 
     async def _owner_state(self, item: OwnerGraphNode, ref: OwnerReference) -> OwnerState | RequeueAfter | Requeue:
-        """Return the state of an owner. Only the server can say that one is absent: it may just be missing from
-        the graph.
-        """
+        """Return the state of an owner. Only the server can say that one is absent: the graph may lack it."""
         owner = self._graph.get(ref.uid)
         if owner is not None and owner.namespace in ("", item.namespace):
             return "waiting" if owner.deletes_dependents_first else "solid"

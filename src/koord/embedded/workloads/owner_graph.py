@@ -1,6 +1,4 @@
-"""The owner graph over all kinds, and what it means for an object: keep it, remove owner references, or
-delete it. Pure.
-"""
+"""The owner graph over all kinds, and what it means for an object: keep it, drop owner references, delete it. Pure."""
 
 from __future__ import annotations
 

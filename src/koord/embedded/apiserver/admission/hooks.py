@@ -170,9 +170,7 @@ class AdmissionHooks:
     async def _invoke(
         self, attributes: AdmissionAttributes, asked: HookInvocation, phase: AdmissionPhase
     ) -> AdmissionVerdict | None:
-        """Return the verdict of a hook that allows the request; None when the hook failed and that is to be
-        ignored.
-        """
+        """Return the verdict of a hook that allows the request; None when the hook failed and that is to be ignored."""
         hook = asked.hook
         if isinstance(hook, RegisteredWebhook):
             verdict = await self._call_webhook(attributes, hook, asked.resource, phase)

@@ -211,9 +211,7 @@ class PodPriority:
         spec["priority"], spec["preemptionPolicy"] = value, policy
 
     def _global_default(self) -> Obj | None:
-        """Return the class for pods that name none: of the classes marked as default, the one with the lowest
-        value.
-        """
+        """Return the class for pods that name none: of the classes marked as default, the one with the lowest value."""
         if self._default[0] != self._classes.end_position:
             marked = [r.plain() for r in self._classes.scan() if r.plain().get("globalDefault")]
             chosen = min(marked, key=lambda c: c.get("value", 0), default=None)

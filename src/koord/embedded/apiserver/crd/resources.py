@@ -123,10 +123,7 @@ _SUBRESOURCE_VERBS = ("get", "patch", "update")
 
 
 def served_resources(definition: Obj, stored: Iterable[Obj]) -> list[ServedResource]:
-    """Build the resources of an established CRD, the storage version first.
-
-    `stored` are the objects in its collection.
-    """
+    """Build the resources of an established CRD, the storage version first. `stored` are the objects it has."""
     spec = definition["spec"]
     group, versions = spec["group"], spec["versions"]
     nodes = {f"{group}/{v['name']}": compile_schema(v["schema"]["openAPIV3Schema"]) for v in versions}

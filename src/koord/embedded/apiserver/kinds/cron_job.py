@@ -1,7 +1,4 @@
-"""This module holds the strategy of CronJob.
-
-It checks that a schedule is one that Kubernetes' cron library parses, in that library's words.
-"""
+"""This module holds the strategy of CronJob, with schedules as Kubernetes' cron library parses them."""
 
 from __future__ import annotations
 

@@ -88,10 +88,7 @@ def _prepare_job_create(obj: Obj) -> None:
 
 
 def _generate_selector(spec: Obj, uid: str, name: str) -> None:
-    """Generate the selector and labels by which a job owns the pods with its uid.
-
-    User-set values stay, to be rejected later.
-    """
+    """Generate the selector and labels by which a job owns its pods. User-set values stay, to be rejected later."""
     template = spec["template"].setdefault("metadata", {})
     labels = dict(template.get("labels") or {})
     for key, value in (("job-name", name), (NAME_LABEL, name), ("controller-uid", uid), (UID_LABEL, uid)):
@@ -267,10 +264,7 @@ _MUTABLE_WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def _template_change_errors(spec: Obj, before: Obj, old: Obj) -> list[ApiFieldError]:
-    """Return errors for a change of the pod template.
-
-    A suspended job that has not started may change scheduling fields.
-    """
+    """Return errors for a change of the pod template; a suspended job not yet started may change scheduling fields."""
     template, was = spec["template"], before["template"]
     if template == was:
         return []

@@ -1,7 +1,4 @@
-"""This module holds the strategies of Node, Namespace, Lease, PriorityClass and RuntimeClass.
-
-What the server itself creates in a namespace is left to the REST layer.
-"""
+"""This module holds the strategies of Node, Namespace, Lease, PriorityClass and RuntimeClass."""
 
 from __future__ import annotations
 

@@ -40,10 +40,7 @@ def even_if_absent(rule: Validator, zero: Any = "") -> Validator:
 
 
 def fields(table: Mapping[str, Validator]) -> Validator:
-    """Return a validator that checks each field with its own validator.
-
-    It costs one lookup for each field present.
-    """
+    """Return a validator that checks each field with its own validator. It costs one lookup for each field present."""
     order = tuple(table)
     missing = tuple((key, rule) for key, rule in table.items() if isinstance(rule, _EvenIfAbsent))
     plain = {

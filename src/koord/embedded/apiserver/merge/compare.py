@@ -36,10 +36,7 @@ def compare(old: dict[str, Any], new: dict[str, Any], node: SchemaNode) -> Compa
 
 
 def equal_values(a: Any, b: Any, node: SchemaNode) -> bool:
-    """Return whether two JSON values are equal.
-
-    Python differs only in 1 == True, which matters where the type is unknown.
-    """
+    """Return whether two JSON values are equal. Python differs only in 1 == True, where the type is unknown."""
     return bool(a == b) and (not has_untyped_part(node) or same_booleans(a, b))
 
 

@@ -62,10 +62,7 @@ def _decode_problem(patch: Any) -> str | None:
 
 
 class _PatchRun:
-    """A _PatchRun is one patch in progress.
-
-    Containers on a changed path are copied once and then changed in place.
-    """
+    """A _PatchRun is one patch in progress. Containers on a changed path are copied once and then changed in place."""
 
     def __init__(self, doc: Any) -> None:
         self.root: dict[str, Any] = {"root": doc}

@@ -44,9 +44,7 @@ class ObjectWriter:
     async def create(
         self, context: RequestContext, obj: Obj, options: WriteOptions, *, applied: bool = False, name: str = ""
     ) -> WriteResult:
-        """Create an object. `obj` is private and decoded. `applied`: its managedFields are those of a server-side
-        apply already.
-        """
+        """Create an object. `obj` is private. `applied`: its managedFields are those of a server-side apply already."""
         meta = obj.setdefault("metadata", {})
         self._check_namespace(context, meta)
         if meta.get("resourceVersion") and not applied:
@@ -217,9 +215,7 @@ class ObjectWriter:
         meta["namespace"] = context.namespace
 
     def _check_identity(self, context: RequestContext, new: Obj, old: Obj, record: StoreRecord, own_uid: bool) -> bool:
-        """Raise for a write meant for another object or version. Return True when the client named the version it
-        read.
-        """
+        """Raise for a write meant for another object or version. Return True when the client named its version."""
         meta, resource = new["metadata"], context.resource
         name = meta.get("name")
         if not name:

@@ -1,6 +1,4 @@
-"""Handle DELETE of one object and of a collection: check preconditions, run admission, then carry out the
-plan of `delete_plan`.
-"""
+"""Handle DELETE of one object and of a collection: preconditions, admission, then the plan of `delete_plan`."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ Obj = dict[str, Any]
 
 
 class DeleteOutcome(msgspec.Struct, frozen=True):
-    """The result of a DELETE. `record` is the object as the deletion left it; `plain` is the same where
-    nothing was stored (dry run).
-    """
+    """The result of a DELETE. `record` is the object as the deletion left it; `plain` the same after a dry run."""
 
     removed: bool
     uid: str

@@ -1,6 +1,4 @@
-"""Decide what a DELETE does to an object: remove it, mark it, or nothing. Pure; `delete` carries the plan
-out.
-"""
+"""Decide what a DELETE does to an object: remove it, mark it, or nothing. Pure; `delete` carries the plan out."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ FOREGROUND = "foregroundDeletion"
 
 
 class DeletePlan(msgspec.Struct, frozen=True):
-    """The effect of a DELETE. `marked` is the object to store first (None: store nothing); `remove` says
-    whether it then goes away.
-    """
+    """The effect of a DELETE. `marked` is the object to store first, if any; `remove`: it then goes away."""
 
     marked: Obj | None
     remove: bool
@@ -69,9 +65,7 @@ def decide_delete(obj: Obj, options: DeleteOptions, facts: DeleteFacts) -> Delet
 def _set_grace_period(
     obj: Obj, meta: Obj, options: DeleteOptions, facts: DeleteFacts
 ) -> Literal["pending", "waits", "now"]:
-    """Set the deletion timestamp and grace period of a pod. A second DELETE may only shorten the grace of the
-    first.
-    """
+    """Set the deletion timestamp and grace period of a pod. A second DELETE may only shorten the grace of the first."""
     if "deletionTimestamp" in meta:
         left = meta.get("deletionGracePeriodSeconds")
         if left is None:
@@ -122,9 +116,7 @@ def finalizers_after_delete(held: list[str], options: DeleteOptions, orphans_by_
 
 
 def mark_namespace_terminating(obj: Obj, now: str) -> Obj:
-    """Mark a namespace Terminating. It ends through its spec.finalizers, so it has no grace period but a
-    phase.
-    """
+    """Mark a namespace Terminating. It ends through its spec.finalizers, so it has no grace period but a phase."""
     if "deletionTimestamp" in obj["metadata"]:
         return obj
     meta = ordered_metadata({**obj["metadata"], "deletionTimestamp": now})

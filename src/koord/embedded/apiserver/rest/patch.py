@@ -1,6 +1,4 @@
-"""Handle PATCH: which patch types a resource takes, what they make of an object, and server-side apply,
-which may create.
-"""
+"""Handle PATCH: the patch types that a resource takes, what they make of an object, and server-side apply."""
 
 from __future__ import annotations
 
@@ -188,9 +186,7 @@ def invalid_patch_result(shown: str, why: str) -> StatusError:
 
 
 def _quoted_patch(media: str, patch: Any, merged: Obj) -> str:
-    """Return the value that an error quotes: Go prints a strategic patch as a map, the others as the patched
-    document.
-    """
+    """Return the value that an error quotes: a strategic patch as a Go map, for others the patched document."""
     if media == STRATEGIC_PATCH:
         return go_fmt.format_v(patch)
     return msgspec.json.encode({key: merged[key] for key in sorted(merged)}).decode()

@@ -1,6 +1,4 @@
-"""Read the body of a request as plain JSON, and then as one kind: which formats are taken, and how bad
-ones are reported.
-"""
+"""Read the body of a request as plain JSON and then as one kind, and report bad ones in kube-apiserver's words."""
 
 from __future__ import annotations
 
@@ -241,9 +239,7 @@ def _strict_complaints(resource: ServedResource, request: ApiRequest, plain: Obj
 
 
 def with_kind_first(obj: Obj, kind: str, api_version: str) -> Obj:
-    """Return the object with kind and apiVersion set and first, which is where lists expect them in the stored
-    bytes.
-    """
+    """Return the object with kind and apiVersion set and first, where lists expect them in the stored bytes."""
     if obj.get("kind") == kind and obj.get("apiVersion") == api_version and next(iter(obj)) == "kind":
         return obj
     rest = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}

@@ -51,9 +51,7 @@ def response_body(resource: ServedResource, record: StoreRecord) -> ResponseBody
 
 
 class ListBody:
-    """A list of stored objects. Items of built-in kinds go out without kind and apiVersion, as with kube-
-    apiserver.
-    """
+    """A list of stored objects. Items of built-in kinds go out without kind and apiVersion, as upstream."""
 
     __slots__ = ("_metadata", "_records", "_resource")
 
@@ -87,9 +85,7 @@ class ListBody:
         }
 
     def typed(self, model: type[T]) -> T:
-        """Decode the list. A generic page type gets items that are shared with other readers; any other type is
-        decoded whole.
-        """
+        """Decode the list. A generic page type shares its items with other readers; other types are decoded whole."""
         arguments = typing.get_args(model)
         if len(arguments) == 1 and self._resource.conversion is None:
             empty = convert({"metadata": self._metadata, "items": []}, model)
@@ -208,9 +204,7 @@ def parse_accept(accept: str) -> tuple[_MediaRange, ...]:
 
 @functools.lru_cache(maxsize=512)
 def negotiate(accept: str, *, streams: bool = False) -> ResponseFormat:
-    """Return the first media range that can be served. Raises 406 when there is none. `streams`: the path can
-    be watched.
-    """
+    """Return the first media range that can be served. Raises 406 when there is none. `streams`: it can be watched."""
     if not accept:
         return PLAIN_JSON
     refused_shape = False

@@ -1,6 +1,4 @@
-"""Convert objects to Tables and to metadata-only forms. The TableConvertor decides which columns a kind
-has.
-"""
+"""Convert objects to Tables and to metadata-only forms. The TableConvertor decides which columns a kind has."""
 
 from __future__ import annotations
 

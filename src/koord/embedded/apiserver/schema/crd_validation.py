@@ -20,10 +20,7 @@ from koord.embedded.apiserver.schema.schema_node import SchemaNode, compile_sche
 
 
 def default_errors(node: SchemaNode, path: str, *, root: bool = True) -> list[ApiFieldError]:
-    """Return the errors of every default below a compiled schema.
-
-    Defaults of type and metadata are rejected elsewhere.
-    """
+    """Return the errors of every default below a compiled schema; those of type and metadata are rejected elsewhere."""
     errors = _single_default_errors(node, f"{path}.default") if has_default(node) else []
     if node.items is not None:
         errors += default_errors(node.items, f"{path}.items", root=False)
@@ -233,10 +230,7 @@ _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
 def _value_validation_errors(
     schema: Schema, path: str, *, skip_any: bool = False, nested: bool = False
 ) -> Iterator[ApiFieldError]:
-    """Yield errors of combinators, which may restrict values but not describe structure.
-
-    Int-or-string idioms are allowed.
-    """
+    """Yield errors of combinators, which restrict values but describe no structure, int-or-string idioms apart."""
     skip_any = skip_any or (not nested and schema.get("anyOf") == _INT_OR_STRING)
     all_of = schema.get("allOf") or ()
     for at, sub in enumerate(() if skip_any else schema.get("anyOf") or ()):

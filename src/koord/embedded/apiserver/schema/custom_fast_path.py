@@ -51,10 +51,7 @@ class _NotCompilable(Exception):
 
 
 def fits_fast_path(obj: Any, node: SchemaNode) -> bool:
-    """Return whether the object is valid and complete as it is.
-
-    Metadata and duplicates in set and map lists are not checked.
-    """
+    """Return whether the object is valid and complete as it is, metadata and duplicate items apart."""
     target = _root_type(node)
     if target is None:
         return False

@@ -1,7 +1,4 @@
-"""This module handles resources embedded in custom objects (x-kubernetes-embedded-resource).
-
-Their metadata and type are those of objects.
-"""
+"""This module handles resources embedded in custom objects: their metadata and type are those of objects."""
 
 from __future__ import annotations
 

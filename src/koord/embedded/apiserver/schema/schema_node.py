@@ -93,10 +93,7 @@ _VALUE_KEYWORDS = (
 
 
 def compile_schema(schema: Schema) -> SchemaNode:
-    """Compile a schema that has passed `crd_validation` into nodes.
-
-    Combinators (anyOf, ...) become nodes inside `rules`.
-    """
+    """Compile a schema that has passed `crd_validation`. Combinators (anyOf, ...) become nodes inside `rules`."""
     node = SchemaNode(kind=_kind(schema))
     node.fields = {key: compile_schema(sub) for key, sub in (schema.get("properties") or {}).items()}
     node.required = tuple(schema.get("required") or ())

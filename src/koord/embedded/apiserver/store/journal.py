@@ -75,9 +75,7 @@ class StoreJournal:
             )
 
     def load(self) -> tuple[int, Mapping[str, list[StoreRecord]]]:
-        """Return the last committed revision and everything stored, by resource. Call it once, before the first
-        write.
-        """
+        """Return the last committed revision and all objects by resource. Call it once, before the first write."""
         found: dict[str, list[StoreRecord]] = {}
         try:
             rows = self._db.execute("SELECT resource, namespace, name, revision, object, selectable FROM objects")
