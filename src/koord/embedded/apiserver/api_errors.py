@@ -149,10 +149,7 @@ def invalid(kind: str, group: str, name: str, errors: Sequence[ApiFieldError]) -
     listed = seen[0] if len(seen) == 1 else f"[{', '.join(seen)}]"
     causes = [{"reason": e.reason, "message": e.message, "field": e.field} for e in errors]
     return StatusError(
-        422,
-        "Invalid",
-        f'{qualified} "{name}" is invalid: {listed}',
-        details=_details(name, group, kind, causes=causes),
+        422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details=_details(name, group, kind, causes=causes)
     )
 
 

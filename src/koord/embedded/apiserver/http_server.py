@@ -180,11 +180,7 @@ async def _read_body(raw: web.BaseRequest) -> Any:
 
 
 def _make_request(
-    message: RawRequestMessage,
-    payload: StreamReader,
-    protocol: RequestHandler,
-    writer: Any,
-    task: asyncio.Task[None],
+    message: RawRequestMessage, payload: StreamReader, protocol: RequestHandler, writer: Any, task: asyncio.Task[None]
 ) -> web.BaseRequest:
     return web.BaseRequest(message, payload, protocol, writer, task, protocol._loop, client_max_size=MAX_BODY_BYTES)
 
@@ -249,10 +245,7 @@ def kubeconfig_document(address: ServerAddress, name: str = "koord") -> dict[str
         "clusters": [
             {
                 "name": name,
-                "cluster": {
-                    "server": address.url,
-                    "certificate-authority-data": base64.b64encode(address.ca).decode(),
-                },
+                "cluster": {"server": address.url, "certificate-authority-data": base64.b64encode(address.ca).decode()},
             }
         ],
         "users": [{"name": name, "user": {"token": address.token}}],

@@ -123,12 +123,7 @@ class RevisionHistory:
             return plan.known
         meta = plan.known.metadata
         return await self._client.patch(
-            CONTROLLER_REVISIONS,
-            meta.name,
-            {"revision": plan.number},
-            meta.namespace,
-            kind="merge",
-            uid=meta.uid,
+            CONTROLLER_REVISIONS, meta.name, {"revision": plan.number}, meta.namespace, kind="merge", uid=meta.uid
         )
 
     async def _create(

@@ -234,9 +234,7 @@ class CronJobController:
             gone = {job.metadata.uid for job in plan.replace}
             active = [*(ref for ref in status.active if ref.uid not in gone), _object_reference(made)]
             status = msgspec.structs.replace(
-                status,
-                active=tuple(sorted(active, key=lambda ref: ref.name)),
-                last_schedule_time=plan.create_for,
+                status, active=tuple(sorted(active, key=lambda ref: ref.name)), last_schedule_time=plan.create_for
             )
         ended = await self._context.update_status(
             CRON_JOBS, cron, status_patch(cron.status, status), exactly=True, written=self._written_versions

@@ -243,8 +243,7 @@ class PriorityClassValidation:
         for record in self._classes.scan():
             if record.name != attributes.name and record.plain().get("globalDefault"):
                 raise self._refused(
-                    attributes,
-                    f"PriorityClass {record.name} is already marked as default. Only one default can exist",
+                    attributes, f"PriorityClass {record.name} is already marked as default. Only one default can exist"
                 )
 
     def _refused(self, attributes: AdmissionAttributes, why: str) -> api_errors.StatusError:

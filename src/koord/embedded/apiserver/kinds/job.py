@@ -16,19 +16,9 @@ from koord.embedded.apiserver.api_errors import (
 from koord.embedded.apiserver.kinds import label_validation, strategy
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
-from koord.embedded.apiserver.kinds.pod.spec import (
-    pod_template_errors,
-    selector_for_message,
-    template_label_errors,
-)
+from koord.embedded.apiserver.kinds.pod.spec import pod_template_errors, selector_for_message, template_label_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import (
-    IMMUTABLE,
-    NOT_NEGATIVE,
-    FieldErrors,
-    fields,
-    one_of,
-)
+from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, FieldErrors, fields, one_of
 from koord.values.go_format import integer, quoted
 
 Obj = dict[str, Any]
@@ -419,10 +409,7 @@ def _count_indexes(text: str, completions: int) -> tuple[int, str]:
     for part in text.split(","):
         ends = part.split("-")
         if len(ends) > 2:
-            return (
-                0,
-                _INTERVAL_PARTS.format(quoted(part)),
-            )
+            return (0, _INTERVAL_PARTS.format(quoted(part)))
         numbers = []
         for end in ends:
             number = integer(end)

@@ -19,10 +19,7 @@ from koord.embedded.apiserver.kinds.label_validation import parse_optional_selec
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter, uid_mismatch_message
 from koord.embedded.apiserver.rest.delete import Deleter, check_preconditions
 from koord.embedded.apiserver.rest.object_metadata import deep_copy, ordered_metadata
-from koord.embedded.apiserver.rest.options import (
-    WriteOptions,
-    delete_options,
-)
+from koord.embedded.apiserver.rest.options import WriteOptions, delete_options
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.rest.subresource_strategy import STATUS_STRATEGY
 
@@ -239,9 +236,7 @@ def decide_eviction(pod: Obj, budgets: Sequence[Obj], now: str, *, dry_run: bool
         return EvictionAllowed()
     if len(budgets) > 1:
         return StatusError(
-            500,
-            "",
-            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+            500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     budget = budgets[0]
     status = budget.get("status", {})
