@@ -26,7 +26,6 @@ from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.controller import DefinitionController
 from koord.embedded.apiserver.kinds.registry import STRATEGIES
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.printing.table_printer import TablePrinter
 from koord.embedded.apiserver.rest import request_context, responses
 from koord.embedded.apiserver.rest.builtin_conversions import BUILTIN_CONVERSIONS
 from koord.embedded.apiserver.rest.discovery import DiscoveryEndpoints, OpenApiEndpoints
@@ -34,7 +33,7 @@ from koord.embedded.apiserver.rest.dispatcher import VerbDispatcher
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
 from koord.embedded.apiserver.rest.options import list_options, query_bool
 from koord.embedded.apiserver.rest.request_context import MetadataGenerator, RequestContext, ResourcePath, ServerDeps
-from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TableConvertor, TransformedEncoding
+from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TablePrinter, TransformedEncoding
 from koord.embedded.apiserver.rest.watch import ServerWatchStream, WatchEncoding, open_watch
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
@@ -69,7 +68,6 @@ class ApiServer:
         clock: Clock | None = None,
         chance: random.Random | None = None,
         admission: AdmissionChain | None = None,
-        printer: TableConvertor | None = None,
         tokens: Mapping[str, str] | None = None,
     ) -> None:
         """Compose the server. `chance` gives uids and generated names; `tokens` maps bearer tokens to users."""
@@ -89,7 +87,7 @@ class ApiServer:
             admission=admission or standard_admission_chain(self.store, self.hooks),
             expiry=EventExpiry(self.store, self.clock),
         )
-        self._printer = printer or TablePrinter(self.clock)
+        self._printer = TablePrinter(self.clock)
         self._dispatcher = VerbDispatcher(self._deps, self._transformed_encoding, self.tokens)
         self._discovery = DiscoveryEndpoints(self.catalog)
         self._openapi = OpenApiEndpoints(builtin_types(), self.catalog)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.protobuf.wire_format import BYTES, FIXED64, VARINT
+from koord.embedded.apiserver.protobuf.messages import BYTES, FIXED64, VARINT
 
 MEDIA_TYPES = (
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",

@@ -303,3 +303,13 @@ def _copy_list(values: list[Any]) -> list[Any]:
         deep_copy(value) if value.__class__ is dict else _copy_list(value) if value.__class__ is list else value
         for value in values
     ]
+
+
+def update_completes_deletion(new: Obj, old: Obj) -> bool:
+    """Return whether an update removes the last finalizer of an object that is being deleted."""
+    before = old["metadata"]
+    if "deletionTimestamp" not in before or new["metadata"].get("finalizers"):
+        return False
+    if old.get("kind") == "Namespace" and new.get("spec", {}).get("finalizers"):
+        return False
+    return not before.get("deletionGracePeriodSeconds")

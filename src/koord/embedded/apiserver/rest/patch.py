@@ -16,7 +16,7 @@ from koord.embedded.apiserver.merge import server_side_apply as merge_apply
 from koord.embedded.apiserver.merge.json_patch import json_patch
 from koord.embedded.apiserver.merge.managed_entries import ownable
 from koord.embedded.apiserver.merge.server_side_apply import ApplyConflicts
-from koord.embedded.apiserver.rest import field_manager
+from koord.embedded.apiserver.rest import create_update
 from koord.embedded.apiserver.rest.create_update import ObjectWriter
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.rest.options import WriteOptions, write_options
@@ -127,7 +127,7 @@ class Patcher:
                 kind=resource.kind,
                 subresource=context.subresource,
                 ownable=ownable(resource.group, resource.kind, context.subresource, has_status=resource.has_status),
-                convert=field_manager.version_converter(deps.catalog, resource),
+                convert=create_update.version_converter(deps.catalog, resource),
             )
             if isinstance(outcome, ApplyConflicts):
                 raise _patch_error(outcome.to_patch_failed())
