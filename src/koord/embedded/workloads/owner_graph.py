@@ -67,9 +67,6 @@ class OwnerGraph:
     def dependents(self, uid: str) -> list[OwnerGraphNode]:
         return [item for dependent in self._dependents.get(uid, ()) if (item := self._items.get(dependent)) is not None]
 
-    def has_dependents(self, uid: str) -> bool:
-        return bool(self._dependents.get(uid))
-
     def __len__(self) -> int:
         return len(self._items)
 

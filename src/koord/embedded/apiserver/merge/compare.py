@@ -106,12 +106,9 @@ def _compare_values(
     else:
         modified[step] = MEMBER
         return
-    if gone:
-        removed[step] = gone
-    if changed:
-        modified[step] = changed
-    if fresh:
-        added[step] = fresh
+    for kept, found in ((removed, gone), (modified, changed), (added, fresh)):
+        if found:
+            kept[step] = found
 
 
 def _compare_maps(
@@ -143,12 +140,9 @@ def _compare_untyped(old: Any, new: Any, step: str, removed: FieldSet, modified:
         if now and new:
             _compare_maps({}, new, UNTYPED, gone, changed, fresh)
         modified[step] = MEMBER
-    if gone:
-        removed[step] = gone
-    if changed:
-        modified[step] = changed
-    if fresh:
-        added[step] = fresh
+    for kept, found in ((removed, gone), (modified, changed), (added, fresh)):
+        if found:
+            kept[step] = found
 
 
 def _compare_lists(

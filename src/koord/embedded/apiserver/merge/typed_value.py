@@ -17,7 +17,6 @@ from koord.embedded.apiserver.schema.builtin_decoding import go_zero_value
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
 UNTYPED = SchemaNode(kind="any")  # a value nothing is known of: maps are owned key by key, lists as a whole
-Absent = msgspec.UnsetType
 ABSENT = msgspec.UNSET
 
 
