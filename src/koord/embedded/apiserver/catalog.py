@@ -1,9 +1,7 @@
-"""The resources that this server serves: built-in ones from the start, custom ones as their definitions
-come and go.
+"""The resources that this server serves: built-in ones from the start, custom ones as their definitions come and go.
 
-A ServedResource is everything that the verbs need to know of one group-version-resource. What the
-fields of a kind mean is decided by its Strategy (`kinds`), what they look like by its schema node
-(`schema`).
+A ServedResource is everything that the verbs need to know of one group-version-resource. What the fields of a kind mean
+is decided by its Strategy (`kinds`), what they look like by its schema node (`schema`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The context of every controller: a client, shared caches, time, randomness, an event recorder, status
-patches, and the kinds that the server serves.
+"""The context of every controller: a client, shared caches, time, randomness, an event recorder, status patches, and
+the kinds that the server serves.
 
-Pods of one template have equal specs but for their node: each distinct spec is kept once, to save
-memory.
+Pods of one template have equal specs but for their node: each distinct spec is kept once, to save memory.
 """
 
 from __future__ import annotations

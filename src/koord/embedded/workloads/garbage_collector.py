@@ -1,5 +1,4 @@
-"""The garbage collector deletes dependents with their owner (background), before it (foreground), or
-orphans them.
+"""The garbage collector deletes dependents with their owner (background), before it (foreground), or orphans them.
 
 It watches the metadata of every kind that the server serves, custom ones as they come and go.
 """

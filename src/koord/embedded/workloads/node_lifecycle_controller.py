@@ -1,5 +1,4 @@
-"""The node lifecycle controller notices silent nodes, sets their conditions and taints, and marks their
-pods not ready.
+"""The node lifecycle controller notices silent nodes, sets their conditions and taints, and marks their pods not ready.
 
 Evicting pods by NoExecute taints is the work of `taint_eviction`.
 """

@@ -147,11 +147,10 @@ def pods_to_delete(pods: Sequence[Pod], count: int, related: Iterable[Pod], now:
 def _deletion_rank(
     pod: Pod, crowd: Counter[str], now: datetime
 ) -> tuple[bool, int, bool, int, int, int, int, int, str]:
-    """Return the deletion rank, lowest first: unassigned, pending, not ready, cheap, crowded, lately ready,
-    often restarted, young.
+    """Return the deletion rank, lowest first: unassigned, pending, not ready, cheap, crowded, lately ready, often
+    restarted, young.
 
-    Ages of one order of magnitude are equal, and in the end the UID decides: between equals the choice is
-    random.
+    Ages of one order of magnitude are equal, and in the end the UID decides: between equals the choice is random.
     """
     return (
         bool(pod.spec.node_name),

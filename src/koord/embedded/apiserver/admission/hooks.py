@@ -1,8 +1,6 @@
-"""All admission hooks of a server, in this process and behind HTTPS, and how they are called one after the
-other.
+"""All admission hooks of a server, in this process and behind HTTPS, and how they are called one after the other.
 
-An in-process hook is a function of the same attributes that a webhook is sent, without a network in
-between.
+An in-process hook is a function of the same attributes that a webhook is sent, without a network in between.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The admission plugins of a server: the built-in ones of kube-apiserver, then the hooks.
 
-Hooks may change what the built-in plugins looked at (the priority class of a pod), so those run once
-more afterwards. A hook that asks for reinvocation is called again when others changed the object after
-it.
+Hooks may change what the built-in plugins looked at (the priority class of a pod), so those run once more afterwards. A
+hook that asks for reinvocation is called again when others changed the object after it.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ def custom_strategy(
 ) -> KindStrategy:
     """Return the strategy of custom objects, which takes from their schema all that a built-in kind has in code.
 
-    `selectable`: paths of fields that lists can be filtered by. `refuse_create`: set while the CRD is
-    terminating.
+    `selectable`: paths of fields that lists can be filtered by. `refuse_create`: set while the CRD is terminating.
     """
     ignored = ("metadata", "status") if status else ("metadata",)
 

@@ -1,9 +1,8 @@
 """This module holds small combinators for field validation.
 
-A validator takes a value and its path and returns the errors, none when the value is valid. The validators
-of an object form a table from field to validator, in the order in which kube-apiserver reports errors. A
-validator is called for a field that is present; `even_if_absent` also calls it for a missing one, with the
-zero value of Go.
+A validator takes a value and its path and returns the errors, none when the value is valid. The validators of an object
+form a table from field to validator, in the order in which kube-apiserver reports errors. A validator is called for a
+field that is present; `even_if_absent` also calls it for a missing one, with the zero value of Go.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 Server-side apply builds on it.
 
-It also views an object at the API version in which a manager last wrote it, and detects writes that change
-nothing.
+It also views an object at the API version in which a manager last wrote it, and detects writes that change nothing.
 """
 
 from __future__ import annotations

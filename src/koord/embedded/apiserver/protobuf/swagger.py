@@ -1,7 +1,6 @@
 """This module encodes an OpenAPI 2 document in gnostic's protobuf, the only form that many Go clients request.
 
-kubectl before 1.27, Helm and others send no object before they have read it. It is pure: a document in,
-bytes out.
+kubectl before 1.27, Helm and others send no object before they have read it. It is pure: a document in, bytes out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Create and update objects: from a decoded object through defaults, field ownership, admission and
-validation to the store.
+"""Create and update objects: from a decoded object through defaults, field ownership, admission and validation to the
+store.
 
-Nothing is awaited between reading the stored object and replacing it unless an admission plugin really
-waits; then the write looks again, and starts over or fails with a conflict when someone else was
-faster.
+Nothing is awaited between reading the stored object and replacing it unless an admission plugin really waits; then the
+write looks again, and starts over or fails with a conflict when someone else was faster.
 """
 
 from __future__ import annotations
@@ -134,8 +133,7 @@ class ObjectWriter:
         own_uid: bool = False,
         applied: bool = False,
     ) -> WriteResult:
-        """Store what `change` makes of the present object. `change` gets a shared object and returns a private
-        one.
+        """Store what `change` makes of the present object. `change` gets a shared object and returns a private one.
 
         `own_uid`: a uid in the new object is a precondition (PUT) rather than a field that must not change.
         """

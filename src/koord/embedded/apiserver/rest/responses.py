@@ -1,8 +1,6 @@
-"""Response bodies made of stored records without encoding anything twice, and the negotiation of their
-format.
+"""Response bodies made of stored records without encoding anything twice, and the negotiation of their format.
 
-A response is one object, a list as a join of bytes, or a Status, in JSON or YAML, as itself, as
-metadata or as a Table.
+A response is one object, a list as a join of bytes, or a Status, in JSON or YAML, as itself, as metadata or as a Table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Serve a watch: the events of one collection as one client asked to see them, with bookmarks, until its
-timeout.
+"""Serve a watch: the events of one collection as one client asked to see them, with bookmarks, until its timeout.
 
-The encoding decides the form of an event. The bytes of an unfiltered event are shared by all its
-watchers.
+The encoding decides the form of an event. The bytes of an unfiltered event are shared by all its watchers.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """This module decodes JSON values into built-in types as Go's decoder does, with Go's error messages.
 
-One walk computes three results: the object after a round trip through the Go type (unknown fields gone,
-empty omitempty fields gone, zero values filled in, quantities and times canonical), the fields that the
-type does not have, and the first error about a value of the wrong type. Custom kinds have their own path,
-see `custom_decoding`.
+One walk computes three results: the object after a round trip through the Go type (unknown fields gone, empty omitempty
+fields gone, zero values filled in, quantities and times canonical), the fields that the type does not have, and the
+first error about a value of the wrong type. Custom kinds have their own path, see `custom_decoding`.
 """
 
 from __future__ import annotations

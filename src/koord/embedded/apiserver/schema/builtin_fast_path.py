@@ -1,9 +1,8 @@
 """This module decodes ordinary objects of built-in kinds in C, with one msgspec Struct per type.
 
-A compiled type accepts only input whose round trip it can reproduce exactly; anything else (unknown fields,
-nulls, wrong types, times in another zone) makes it decline, and the walk in `builtin_decoding` gives the
-full answer. The canonical wire forms of quantities and times are defined here as well; koord.values parses
-them.
+A compiled type accepts only input whose round trip it can reproduce exactly; anything else (unknown fields, nulls,
+wrong types, times in another zone) makes it decline, and the walk in `builtin_decoding` gives the full answer. The
+canonical wire forms of quantities and times are defined here as well; koord.values parses them.
 """
 
 from __future__ import annotations

@@ -30,8 +30,7 @@ SchemaKind = Literal[
 class SchemaNode(msgspec.Struct, kw_only=True, eq=False):
     """A SchemaNode describes the structure of one value.
 
-    Nodes may form cycles (JSONSchemaProps contains itself), so they compare by identity and are never printed
-    whole.
+    Nodes may form cycles (JSONSchemaProps contains itself), so they compare by identity and are never printed whole.
     """
 
     kind: SchemaKind

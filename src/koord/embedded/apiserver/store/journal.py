@@ -1,9 +1,7 @@
-"""The journal keeps objects on disk: SQLite in WAL mode, written by one thread, with many writes to a
-commit.
+"""The journal keeps objects on disk: SQLite in WAL mode, written by one thread, with many writes to a commit.
 
-The event loop hands changes over and goes on. In durable mode an answer waits until the commit that
-holds its change is on disk; otherwise the operating system may lose the last moments in a power cut,
-never the file.
+The event loop hands changes over and goes on. In durable mode an answer waits until the commit that holds its change is
+on disk; otherwise the operating system may lose the last moments in a power cut, never the file.
 """
 
 from __future__ import annotations

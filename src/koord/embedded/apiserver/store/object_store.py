@@ -58,8 +58,7 @@ class ObjectStore:
     def add_listener(self, resource: str, listener: Callable[[StoreEvent], None]) -> None:
         """Call `listener` inside every change of a collection, after it is in memory and handed to the journal.
 
-        It is for parts of the server whose state must be true when the write returns. A listener may write in
-        turn.
+        It is for parts of the server whose state must be true when the write returns. A listener may write in turn.
         """
         self._listeners[resource] = (*self._listeners.get(resource, ()), listener)
 
