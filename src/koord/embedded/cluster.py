@@ -169,9 +169,7 @@ class EmbeddedCluster:
             await self.server.close()
 
     def _load_or_create_token(self) -> str:
-        """Return a random bearer token; with a data directory it is stored there, so that kubeconfigs survive a
-        restart.
-        """
+        """Return a random bearer token. One in a data directory stays, so that kubeconfigs survive a restart."""
         folder = self._settings.data_dir
         if folder is None:
             return secrets.token_urlsafe(24)

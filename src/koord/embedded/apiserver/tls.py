@@ -1,6 +1,4 @@
-"""Create the server's certificate authority and serving certificate on first use, and keep them when given
-a folder.
-"""
+"""Create the server's certificate authority and serving certificate on first use, and keep them when given a folder."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ class ApiServerCertificates(msgspec.Struct, frozen=True):
 def create_certificates(
     hosts: Sequence[str] = DEFAULT_HOSTS, *, now: datetime.datetime | None = None
 ) -> ApiServerCertificates:
-    """Create a certificate authority and a serving certificate that it signed for `hosts` (names and
-    addresses).
-    """
+    """Create a certificate authority and a serving certificate that it signed for `hosts` (names and addresses)."""
     start = (now or datetime.datetime.now(datetime.UTC)) - datetime.timedelta(hours=1)  # clocks differ
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-ca")])
@@ -84,9 +80,7 @@ def create_certificates(
 
 
 def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOSTS) -> ApiServerCertificates:
-    """Return the certificates kept in `folder`, so that kubeconfigs stay valid over restarts; make new ones
-    when hosts are missing.
-    """
+    """Return the certificates kept in `folder`, which outlast restarts; make new ones when hosts are missing."""
     files = [folder / name for name in ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key")]
     if all(file.exists() for file in files):
         found = [file.read_bytes() for file in files]

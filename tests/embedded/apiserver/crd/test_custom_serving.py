@@ -273,8 +273,7 @@ async def test_built_in_kinds_are_not_replaced(api: DefinitionApi) -> None:
     }
     await api.define(body)
     status, made = await api.post(
-        "/apis/storage.k8s.io/v1/storageclasses",
-        {"metadata": {"name": "s"}, "provisioner": "example.com/p"},
+        "/apis/storage.k8s.io/v1/storageclasses", {"metadata": {"name": "s"}, "provisioner": "example.com/p"}
     )
     assert (status, made["provisioner"]) == (201, "example.com/p")
 

@@ -1,7 +1,4 @@
-"""This module holds the strategy of CronJob.
-
-It checks that a schedule is one that Kubernetes' cron library parses, in that library's words.
-"""
+"""This module holds the strategy of CronJob, with schedules as Kubernetes' cron library parses them."""
 
 from __future__ import annotations
 
@@ -14,14 +11,7 @@ from koord.embedded.apiserver.kinds import strategy
 from koord.embedded.apiserver.kinds.job import default_failure_policy, job_spec_errors
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import (
-    NOT_NEGATIVE,
-    even_if_absent,
-    fields,
-    first_of,
-    non_empty,
-    one_of,
-)
+from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, even_if_absent, fields, first_of, non_empty, one_of
 from koord.values import duration
 from koord.values.go_format import integer_refusal, parse_decimal_int
 

@@ -1,7 +1,6 @@
 """This module checks that an applied configuration fits the structure of its kind, in kube-apiserver's words.
 
-This is coarser than validation: it only ensures that every field and item of the configuration has a field
-path.
+This is coarser than validation: it only ensures that every field and item of the configuration has a field path.
 """
 
 from __future__ import annotations

@@ -54,10 +54,7 @@ def keys_step(pairs: Sequence[tuple[str, Any]]) -> str:
 
 @lru_cache(maxsize=65536)
 def canonical_step(element: str) -> str | None:
-    """Return the canonical spelling of a step that a client wrote; None for an unknown type of step.
-
-    Raises ValueError when it is not a step at all.
-    """
+    """Return the canonical spelling of a step; None for an unknown type. Raises ValueError when it is no step."""
     if len(element) < 2 or element[1] != ":":
         raise ValueError(f"missing colon: {element}")
     kind, rest = element[0], element[2:]

@@ -1,8 +1,7 @@
 """This module implements RFC 6902 as kube-apiserver does: looser, and without a reason on failure.
 
-Looser: `replace` may set a missing key, indexes may be negative, a missing `value` is null, `copy` of a
-missing key adds null, and the part of a path before its first slash is ignored. The document is shared,
-never changed.
+Looser: `replace` may set a missing key, indexes may be negative, a missing `value` is null, `copy` of a missing key
+adds null, and the part of a path before its first slash is ignored. The document is shared, never changed.
 """
 
 from __future__ import annotations
@@ -62,10 +61,7 @@ def _decode_problem(patch: Any) -> str | None:
 
 
 class _PatchRun:
-    """A _PatchRun is one patch in progress.
-
-    Containers on a changed path are copied once and then changed in place.
-    """
+    """A _PatchRun is one patch in progress. Containers on a changed path are copied once and then changed in place."""
 
     def __init__(self, doc: Any) -> None:
         self.root: dict[str, Any] = {"root": doc}

@@ -1,6 +1,4 @@
-"""Handle PATCH: which patch types a resource takes, what they make of an object, and server-side apply,
-which may create.
-"""
+"""Handle PATCH: the patch types that a resource takes, what they make of an object, and server-side apply."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from koord.embedded.apiserver.merge import server_side_apply as merge_apply
 from koord.embedded.apiserver.merge.json_patch import json_patch
 from koord.embedded.apiserver.merge.managed_entries import ownable
 from koord.embedded.apiserver.merge.server_side_apply import ApplyConflicts
-from koord.embedded.apiserver.rest import field_manager
+from koord.embedded.apiserver.rest import create_update
 from koord.embedded.apiserver.rest.create_update import ObjectWriter
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.rest.options import WriteOptions, write_options
@@ -129,7 +127,7 @@ class Patcher:
                 kind=resource.kind,
                 subresource=context.subresource,
                 ownable=ownable(resource.group, resource.kind, context.subresource, has_status=resource.has_status),
-                convert=field_manager.version_converter(deps.catalog, resource),
+                convert=create_update.version_converter(deps.catalog, resource),
             )
             if isinstance(outcome, ApplyConflicts):
                 raise _patch_error(outcome.to_patch_failed())
@@ -188,9 +186,7 @@ def invalid_patch_result(shown: str, why: str) -> StatusError:
 
 
 def _quoted_patch(media: str, patch: Any, merged: Obj) -> str:
-    """Return the value that an error quotes: Go prints a strategic patch as a map, the others as the patched
-    document.
-    """
+    """Return the value that an error quotes: a strategic patch as a Go map, for others the patched document."""
     if media == STRATEGIC_PATCH:
         return go_format.format_v(patch)
     return msgspec.json.encode({key: merged[key] for key in sorted(merged)}).decode()
