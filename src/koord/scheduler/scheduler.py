@@ -22,8 +22,12 @@ from koord.scheduler.bind import Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.controllers.controller import SchedulerControllerContext, build_controllers, run_controllers
-from koord.scheduler.controllers.registry import CONTROLLER_FACTORIES
+from koord.scheduler.controller import (
+    ControllerFactory,
+    SchedulerControllerContext,
+    build_controllers,
+    run_controllers,
+)
 from koord.scheduler.event_handlers import EventHandlers
 from koord.scheduler.evictor import SchedulerEvictor
 from koord.scheduler.framework.attempt import AttemptLog
@@ -33,10 +37,14 @@ from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
 from koord.scheduler.metrics import KoordinatorMetrics, SchedulerMetrics
 from koord.scheduler.metrics_recorder import MetricsRecorder, NullMetricsRecorder, PointTimer
+from koord.scheduler.plugins.coscheduling.controller import gang_controllers
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.scheduler.plugins.coscheduling.metrics import register_gang_metrics
+from koord.scheduler.plugins.device_share.controller import device_controllers
+from koord.scheduler.plugins.elastic_quota.controller import quota_controllers
 from koord.scheduler.plugins.elastic_quota.explain import quota_cache_of
 from koord.scheduler.plugins.elastic_quota.metrics import register_quota_metrics
+from koord.scheduler.plugins.reservation.controller import reservation_controllers
 from koord.scheduler.plugins.reservation.metrics import register_reservation_metrics
 from koord.scheduler.pod_status_writer import PodStatusWriter
 from koord.scheduler.preemption.evaluator import PreemptionsInProgress
@@ -52,6 +60,13 @@ from koord.telemetry.metrics.registry import MetricRegistry
 _LOG = logging.getLogger(__name__)
 
 _POD_GONE_MESSAGE = "the pod is gone"
+
+_CONTROLLER_FACTORIES: Mapping[str, ControllerFactory] = {
+    "Coscheduling": gang_controllers,
+    "DeviceShare": device_controllers,
+    "ElasticQuota": quota_controllers,
+    "Reservation": reservation_controllers,
+}  # by the name of the plugin
 
 
 class Scheduler:
@@ -164,7 +179,7 @@ class Scheduler:
         recorder = next(iter(self._recorders.values()))
         self.controllers = build_controllers(
             self.profiles.values(),
-            CONTROLLER_FACTORIES,
+            _CONTROLLER_FACTORIES,
             lambda plugins: SchedulerControllerContext(
                 client, self.handle, clock, recorder, self.evictor, plugins, self._koordinator_metrics
             ),

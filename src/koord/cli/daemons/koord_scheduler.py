@@ -30,7 +30,6 @@ from koord.scheduler import resource_metrics
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.explain import http
-from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.scheduler import Scheduler
 from koord.scheduler.scheduler_monitor import SchedulerMonitorSettings
 from koord.telemetry import component_server
@@ -127,7 +126,7 @@ def _serve_routes(process: ControllerProcess, scheduler: Scheduler, config: Comp
         server.debug()
     server.flag("v", lambda text: set_verbosity(logs, text))
     services = ServiceRoutes(server, unavailable=lambda: None if process.leads() else _NOT_LEADER)
-    for path, handler in http.explain_routes(Explainer(scheduler, process.clock)):
+    for path, handler in http.explain_routes(scheduler, process.clock):
         services.add("GET", path, handler)
 
 

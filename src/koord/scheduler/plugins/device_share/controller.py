@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
-from koord.scheduler.controllers.controller import SchedulerController, SchedulerControllerContext
+from koord.scheduler.controller import SchedulerController, SchedulerControllerContext
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.status_reporter import event_subject_of
 

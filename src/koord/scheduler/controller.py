@@ -1,6 +1,6 @@
 """Define a controller of the scheduler, and run those of every enabled plugin while this scheduler leads.
 
-A controller that raises is logged and restarted. Which plugin has which controllers is stated in the registry.
+A controller that raises is logged and restarted. Which plugin has which controllers is stated in `scheduler`.
 """
 
 from __future__ import annotations
