@@ -32,9 +32,7 @@ class SchedulerController(Protocol):
 
 
 class SchedulerControllerContext(msgspec.Struct, frozen=True):
-    """Hold what a controller is made with; `plugins` are the instances of its plugin, one per profile that
-    enables it.
-    """
+    """Hold what a controller is made with; `plugins` are the instances of its plugin, one per enabling profile."""
 
     client: Client
     handle: LiveHandle  # its `lister(...)` must be called when the controller is made, not later

@@ -162,9 +162,7 @@ class SchedulerEvictor:
         return result
 
     async def _write_disruption_target(self, victim: PodInfo, pod: PodInfo) -> None:
-        """Write the DisruptionTarget condition that tells the victim's owner why; the deletion does not
-        depend on it.
-        """
+        """Write the DisruptionTarget condition that tells the victim's owner why; deletion does not depend on it."""
         condition = {
             "type": "DisruptionTarget",
             "status": "True",

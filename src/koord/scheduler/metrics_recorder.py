@@ -34,31 +34,8 @@ class MetricsRecorder(Protocol):
         """Record how long an extension point took in a sampled attempt."""
 
 
-class NullMetricsRecorder:
+class NullMetricsRecorder(MetricsRecorder):
     """Record nothing."""
-
-    def decision_made(
-        self, profile: str, result: Literal["scheduled", "unschedulable", "error"], seconds: float
-    ) -> None:
-        return
-
-    def pod_bound(self, profile: str, seconds: float, since_queued_s: float, attempts: int) -> None:
-        return
-
-    def binding_failed(self, profile: str, result: Literal["unschedulable", "error"], seconds: float) -> None:
-        return
-
-    def victims_searched(self, victims: int) -> None:
-        return
-
-    def nodes_evaluated(self, evaluated: int, feasible: int) -> None:
-        return
-
-    def permit_waited(self, result: str, seconds: float) -> None:
-        return
-
-    def point_took(self, profile: str, point: str, seconds: float) -> None:
-        return
 
 
 SAMPLE_EVERY = 10

@@ -1,6 +1,4 @@
-"""This module is the koord-scheduler program: its command line, and what it serves beside every controller
-process.
-"""
+"""This module is the koord-scheduler program: its command line, and what it serves beside every controller process."""
 
 from __future__ import annotations
 
@@ -107,9 +105,7 @@ def _serve_routes(process: ControllerProcess, scheduler: Scheduler, config: Comp
         return None if scheduler.ready else "waiting for handlers to sync"
 
     async def resources(_: HttpCall) -> HttpReply:
-        """Serve resource metrics; empty while another replica leads, so that a sum over replicas counts each
-        pod once.
-        """
+        """Serve resource metrics; empty while another replica leads, so that a sum over replicas counts each once."""
         pods = scheduler.event_handlers.pods
         body = await resource_metrics.render_resource_metrics(pods.list()) if process.leads() else b""
         return HttpReply(body=body, content_type=exposition.TEXT_CONTENT_TYPE)

@@ -14,7 +14,7 @@ from koord.scheduler.status_reporter import event_subject_of
 class DeviceEventController:
     """Record the warnings that the device cache collects as events on the pods."""
 
-    name: ClassVar[str] = "device herald"
+    name: ClassVar[str] = "device events"
 
     def __init__(self, context: SchedulerControllerContext) -> None:
         plugin = context.plugins[0]
