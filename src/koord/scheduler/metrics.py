@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from koord.scheduler.metrics_recorder import MetricsRecorder
 from koord.telemetry.metrics.registry import MetricReading, MetricRegistry, exponential_buckets
 
 _MAX_ATTEMPTS_LABEL = 15  # from here on the number of attempts is told as "15+"
@@ -40,7 +41,7 @@ class CacheMetricsSource(Protocol):
     def cache_size(self) -> Mapping[str, int]: ...
 
 
-class SchedulerMetrics:
+class SchedulerMetrics(MetricsRecorder):
     def __init__(self, registry: MetricRegistry) -> None:
         self._registry = registry
         self._attempts = registry.counter(

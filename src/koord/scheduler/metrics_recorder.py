@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal
 
 from koord.telemetry.clock import Clock
 
 
-class MetricsRecorder(Protocol):
-    """Receive the numbers of the scheduling loop; metrics are one implementation, a test's list is another."""
+class MetricsRecorder:
+    """Receive the numbers of the scheduling loop; this one records nothing."""
 
     def decision_made(
         self, profile: str, result: Literal["scheduled", "unschedulable", "error"], seconds: float
@@ -32,10 +32,6 @@ class MetricsRecorder(Protocol):
 
     def point_took(self, profile: str, point: str, seconds: float) -> None:
         """Record how long an extension point took in a sampled attempt."""
-
-
-class NullMetricsRecorder(MetricsRecorder):
-    """Record nothing."""
 
 
 SAMPLE_EVERY = 10

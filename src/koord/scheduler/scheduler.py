@@ -36,7 +36,7 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
 from koord.scheduler.metrics import KoordinatorMetrics, SchedulerMetrics
-from koord.scheduler.metrics_recorder import MetricsRecorder, NullMetricsRecorder, PointTimer
+from koord.scheduler.metrics_recorder import MetricsRecorder, PointTimer
 from koord.scheduler.plugins.coscheduling.controller import gang_controllers
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.scheduler.plugins.coscheduling.metrics import register_gang_metrics
@@ -126,7 +126,7 @@ class Scheduler:
         )
         scheduler_metrics = SchedulerMetrics(registry) if registry is not None else None
         self._koordinator_metrics = KoordinatorMetrics(registry) if registry is not None else None
-        metrics: MetricsRecorder = scheduler_metrics or NullMetricsRecorder()
+        metrics = scheduler_metrics or MetricsRecorder()
         self._monitor = SchedulerMonitor(self._on_slow_cycle, monitor) if monitor is not None else None
         self._leads = False
         self.binder = Binder(client, clock, self.waiting_pods, committed=self.queue.committed, metrics=metrics)
