@@ -253,11 +253,6 @@ class SchedulingQueue:
         in_flight = self._in_flight.get(uid)
         self.nominations.nominate(in_flight.latest if in_flight is not None else queued.pod, node)
 
-    def nominated_on(self, node: str) -> tuple[PodInfo, ...]:
-        return self.nominations.pods_on(node)
-
-    # Time --------------------------------------------------------------------------------------------------------
-
     def flush(self, now: float) -> int:
         """Move pods whose back-off is over, and those that were unschedulable so long that an event may have been
         missed.
