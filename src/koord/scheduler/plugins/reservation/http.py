@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.reservation.cache import ReservationCache
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
@@ -15,18 +14,14 @@ from koord.values.resources import materialise, to_wire
 _NOT_ENABLED = "no profile of this scheduler enables Reservation"
 
 
-def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
+def routes(cache: ReservationCache | None) -> tuple[tuple[str, HttpHandler], ...]:
+    """Build the routes; `cache` is None when no profile has reservations."""
+
     def node(call: HttpCall) -> Any:
-        book = explainer.reservation_cache()
-        if book is None:
+        if cache is None:
             return error_reply(404, _NOT_ENABLED)
-        return json_reply(
-            {
-                "items": [
-                    reservation_item(book, standing) for standing in book.register.on_node(call.parameters["nodeName"])
-                ]
-            }
-        )
+        on_node = cache.register.on_node(call.parameters["nodeName"])
+        return json_reply({"items": [reservation_item(cache, usage) for usage in on_node]})
 
     return (("/plugins/Reservation/nodeReservations/:nodeName", node),)
 

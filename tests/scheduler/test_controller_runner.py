@@ -6,7 +6,7 @@ import asyncio
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from koord.scheduler.controllers.controller import (
+from koord.scheduler.controller import (
     LONGEST_RESTART_DELAY_S,
     SchedulerController,
     SchedulerControllerContext,

@@ -1,6 +1,6 @@
 """Define a controller of the scheduler, and run those of every enabled plugin while this scheduler leads.
 
-A controller that raises is logged and restarted. Which plugin has which controllers is stated in the registry.
+A controller that raises is logged and restarted. Which plugin has which controllers is stated in `scheduler`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,7 @@ class SchedulerController(Protocol):
 
 
 class SchedulerControllerContext(msgspec.Struct, frozen=True):
-    """Hold what a controller is made with; `plugins` are the instances of its plugin, one per profile that
-    enables it.
-    """
+    """Hold what a controller is made with; `plugins` are the instances of its plugin, one per enabling profile."""
 
     client: Client
     handle: LiveHandle  # its `lister(...)` must be called when the controller is made, not later
