@@ -10,9 +10,9 @@ from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 
 
 class GangMemberReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Report one member; `state` is bound, waiting (has a node, waits for the others), queued, backing off, held,
-    asleep or
-    ended.
+    """Report one member.
+
+    `state` is bound, waiting (has a node, waits for the others), queued, backing off, held, asleep or ended.
     """
 
     pod: str

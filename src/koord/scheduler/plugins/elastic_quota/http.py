@@ -14,22 +14,28 @@ _NOT_ENABLED = "no profile of this scheduler enables ElasticQuota"
 
 def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
     def tree(_: HttpCall) -> Any:
-        ledger = explainer.quota_cache()
-        return error_reply(404, _NOT_ENABLED) if ledger is None else json_reply(explain.report_quota_tree(ledger))
+        quota_cache = explainer.quota_cache()
+        return (
+            error_reply(404, _NOT_ENABLED)
+            if quota_cache is None
+            else json_reply(explain.report_quota_tree(quota_cache))
+        )
 
     def one(call: HttpCall) -> Any:
-        ledger, name = explainer.quota_cache(), call.parameters["name"]
-        if ledger is None:
+        quota_cache, name = explainer.quota_cache(), call.parameters["name"]
+        if quota_cache is None:
             return error_reply(404, _NOT_ENABLED)
-        found = explain.quota_summary(ledger, name, pods=call.is_switched_on("includePods"))
+        found = explain.quota_summary(quota_cache, name, pods=call.is_switched_on("includePods"))
         return error_reply(404, f"cannot find quota {name}") if found is None else json_reply(found)
 
     def every(call: HttpCall) -> Any:
-        ledger = explainer.quota_cache()
-        if ledger is None:
+        quota_cache = explainer.quota_cache()
+        if quota_cache is None:
             return error_reply(404, _NOT_ENABLED)
         return json_reply(
-            explain.quota_summaries(ledger, call.first_value("tree") or "", pods=call.is_switched_on("includePods"))
+            explain.quota_summaries(
+                quota_cache, call.first_value("tree") or "", pods=call.is_switched_on("includePods")
+            )
         )
 
     return (
