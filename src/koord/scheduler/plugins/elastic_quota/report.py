@@ -56,10 +56,6 @@ class QuotaReport(msgspec.Struct, frozen=True, kw_only=True):
     last_refusal: QuotaPodRefused | None = None
     adrift: str = ""  # why it has no place in its tree
 
-    @property
-    def is_scaled(self) -> bool:
-        return any(self.guaranteed_now.get(name, 0) < amount for name, amount in self.guaranteed.items())
-
 
 def quota_report(manager: GroupQuotaManager, quota: str) -> QuotaReport | None:
     """Report on one quota; None when it does not exist."""
