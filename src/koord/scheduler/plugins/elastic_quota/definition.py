@@ -59,9 +59,7 @@ class QuotaRules(msgspec.Struct, frozen=True, kw_only=True):
     limits_by_runtime: bool = True  # limit by what a quota is entitled to now; otherwise by its max
     scale_min: bool = True
     check_parents: bool = False
-    has_default_group: bool = (
-        True  # pods without a quota belong to the default group (gate DisableDefaultQuota: to none)
-    )
+    has_default_group: bool = True  # of pods without a quota (gate DisableDefaultQuota: they belong to none)
     multi_quota_tree: bool = False  # gate MultiQuotaTree
     guarantee_usage: bool = False  # gate ElasticQuotaGuaranteeUsage
     default_max: Counts = {}
@@ -108,7 +106,6 @@ class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
         labels: Mapping[str, str],
         requests: Counts,
         priority: int = 0,
-        placed: bool = False,
         since: float = 0.0,
     ) -> QuotaPod:
         return QuotaPod(
@@ -119,7 +116,6 @@ class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
             requests=requests,
             preemptible=is_quota_preemptible(labels),
             priority=priority,
-            has_node=placed,
             started_s=since,
         )
 

@@ -41,12 +41,13 @@ def _phases(found: Iterable[Reservation]) -> Iterator[LabelledValue]:
 def _resources(found: Iterable[Reservation]) -> Iterator[LabelledValue]:
     for reservation in found:
         name = reservation.metadata.name
-        there, taken = resource_amounts(reservation.status.allocatable), resource_amounts(reservation.status.allocated)
-        yield from _amount_values("allocatable", name, there)
-        yield from _amount_values("allocated", name, taken)
-        for resource, amount in there.items():
+        allocatable = resource_amounts(reservation.status.allocatable)
+        allocated = resource_amounts(reservation.status.allocated)
+        yield from _amount_values("allocatable", name, allocatable)
+        yield from _amount_values("allocated", name, allocated)
+        for resource, amount in allocatable.items():
             if amount:
-                yield ("utilization", name, resource, "ratio"), taken.get(resource, 0) / amount
+                yield ("utilization", name, resource, "ratio"), allocated.get(resource, 0) / amount
 
 
 def _amount_values(kind: str, name: str, held: Mapping[str, int]) -> Iterator[LabelledValue]:

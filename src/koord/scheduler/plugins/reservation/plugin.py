@@ -6,8 +6,7 @@
     nominate           the reservation that it takes                              -> nominated
     Reserve            the part is assumed; PreBind annotates the pod; Bind of a Reservation writes its status
 
-What reservations hold and what is left of them is in the cache. Plain pods see the cluster's sums and
-nothing of this.
+What reservations hold and what is left of them is in the cache. Plain pods see nothing but the cluster's sums.
 """
 
 from __future__ import annotations
@@ -82,11 +81,18 @@ from koord.scheduler.plugins.reservation.lifecycle import (
     status_patch,
     step,
 )
-from koord.scheduler.plugins.reservation.nomination import score_reservation
-from koord.scheduler.plugins.reservation.pre_allocation import NO_CANDIDATE, NONE_FITS
-from koord.scheduler.plugins.reservation.pre_allocation_candidates import PreAllocationCandidates, pre_allocation_error
+from koord.scheduler.plugins.reservation.nomination import (
+    ReservationScoreNormaliser,
+    encode_raw_score,
+    score_reservation,
+)
+from koord.scheduler.plugins.reservation.pre_allocation import (
+    NO_CANDIDATE,
+    NONE_FITS,
+    PreAllocationCandidates,
+    pre_allocation_error,
+)
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage, validation_error
-from koord.scheduler.plugins.reservation.scoring import ReservationScoreNormaliser, encode_raw_score
 
 
 class ReservationPreemption(DefaultPreemption):
@@ -263,9 +269,7 @@ class ReservationPlugin(Plugin):
         return _to_reject(filter_node(state.request, matched, state.node_room(node, matched), ignored=self._ignored))
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        """Return the codes of rows without a reservation for the pod: the others are filtered one by one, as it sees
-        them.
-        """
+        """Return the codes of rows without a reservation for the pod; the others are filtered one by one."""
         codes = np.zeros(table.size, np.int32)
         state = cycle.plugin_data.get(self.name)
         if isinstance(state, OwnerCycleState):

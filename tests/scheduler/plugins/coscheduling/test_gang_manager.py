@@ -6,7 +6,7 @@ import pytest
 
 from koord.scheduler.plugins.coscheduling import messages
 from koord.scheduler.plugins.coscheduling.gang_cache import GangCache
-from koord.scheduler.plugins.coscheduling.gang_round import GangRound, can_release_group, can_succeed
+from koord.scheduler.plugins.coscheduling.gang_manager import GangRound, can_release_group, can_succeed
 from koord.scheduler.plugins.coscheduling.gang_spec import GangDefaults, GangMember, GangSpec
 
 DEFAULTS = GangDefaults()
