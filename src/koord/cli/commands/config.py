@@ -18,7 +18,7 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.lenient_decode import json_error_line
 from koord.api.config.scheduler import configuration as scheduler
 from koord.api.config.slo import config_map_keys
-from koord.cli.commands.config.line_numbers import (
+from koord.cli.commands.yaml_line_numbers import (
     child_node,
     compose_documents,
     duplicate_keys,
