@@ -16,7 +16,7 @@ from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, P
 from koord.api.model import to_dict
 from koord.cli.commands.evictions import ProgramPorts, find_evictions
 from koord.cli.commands.explain.eviction import explain_eviction
-from koord.cli.commands.migration.migrate import build_migration_job
+from koord.cli.commands.migration import build_migration_job
 from koord.cli.up.components import choose_components
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client

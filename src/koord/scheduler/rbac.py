@@ -17,7 +17,7 @@ from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.device_share.request_cache import GpuTemplateWatcher
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.elastic_quota.controller import DefaultQuotaController, QuotaStatusController
-from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceLister
+from koord.scheduler.plugins.inter_pod_affinity.terms import NamespaceLister
 from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koord.scheduler.plugins.reservation.controller import ReservationController

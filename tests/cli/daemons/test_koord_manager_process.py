@@ -19,7 +19,7 @@ from koord.api.kubernetes.builtin_kinds import VALIDATING_WEBHOOK_CONFIGURATIONS
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koord_manager import build_manager, serve_manager
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
-from koord.cli.manifests.webhook_objects import webhook_configurations
+from koord.cli.manifests.cluster_objects import webhook_configurations
 from koord.cli.up.local_manager import install_defaults
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client

@@ -1,4 +1,4 @@
-"""This module is `koord manifests`: it prints everything that a cluster needs to run koord as YAML for
+"""This module is `koord manifests` and `koord crds`: everything that a cluster needs to run koord as YAML for
 `kubectl apply`.
 """
 
@@ -19,9 +19,13 @@ from koord.api.config.scheduler import shipped
 from koord.api.model import to_dict
 from koord.api.schema import crd_manifests
 from koord.cli.manifests import deployments, koordlet_daemonset
+from koord.cli.manifests.cluster_objects import (
+    default_config,
+    namespace_object,
+    priority_classes,
+    webhook_configurations,
+)
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
-from koord.cli.manifests.settings_objects import default_config, namespace_object, priority_classes
-from koord.cli.manifests.webhook_objects import webhook_configurations
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import rbac as koordlet_rights
 from koord.manager import program
@@ -143,3 +147,12 @@ class _Dumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+@click.command()
+def crds() -> None:
+    """Print the CustomResourceDefinitions of all Koordinator kinds as YAML.
+
+    Install them on a real cluster with: koord crds | kubectl apply --server-side -f -
+    """
+    click.echo(yaml.safe_dump_all(crd_manifests(), sort_keys=False, width=160), nl=False)

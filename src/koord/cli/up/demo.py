@@ -32,9 +32,7 @@ JSON_LINE_INTERVAL_S = 600.0  # of virtual time between two lines of JSON
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """DemoOptions: `speed` is how many virtual seconds pass in a second at most; None is as many as the machine
-    can.
-    """
+    """DemoOptions: `speed` is how many virtual seconds pass in a second at most; None is as many as the machine can."""
 
     hours: float = 24.0
     speed: float | None = None

@@ -129,11 +129,7 @@ class SimulatedAgents:
         self._on_step = on_step
         self._on_round = on_round
         self._recorder = EventRecorder(
-            client,
-            clock,
-            controller=KOORDLET,
-            instance="simulated-koordlet",
-            source=EventSource(component=KOORDLET),
+            client, clock, controller=KOORDLET, instance="simulated-koordlet", source=EventSource(component=KOORDLET)
         )
         self.ledger = EvictionLedger(LEDGER_SIZE, LEDGER_BYTES)
         self._nodes: dict[str, _SimulatedNode] = {}

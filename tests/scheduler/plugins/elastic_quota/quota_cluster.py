@@ -19,7 +19,7 @@ from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode, Decision, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
-from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
+from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.registry import REGISTRY
@@ -115,7 +115,7 @@ class QuotaCluster:
         made = defaulted_elastic_quota(msgspec.structs.replace(ElasticQuotaArgs(), **args))
         self.quota = ElasticQuotaPlugin(made, self.handle, **(gates or {}))
         model = SCHEDULER_PLUGIN_CATALOG[DefaultPreemption.name]
-        self.preemption = DefaultPreemption(model.defaulted(model.model()), self.handle)  # type: ignore[arg-type]
+        self.preemption = DefaultPreemption(model.defaulted(model.model()), self.handle)
         self.nominations = Nominations()
         profile = profile_of([*plugins, self.quota, self.preemption])
         self.engine = SchedulingEngine(profile, self.state, 0, self.nominations)

@@ -1,6 +1,4 @@
-"""PodEstimator estimates what a pod will use, and for how long after its start the estimate overrides
-measurements.
-"""
+"""PodEstimator estimates what a pod will use, and for how long after its start the estimate overrides measurements."""
 
 from __future__ import annotations
 

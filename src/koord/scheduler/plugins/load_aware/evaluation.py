@@ -1,6 +1,4 @@
-"""This module evaluates one node's load: its capacity and thresholds, the verdict with its message, and the
-score.
-"""
+"""This module evaluates one node's load: its capacity and thresholds, the verdict with its message, and the score."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of, writable_reservations
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
-from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
+from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.reservation import matching
 from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold
 from koord.scheduler.plugins.reservation.cycle_state import (

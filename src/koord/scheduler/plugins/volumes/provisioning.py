@@ -1,6 +1,4 @@
-"""ProvisioningCheck tells whether a volume could be provisioned for a claim on a node: class, topology and
-capacity.
-"""
+"""ProvisioningCheck tells whether a volume could be provisioned for a claim on a node: class, topology and capacity."""
 
 from __future__ import annotations
 

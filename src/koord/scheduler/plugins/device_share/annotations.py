@@ -1,5 +1,5 @@
-"""This module builds the annotations with which a pod gets its devices, and checks that they can still be
-given.
+"""This module converts allocations to and from the device-allocated annotation, builds the annotations with which a
+pod gets its devices, and checks that they can still be given.
 
 VendorAdapter adds what third-party device plugins read, and the node lock by which some of them serve one
 pod at a time.
@@ -11,9 +11,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from koord.api.annotations import device_codecs
-from koord.api.annotations.device_codecs import DeviceAllocations
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.device_codecs import (
+    AllocatedDevice,
+    AllocatedVirtualFunction,
+    AllocationExtension,
+    DeviceAllocations,
+)
 from koord.api.annotations.reservation_codecs import ReservationResizeAllocatable, dump_resize_allocatable
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESERVATION_RESIZE_ALLOCATABLE
+from koord.api.koordinator.resource_name import DEPRECATED_DEVICES
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
@@ -21,9 +28,10 @@ from koord.scheduler.cache.pod_model import PODS
 from koord.scheduler.framework.bind_effects import BindEffect, ObjectPatch, PodPatch, PreBindActions
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.verdict import Fault
-from koord.scheduler.plugins.device_share.allocated_annotation import to_annotation
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices
+from koord.scheduler.plugins.device_share.device_amounts import Amounts, DeviceAmounts, vf_key
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
+from koord.scheduler.plugins.device_share.selection import SelectedDevice
 from koord.scheduler.plugins.device_share.vendor_protocol import (
     NodeLock,
     acquire_node_lock,
@@ -31,6 +39,55 @@ from koord.scheduler.plugins.device_share.vendor_protocol import (
     parse_node_lock,
 )
 from koord.values import resources as vector
+
+_TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
+
+
+def to_annotation(allocation: AllocatedDevices) -> DeviceAllocations:
+    return {kind: tuple(_entry(one) for one in chosen) for kind, chosen in allocation.devices.items()}
+
+
+def _entry(one: SelectedDevice) -> AllocatedDevice:
+    extension = None
+    if one.virtual_function is not None or one.template:
+        function = one.virtual_function
+        extension = AllocationExtension(
+            vfs=() if function is None else (AllocatedVirtualFunction(minor=function.minor, bus_id=function.bus_id),),
+            gpu_shared_resource_template=one.template,
+        )
+    resources = vector.to_wire(vector.materialise(one.amounts))
+    return AllocatedDevice(minor=one.card.minor, resources=dict(resources), id=one.card.id, extension=extension)
+
+
+def from_annotation(allocations: DeviceAllocations) -> DeviceAmounts:
+    """Return the amounts that the annotation states. A device listed twice counts twice; nothing counts below zero."""
+    held: dict[str, dict[int, Amounts]] = {}
+    for kind, entries in allocations.items():
+        minors = held.setdefault(kind, {})
+        for entry in entries:
+            sums = dict(minors.get(entry.minor, {}))
+            for name, amount in vector.to_units(vector.parse(entry.resources)).items():
+                if amount > 0:
+                    current = DEPRECATED_DEVICES.get(name, name)
+                    sums[current] = sums.get(current, 0) + amount
+            for function in entry.extension.vfs if entry.extension is not None else ():
+                if function.bus_id:
+                    sums[vf_key(function.bus_id)] = 1
+            if sums:
+                minors[entry.minor] = sums
+    return {kind: minors for kind, minors in held.items() if minors}
+
+
+def pod_device_amounts(
+    annotations: Mapping[str, str], node: str, phase: str
+) -> DeviceAmounts | MalformedAnnotation | None:
+    """Return the device amounts of a pod: only a pod that has a node and has not ended holds anything."""
+    if not node or phase in _TERMINAL_PHASES:
+        return None
+    parsed = device_codecs.parse_device_allocated(annotations)
+    if parsed is None or isinstance(parsed, MalformedAnnotation):
+        return parsed
+    return from_annotation(parsed) or None
 
 
 def allocation_annotation(
@@ -54,9 +111,7 @@ def device_allocated_patch(allocations: DeviceAllocations) -> PodPatch:
 
 
 def resize_annotations(allocation: AllocatedDevices) -> Mapping[str, str]:
-    """Return the annotation with the sum of the chosen devices, which resizes a reservation that asked less
-    exactly.
-    """
+    """Return the annotation with the sum of the chosen devices, which resizes a reservation that asked less exactly."""
     total: dict[str, int] = {}
     for chosen in allocation.devices.values():
         for one in chosen:

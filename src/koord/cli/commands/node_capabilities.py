@@ -1,6 +1,4 @@
-"""This module is `koord node capabilities`: every kernel file that strategies use, and whether it works on a
-node.
-"""
+"""This module is `koord node capabilities`: every kernel file that strategies use, and whether it works on a node."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from koord.embedded.kubelet.node_profile import KubeletReserved, SimulatedPool, SystemDaemonUsage
-from koord.embedded.kubelet.usage_model import DAY_S, SimulatedUsage, UsageTrace
+from koord.embedded.kubelet.usage_model import SimulatedUsage, UsageTrace
 
 Obj = dict[str, Any]
 
@@ -177,11 +177,7 @@ def _deployment(service: SimulatedService) -> Obj:
     container = {"name": "app", "image": service.name, "resources": {"requests": amounts, "limits": _limits(service)}}
     template = {
         "metadata": {"labels": labels, "annotations": {"sim.koord.sh/usage": json.dumps(uses)}},
-        "spec": {
-            "priorityClassName": "koord-prod",
-            "schedulerName": "koord-scheduler",
-            "containers": [container],
-        },
+        "spec": {"priorityClassName": "koord-prod", "schedulerName": "koord-scheduler", "containers": [container]},
     }
     return {
         "apiVersion": "apps/v1",
@@ -197,8 +193,3 @@ def _deployment(service: SimulatedService) -> Obj:
 
 def _limits(service: SimulatedService) -> Obj:
     return {"cpu": f"{2 * service.request_milli}m", "memory": f"{2 * service.memory_mib}Mi"}
-
-
-def hour_of_day(at_s: float) -> float:
-    """Return the hour of the virtual day."""
-    return at_s % DAY_S / 3600

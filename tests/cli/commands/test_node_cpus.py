@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.cli.commands.node.cpus import print_cpu_occupancy, read_cpu_occupancy
+from koord.cli.commands.node_occupancy import print_cpu_occupancy, read_cpu_occupancy
 from koord.cli.main import cli
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.plugins.node_numa_resource.http import node_occupancy

@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
-from koord.cli.commands.quota.quota import print_quota_tree
+from koord.cli.commands.quota import print_quota_tree
 from koord.scheduler.plugins.elastic_quota.explain import QuotaTreeReport
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodAssumed, QuotaPodRefused
 from koord.scheduler.plugins.elastic_quota.report import quota_reports

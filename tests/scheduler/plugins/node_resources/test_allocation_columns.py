@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_table import ALL_ROWS
+from koord.scheduler.plugins.node_resources.allocation_columns import EXACT_FLOAT_LIMIT, AllocationColumns
 from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource
-from koord.scheduler.plugins.node_resources.utilization_columns import EXACT_FLOAT_LIMIT, UtilizationColumns
 from tests.scheduler.builders import make_node, make_pod
 
 AMOUNTS = st.one_of(
@@ -58,7 +58,7 @@ def test_means_are_those_of_each_node_whatever_happens(
     steps: list[tuple[str, int, int]], asked: int, weight: int, rows: list[int]
 ) -> None:
     state = ClusterState()
-    fullness = state.table.derived(UtilizationColumns)
+    fullness = state.table.derived(AllocationColumns)
     for number in range(6):
         state.set_node(make_node(f"n{number}", cpu="8", memory="16Gi"))
     for turn, (what, number, size) in enumerate((("start", 0, 0), *steps)):

@@ -18,7 +18,7 @@ from koord.api.config.descheduler.plugin_args import API_VERSION as DESCHEDULER_
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler import configuration as scheduler
 from koord.api.config.slo import slo_documents
-from koord.cli.commands.config.line_numbers import (
+from koord.cli.commands.yaml_line_numbers import (
     child_node,
     compose_documents,
     duplicate_keys,

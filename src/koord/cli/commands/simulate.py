@@ -4,32 +4,27 @@ snapshot. Nothing is changed.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import yaml
+import msgspec
 
 from koord.api.koordinator.custom_kinds import KINDS_BY_API_VERSION
 from koord.api.kubernetes.builtin_kinds import NODES, PODS, PRIORITY_CLASSES
 from koord.api.kubernetes.resource import Resource
+from koord.api.model import convert
 from koord.cli import cluster_access
 from koord.cli.commands.explain.pod import print_attempt
-from koord.cli.commands.simulate.pod_input import (
-    MAX_PODS_PER_WORKLOAD,
-    ManifestObject,
-    complete_pods,
-    pod_display_name,
-    pods_from_objects,
-    read_objects,
-)
+from koord.cli.commands.object_lists import ManifestObject, list_live_objects, read_objects, save_objects
 from koord.cli.printing import print_result
 from koord.cli.up import local_scheduler
+from koord.cli.up.local_scheduler import DEFAULT_SCHEDULER_NAME
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
+from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.explain.snapshot import ApiSnapshot
 from koord.scheduler.explain.what_if import WhatIf, WhatIfOutcome, kinds_read
@@ -37,6 +32,60 @@ from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+MAX_PODS_PER_WORKLOAD = 1000  # pods of one workload that are tried at most
+
+
+def pods_from_objects(objects: list[ManifestObject], namespace: str, replicas: int | None) -> list[ManifestObject]:
+    """Return the pods as they are, and of each workload as many as it wants."""
+    found: list[ManifestObject] = []
+    for each in objects:
+        meta, spec = each.get("metadata") or {}, each.get("spec") or {}
+        space = meta.get("namespace") or namespace
+        if each.get("kind") == "Pod":
+            found.append({**each, "metadata": {**meta, "namespace": space}})
+        elif isinstance(spec.get("template"), dict):
+            template = spec["template"]
+            wanted = spec.get("replicas", spec.get("parallelism"))
+            count = replicas or (1 if wanted is None else int(wanted))
+            own = {**(template.get("metadata") or {}), "namespace": space}
+            name = meta.get("name") or meta.get("generateName") or "pod"
+            for number in range(min(count, MAX_PODS_PER_WORKLOAD)):
+                body = {"apiVersion": "v1", "kind": "Pod", "spec": template.get("spec") or {}}
+                found.append({**body, "metadata": {**own, "name": f"{name}-{number}"}})
+    return found
+
+
+def pod_display_name(pod: ManifestObject) -> str:
+    meta = pod["metadata"]
+    return str(meta.get("name") or f"{meta.get('generateName', '')}?")
+
+
+def complete_pods(snapshot: ApiSnapshot, pods: list[ManifestObject]) -> list[Pod]:
+    """Fill in what a server does and a scheduler reads: the scheduler's name, the priority, a UID."""
+    classes = {c.metadata.name: c for c in snapshot.typed(PRIORITY_CLASSES)}
+    fallback = next((c for c in classes.values() if c.global_default), None)
+    typed: list[Pod] = []
+    for number, plain in enumerate(pods):
+        try:
+            pod = convert(plain, Pod)
+        except msgspec.ValidationError as error:
+            cluster_access.fail(f"{pod_display_name(plain)}: {error}")
+        spec = pod.spec
+        if not spec.scheduler_name:
+            spec = msgspec.structs.replace(spec, scheduler_name=DEFAULT_SCHEDULER_NAME)
+        if spec.priority is None:
+            chosen = classes.get(spec.priority_class_name) if spec.priority_class_name else fallback
+            if spec.priority_class_name and chosen is None:
+                cluster_access.fail(
+                    f"{pod_display_name(plain)}: there is no PriorityClass {spec.priority_class_name} in the snapshot"
+                )
+            if chosen is not None:
+                spec = msgspec.structs.replace(spec, priority=chosen.value, preemption_policy=chosen.preemption_policy)
+        meta = msgspec.structs.replace(pod.metadata, uid=pod.metadata.uid or f"what-if-{number}")
+        typed.append(msgspec.structs.replace(pod, metadata=meta, spec=spec))
+    return typed
 
 
 MAX_DETAILED_PODS = 5  # more pods than this are told in a line each
@@ -127,7 +176,7 @@ def simulate(
     async def main(client: Client, clock: Clock) -> None:
         snapshot = await read_live_snapshot(client, assembly)
         if save is not None:
-            _save_snapshot(snapshot, save)
+            save_objects(snapshot.objects(), save)
         ready: list[ManifestObject] = []
         refused: list[WhatIfOutcome] = []
         for pod in pods:
@@ -144,14 +193,6 @@ def simulate(
     cluster_access.run_with_client(main, kubeconfig, context)
 
 
-def _save_snapshot(snapshot: ApiSnapshot, file: str) -> None:
-    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": snapshot.objects()}, sort_keys=False)
-    try:
-        Path(file).write_text(text)
-    except OSError as error:
-        cluster_access.fail(f"--save {file}: {error.strerror}")
-
-
 async def dry_run_create(client: Client, pod: ManifestObject) -> ManifestObject | ApiError:
     """Return the pod as the server would store it. If one of the same name exists, another name is tried."""
     answer = await client.dynamic.create(PODS, pod, dry_run=True)
@@ -165,16 +206,7 @@ async def read_live_snapshot(client: Client, assembly: CompletedConfig) -> ApiSn
     resources: list[Resource[Any]] = [NODES, PODS, PRIORITY_CLASSES]
     resources += [KINDS_BY_API_VERSION[read] for read in kinds_read(assembly) if read in KINDS_BY_API_VERSION]
 
-    async def read(resource: Resource[Any]) -> list[ManifestObject]:
-        answer = await client.dynamic.list(resource)
-        if isinstance(answer, ApiError):
-            if answer.not_found:  # a kind that this server does not have: there can be none of it
-                return []
-            cluster_access.fail(f"cannot list {resource.plural}: {answer.message}")
-        return [{"apiVersion": resource.api_version, "kind": resource.kind, **item} for item in answer.items]
-
-    lists = await asyncio.gather(*map(read, resources))
-    return ApiSnapshot(item for items in lists for item in items)
+    return ApiSnapshot(await list_live_objects(client, resources))
 
 
 def _decide(assembly: CompletedConfig, snapshot: ApiSnapshot, pods: list[ManifestObject]) -> list[WhatIfOutcome]:

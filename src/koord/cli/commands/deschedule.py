@@ -4,22 +4,18 @@ a snapshot, printed plugin by plugin, then what was declined and which nodes wer
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-import yaml
 
 from koord.api.config.descheduler import configuration
 from koord.api.config.descheduler.configuration import DeschedulerConfiguration
 from koord.api.koordinator.protocol import DESCHEDULER_NAME
-from koord.api.kubernetes.resource import Resource
 from koord.cli import cluster_access
-from koord.cli.commands.deschedule.dry_run_plan import DryRunPlan, plan_dry_run
-from koord.cli.commands.simulate.pod_input import read_objects
+from koord.cli.commands.deschedule_plan import DryRunPlan, plan_dry_run
+from koord.cli.commands.object_lists import list_live_objects, read_objects, save_objects
 from koord.cli.daemons.descheduler_config import read_descheduler_config
 from koord.cli.printing import plain_table, print_result
 from koord.descheduler.configuration import load_config
@@ -29,7 +25,6 @@ from koord.descheduler.framework.round import ready_nodes, run_round
 from koord.descheduler.listed_snapshot import required_resources, snapshot_from_lists
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
 from koord.kube.client.typed_client import Client
-from koord.kube.transport.api_error import ApiError
 from koord.scheduler.explain.snapshot import ApiSnapshot as Kept
 from koord.telemetry.clock import Clock
 
@@ -220,9 +215,9 @@ def deschedule(
             client, descheduler_namespace, descheduler_port
         )
         plan = _plan_or_fail(found[0], plugin, certain)
-        kept = await _read_live_objects(client, required_resources(plan.assembly.plugins()))
+        kept = Kept(await list_live_objects(client, required_resources(plan.assembly.plugins())))
         if save is not None:
-            _save_objects(kept, save)
+            save_objects(kept.objects(), save)
         _print_result(_decide(plan, kept, clock.time(), found[1], certain), output)
 
     cluster_access.run_with_client(main, kubeconfig, context)
@@ -261,27 +256,6 @@ def _read_snapshot_objects(place: Path) -> list[dict[str, Any]]:
     if not files:
         cluster_access.fail(f"{place}: there is no .yaml or .json file in it")
     return [each for file in files for each in read_objects(str(file))]
-
-
-async def _read_live_objects(client: Client, resources: Sequence[Resource[Any]]) -> Kept:
-    async def listed(resource: Resource[Any]) -> list[dict[str, Any]]:
-        answer = await client.dynamic.list(resource)
-        if isinstance(answer, ApiError):
-            if answer.not_found:  # a kind that this server does not have: there can be none of it
-                return []
-            cluster_access.fail(f"cannot list {resource.plural}: {answer.message}")
-        return [{"apiVersion": resource.api_version, "kind": resource.kind, **item} for item in answer.items]
-
-    lists = await asyncio.gather(*map(listed, resources))
-    return Kept(item for items in lists for item in items)
-
-
-def _save_objects(kept: Kept, file: str) -> None:
-    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": kept.objects()}, sort_keys=False)
-    try:
-        Path(file).write_text(text)
-    except OSError as error:
-        cluster_access.fail(f"--save {file}: {error.strerror}")
 
 
 def _decide(plan: DryRunPlan, kept: Kept, now_s: float | None, source: str, certain: bool) -> DescheduleDryRun:

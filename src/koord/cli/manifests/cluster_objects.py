@@ -1,19 +1,69 @@
-"""This module makes the webhook configurations of an installation, from the table of webhooks. koord-manager
-fills in the CA bundle.
+"""This module makes the objects of an installation that no program owns: namespace, priority classes, default
+configuration, and webhook configurations, whose CA bundle koord-manager fills in.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
-from koord.cli.manifests.settings_objects import LABELS
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, SERVICE_NAME, VALIDATING_NAME
 from koord.manager.webhook_server.registration import exclude_namespaces
 from koord.manager.webhook_server.routes import WebhookEntry, WebhookRoute, registered_routes
 from koord.manager.webhooks.admission import excluded_namespaces
 
 Obj = dict[str, Any]
+
+LABELS = {"app.kubernetes.io/part-of": "koordinator"}
+_PRIORITY_VALUES = {"koord-prod": 9000, "koord-mid": 7000, "koord-batch": 5000, "koord-free": 3000}
+_PRIORITY_DESCRIPTIONS = {
+    "koord-prod": "services that must not suffer; 9000 to 9999",
+    "koord-mid": "work that fills what services ask for and do not use; 7000 to 7999",
+    "koord-batch": "batch work in the gap that services leave; 5000 to 5999",
+    "koord-free": "work that may be taken away at any time; 3000 to 3999",
+}
+DEFAULT_SLO_CONFIG: Obj = {
+    "colocation-config": {"enable": True},
+    "resource-threshold-config": {"clusterStrategy": {"enable": True}},
+}
+
+
+def namespace_object(name: str) -> Obj:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(LABELS)}}
+
+
+def priority_classes() -> list[Obj]:
+    return [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name, "labels": dict(LABELS)},
+            "value": value,
+            "description": f"This priority class is for {_PRIORITY_DESCRIPTIONS[name]}.",
+            "preemptionPolicy": "PreemptLowerPriority",
+            "globalDefault": False,
+        }
+        for name, value in _PRIORITY_VALUES.items()
+    ]
+
+
+def default_config(namespace: str, name: str) -> Obj:
+    """Return slo-controller-config: batch resources on, protection by suppression on. The label makes its webhook
+    check it.
+    """
+    return config_map(namespace, name, {key: json.dumps(value) for key, value in DEFAULT_SLO_CONFIG.items()}) | {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {**LABELS, "koordinator.sh/configmap-type": "slo-controller-config"},
+        }
+    }
+
+
+def config_map(namespace: str, name: str, data: dict[str, str]) -> Obj:
+    metadata = {"name": name, "namespace": namespace, "labels": dict(LABELS)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def webhook_configurations(namespace: str, gates: Mapping[str, bool]) -> list[Obj]:

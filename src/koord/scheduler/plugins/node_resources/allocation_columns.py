@@ -1,4 +1,4 @@
-"""This module keeps the utilization of all nodes as columns that the scoring plugins share.
+"""This module keeps the allocated and free shares of all nodes as columns that the scoring plugins share.
 
 What one plugin has computed for a pod the next one finds. What depends on nodes alone is kept as floats and
 updated row by row.
@@ -32,8 +32,8 @@ _NONZERO_RESOURCES = (CPU, MEMORY)  # counted with a default where containers st
 MeanKey = tuple[bool, tuple[tuple[str, bool, int, int], ...]]
 
 
-class UtilizationColumns:
-    """The utilization columns of one node table; get them with `table.derived(UtilizationColumns)`."""
+class AllocationColumns:
+    """The columns of one node table; get them with `table.derived(AllocationColumns)`."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.cli.commands.config.check import check_text
+from koord.cli.commands.config import check_text
 from koord.cli.main import cli
 
 GOOD = """\

@@ -1,7 +1,8 @@
-"""This module is `koord quota`: what every quota may use now and why, and what it would say of a pod."""
+"""This module is `koord quota`: the tree of quotas, and what they would say to pods that do not exist yet."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,28 @@ import click
 import msgspec
 
 from koord.api.koordinator.protocol import SCHEDULER
-from koord.cli import amount_format, cluster_access
+from koord.cli import cluster_access, printing
 from koord.cli.commands.explain.pod import SCHEDULER_PORT
+from koord.cli.commands.object_lists import ManifestObject, read_objects
+from koord.cli.commands.simulate import (
+    complete_pods,
+    dry_run_create,
+    pod_display_name,
+    pods_from_objects,
+    read_live_snapshot,
+)
 from koord.cli.printing import plain_table, print_result
 from koord.cli.up import local_scheduler
 from koord.kube.client.typed_client import Client
-from koord.scheduler.plugins.elastic_quota.explain import QuotaTreeReport, QuotaVerdict
+from koord.kube.transport.api_error import ApiError
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
+from koord.scheduler.plugins.elastic_quota.explain import (
+    QuotaTreeReport,
+    QuotaVerdict,
+    quota_cache_of,
+    report_quota_verdicts,
+)
 from koord.scheduler.plugins.elastic_quota.http import QUOTA_TREE_PATH
 from koord.scheduler.plugins.elastic_quota.report import QuotaLoan, QuotaReport
 from koord.telemetry.clock import Clock
@@ -22,6 +39,43 @@ from koord.values.resources import from_units
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def check_against_file(
+    assembly: CompletedConfig, files: tuple[str, ...], namespace: str, snapshot: str
+) -> list[QuotaVerdict]:
+    return _check_pods(assembly, ApiSnapshot(read_objects(snapshot)), _read_pods(files, namespace))
+
+
+async def check_against_cluster(
+    client: Client, assembly: CompletedConfig, files: tuple[str, ...], namespace: str
+) -> list[QuotaVerdict]:
+    """Check pods against the live cluster. The server completes each pod by a dry-run create, so its webhooks apply."""
+    ready: list[ManifestObject] = []
+    refused: list[QuotaVerdict] = []
+    for pod in _read_pods(files, namespace):
+        answer = await dry_run_create(client, pod)
+        if isinstance(answer, ApiError):
+            key = f"{pod['metadata']['namespace']}/{pod_display_name(pod)}"
+            refused.append(QuotaVerdict(pod=key, message=f"the API server refuses it: {answer.message}"))
+        else:
+            ready.append(answer)
+    return [*refused, *_check_pods(assembly, await read_live_snapshot(client, assembly), ready)]
+
+
+def _read_pods(files: tuple[str, ...], namespace: str) -> list[ManifestObject]:
+    pods = [pod for file in files for pod in pods_from_objects(read_objects(file), namespace, None)]
+    if not pods:
+        cluster_access.fail(f"{', '.join(files)}: there is no Pod and nothing with a pod template in it")
+    return pods
+
+
+def _check_pods(assembly: CompletedConfig, snapshot: ApiSnapshot, pods: list[ManifestObject]) -> list[QuotaVerdict]:
+    state = snapshot.state()
+    ledger = quota_cache_of(assembly.make_profiles(SnapshotHandle(snapshot, state, time.time())))
+    if ledger is None:
+        cluster_access.fail("no profile of the scheduler enables ElasticQuota")
+    return report_quota_verdicts(ledger, [state.pod_info(pod) for pod in complete_pods(snapshot, pods)])
 
 
 _UNLIMITED = 1 << 60
@@ -97,7 +151,7 @@ def _remarks(found: QuotaTreeReport, now: float) -> list[str]:
             lines.append(f"{one.quota} uses more than it is entitled to: {amounts}")
         last = one.last_refusal
         if last is not None:
-            ago = amount_format.format_duration(max(0.0, now - last.at))
+            ago = printing.format_duration(max(0.0, now - last.at))
             lines.append(f"{one.quota} last refused {last.pod} {ago} ago: {last.refusal.message}")
     lines += [f"{key} counts for nothing: {why}" for key, why in sorted(found.unreadable.items())]
     return ["", *lines] if lines else []
@@ -174,7 +228,6 @@ def what_if(
 
     Whether a node has room for them is a question for `koord simulate`.
     """
-    from koord.cli.commands.quota.what_if import check_against_cluster, check_against_file
 
     assembly = local_scheduler.scheduler_assembly()
     if isinstance(assembly, str):
