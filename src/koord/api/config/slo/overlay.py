@@ -1,9 +1,8 @@
 """This module overlays a more specific strategy on a more general one: what it does not state stays as it was.
 
-This is what Koordinator does by writing the one as JSON and reading it onto the other, surprises included.
-Structs are overlaid field by field, maps key by key with each value replaced whole. Elements of a list are
-overlaid on the old element at the same index, so what they omit keeps the old value; an empty list states
-nothing.
+This is what Koordinator does by writing the one as JSON and reading it onto the other, surprises included. Structs are
+overlaid field by field, maps key by key with each value replaced whole. Elements of a list are overlaid on the old
+element at the same index, so what they omit keeps the old value; an empty list states nothing.
 """
 
 from __future__ import annotations

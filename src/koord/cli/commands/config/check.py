@@ -17,7 +17,7 @@ from koord.api.config.descheduler.plugin_args import API_VERSION as DESCHEDULER_
 from koord.api.config.field_error import FieldError
 from koord.api.config.lenient_decode import json_error_line
 from koord.api.config.scheduler import configuration as scheduler
-from koord.api.config.slo import config_map_keys
+from koord.api.config.slo import slo_documents
 from koord.cli.commands.config.line_numbers import (
     child_node,
     compose_documents,
@@ -31,16 +31,16 @@ from koord.manager.configuration.documents import RejectedDocument
 from koord.manager.configuration.inspection import ConfigFinding, error_findings, inspect_slo_config, warning_finding
 
 _DOCUMENT_READERS: dict[str, Any] = {
-    config_map_keys.COLOCATION: documents.parse_colocation,
-    config_map_keys.RESOURCE_THRESHOLD: documents.parse_threshold,
-    config_map_keys.RESOURCE_QOS: documents.parse_qos,
-    config_map_keys.CPU_BURST: documents.parse_cpu_burst,
-    config_map_keys.SYSTEM: documents.parse_system,
-    config_map_keys.HOST_APPLICATION: documents.parse_host_applications,
-    config_map_keys.CPU_NORMALIZATION: documents.parse_cpu_normalization,
-    config_map_keys.RESOURCE_AMPLIFICATION: documents.parse_resource_amplification,
+    slo_documents.COLOCATION: documents.parse_colocation,
+    slo_documents.RESOURCE_THRESHOLD: documents.parse_threshold,
+    slo_documents.RESOURCE_QOS: documents.parse_qos,
+    slo_documents.CPU_BURST: documents.parse_cpu_burst,
+    slo_documents.SYSTEM: documents.parse_system,
+    slo_documents.HOST_APPLICATION: documents.parse_host_applications,
+    slo_documents.CPU_NORMALIZATION: documents.parse_cpu_normalization,
+    slo_documents.RESOURCE_AMPLIFICATION: documents.parse_resource_amplification,
 }
-_KEY_WIDTH = max(map(len, config_map_keys.KEYS))
+_KEY_WIDTH = max(map(len, slo_documents.KEYS))
 
 
 def summarize_configuration(kind: str, content: dict[str, Any], name: str) -> str:
@@ -51,9 +51,7 @@ def summarize_configuration(kind: str, content: dict[str, Any], name: str) -> st
         meta = content.get("metadata") or {}
         data = content.get("data") or {}
         title = "/".join(part for part in (meta.get("namespace"), meta.get("name")) if part)
-        lines = [
-            f"  {key:<{_KEY_WIDTH}}  {_summarize_document(key, data.get(key, ''))}" for key in config_map_keys.KEYS
-        ]
+        lines = [f"  {key:<{_KEY_WIDTH}}  {_summarize_document(key, data.get(key, ''))}" for key in slo_documents.KEYS]
         return "\n".join((f"  ConfigMap {title}".rstrip(), *(f"  {line}" for line in lines)))
     title = f"{kind} under {name}" if name else kind
     profiles = content.get("profiles") or [{}]
@@ -180,7 +178,7 @@ def _check_config_map(report: ConfigReport, node: yaml.Node, config_document: di
         _add_findings(report, lines, inner["kind"], inner, key)
     if components:
         return
-    if name != SLO_CONFIG and not set(data) & set(config_map_keys.KEYS):
+    if name != SLO_CONFIG and not set(data) & set(slo_documents.KEYS):
         report.skipped.append(f"ConfigMap {name}".rstrip())
         return
     texts = {str(key): text for key, text in data.items() if isinstance(text, str)}

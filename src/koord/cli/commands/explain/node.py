@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from koord.api.config.slo import config_map_keys
+from koord.api.config.slo import slo_documents
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.api.kubernetes.core_v1 import ConfigMap
 from koord.cli import amount_format, cluster_access
@@ -295,18 +295,18 @@ async def read_colocation_settings(client: Client, namespace: str, name: str) ->
     def text(key: str) -> str:
         return config.data.get(key, "")
 
-    colocation = documents.parse_colocation(text(config_map_keys.COLOCATION))
+    colocation = documents.parse_colocation(text(slo_documents.COLOCATION))
     if isinstance(colocation, RejectedDocument):
         cluster_access.fail(
             f"ConfigMap {namespace}/{name} cannot be used: "
-            f"{describe_error(config_map_keys.COLOCATION, colocation.error)}."
+            f"{describe_error(slo_documents.COLOCATION, colocation.error)}."
             " koord-manager goes on with the settings that it had; they are not to be seen from here"
         )
     return ColocationSettings(
         colocation=colocation.value,
-        normalization=_value_if_readable(documents.parse_cpu_normalization(text(config_map_keys.CPU_NORMALIZATION))),
+        normalization=_value_if_readable(documents.parse_cpu_normalization(text(slo_documents.CPU_NORMALIZATION))),
         amplification=_value_if_readable(
-            documents.parse_resource_amplification(text(config_map_keys.RESOURCE_AMPLIFICATION))
+            documents.parse_resource_amplification(text(slo_documents.RESOURCE_AMPLIFICATION))
         ),
     )
 
