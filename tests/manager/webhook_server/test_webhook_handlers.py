@@ -22,8 +22,8 @@ from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, PRIORITY
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import NAMESPACE, ManagerContext
 from koord.manager.program import CONTROLLERS, is_enabled, unknown_controllers
-from koord.manager.quota.evaluator import QuotaEvaluator
-from koord.manager.quota.topology_cache import QuotaTopologyCache
+from koord.manager.quota_evaluator import QuotaEvaluator
+from koord.manager.quota_topology_cache import QuotaTopologyCache
 from koord.manager.webhook_server import review
 from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
 from koord.manager.webhook_server.metrics import WebhookMetrics

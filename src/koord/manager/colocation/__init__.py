@@ -1,3 +1,1 @@
-"""Compute how much of a node is reclaimed for batch and mid pods, and what is written for it. Pure;
-decisions keep their terms.
-"""
+"""What of a node is reclaimed for batch and mid pods, and what is written for it. Pure; decisions keep their terms."""

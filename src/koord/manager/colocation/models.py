@@ -1,8 +1,7 @@
-"""The parts of nodes, pods, NodeMetrics, topologies and Devices that co-location reads; nothing else is kept
-in memory.
+"""The parts of nodes, pods, NodeMetrics, topologies and Devices that co-location reads; nothing else is kept in memory.
 
-A thousand nodes with their pods pass through here every minute, so objects are transformed once, when
-they arrive, and a pod is reduced to the few amounts that are read of it each time.
+A thousand nodes with their pods pass through here every minute, so objects are transformed once, when they arrive, and
+a pod is reduced to the few amounts that are read of it each time.
 """
 
 from __future__ import annotations
@@ -59,8 +58,6 @@ class ColocationPodStatus(Submodel, frozen=True, kw_only=True):
 
 
 class PodShare(Submodel, frozen=True, kw_only=True):
-    """The part of its node that a pod holds."""
-
     namespace: str
     name: str
     priority_class: str  # with default

@@ -1,7 +1,6 @@
 """The co-location strategy of one node: the ConfigMap's, then the node's own annotation, then its labels.
 
-Reading and completing the ConfigMap's part is left to the configuration; here every layer is laid over
-the one below.
+Reading and completing the ConfigMap's part is left to the configuration; here every layer is laid over the one below.
 """
 
 from __future__ import annotations
@@ -150,8 +149,8 @@ def colocation_rules(strategy: ColocationStrategy) -> ColocationRules:
 
 
 def decide_metric_collection(strategy: ColocationStrategy) -> NodeMetricSpec:
-    """Decide the collect policy. `strategy` is the node's own; while it does not enable co-location, the
-    defaults apply.
+    """Decide the collect policy. `strategy` is the node's own; while it does not enable co-location, the defaults
+    apply.
 
     Upstream's rule; it looks at the node alone, so a node that is enabled collects as configured even where the
     cluster's switch is off and nothing is lent.

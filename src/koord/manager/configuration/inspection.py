@@ -1,7 +1,6 @@
 """Offline inspection of the documents of slo-controller-config. Pure.
 
-It is stricter than the programs: they run with whatever they can read, here a setting without effect is an
-error.
+It is stricter than the programs: they run with whatever they can read, here a setting without effect is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +13,9 @@ import msgspec
 
 from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError, FieldOrder, range_errors
-from koord.api.config.slo import colocation, slo_documents, slo_validation
+from koord.api.config.slo import colocation
+from koord.api.config.slo import slo_documents
+from koord.api.config.slo import slo_validation
 from koord.api.config.slo.slo_validation import unknown_choices
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
@@ -46,16 +47,6 @@ def warning_finding(key: str, path: str, text: str) -> ConfigFinding:
 
 REFUSED_BY_WEBHOOK = "refused where the ConfigMap webhook is on"
 
-_MODELS: Mapping[str, type[Any]] = {
-    slo_documents.COLOCATION: colocation.ColocationConfig,
-    slo_documents.RESOURCE_THRESHOLD: slo_documents.ThresholdConfig,
-    slo_documents.RESOURCE_QOS: slo_documents.QOSConfig,
-    slo_documents.CPU_BURST: slo_documents.CPUBurstConfig,
-    slo_documents.SYSTEM: slo_documents.SystemConfig,
-    slo_documents.HOST_APPLICATION: slo_documents.HostApplicationConfig,
-    slo_documents.CPU_NORMALIZATION: slo_documents.CPUNormalizationConfig,
-    slo_documents.RESOURCE_AMPLIFICATION: slo_documents.ResourceAmplificationConfig,
-}
 _RANGES: Mapping[str, Callable[[Any], list[FieldError]]] = {
     slo_documents.COLOCATION: colocation.validate_admission,
     slo_documents.RESOURCE_THRESHOLD: slo_validation.validate_threshold,
@@ -70,7 +61,7 @@ def inspect_slo_config(data: Mapping[str, str]) -> list[ConfigFinding]:
     found: list[ConfigFinding] = []
     read_documents: dict[str, Any] = {}
     for key in (key for key in slo_documents.KEYS if data.get(key)):
-        config = decode_lenient(data[key], _MODELS[key])
+        config = decode_lenient(data[key], slo_documents.DOCUMENT_MODELS[key])
         if isinstance(config, FieldError):
             found += error_findings(key, [config])
             continue
@@ -89,28 +80,21 @@ def inspect_slo_config(data: Mapping[str, str]) -> list[ConfigFinding]:
 
 def _inspect_document(key: str, config: Any, text: str) -> list[ConfigFinding]:
     found = error_findings(
-        key, [unknown.to_field_error() for unknown in unknown_names(msgspec.json.decode(text), _MODELS[key])]
+        key,
+        [
+            unknown.to_field_error()
+            for unknown in unknown_names(msgspec.json.decode(text), slo_documents.DOCUMENT_MODELS[key])
+        ],
     )
     found += error_findings(key, unknown_choices(config))
     if key in _RANGES:
         found += error_findings(key, _RANGES[key](config))
     else:
         found += error_findings(key, _ratio_errors(config))
-    found += _inspect_selectors(key, *node_entries(key, config))
+    found += _inspect_selectors(key, *slo_documents.node_entries(config))
     for path, strategy, pair in _bound_pairs(key, config):
         found += _unpaired_bound(key, path, strategy, pair)
     return found
-
-
-def node_entries(key: str, config: Any) -> tuple[str, tuple[Any, ...]]:
-    """Return the name of the list of node entries, and the entries."""
-    nested = key in (
-        slo_documents.RESOURCE_THRESHOLD,
-        slo_documents.RESOURCE_QOS,
-        slo_documents.CPU_BURST,
-        slo_documents.SYSTEM,
-    )
-    return ("nodeStrategies", config.node_strategies) if nested else ("nodeConfigs", config.node_configs)
 
 
 def _inspect_selectors(key: str, where: str, given: Iterable[Any]) -> list[ConfigFinding]:
@@ -195,7 +179,6 @@ def _unpaired_bound(key: str, path: str, strategy: Any, pair: FieldOrder) -> lis
 
 
 def _inspect_together(documents: Mapping[str, Any]) -> list[ConfigFinding]:
-    """Find what shows only when documents are read together."""
     found: list[ConfigFinding] = []
     given = documents.get(slo_documents.COLOCATION)
     if given is not None and not given.enable:

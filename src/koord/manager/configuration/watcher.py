@@ -1,6 +1,4 @@
-"""Watches slo-controller-config, keeps the last good value of each document, and records events about bad
-ones.
-"""
+"""Watches slo-controller-config, keeps the last good value of each document, and records events about bad ones."""
 
 from __future__ import annotations
 

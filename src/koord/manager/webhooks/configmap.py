@@ -1,8 +1,6 @@
-"""The validating admission of slo-controller-config: changed documents must be readable, in range and
-unambiguous.
+"""The validating admission of slo-controller-config: changed documents must be readable, in range and unambiguous.
 
-Only the documents that upstream checks are checked, so that what one accepts the other does. `koord config
-check`
+Only the documents that upstream checks are checked, so that what one accepts the other does. `koord config check`
 inspects all of them, offline. A node may match one strategy of a document only.
 """
 
@@ -16,7 +14,7 @@ import msgspec
 
 from koord.api.config.decode import decode_lenient
 from koord.api.config.field_error import FieldError
-from koord.api.config.slo import colocation, slo_documents
+from koord.api.config.slo import slo_documents
 from koord.api.koordinator.protocol import (
     REASON_CONFIG_PARAMETER,
     REASON_NODE_CONFLICT,
@@ -30,21 +28,12 @@ from koord.manager.webhooks.slo_config_rules import check_network_shares, find_v
 from koord.values.go_format import in_json
 from koord.values.selector import Selector, SelectorError
 
-_MODELS: dict[str, type[Any]] = {
-    slo_documents.COLOCATION: colocation.ColocationConfig,
-    slo_documents.RESOURCE_THRESHOLD: slo_documents.ThresholdConfig,
-    slo_documents.RESOURCE_QOS: slo_documents.QOSConfig,
-    slo_documents.SYSTEM: slo_documents.SystemConfig,
-    slo_documents.CPU_BURST: slo_documents.CPUBurstConfig,
-}
-
 
 class NodeStrategyGroup(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     strategies: tuple[tuple[str, Selector], ...]  # name and nodes
 
     def strategies_matching(self, labels: Mapping[str, str]) -> list[str]:
-        """Return the names of the strategies that match a node with these labels."""
         return [name for name, selector in self.strategies if selector.matches(labels)]
 
 
@@ -52,15 +41,15 @@ def node_strategy_groups(data: Mapping[str, str]) -> list[NodeStrategyGroup]:
     """Return the groups in the order of checking; a document that cannot be read is left out."""
     found = []
     for key in slo_documents.VALIDATED_KEYS:
-        document = decode_lenient(data.get(key, ""), _MODELS[key])
+        document = decode_lenient(data.get(key, ""), slo_documents.DOCUMENT_MODELS[key])
         if isinstance(document, FieldError):
             continue
         if key == slo_documents.RESOURCE_QOS and isinstance(
-            decode_lenient(data.get(slo_documents.SYSTEM, ""), _MODELS[slo_documents.SYSTEM]), FieldError
+            decode_lenient(data.get(slo_documents.SYSTEM, ""), slo_documents.DOCUMENT_MODELS[slo_documents.SYSTEM]),
+            FieldError,
         ):
             continue  # upstream reads the two together
-        entries = document.node_configs if key == slo_documents.COLOCATION else document.node_strategies
-        made = _build_group(key, entries)
+        made = _build_group(key, slo_documents.node_entries(document)[1])
         if made is not None:
             found.append(made)
     return found
@@ -94,13 +83,6 @@ _TITLES = {
     slo_documents.RESOURCE_QOS: "ResourceQOS",
     slo_documents.SYSTEM: "System",
     slo_documents.CPU_BURST: "CpuBurst",
-}
-MODELS: Mapping[str, type[Any]] = {
-    slo_documents.COLOCATION: colocation.ColocationConfig,
-    slo_documents.RESOURCE_THRESHOLD: slo_documents.ThresholdConfig,
-    slo_documents.RESOURCE_QOS: slo_documents.QOSConfig,
-    slo_documents.SYSTEM: slo_documents.SystemConfig,
-    slo_documents.CPU_BURST: slo_documents.CPUBurstConfig,
 }
 
 
@@ -153,7 +135,7 @@ def check_document(
     system = _read_document(slo_documents.SYSTEM, data, context) if key == slo_documents.RESOURCE_QOS else None
     if isinstance(system, ConfigRefusal):
         return system
-    entries = config.node_configs if key == slo_documents.COLOCATION else config.node_strategies
+    _, entries = slo_documents.node_entries(config)
     made: list[tuple[str, Selector]] = []
     for entry in entries:
         selector = _build_selector(key, entry.name, entry.node_selector)
@@ -191,7 +173,7 @@ def _sample_label_sets(selector: LabelSelector) -> Iterable[dict[str, str]]:
 
 def _read_document(key: str, data: Mapping[str, str], context: ConfigMapAdmissionContext) -> Any:
     text = data.get(key, "")
-    config = decode_lenient(text, MODELS[key])
+    config = decode_lenient(text, slo_documents.DOCUMENT_MODELS[key])
     if isinstance(config, FieldError):
         why = "unexpected end of JSON input" if not text.strip() else _format_error(config)
         where = f"{context.namespace}/{context.name}"

@@ -1,10 +1,7 @@
-"""The value rules of slo-controller-config in upstream's words: the Go field path and validator's English
-sentence.
+"""The value rules of slo-controller-config in upstream's words: the Go field path and validator's English sentence.
 
-The numbers are koord.api.config.slo's; only names and sentences are made here. Network shares must be
-readable, of
-one kind, and together no more than the whole; a share is a percentage (a number) or bits per second (a
-quantity).
+The numbers are koord.api.config.slo's; only names and sentences are made here. Network shares must be readable, of one
+kind, and together no more than the whole; a share is a percentage (a number) or bits per second (a quantity).
 """
 
 from __future__ import annotations
@@ -239,7 +236,6 @@ class _NetworkShare(msgspec.Struct, frozen=True):
 
 
 def _stated_shares(strategy: ResourceQOSStrategy) -> Iterator[_NetworkShare]:
-    """Yield every share that is stated."""
     classes = {f.name: f.encode_name for f in msgspec.structs.fields(strategy)}
     for name in _NETWORK_CLASS_FIELDS:
         block = getattr(strategy, name)

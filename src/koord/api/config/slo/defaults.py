@@ -123,9 +123,7 @@ def resource_qos(qos: str) -> ResourceQOS:
 
 
 def qos_strategy() -> ResourceQOSStrategy:
-    """Return what koordlet merges a NodeSLO over. The manager itself writes nothing where its ConfigMap says
-    nothing.
-    """
+    """Return what koordlet merges a NodeSLO over. The manager writes nothing where its ConfigMap says nothing."""
     return ResourceQOSStrategy(
         policies=ResourceQOSPolicies(cpu_policy=GROUP_IDENTITY, net_qos_policy=TC),
         lsr_class=resource_qos(LSR),

@@ -35,8 +35,6 @@ _FNV_PRIME = 0x100000001B3
 
 
 class PoolNode(msgspec.Struct, frozen=True):
-    """The part of a node that the quota counts."""
-
     name: str
     labels: dict[str, str]
     allocatable: Resources
@@ -54,8 +52,6 @@ class PoolNode(msgspec.Struct, frozen=True):
 
 
 class NodePoolTotal(msgspec.Struct, frozen=True, kw_only=True):
-    """The sums over the selected nodes."""
-
     nodes: int
     unschedulable_nodes: int
     ratio: float | None  # None: the profile asks for the plain sum
@@ -111,9 +107,7 @@ def sum_pool(nodes: Iterable[PoolNode], selector: Selector, ratio: float | None)
 
 
 def desired_root_quota(profile: ElasticQuotaProfile, tree_id: str, pool: NodePoolTotal) -> RootQuota:
-    """Return the desired root quota. Unreadable resource keys count as none: the usual ones are better than no
-    quota.
-    """
+    """Return the desired root quota. Unreadable resource keys count as none: the usual ones beat no quota."""
     stated = quota_codecs.quota_resource_keys(profile.metadata.annotations)
     keys = quota_codecs.DEFAULT_QUOTA_RESOURCE_KEYS if isinstance(stated, MalformedAnnotation) else stated
     return RootQuota(

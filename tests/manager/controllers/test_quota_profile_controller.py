@@ -17,8 +17,8 @@ from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable
 from koord.manager.context import ManagerContext
-from koord.manager.controllers.quota_profile.controller import QuotaProfileController
-from koord.manager.controllers.quota_profile.root_quota import default_tree_id
+from koord.manager.controllers.quota_profile import QuotaProfileController
+from koord.manager.controllers.root_quota import default_tree_id
 from tests.manager.manager_harness import FaultyTransport, run_with_context, run_with_faulty_transport
 
 PROFILE: dict[str, Any] = {

@@ -10,10 +10,7 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse
 from koord.manager.context import ManagerContext
-from koord.manager.controllers.colocation_profile.controller import (
-    ColocationProfileController,
-    ProfileControllerOptions,
-)
+from koord.manager.controllers.colocation_profile import ColocationProfileController, ProfileControllerOptions
 from tests.manager.manager_harness import FaultyTransport, run_with_context, run_with_faulty_transport
 
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
+from koord.manager.controllers.webhook_bypass import bypass_evidence
 from koord.manager.webhooks.admission import AdmissionAllowed
-from koord.manager.webhooks.colocation_profile.compiled import ProfileCache
-from koord.manager.webhooks.pod_mutating.admission import mutate_pod
-from koord.manager.webhooks.pod_mutating.bypass_detection import bypass_evidence
+from koord.manager.webhooks.colocation_profile import ProfileCache
+from koord.manager.webhooks.pod_mutating import mutate_pod
 from tests.manager.webhooks.admission_builders import (
     NAMESPACES,
     Obj,

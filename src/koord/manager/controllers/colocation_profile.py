@@ -1,14 +1,16 @@
 """Applies profiles that ask for it to pods without a node, a few pods a second.
 
-It runs behind the gate ColocationProfileController. A pod is checked once per version of a profile, and
-again only
-after its cooldown; what the rate limit does not allow waits for the next resync.
+It runs behind the gate ColocationProfileController. A pod is checked once per version of a profile, and again only
+after its cooldown; what the rate limit does not allow waits for the next resync. The steps are those of admission
+without scheduler name, priority class and resource translation, which cannot be changed on an existing pod. Applying a
+profile twice has the same result as applying it once.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import zlib
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
@@ -17,24 +19,34 @@ from koord.api.annotations.pod_codecs import is_controller_managed
 from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES
 from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
 from koord.api.patch.merge_patch import create_merge_patch
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, RequeueAfter
 from koord.kube.informer.cache import ObjectChange
-from koord.kube.informer.informer import HandlerRegistration
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.manager.context import ManagerContext
-from koord.manager.controllers.colocation_profile.pod_overlay import (
-    ProfileCoverage,
-    compile_coverage,
-    is_covered,
-    overlay_profile,
+from koord.manager.reconcile_loop import ReconcileLoop
+from koord.manager.webhooks.admission import (
+    SYSTEM_NAMESPACES,
+    AdmissionDenied,
+    PlainObject,
+    excluded_namespaces,
+    readable,
+    writable,
 )
-from koord.manager.webhooks.admission import AdmissionDenied, excluded_namespaces
+from koord.manager.webhooks.colocation_profile import (
+    CompiledProfile,
+    apply_profile,
+    compile_profile,
+    is_skipped_by_probability,
+)
+from koord.manager.webhooks.pod_mutating import POD_LAYOUT
+from koord.values.selector import EVERYTHING, Selector, SelectorError
 from koord.values.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
@@ -44,8 +56,6 @@ _MAX_TRIES = 4
 
 
 class ProfileControllerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags of the controller."""
-
     all_profiles: bool = False  # also profiles that do not carry the label
     resync_s: float = 30.0
     pod_cooldown_s: float = 300.0  # how long a pod that was looked at is left alone
@@ -77,25 +87,13 @@ class ColocationProfileController:
         self._cooldown_until_s: dict[tuple[str, str], float] = {}  # version of a profile and pod -> until when
         self._swept_at_s = context.clock.monotonic()
         self._quiet = RateLimitedLog(_LOG, context.clock)
-        self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
-        self._subscription: HandlerRegistration[ClusterColocationProfile] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile)
 
     async def start(self) -> None:
-        """Start the controller, also after `stop`: a replica may lead more than once."""
-        self._queue = WorkQueue(self._clock, name=self.name)
-        self._subscription = self._profiles.add_event_handler(self._on_profile)
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self._loop.start((self._profiles, self._pods, self._namespaces), ((self._profiles, self._on_profile),))
 
     async def stop(self) -> None:
-        if self._subscription is not None:
-            self._profiles.remove_event_handler(self._subscription)
-            self._subscription = None
-        self._queue.shutdown(drain=False)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._loop.stop()
 
     async def reconcile(self, key: str) -> ReconcileResult:
         profile = self._profiles.get("", key)
@@ -115,11 +113,6 @@ class ColocationProfileController:
                 break  # the limit is used up: the others wait for the next round
             self._cooldown_until_s[known] = self._clock.monotonic() + self._options.pod_cooldown_s
         return RequeueAfter(self._options.resync_s)
-
-    async def _run(self) -> None:
-        for informer in (self._profiles, self._pods, self._namespaces):
-            await informer.wait_for_sync()
-        await Controller(self.name, self._queue, self.reconcile).run()
 
     def _is_managed(self, profile: ClusterColocationProfile) -> bool:
         if profile.metadata.deletion_timestamp is not None:
@@ -183,8 +176,65 @@ class ColocationProfileController:
         if change.kind != "deleted" and (
             old is None or old.metadata.resource_version != change.object.metadata.resource_version
         ):
-            self._queue.add(change.object.metadata.name)
+            self._loop.queue.add(change.object.metadata.name)
 
 
 def _unscheduled_key(pod: Pod) -> tuple[str, ...]:
     return ("",) if not pod.spec.node_name else ()
+
+
+class ProfileCoverage(msgspec.Struct, frozen=True):
+    """A profile compiled for existing pods. Unlike at admission, a profile without selector covers none."""
+
+    profile: CompiledProfile
+    pod_selector: Selector
+    namespace_selector: Selector
+    excluded_namespaces: frozenset[str]  # namespaces that no profile reaches
+
+
+def compile_coverage(
+    profile: ClusterColocationProfile, excluded_namespaces: frozenset[str] = SYSTEM_NAMESPACES
+) -> ProfileCoverage | str:
+    """Compile the profile, or return what is wrong with it."""
+    made = compile_profile(profile)
+    if made.bad_probability:
+        return f"probability: {made.bad_probability}"
+    try:
+        pods = label_selector_as_selector(profile.spec.selector)
+        namespaces = label_selector_as_selector(profile.spec.namespace_selector, absent=EVERYTHING)
+    except SelectorError as error:
+        return f"selector: {error}"
+    movable = msgspec.structs.replace(made, scheduler_name="", priority_class_name="")
+    return ProfileCoverage(movable, pods, namespaces, excluded_namespaces)
+
+
+def is_covered(coverage: ProfileCoverage, pod: Pod, namespace_labels: Mapping[str, str] | None) -> bool:
+    meta = pod.metadata
+    if pod.spec.node_name or pod.status.phase not in ("", "Pending") or meta.deletion_timestamp is not None:
+        return False
+    if meta.namespace in coverage.excluded_namespaces or not coverage.pod_selector.matches(meta.labels):
+        return False
+    if not coverage.namespace_selector.is_everything() and (
+        namespace_labels is None or not coverage.namespace_selector.matches(namespace_labels)
+    ):
+        return False
+    return not is_skipped_by_probability(coverage.profile, lambda: stable_draw(coverage.profile.name, meta.uid))
+
+
+def stable_draw(profile: str, uid: str) -> int:
+    """Return 0 to 99, always the same for a pod: with a new draw each round half the pods would end as all of them."""
+    return zlib.crc32(f"{profile}/{uid}".encode()) % 100
+
+
+def overlay_profile(pod: PlainObject, profile: CompiledProfile) -> PlainObject | AdmissionDenied:
+    """Return the pod with the profile applied; the given pod is not changed."""
+    made = dict(pod)
+    for key, suffix in profile.label_suffixes:
+        value = readable(made, "metadata", "labels").get(key) or ""
+        if suffix and value.endswith(suffix):  # it was appended before; the steps below append it again
+            writable(made, "metadata", "labels")[key] = value.removesuffix(suffix)
+    return apply_profile(made, profile, POD_LAYOUT, _no_priority_class)
+
+
+def _no_priority_class(name: str) -> PriorityClass | None:
+    raise AssertionError(f"priority class {name}: profiles for existing pods have none")

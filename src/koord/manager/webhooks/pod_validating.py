@@ -1,12 +1,23 @@
-"""The validation rules of pods: QoS and priority classes, GPU requests and quotas, in Kubernetes' field error
-texts.
+"""The validating admission of pods in stages: the first that finds an error answers.
+
+Charging a quota (EnableQuotaAdmission) writes, so it cannot be done here. It comes after all of this: a denied pod must
+not use up what others need.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from koord.api.koordinator.protocol import L_PRIORITY, L_QOS_CLASS, L_QUOTA_PREEMPTIBLE
+import msgspec
+
+from koord.api.koordinator.protocol import (
+    A_RESERVE_POD,
+    L_PRIORITY,
+    L_QOS_CLASS,
+    L_QUOTA_PREEMPTIBLE,
+    L_SKIP_ENHANCED_VALIDATION,
+    TRUE,
+)
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import (
     BATCH_CPU,
@@ -19,13 +30,68 @@ from koord.api.koordinator.resource_name import (
     GPU_SHARED,
     NPU_CORE,
 )
+from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.container import Container
 from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.api.kubernetes.pod_resources import pod_requests
-from koord.manager.webhooks.admission import QuotaLookup
+from koord.api.model import Model, convert, decode
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
+from koord.manager.webhooks.admission_context import AdmissionContext, QuotaLookup
 from koord.policy.qos import illegal_combination, is_legal, priority_class_raw, qos_raw
-from koord.values.go_format import quoted
+from koord.values.go_format import join_errors, quoted
 from koord.values.quantity import ZERO, Quantity
+from koord.values.quantity_syntax import QuantityError
+
+
+class PodReviewSubject(msgspec.Struct, frozen=True, kw_only=True):
+    pod: Pod
+    old: Pod | None  # on UPDATE
+    namespace: str
+
+
+def decode_subject(request: AdmissionRequest, context: AdmissionContext) -> PodReviewSubject | AdmissionDecision:
+    """Decode the request, or return the decision on one that is not checked or cannot be decoded."""
+    if request.resource.resource != "pods" or request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
+        return AdmissionAllowed()
+    try:
+        pod = convert(request.object or {}, Pod)
+        old = convert(request.old_object or {}, Pod) if request.operation == "UPDATE" else None
+    except msgspec.ValidationError as error:
+        return AdmissionDenied(400, str(error))
+    namespace = pod.metadata.namespace or request.namespace
+    return (
+        AdmissionAllowed() if namespace in context.excluded else PodReviewSubject(pod=pod, old=old, namespace=namespace)
+    )
+
+
+def validate_pod(
+    request: AdmissionRequest, context: AdmissionContext, rules: Iterable[RequiredLabelRule] = ()
+) -> AdmissionDecision:
+    """Validate the pod. `rules` are those of the enhanced validator; none while it is switched off."""
+    about = decode_subject(request, context)
+    if not isinstance(about, PodReviewSubject):
+        return about
+    try:
+        why = _first_error(about, context, rules)
+    except QuantityError as error:
+        why = str(error)
+    return AdmissionDenied(400, why) if why else AdmissionAllowed()
+
+
+def _first_error(about: PodReviewSubject, context: AdmissionContext, rules: Iterable[RequiredLabelRule]) -> str | None:
+    pod, old, gates = about.pod, about.old, context.gates
+    if A_RESERVE_POD in pod.metadata.annotations:
+        return forbidden_field(f"annotations.{A_RESERVE_POD}", "cannot set in annotations")
+    movable = gates["ColocationProfileSkipValidatingPriority"]
+    if wrong := colocation_errors(pod, old, sub_priority_may_change=movable):
+        return join_errors(wrong)
+    if linked := quota_error(pod, old, about.namespace, context.quotas, gates):
+        return linked
+    if gates["ValidatePodDeviceResource"] and (wrong := gpu_errors(pod.spec)):
+        return join_errors(wrong)
+    if gates["EnablePodEnhancedValidator"]:
+        return missing_label_error(pod.metadata.labels, about.namespace, rules)
+    return None
 
 
 def invalid_value(path: str, value: str, why: str) -> str:
@@ -87,7 +153,6 @@ def _whole_cpu_errors(cpu_milli: int) -> list[str]:
     return []
 
 
-_GPU_REQUESTS_PATH = "pod.spec.containers[*].resources.requests"
 _CARD_PERCENT = 100  # percent
 _GPU_NOT_ZERO = "the requested GPU must be greater than zero"
 
@@ -101,7 +166,7 @@ def _container_gpu_errors(container: Container) -> list[str]:
     requests = {name: Quantity.parse(text) for name, text in container.resources.requests.items()}
     percent, shared = requests.get(GPU), requests.get(GPU_SHARED)
     if percent is not None and shared is not None:
-        return [forbidden_field(_GPU_REQUESTS_PATH, "Forbidden declare GPU and GPU share at same time")]
+        return [forbidden_field(_REQUESTS_PATH, "Forbidden declare GPU and GPU share at same time")]
     if percent is not None:
         return _gpu_percent_errors(percent)
     return _gpu_share_errors(requests, shared) if shared is not None else []
@@ -109,30 +174,28 @@ def _container_gpu_errors(container: Container) -> list[str]:
 
 def _gpu_percent_errors(percent: Quantity) -> list[str]:
     if percent.is_zero():
-        return [invalid_value(_GPU_REQUESTS_PATH, str(percent), _GPU_NOT_ZERO)]
+        return [invalid_value(_REQUESTS_PATH, str(percent), _GPU_NOT_ZERO)]
     if percent.value() > _CARD_PERCENT and percent.value() % _CARD_PERCENT:
-        return [invalid_value(_GPU_REQUESTS_PATH, str(percent), "the requested GPU must be percentage of 100")]
+        return [invalid_value(_REQUESTS_PATH, str(percent), "the requested GPU must be percentage of 100")]
     return []
 
 
 def _gpu_share_errors(requests: dict[str, Quantity], shared: Quantity) -> list[str]:
     if shared.is_zero():
-        return [invalid_value(_GPU_REQUESTS_PATH, str(shared), _GPU_NOT_ZERO)]
+        return [invalid_value(_REQUESTS_PATH, str(shared), _GPU_NOT_ZERO)]
     if not requests.get(NPU_CORE, ZERO).is_zero():
         return []
     memory, ratio = requests.get(GPU_MEMORY, ZERO), requests.get(GPU_MEMORY_RATIO, ZERO)
     core = requests.get(GPU_CORE, ZERO)
     found = []
     if memory.is_zero() and ratio.is_zero():
-        found.append(forbidden_field(_GPU_REQUESTS_PATH, "GPU memory and GPU memory ratio all is zero"))
+        found.append(forbidden_field(_REQUESTS_PATH, "GPU memory and GPU memory ratio all is zero"))
     if not memory.is_zero() and not ratio.is_zero():
-        found.append(forbidden_field(_GPU_REQUESTS_PATH, "declare GPU memory and GPU memory ratio at same time"))
+        found.append(forbidden_field(_REQUESTS_PATH, "declare GPU memory and GPU memory ratio at same time"))
     if core.value() % shared.value():
-        found.append(invalid_value(_GPU_REQUESTS_PATH, str(core), "the requested gpuCore must multiple of shared"))
+        found.append(invalid_value(_REQUESTS_PATH, str(core), "the requested gpuCore must multiple of shared"))
     if ratio.value() % shared.value():
-        found.append(
-            invalid_value(_GPU_REQUESTS_PATH, str(ratio), "the requested gpuMemoryRatio must multiple of shared")
-        )
+        found.append(invalid_value(_REQUESTS_PATH, str(ratio), "the requested gpuMemoryRatio must multiple of shared"))
     return found
 
 
@@ -148,4 +211,33 @@ def quota_error(
     name = quotas.quota_of(labels, namespace, default=not gates["DisableDefaultQuota"])
     if quotas.is_parent(name):
         return f"pod can not be linked to a parentQuotaGroup,quota:{name}, pod:{pod.metadata.name}"
+    return None
+
+
+class RequiredLabelRule(Model, frozen=True, kw_only=True):
+    name: str = ""
+    required_labels: tuple[str, ...] = ()
+    namespace_whitelist: tuple[str, ...] = ()
+
+
+def parse_rules(data: Mapping[str, str]) -> tuple[RequiredLabelRule, ...]:
+    """Parse the rules of the ConfigMap; none when `enable` is not true. Raise msgspec.DecodeError.
+
+    A caller that cannot read new rules keeps the old ones.
+    """
+    if data.get("enable", "").strip().lower() != TRUE:
+        return ()
+    text = data.get("rules", "")
+    return decode(text.encode(), tuple[RequiredLabelRule, ...]) if text.strip() else ()
+
+
+def missing_label_error(labels: Mapping[str, str], namespace: str, demanded: Iterable[RequiredLabelRule]) -> str | None:
+    if labels.get(L_SKIP_ENHANCED_VALIDATION) == TRUE:
+        return None
+    for rule in demanded:
+        missing = [] if namespace in rule.namespace_whitelist else [k for k in rule.required_labels if k not in labels]
+        if len(missing) == 1:
+            return f"required label '{missing[0]}' is missing"
+        if missing:
+            return f"required labels are missing: [{' '.join(missing)}]"
     return None

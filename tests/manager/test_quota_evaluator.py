@@ -15,8 +15,8 @@ from koord.api.kubernetes.admission import AdmissionRequest
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable
 from koord.manager.context import ManagerContext
-from koord.manager.quota.evaluator import QuotaEvaluator
-from koord.manager.quota.topology_cache import QuotaTopologyCache
+from koord.manager.quota_evaluator import QuotaEvaluator
+from koord.manager.quota_topology_cache import QuotaTopologyCache
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
 from tests.manager.manager_harness import FaultyTransport, run_with_faulty_transport
 from tests.manager.webhooks.quota.quota_builders import quota

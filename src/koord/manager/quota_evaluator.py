@@ -1,9 +1,7 @@
 """Admits pods against the rest of their quota, and writes the new sum before it allows them.
 
-Pods of one quota are evaluated in groups, one group at a time: a burst of a thousand pods costs few writes,
-and none
-is admitted on a sum that another one has used. Whether a request fits is decided in
-webhooks.quota.evaluation.
+Pods of one quota are evaluated in groups, one group at a time: a burst of a thousand pods costs few writes, and none is
+admitted on a sum that another one has used. Whether a request fits is decided in webhooks.quota.evaluation.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from koord.kube.informer.cache import ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.manager.context import ManagerContext
-from koord.manager.quota.topology_cache import QuotaTopologyCache
+from koord.manager.quota_topology_cache import QuotaTopologyCache
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
 from koord.manager.webhooks.quota.evaluation import (
     QuotaExceeded,
@@ -51,8 +49,6 @@ _MIN_TRIES = 3
 
 
 class EvaluatorOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags of the evaluator."""
-
     max_retries: int = 3
     jitter_s: float = 0.0
     max_total_jitter_s: float = 1.0

@@ -15,7 +15,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
 from koord.api.patch.merge_patch import create_merge_patch
 from koord.api.patch.merge_patch import merge_patch as merged
-from koord.manager.controllers.colocation_profile.pod_overlay import (
+from koord.manager.controllers.colocation_profile import (
     ProfileCoverage,
     compile_coverage,
     is_covered,

@@ -1,12 +1,10 @@
 """Reconciles each ElasticQuotaProfile with its root quota.
 
-Nodes join and leave without an event for profiles: every profile is reconciled every ten seconds, as
-upstream does.
+Nodes join and leave without an event for profiles: every profile is reconciled every ten seconds, as upstream does.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import ClassVar
 
@@ -17,15 +15,13 @@ from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange, ObjectKey
-from koord.kube.informer.informer import HandlerRegistration
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.manager.context import ManagerContext
-from koord.manager.controllers.quota_profile.root_quota import (
+from koord.manager.controllers.root_quota import (
     PoolNode,
     RootQuota,
     create_body,
@@ -35,6 +31,7 @@ from koord.manager.controllers.quota_profile.root_quota import (
     sum_pool,
     update_patch,
 )
+from koord.manager.reconcile_loop import ReconcileLoop
 from koord.values.quantity_syntax import QuantityError
 from koord.values.selector import SelectorError
 
@@ -59,33 +56,19 @@ class QuotaProfileController:
         self._quotas = context.informers.for_resource(ELASTIC_QUOTAS)
         self._nodes = context.informers.for_resource(NODES)
         self._pool_nodes: dict[str, PoolNode] = {}
-        self._clock = context.clock
         self._quiet = RateLimitedLog(_LOG, context.clock)
-        self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
-        self._subscriptions: tuple[HandlerRegistration[ElasticQuotaProfile], HandlerRegistration[Node]] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._loop: ReconcileLoop[ObjectKey] = ReconcileLoop(self.name, context.clock, self.reconcile)
 
     async def start(self) -> None:
-        """Start the controller, also after `stop`: a replica may lead more than once."""
-        self._queue = WorkQueue(self._clock, name=self.name)
         self._pool_nodes.clear()
-        self._subscriptions = (
-            self._profiles.add_event_handler(self._on_profile),
-            self._nodes.add_event_handler(self._on_node),
+        # A sum over half the nodes would shrink a quota for a moment: all must be known.
+        self._loop.start(
+            (self._profiles, self._quotas, self._nodes),
+            ((self._nodes, self._on_node), (self._profiles, self._on_profile)),
         )
-        self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
-        if self._subscriptions is not None:
-            profiles, nodes = self._subscriptions
-            self._profiles.remove_event_handler(profiles)
-            self._nodes.remove_event_handler(nodes)
-            self._subscriptions = None
-        self._queue.shutdown(drain=False)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._loop.stop()
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         profile = self._profiles.get(*key)
@@ -104,14 +87,7 @@ class QuotaProfileController:
             self._quiet.warning("quota profile %s/%s: %s; cpu and memory are used", *key, root.warning)
         return await self._write(profile, root)
 
-    async def _run(self) -> None:
-        # A sum over half the nodes would shrink a quota for a moment: wait until all are known.
-        for informer in (self._profiles, self._quotas, self._nodes):
-            await informer.wait_for_sync()
-        await Controller(self.name, self._queue, self.reconcile).run()
-
     def _decide(self, profile: ElasticQuotaProfile, tree_id: str) -> RootQuota | str:
-        """Return the root quota, or why there is none."""
         try:
             selector = label_selector_as_selector(profile.spec.node_selector)
         except SelectorError as error:
@@ -162,7 +138,7 @@ class QuotaProfileController:
         if change.kind == "deleted":
             return
         if old is None or old.metadata.generation != meta.generation or old.metadata.uid != meta.uid:
-            self._queue.add((meta.namespace, meta.name))
+            self._loop.queue.add((meta.namespace, meta.name))
 
     def _on_node(self, change: ObjectChange[Node]) -> None:
         name = change.object.metadata.name

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionContext, AdmissionDenied
-from koord.manager.webhooks.pod_validating.admission import validate_pod
-from koord.manager.webhooks.pod_validating.required_labels import RequiredLabelRule, parse_rules
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
+from koord.manager.webhooks.admission_context import AdmissionContext
+from koord.manager.webhooks.pod_validating import RequiredLabelRule, parse_rules, validate_pod
 from koord.policy.qos import is_legal
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, quota, request
 
@@ -36,8 +36,13 @@ def pair(qos: str, priority_class: str) -> str:
     return f"Pod: Forbidden: {QOS}={qos} and priorityClass={priority_class} cannot be used in combination"
 
 
-def refusal(obj: Obj, old: Obj | None = None, context: AdmissionContext | None = None) -> str | None:
-    verdict = validate_pod(request(obj, old), context or admission_context())
+def refusal(
+    obj: Obj,
+    old: Obj | None = None,
+    context: AdmissionContext | None = None,
+    rules: tuple[RequiredLabelRule, ...] = (),
+) -> str | None:
+    verdict = validate_pod(request(obj, old), context or admission_context(), rules)
     if isinstance(verdict, AdmissionDenied):
         assert verdict.code == 400
         return verdict.message
@@ -228,15 +233,15 @@ class Test_demanded_labels:
     )
     def test_missing(self, labels: Obj, why: str | None) -> None:
         assert (
-            refusal(pod(labels=labels), context=admission_context(rules=self.RULES, EnablePodEnhancedValidator=True))
+            refusal(pod(labels=labels), rules=self.RULES, context=admission_context(EnablePodEnhancedValidator=True))
             == why
         )
-        assert refusal(pod(labels=labels), context=admission_context(rules=self.RULES)) is None
+        assert refusal(pod(labels=labels), rules=self.RULES) is None
 
     def test_excused_namespaces(self) -> None:
         obj = pod(labels={"x": ""})
         obj["metadata"]["namespace"] = "night"
-        assert refusal(obj, context=admission_context(rules=self.RULES, EnablePodEnhancedValidator=True)) is None
+        assert refusal(obj, rules=self.RULES, context=admission_context(EnablePodEnhancedValidator=True)) is None
 
     @pytest.mark.parametrize(
         ("data", "found"),
