@@ -25,17 +25,17 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "evictions": ("koord.cli.commands.evictions", "evictions", "List who evicted which pods, and how it ended."),
     "simulate": ("koord.cli.commands.simulate.simulate", "simulate", "Show where pods would go, changing nothing."),
     "deschedule": (
-        "koord.cli.commands.deschedule.deschedule",
+        "koord.cli.commands.deschedule",
         "deschedule",
         "Show what the descheduler would move, changing nothing.",
     ),
     "migrate": (
-        "koord.cli.commands.migration.migrate",
+        "koord.cli.commands.migration",
         "migrate",
         "Move a pod to another node: a place first, then the eviction.",
     ),
     "migrations": (
-        "koord.cli.commands.migration.migrations",
+        "koord.cli.commands.migration",
         "migrations",
         "Show which pods are on the move and what blocks them.",
     ),

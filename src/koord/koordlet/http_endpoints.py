@@ -12,7 +12,7 @@ from koord.host.io_error import IoError
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies.runner import StrategyStatus
-from koord.policy.eviction.ledger import EvictionLedger
+from koord.policy.eviction import EvictionLedger
 from koord.telemetry import http_routing
 from koord.telemetry.clock import Clock
 from koord.telemetry.component_server import ComponentServer, HealthCheck, ServiceRoutes

@@ -17,12 +17,12 @@ from koord.api.koordinator.protocol import DESCHEDULER_NAME, SCHEDULER
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS
 from koord.api.kubernetes.core_v1 import Event
 from koord.cli import amount_format, cluster_access
-from koord.cli.commands.deschedule.deschedule import DESCHEDULER_PORT
+from koord.cli.commands.deschedule import DESCHEDULER_PORT
 from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
-from koord.policy.eviction.record import ACTORS, EVICTED, FAILED, EvictionOutcome, EvictionRecord, parse_record
+from koord.policy.eviction import ACTORS, EVICTED, FAILED, EvictionOutcome, EvictionRecord, parse_record
 from koord.telemetry.clock import Clock, now
 from koord.values import timestamp
 from koord.values.duration import DurationError, parse_seconds

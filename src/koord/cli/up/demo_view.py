@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koord.policy.eviction.record import EvictionRecord
+from koord.policy.eviction import EvictionRecord
 from koord.sim.agents.cluster_load import ClusterLoadState, LoadObserver
 
 DAY_S = 86_400.0

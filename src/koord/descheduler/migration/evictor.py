@@ -30,14 +30,7 @@ from koord.kube.client.eviction import EvictionResult, delete_pod, evict_pod
 from koord.kube.events.recorder import object_reference
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.record import (
-    EVICTED,
-    FAILED,
-    KOORD_DESCHEDULER,
-    EvictionRecord,
-    parse_record,
-    record_annotations,
-)
+from koord.policy.eviction import EVICTED, FAILED, KOORD_DESCHEDULER, EvictionRecord, parse_record, record_annotations
 from koord.values.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)

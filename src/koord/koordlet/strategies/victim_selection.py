@@ -19,7 +19,7 @@ from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MEMORY, TIER_RES
 from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
-from koord.policy.eviction.record import KOORDLET, EvictionRecord
+from koord.policy.eviction import KOORDLET, EvictionRecord
 
 BE_CPU_EVICT = "BECPUEvict"
 CPU_ALLOCATABLE_EVICT = "CPUAllocatableEvict"

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import A_EVICTION_RECORD
-from koord.policy.eviction.ledger import EvictionLedger
-from koord.policy.eviction.record import (
+from koord.policy.eviction import (
     ACTORS,
     DRY_RUN,
     EVICTED,
@@ -17,6 +16,7 @@ from koord.policy.eviction.record import (
     MAX_TEXT_BYTES,
     REFUSED,
     REQUESTED,
+    EvictionLedger,
     EvictionRecord,
     bounded_record,
     parse_record,
