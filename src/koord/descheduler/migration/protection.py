@@ -7,7 +7,7 @@ from koord.api.config.descheduler.migration_args import MigrationControllerArgs
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import IntOrString
 from koord.descheduler.framework.pod_selection import PodFilter, build_selector
-from koord.descheduler.framework.snapshot import ClusterSnapshot, Workload
+from koord.descheduler.framework.snapshot import ClusterSnapshot
 
 
 def max_disrupted_replicas(replicas: int, given: IntOrString | None) -> int:
@@ -125,8 +125,3 @@ class MigrationProtection:
             name = f"{workload.kind} {workload.name}" if workload is not None else "its workload, which was not found,"
             return f"{name} has {replicas} replicas, of which {max(migrating, unavailable)} may be away at once"
         return None
-
-
-def workload_of(pod: Pod, snapshot: ClusterSnapshot) -> Workload | None:
-    owner = controller_uid(pod)
-    return snapshot.workloads.get(owner) if owner else None

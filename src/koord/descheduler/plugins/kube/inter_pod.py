@@ -24,7 +24,6 @@ from koord.descheduler.plugins.kube.plugin_args import (
 )
 from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
 
-Owner = tuple[str, str, str]  # namespace, kind, name
 DuplicateKey = tuple[tuple[str, str, str, str], ...]  # namespace, kind and name of each owner, with an image
 
 
