@@ -12,9 +12,11 @@ from koord.api.config.descheduler.configuration import DeschedulerConfiguration,
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
-from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, overrides_method
-from koord.descheduler.framework.pod_filter import build_selector
-from koord.descheduler.framework.round import RoundLimits
+from koord.descheduler.framework.plugin import DeschedulerPlugin
+from koord.descheduler.framework.plugin import DeschedulingProfile
+from koord.descheduler.framework.plugin import RoundLimits
+from koord.descheduler.framework.plugin import overrides_method
+from koord.descheduler.framework.pod_selection import build_selector
 from koord.descheduler.plugins.registry import REGISTRY, PluginFactory
 from koord.values import duration
 from koord.values.selector import Selector
@@ -187,9 +189,7 @@ def _is_zero(given: Any) -> bool:
 
 
 def _namespace_warnings(args: dict[str, Any], profile: ProfileConfig, path: str) -> Iterator[tuple[str, str]]:
-    """Warn when the namespaces that the plugin may touch and those that the evictor accepts have nothing in
-    common.
-    """
+    """Warn when the namespaces that the plugin may touch and those that the evictor accepts have nothing in common."""
     wanted = set((args.get("evictableNamespaces") or {}).get("include") or ())
     given = next((e.args for e in profile.plugin_config if e.name == MIGRATION_CONTROLLER), None) or {}
     theirs = given.get("namespaces") or {}

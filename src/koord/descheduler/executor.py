@@ -1,6 +1,4 @@
-"""Executes the effects of a round: evictions through the evictor's backend, cordons and annotations as
-patches.
-"""
+"""Executes the effects of a round: evictions through the evictor's backend, cordons and annotations as patches."""
 
 from __future__ import annotations
 

@@ -115,8 +115,8 @@ class Descheduler:
 def rbac_rules() -> tuple[RbacRule, ...]:
     """Return all RBAC rules that koord-descheduler may ever need, whatever its profiles.
 
-    Every workload that pods may belong to is named: owners of other kinds are told apart by the pods' references
-    alone, so no rule has a star.
+    Every workload that pods may belong to is named: owners of other kinds are told apart by the pods' references alone,
+    so no rule has a star.
     """
     parts: tuple[Any, ...] = (
         EventRecorder,

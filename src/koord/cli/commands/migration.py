@@ -14,12 +14,19 @@ from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.koordinator.protocol import A_EVICT_REASON, DESCHEDULER_NAME, SCHEDULER
 from koord.api.koordinator.scheduling import EVICT_DIRECTLY, RESERVATION_FIRST
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
-from koord.cli import cluster_access, printing
+from koord.cli import amount_format
+from koord.cli import cluster_access
+from koord.cli import printing
 from koord.cli.commands.deschedule import DESCHEDULER_PORT
 from koord.cli.commands.object_lists import ManifestObject
-from koord.cli.printing import plain_table, print_result
-from koord.descheduler.explain.migration_report import MigrationReport, report_migration
-from koord.descheduler.migration.job import EVICTION, find_condition, is_active
+from koord.cli.printing import plain_table
+from koord.cli.printing import print_result
+from koord.descheduler.explain.migration_report import MigrationReport
+from koord.descheduler.explain.migration_report import report_migration
+from koord.descheduler.migration.job import EVICTION
+from koord.descheduler.migration.job import find_condition
+from koord.descheduler.migration.job import is_active
+from koord.descheduler.migration.job import reservation_name
 from koord.descheduler.migration.protection import EVICT_ANNOTATION
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
@@ -50,8 +57,8 @@ def build_migration_job(
     ttl: str = "5m",
     reason: str = "",
 ) -> ManifestObject:
-    """Return the PodMigrationJob to create. `pod` is as the server has it; `at_once` does not wait between moves
-    of a workload.
+    """Return the PodMigrationJob to create. `pod` is as the server has it; `at_once` does not wait between moves of a
+    workload.
     """
     meta = pod["metadata"]
     spec: ManifestObject = {
@@ -304,10 +311,9 @@ async def _job_reports_from_objects(client: Client) -> list[MigrationReport]:
     places = {r.metadata.name: r for r in unwrap(await client.list(RESERVATIONS)).items}
     found = []
     for job in unwrap(listed).items:
-        ref, options = job.spec.pod_ref, job.spec.reservation_options
-        named = options.reservation_ref.name if options is not None and options.reservation_ref is not None else ""
+        ref = job.spec.pod_ref
         pod = pods.get((ref.namespace, ref.name)) if ref is not None else None
-        found.append(report_migration(job, pod, places.get(named)))
+        found.append(report_migration(job, pod, places.get(reservation_name(job))))
     return sorted(found, key=lambda one: (one.created.timestamp() if one.created is not None else 0.0, one.name))
 
 

@@ -51,8 +51,8 @@ async def evict_pod(
 ) -> EvictionResult:
     """Evict the pod of that UID with the Eviction API, which enforces disruption budgets.
 
-    A conflict means that another pod has the name by now, and the pod is gone. A caller that looks at the pod again
-    and retries sets `retries_conflict`: then it is a failure.
+    A conflict means that another pod has the name by now, and the pod is gone. A caller that looks at the pod again and
+    retries sets `retries_conflict`: then it is a failure.
     """
     try:
         async with asyncio.timeout(timeout_s):

@@ -1,4 +1,4 @@
-"""The order in which pods are evicted: the least important first, and among equals the newest."""
+"""The pod filter that a plugin's arguments describe: namespaces and label selectors."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 from koord.api.annotations import pod_codecs
+from koord.api.config.descheduler.plugin_args import DeschedulerPodSelector
+from koord.api.config.descheduler.plugin_args import NamespaceFilter
 from koord.api.koordinator.qos_class import (
     BATCH,
     BE,
@@ -22,18 +24,46 @@ from koord.api.koordinator.qos_class import (
     PROD,
     SYSTEM,
 )
+from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.descheduler.framework.snapshot import namespaced_name
 from koord.policy import qos
 from koord.values.go_format import parse_decimal_int
+from koord.values.selector import Selector
+
+
+def build_selector(given: LabelSelector | None) -> Selector | None:
+    """Build a selector; None selects everything. Raise SelectorError, which validation has reported before."""
+    return None if given is None else label_selector_as_selector(given)
+
+
+class PodFilter:
+    """Matches pods by namespace, then by label selectors of which one is enough."""
+
+    def __init__(
+        self, namespaces: NamespaceFilter | None = None, selectors: Iterable[DeschedulerPodSelector] = ()
+    ) -> None:
+        self._include = frozenset(namespaces.include if namespaces is not None else ())
+        self._exclude = frozenset(namespaces.exclude if namespaces is not None else ())
+        self._selectors = tuple(found for each in selectors if (found := build_selector(each.selector)) is not None)
+
+    def matches_namespace(self, namespace: str) -> bool:
+        return (not self._include or namespace in self._include) and namespace not in self._exclude
+
+    def matches_labels(self, pod: Pod) -> bool:
+        return not self._selectors or any(s.matches(pod.metadata.labels) for s in self._selectors)
+
+    def matches(self, pod: Pod) -> bool:
+        return self.matches_namespace(pod.metadata.namespace) and self.matches_labels(pod)
+
 
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class PodRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """PodRank holds what ranks a pod in eviction order: its QoS and priority classes, its priority, its costs and
-    its age.
+    """PodRank holds what ranks a pod in eviction order: its QoS and priority classes, its priority, its costs and its
+    age.
     """
 
     kube_qos: str
