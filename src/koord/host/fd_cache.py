@@ -16,8 +16,6 @@ _RLIMIT_DIVISOR = 4  # one descriptor in so many may be kept open; sockets, coun
 
 
 class FdBudget:
-    """The budget of descriptors that may be kept open."""
-
     __slots__ = ("max_open", "open_count")
 
     def __init__(self, most: int) -> None:
@@ -32,8 +30,6 @@ class FdBudget:
 
 
 class KeepOpenFile:
-    """A file that is read again and again."""
-
     __slots__ = ("_budget", "_descriptor", "_room", "path")
 
     def __init__(self, path: str, budget: FdBudget) -> None:

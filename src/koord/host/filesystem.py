@@ -59,7 +59,6 @@ class Host:
 
     @staticmethod
     def local(paths: HostPaths | None = None) -> Host:
-        """Return the machine that this process runs on."""
         return Host(paths, ticks_per_s=os.sysconf("SC_CLK_TCK"), page_bytes=os.sysconf("SC_PAGE_SIZE"))
 
     def read(self, path: str) -> str | IoError:
@@ -121,9 +120,7 @@ class Host:
             return _io_error(path, READ, error)
 
     def list_folders(self, path: str) -> list[str] | IoError:
-        """Return the names of the directories directly below, sorted. Cgroups are directories; links and files are
-        not.
-        """
+        """Return the names of the directories directly below, sorted. Cgroups are directories, links are not."""
         try:
             with os.scandir(path) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

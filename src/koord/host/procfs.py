@@ -17,8 +17,6 @@ class CpuTimes(msgspec.Struct, frozen=True):
 
 
 class MemInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of /proc/meminfo, in bytes."""
-
     total: int
     free: int
     available: int
@@ -55,8 +53,6 @@ class DiskStats(msgspec.Struct, frozen=True):
 
 
 class LoadAverage(msgspec.Struct, frozen=True):
-    """The numbers of /proc/loadavg."""
-
     one: float
     five: float
     fifteen: float

@@ -13,7 +13,6 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def storage(host: Host) -> BlockDevices | IoError:
-    """Read the block devices and mounts."""
     block = f"{host.paths.sys}/block"
     names = host.list_names(block)
     if isinstance(names, IoError):

@@ -216,9 +216,7 @@ class Koordlet:
         return control_loop
 
     async def _follow_pods(self) -> None:
-        """Run the pod source. The kubelet's address is on the Node: waiting for it briefly spares
-        the API server a list.
-        """
+        """Run the pod source. The kubelet's address is on the Node: a short wait spares the API server a list."""
         waited_s = 0.0
         while self.node_watcher.node is None and waited_s < NODE_WAIT_S:
             await self._clock.sleep(0.1)

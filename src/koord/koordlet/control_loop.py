@@ -97,7 +97,6 @@ class ControlLoop:
         return probe_capabilities(self.tree, probe=not self._settings.safe_mode)
 
     def strategy_statuses(self) -> list[StrategyStatus]:
-        """Return what each enabled strategy last did."""
         return list(self._strategy_statuses.values())
 
     def close(self) -> None:

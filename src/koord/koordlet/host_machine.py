@@ -1,6 +1,4 @@
-"""The machine that the agent runs on, as strategies see it: it reads the cgroup tree and writes through the
-executor.
-"""
+"""The machine that the agent runs on, as strategies see it: reads of the cgroup tree, writes by the executor."""
 
 from __future__ import annotations
 

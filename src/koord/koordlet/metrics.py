@@ -96,7 +96,6 @@ class KoordletMetrics:
         self.update_ms.labels(kind_of_file, "success" if done else "failed").observe(seconds * 1000)
 
     def count_eviction(self, now_s: float, victim: EvictionRequest) -> None:
-        """Count one evicted pod."""
         labels = (self.node, victim.namespace, victim.name, victim.reason)
         self.evictions.labels(self.node, victim.reason).inc()
         self.eviction_details.labels(*labels).inc()
@@ -126,7 +125,6 @@ class KoordletMetrics:
                 self._burst(one, pods)
 
     def count_info_collect(self, name: str, good: bool) -> None:
-        """Count one attempt to collect information about the machine."""
         self.info_status[name].labels(self.node, "succeeded" if good else "failed").inc()
 
     def expire(self, now_s: float) -> None:

@@ -51,6 +51,5 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_gates() -> frozenset[str]:
-    """Return the names of the gates that are on by default."""
     both = {**gates.default_feature_gates(KOORDLET_GATES), **gates.default_feature_gates(RUNTIME_HOOK_GATES)}
     return frozenset(name for name, on in both.items() if on)

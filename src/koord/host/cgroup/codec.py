@@ -54,7 +54,6 @@ Check = Callable[[str], bool]
 
 
 def accept_any(value: str) -> bool:
-    """Accept any value that is not empty."""
     return bool(value)
 
 
@@ -85,7 +84,6 @@ class FileCodec:
         return value if self.check(value) else None
 
     def decode(self, field: str) -> str:
-        """Return the value of a field."""
         return field
 
     def extract(self, text: str, key: str) -> str | None:
@@ -97,7 +95,6 @@ class FileCodec:
         return field
 
     def same_field(self, one: str, other: str) -> bool:
-        """Return whether two fields mean the same."""
         return one == other
 
 

@@ -149,9 +149,7 @@ def parse_pressure(text: str) -> Pressure | None:
 
 
 def parse_cold_bytes(text: str, boundary: int = 5) -> int | None:
-    """Parse the bytes that nobody touched for `boundary` or more scan buckets, from a vendor kernel's
-    memory.idle_page_stats.
-    """
+    """Parse the bytes untouched for `boundary` or more scan buckets, from a vendor kernel's memory.idle_page_stats."""
     lines = text.strip("\n").split("\n")
     if len(lines) != _IDLE_LINES:
         return None

@@ -103,9 +103,7 @@ class CgroupTree:
         return names if isinstance(names, IoError) else [f"{group}/{name}" if group else name for name in names]
 
     def descend(self, group: str, depth: int, subsystem: str = "cpu") -> list[str]:
-        """Return the group and all below it down to a depth, parents first. Groups that vanish meanwhile are
-        left out.
-        """
+        """Return the group and all below it down to a depth, parents first, without groups that vanish meanwhile."""
         level = [group]
         found = [group]
         for _ in range(depth):

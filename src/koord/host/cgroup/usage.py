@@ -68,7 +68,6 @@ def memory_limit_bytes(tree: CgroupTree, group: str) -> int | IoError:
 
 
 def memory_numa_pages(tree: CgroupTree, group: str) -> dict[int, int] | IoError:
-    """Return the pages by NUMA node."""
     return _read_parsed(tree, MEMORY_NUMA_STAT, group, lambda text: parse_numa_pages(text, tree.version))
 
 

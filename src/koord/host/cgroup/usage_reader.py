@@ -25,8 +25,6 @@ _USAGE = (b"\nusage_usec ",)
 
 
 class CgroupUsageReader:
-    """The fast reader of one group."""
-
     __slots__ = ("_cpu", "_memory", "_numa", "_page_bytes", "_stat", "_text", "_version", "group")
 
     def __init__(self, tree: CgroupTree, group: str, budget: FdBudget) -> None:
@@ -42,7 +40,6 @@ class CgroupUsageReader:
         self._text: bytes | IoError = b""
 
     def cpu_ns(self) -> int | IoError:
-        """Return the CPU time since the group was made."""
         self._text = text = self._cpu.read()
         if isinstance(text, IoError):
             return text

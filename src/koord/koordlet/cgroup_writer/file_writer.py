@@ -61,8 +61,6 @@ def no_op(*_: object) -> None:
 
 
 class FileWriter:
-    """The writer performs single writes of a batch and journals and audits each of them."""
-
     def __init__(
         self, tree: CgroupTree, clock: Clock, journal: WriteJournal, audit: AuditCallback, measure: MeasureCallback
     ) -> None:

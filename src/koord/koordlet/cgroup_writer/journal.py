@@ -65,13 +65,10 @@ class WriteJournal:
         return self._origins.get(key)
 
     def entries_of(self, owner: str) -> list[JournalEntry]:
-        """Return the entries of an owner."""
         return [origin for origin in self._origins.values() if origin.owner == owner]
 
     def record_write(self, key: FileKey, owner: str, before: str, after: str, inode: int) -> None:
-        """Record a write that is about to happen. The first write's `before` is the original for as
-        long as the group lives.
-        """
+        """Record a write that is about to happen. The first write's `before` stays the original."""
         known = self._origins.get(key)
         original = before
         if known is not None and known.inode == inode:

@@ -18,7 +18,6 @@ _RANK = {MEMORY_SWAP_LIMIT: _FIRST, CPU_QUOTA: _SECOND, MEMORY_LIMIT: _SECOND, C
 
 
 def depth(group: str) -> int:
-    """Return how many levels a group lies below the root."""
     return group.count("/") + 1 if group else 0
 
 

@@ -1,6 +1,4 @@
-"""Collectors share this: settings, a timer, a status that is logged once per change, and the base of those that read
-cgroups every tick.
-"""
+"""What collectors share: settings, a timer, statuses, and the base of those that read cgroups every tick."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectorStatus(msgspec.Struct, frozen=True, gc=False):
-    """The status of one collector: `problem` is "" while it works; `answered` is False until it worked or
-    said that it never will.
-    """
+    """The status of one collector: `problem` is "" while it works; `answered`: it worked, or never will."""
 
     problem: str = ""
     answered: bool = False
@@ -70,11 +66,9 @@ class CollectorStatuses:
 
     @property
     def all_answered(self) -> bool:
-        """Return whether every collector has answered."""
         return all(one.answered for one in self._now.values())
 
     def works(self, name: str) -> None:
-        """Record that a collector works."""
         if self._now.get(name) != _OK:
             self._now[name] = _OK
             if name in self._logs:

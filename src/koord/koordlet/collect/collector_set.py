@@ -75,9 +75,7 @@ _EXPIRE_S = 60.0
 
 
 class CollectorSet:
-    """The set of enabled collectors. `store` keeps samples `settings.interval_s` apart; `budget` bounds the open
-    files.
-    """
+    """The enabled collectors. `store` keeps samples `settings.interval_s` apart; `budget` bounds the open files."""
 
     def __init__(
         self,
@@ -140,7 +138,6 @@ class CollectorSet:
 
     @property
     def statuses(self) -> Mapping[str, CollectorStatus]:
-        """Return the status of each enabled collector."""
         return self._statuses.current
 
     @property
@@ -155,7 +152,6 @@ class CollectorSet:
 
     @property
     def cache_monitors(self) -> Mapping[str, tuple[CacheMonitor, ...]]:
-        """Return the last resctrl sample by QoS class."""
         return {} if self._cache is None else self._cache.latest
 
     @property

@@ -58,7 +58,6 @@ class HostApplicationCollector(UsageCollector):
         self._track(())
 
     def groups(self) -> dict[str, str]:
-        """Return the group of each application by its name."""
         return {name: usage_reader.group for name, (usage_reader, _) in self._known.items()}
 
     def _measure(

@@ -23,9 +23,7 @@ INFO, STORAGE = "node-info", "storage"
 
 
 class NodeHardwareInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The hardware of the node: CPUs, NUMA nodes, CPU model, disks. Empty until read; a later failure
-    keeps what is known.
-    """
+    """The hardware of the node: CPUs, NUMA nodes, CPU model, disks. A later failure keeps what is known."""
 
     processors: tuple[MachineCpu, ...] = ()
     model: CpuModel = CpuModel()

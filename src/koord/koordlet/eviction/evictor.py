@@ -50,9 +50,7 @@ class KoordletEvictor:
         self._count = count
 
     async def evict(self, victim: EvictionRequest) -> str | None:
-        """Request an eviction. Return None when the pod is leaving, else why not; a pod that is gone counts as
-        evicted.
-        """
+        """Request an eviction. Return None when the pod is leaving or gone, else why not."""
         self._audit(
             AuditEvent(
                 type=POD,

@@ -68,9 +68,7 @@ class NodeMachine(Protocol):
     def shape(self) -> MachineShape: ...
 
     def read_knob(self, group: str, file: str) -> str | None:
-        """Return the present value in cgroup v1's notation, or None when it cannot be read. Files of the whole
-        machine have the group "".
-        """
+        """Return the value in cgroup v1's notation, or None; files of the whole machine have the group ""."""
         ...
 
     def has_knob(self, file: str) -> bool:
@@ -84,7 +82,6 @@ class NodeMachine(Protocol):
     def thread_ids(self, group: str) -> tuple[int, ...]: ...
 
     def resctrl_threads(self, name: str) -> frozenset[int]:
-        """Return the thread ids in a resctrl group."""
         ...
 
     def limited_disks(self, group: str) -> frozenset[str]:

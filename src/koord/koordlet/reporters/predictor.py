@@ -41,8 +41,6 @@ _HALF_WRITTEN = (".tmp", ".new")
 
 
 class PredictorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of the predictor."""
-
     folder: str = "/prediction-checkpoints"
     train_s: float = 60.0
     cold_start_s: float = COLD_START_S
@@ -84,15 +82,12 @@ class Predictor:
         return self._health.problem
 
     async def run(self) -> None:
-        """Train periodically until cancelled."""
         while True:
             self.step()
             await self._clock.sleep(self._settings.train_s)
 
     def step(self) -> None:
-        """Train, expire and checkpoint the models once. The first call restores the checkpoints of an earlier
-        process.
-        """
+        """Train, expire and checkpoint the models once. The first call restores an earlier process's checkpoints."""
         pods = self._pods()
         if pods is None:
             return
@@ -159,7 +154,6 @@ class Predictor:
 
 
 def raw_allocatable(node: Node) -> ResourceAmount:
-    """Return the node's allocatable before amplification."""
     raw = node_codecs.parse_raw_allocatable(node.metadata.annotations)
     listed = node.status.allocatable if raw is None or isinstance(raw, MalformedAnnotation) else raw
     amounts = pod_resources.resource_amounts(listed)

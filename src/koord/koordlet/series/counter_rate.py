@@ -32,9 +32,7 @@ class CounterRates:
         return None if ceiling is not None and found > ceiling else found
 
     def share(self, key: Hashable, at_s: float, part: float, whole: float) -> float | None:
-        """Return the growth of `part` divided by that of `whole`, such as throttled periods of all
-        periods; 0 of nothing.
-        """
+        """Return the growth of `part` by that of `whole`, such as throttled periods of all periods; 0 of nothing."""
         parts = self.rate((key, "part"), at_s, part)
         wholes = self.rate((key, "whole"), at_s, whole)
         if parts is None or wholes is None:

@@ -82,9 +82,7 @@ class SeriesStore:
         return True
 
     def window(self, key: SeriesKey, now_s: float, length_s: float) -> SampleWindow:
-        """Return the samples of a window, both ends included. A sample older than its kind's retention does
-        not count.
-        """
+        """Return the samples of a window, both ends included, without those older than their kind's retention."""
         ring = self._ring(key)
         if ring is None:
             return SampleWindow()

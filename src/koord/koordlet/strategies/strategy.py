@@ -129,12 +129,10 @@ class StrategyInputs:
         return None if node is None else node.allocatable.get(resource)
 
     def latest_milli(self, *key: str) -> int | None:
-        """Return the last value of a series in cores, as milli-cores."""
         value = self.store.latest(key, self.now_s)
         return None if value is None else int(value * 1000)
 
     def average_milli(self, length_s: float, *key: str) -> int | None:
-        """Return the average of a series in cores over a window, as milli-cores."""
         value = self.store.window(key, self.now_s, length_s).avg
         return None if value is None else int(value * 1000)
 

@@ -71,8 +71,6 @@ class EvictionTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdleRule(msgspec.Struct, frozen=True):
-    """IdleRule says why a rule wants nothing."""
-
     rule: str
     why: str
 

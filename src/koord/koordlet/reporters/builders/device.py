@@ -1,6 +1,4 @@
-"""Build this node's Device: its accelerators and network cards, where they are attached, and whether they are
-healthy.
-"""
+"""Build this node's Device: accelerators and network cards, where they are attached, whether they are healthy."""
 
 from __future__ import annotations
 

@@ -103,8 +103,6 @@ _APPLICATION_MEMORY = {
 
 
 class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The identity and memory of one GPU."""
-
     uuid: str
     minor: int
     total_bytes: int
@@ -126,8 +124,6 @@ class NodeMetricView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportWithheld(msgspec.Struct, frozen=True):
-    """ReportWithheld says why there is no report now."""
-
     why: str
 
 

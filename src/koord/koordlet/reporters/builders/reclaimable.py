@@ -23,7 +23,6 @@ class ResourceAmount(msgspec.Struct, frozen=True, gc=False):
         return ResourceAmount(self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes)
 
     def minus_floor_zero(self, other: ResourceAmount) -> ResourceAmount:
-        """Subtract, never below zero."""
         return ResourceAmount(max(0, self.cpu_milli - other.cpu_milli), max(0, self.memory_bytes - other.memory_bytes))
 
     def minimum(self, other: ResourceAmount) -> ResourceAmount:

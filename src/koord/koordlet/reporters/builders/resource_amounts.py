@@ -12,7 +12,6 @@ from koord.values.quantity_syntax import Format
 
 
 def is_usable(value: float | None) -> bool:
-    """Return whether a number can be an amount of a machine."""
     return value is not None and 0 <= value <= LARGEST_VALUE
 
 
