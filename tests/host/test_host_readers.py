@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from koord.host import hardware_topology, procfs, resctrl, state_file
+from koord.host import filesystem, hardware_topology, procfs, resctrl
 from koord.host.capability import check_kidled, check_page_idle
+from koord.host.devices import storage, volume_group_of_mapper_name
 from koord.host.filesystem import Host, HostPaths
 from koord.host.hardware import BlockDevices, MachineCpu
 from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
 from koord.host.perf import scaled
-from koord.host.storage import storage, volume_group_of_mapper_name
 
 
 class Files:
@@ -212,10 +212,10 @@ def test_nothing_is_made_by_writing(files: Files) -> None:
 
 def test_state_files(files: Files) -> None:
     path = str(files.root / "deep/state")
-    assert state_file.append(path, "one\n") is None
-    assert state_file.append(path, "two\n") is None
+    assert filesystem.append_file(path, "one\n") is None
+    assert filesystem.append_file(path, "two\n") is None
     assert files.host.read(path) == "one\ntwo\n"
-    assert state_file.replace(path, "three\n") is None
+    assert filesystem.replace_file(path, "three\n") is None
     assert files.host.read(path) == "three\n"
     (files.root / "file").write_text("")
-    assert isinstance(state_file.append(str(files.root / "file/below"), "x"), IoError)
+    assert isinstance(filesystem.append_file(str(files.root / "file/below"), "x"), IoError)

@@ -1,6 +1,6 @@
 """The hardware of a machine as data: CPUs, NUMA memory, block devices, network cards, accelerators and kernel features.
 
-The readers are in `hardware_topology`, `storage`, `devices` and `capability`.
+The readers are in `hardware_topology`, `devices` and `capability`.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ from koord.api.config.slo.defaults import CFS_QUOTA
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.node_inputs import NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies import cpu_burst, cpu_suppress
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.runner import StrategyResult
 from koord.telemetry.metrics.registry import Gauge, MetricFamily, MetricRegistry, exponential_buckets
 

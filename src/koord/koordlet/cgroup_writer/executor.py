@@ -11,8 +11,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from koord.host import resctrl
+from koord.host.cgroup.codec import loosest
 from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, CgroupFile, KnobFile, KnobRoot, KnobSupport
-from koord.host.cgroup.limit_order import loosest
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.cgroup_writer.effects import (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koord.host import state_file
+from koord.host import filesystem
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.host.procfs import boot_id
@@ -93,11 +93,13 @@ class WriteJournal:
             self._rewrite(self._path)
             return
         self._lines += 1
-        self.io_error = state_file.append(self._path, msgspec.json.encode(origin).decode() + "\n")
+        self.io_error = filesystem.append_file(self._path, msgspec.json.encode(origin).decode() + "\n")
 
     def _rewrite(self, path: str) -> None:
         lines: list[msgspec.Struct] = [_Head(self._boot), *self._origins.values()]
-        self.io_error = state_file.replace(path, "".join(msgspec.json.encode(line).decode() + "\n" for line in lines))
+        self.io_error = filesystem.replace_file(
+            path, "".join(msgspec.json.encode(line).decode() + "\n" for line in lines)
+        )
         if self.io_error is None:
             self._lines = len(lines)
 

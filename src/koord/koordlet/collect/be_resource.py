@@ -9,8 +9,7 @@ from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.host.cgroup import usage
 from koord.host.cgroup.knob import CPUSET, CPUSET_EFFECTIVE, CgroupFile
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import CgroupUsageReader
-from koord.host.fd_cache import FdBudget, KeepOpenFile
+from koord.host.cgroup.usage_reader import CgroupUsageReader, FdBudget, KeepOpenFile
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.collect.collector import CollectorStatuses, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 
 import msgspec
 
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.fd_cache import FdBudget
+from koord.host.cgroup.usage_reader import FdBudget
 from koord.host.io_error import IoError
 from koord.koordlet.problem_log import ProblemLog
-from koord.koordlet.series.counter_rate import CounterRates
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import Clock
 
@@ -139,3 +138,43 @@ class UsageCollector:
             self._statuses.works(name)
         else:
             self._statuses.fails(name, io_error, permanent=permanent)
+
+
+class CounterRates:
+    """Rates of monotonic counters, by key. What makes a difference meaningless gives no rate and restarts the counter:
+    the first read, a counter or a clock that went back, a long gap, and a rate that the machine cannot reach.
+    """
+
+    def __init__(self, longest_gap_s: float) -> None:
+        self._longest_gap_s = longest_gap_s
+        self._seen: dict[Hashable, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def rate(self, key: Hashable, at_s: float, total: float, ceiling: float | None = None) -> float | None:
+        """Return the units per second since the last call; None when there is no meaningful rate."""
+        before = self._seen.get(key)
+        self._seen[key] = (at_s, total)
+        if before is None:
+            return None
+        gap_s, grown = at_s - before[0], total - before[1]
+        if not 0 < gap_s <= self._longest_gap_s or grown < 0:
+            return None
+        found = grown / gap_s
+        return None if ceiling is not None and found > ceiling else found
+
+    def share(self, key: Hashable, at_s: float, part: float, whole: float) -> float | None:
+        """Return the growth of `part` by that of `whole`, such as throttled periods of all periods; 0 of nothing."""
+        parts = self.rate((key, "part"), at_s, part)
+        wholes = self.rate((key, "whole"), at_s, whole)
+        if parts is None or wholes is None:
+            return None
+        return min(parts / wholes, 1.0) if wholes > 0 else 0.0
+
+    def expire(self, now_s: float) -> int:
+        """Forget counters that were not read for the longest gap, or were read in the future; return how many."""
+        quiet = [key for key, (at_s, _) in self._seen.items() if not 0 <= now_s - at_s <= self._longest_gap_s]
+        for key in quiet:
+            del self._seen[key]
+        return len(quiet)

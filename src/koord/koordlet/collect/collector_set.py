@@ -11,7 +11,7 @@ from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.fd_cache import FdBudget
+from koord.host.cgroup.usage_reader import FdBudget
 from koord.host.nvml import GpuCard
 from koord.host.resctrl import CacheMonitor
 from koord.koordlet.collect import (
@@ -22,7 +22,6 @@ from koord.koordlet.collect import (
     node_resource,
     performance,
     pod_resource,
-    resctrl,
 )
 from koord.koordlet.collect import performance as stall
 from koord.koordlet.collect.be_resource import BeResourceCollector
@@ -36,9 +35,8 @@ from koord.koordlet.collect.node_resource import (
     NodeResourceCollector,
     NodeUsageSample,
 )
-from koord.koordlet.collect.performance import CpiCollector, PsiCollector
+from koord.koordlet.collect.performance import CpiCollector, PsiCollector, ResctrlCollector
 from koord.koordlet.collect.pod_resource import PodResourceCollector, PodsUsageSample
-from koord.koordlet.collect.resctrl import ResctrlCollector
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
@@ -205,7 +203,7 @@ def _collector_names(settings: CollectSettings) -> tuple[str, ...]:
         (settings.psi, stall.PRESSURE),
         (settings.cpi, performance.CYCLES),
         (settings.cold_pages, cold_memory.COLD_MEMORY),
-        (settings.resctrl, resctrl.RESCTRL),
+        (settings.resctrl, performance.RESCTRL),
         (settings.gpu, gpu.GPU),
     )
     always = (

@@ -10,8 +10,7 @@ from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.knob import MEMORY_USAGE, CgroupFile
 from koord.host.cgroup.stat import parse_amount
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import CgroupUsageReader
-from koord.host.fd_cache import FdBudget, KeepOpenFile
+from koord.host.cgroup.usage_reader import CgroupUsageReader, FdBudget, KeepOpenFile
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.collect.collector import CollectorStatuses, UsageCollector
 from koord.koordlet.series import metric_kind

@@ -7,15 +7,14 @@ from collections.abc import Mapping
 import msgspec
 
 from koord.host import hardware_topology, procfs
+from koord.host.devices import storage
 from koord.host.filesystem import Host
 from koord.host.hardware import BlockDevices, CpuModel, HugePages, MachineCpu, NumaNode
 from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
 from koord.host.procfs import CpuTimes
-from koord.host.storage import storage
-from koord.koordlet.collect.collector import CollectorStatuses, CollectSettings, IntervalTimer
+from koord.koordlet.collect.collector import CollectorStatuses, CollectSettings, CounterRates, IntervalTimer
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.counter_rate import CounterRates
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import Clock
 

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import CgroupUsageReader
-from koord.host.fd_cache import FdBudget
+from koord.host.cgroup.usage_reader import CgroupUsageReader, FdBudget
 from koord.host.io_error import IoError, unsupported
 from koord.koordlet.collect.collector import CollectorStatuses, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta

@@ -81,8 +81,7 @@ class NodeMachine(Protocol):
 
     def thread_ids(self, group: str) -> tuple[int, ...]: ...
 
-    def resctrl_threads(self, name: str) -> frozenset[int]:
-        ...
+    def resctrl_threads(self, name: str) -> frozenset[int]: ...
 
     def limited_disks(self, group: str) -> frozenset[str]:
         """Return the numbers (major:minor) of the disks for which a group has limits or settings now."""

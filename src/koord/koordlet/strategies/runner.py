@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import msgspec
 
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteOutcome
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES, StrategyEntry
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, StrategySettings
 

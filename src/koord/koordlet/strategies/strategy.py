@@ -12,12 +12,12 @@ from koord.api.koordinator.resource_name import TIER_RESOURCE_NAMES
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy, ResourceThresholdStrategy
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteCgroup, WriteSchemata, WriteSystem
-from koord.koordlet.eviction.tracker import EvictionRequest, EvictionTracker
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest, EvictionTracker
 from koord.values.cpuset import CPUSet
 from koord.values.go_format import integer
 

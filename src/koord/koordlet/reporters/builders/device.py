@@ -35,7 +35,7 @@ from koord.api.kubernetes.meta import Condition
 from koord.api.model import ResourceList
 from koord.host.hardware import PciLocation, RdmaCard, Xpu
 from koord.host.nvml import GpuCard
-from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity
+from koord.koordlet.reporters.builders.reclaimable import bytes_quantity
 from koord.values.go_format import integer
 
 MANAGED_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_DRIVER_VERSION, L_GPU_PARTITION_POLICY)

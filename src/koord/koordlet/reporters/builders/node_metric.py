@@ -29,8 +29,12 @@ from koord.api.koordinator.slo import (
 )
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.reclaimable import PeakPrediction
-from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity, resource_map_of_amount, usage_map
+from koord.koordlet.reporters.builders.reclaimable import (
+    PeakPrediction,
+    bytes_quantity,
+    resource_map_of_amount,
+    usage_map,
+)
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.ring import SampleWindow
 from koord.koordlet.series.store import SeriesKey, SeriesStore

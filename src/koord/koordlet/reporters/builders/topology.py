@@ -36,7 +36,7 @@ from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
-from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity, milli_quantity
+from koord.koordlet.reporters.builders.reclaimable import bytes_quantity, milli_quantity
 from koord.values.cpuset import EMPTY, CPUSet
 
 T = TypeVar("T")

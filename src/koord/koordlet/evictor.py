@@ -12,7 +12,7 @@ import msgspec
 
 from koord.api.model import ObjectReference
 from koord.host.audit_log import POD, AuditEvent
-from koord.koordlet.eviction.tracker import EvictionRequest
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.eviction import EvictionResult, evict_pod
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
