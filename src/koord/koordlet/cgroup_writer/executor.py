@@ -140,10 +140,6 @@ class CgroupExecutor:
             self._state.forget(key)
         return results
 
-    def reenable_knobs(self) -> None:
-        """Enable disabled knobs again, after an operator changed the node."""
-        self._state.disabled_knobs.clear()
-
     def sweep(self) -> int:
         """Forget files of groups that are gone, so that memory is bounded by the pods that exist; return how many."""
         self._sweep_at = self._clock.monotonic() + self._refresh_s

@@ -108,26 +108,27 @@ class IntervalTimer:
         return True
 
 
-class UsageCollector:
-    """The base of collectors that sample groups every tick; `longest_gap_s` bounds the time between two reads of a
-    counter whose difference is still a rate.
-    """
+class CollectContext(msgspec.Struct, frozen=True):
+    """What collectors work with; `longest_gap_s` bounds the time between two reads whose difference is still a rate."""
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        store: SeriesStore,
-        clock: Clock,
-        statuses: CollectorStatuses,
-        budget: FdBudget,
-        longest_gap_s: float,
-    ) -> None:
-        self._tree = tree
-        self._store = store
-        self._clock = clock
-        self._statuses = statuses
-        self._budget = budget
-        self._counters = CounterRates(longest_gap_s)
+    tree: CgroupTree
+    store: SeriesStore
+    clock: Clock
+    statuses: CollectorStatuses
+    budget: FdBudget
+    longest_gap_s: float
+
+
+class UsageCollector:
+    """The base of collectors that sample every tick."""
+
+    def __init__(self, context: CollectContext) -> None:
+        self._tree = context.tree
+        self._store = context.store
+        self._clock = context.clock
+        self._statuses = context.statuses
+        self._budget = context.budget
+        self._counters = CounterRates(context.longest_gap_s)
 
     def expire(self, at_s: float) -> None:
         """Forget the counters of groups that are gone."""

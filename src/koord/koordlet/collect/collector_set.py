@@ -26,7 +26,13 @@ from koord.koordlet.collect import (
 from koord.koordlet.collect import performance as stall
 from koord.koordlet.collect.be_resource import BeResourceCollector
 from koord.koordlet.collect.cold_memory import ColdMemoryCollector
-from koord.koordlet.collect.collector import CollectorStatus, CollectorStatuses, CollectSettings, IntervalTimer
+from koord.koordlet.collect.collector import (
+    CollectContext,
+    CollectorStatus,
+    CollectorStatuses,
+    CollectSettings,
+    IntervalTimer,
+)
 from koord.koordlet.collect.gpu import GpuCollector
 from koord.koordlet.collect.host_application import HostApplicationCollector, HostApplicationsUsage
 from koord.koordlet.collect.node_resource import (
@@ -89,12 +95,13 @@ class CollectorSet:
         self._clock = clock
         self._settings = settings
         self._statuses = statuses = CollectorStatuses(_collector_names(settings))
-        gap_s, caches = settings.longest_gap_s, settings.page_cache
+        caches = settings.page_cache
+        context = CollectContext(tree, store, clock, statuses, budget, settings.longest_gap_s)
         self._info = NodeInfoCollector(tree.host, statuses, settings)
-        self._node = NodeResourceCollector(tree.host, store, clock, statuses, gap_s, page_cache=caches)
-        self._pods = PodResourceCollector(tree, store, clock, statuses, budget, gap_s, page_cache=caches)
-        self._best_effort = BeResourceCollector(tree, store, clock, statuses, budget, gap_s)
-        self._applications = HostApplicationCollector(tree, store, clock, statuses, budget, gap_s)
+        self._node = NodeResourceCollector(context, page_cache=caches)
+        self._pods = PodResourceCollector(context, page_cache=caches)
+        self._best_effort = BeResourceCollector(context)
+        self._applications = HostApplicationCollector(context)
         self._pressure = PsiCollector(tree, store, statuses, settings.psi_s) if settings.psi else None
         self._cycles = (
             CpiCollector(tree, store, statuses, settings.cpi_s, settings.cpi_window_s) if settings.cpi else None

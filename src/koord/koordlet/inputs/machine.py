@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.qos_class import BEST_EFFORT, GUARANTEED
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
@@ -48,10 +48,6 @@ class MachineShape(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kubepods(self) -> str:
         return self.groups.get(GUARANTEED, "")
-
-    @property
-    def burstable(self) -> str:
-        return self.groups.get(BURSTABLE, "")
 
     @property
     def besteffort(self) -> str:
