@@ -103,9 +103,7 @@ def _read_text(host: Host, path: str) -> str:
 
 
 def numa_ids(host: Host) -> list[int] | IoError:
-    """Return the ids of nodes with CPUs or memory. A gap in the ids is an error: positions and ids
-    must agree everywhere.
-    """
+    """Return the ids of nodes with CPUs or memory. A gap is an error: positions and ids must agree everywhere."""
     folder = f"{host.paths.sys}/bus/node/devices"
     names = host.list_names(folder)
     if isinstance(names, IoError):

@@ -21,8 +21,6 @@ _CAT, _MBA = "cat_l3", "mba"
 
 
 class CacheMonitor(msgspec.Struct, frozen=True):
-    """The monitors of one cache domain of one group."""
-
     cache: int
     llc_bytes: int
     mbm_local_bytes: int
@@ -30,14 +28,11 @@ class CacheMonitor(msgspec.Struct, frozen=True):
 
 
 class CacheAllocation(msgspec.Struct, frozen=True):
-    """A group's schemata by cache id."""
-
     l3: dict[int, int]
     mb: dict[int, int]
 
 
 def group_dir(host: Host, group: str = "") -> str:
-    """Return the directory of a group."""
     return "/".join(filter(None, (host.paths.sys_fs, "resctrl", group)))
 
 
@@ -110,7 +105,6 @@ def add_tasks(host: Host, group: str, ids: Iterable[int]) -> list[IoError]:
 
 
 def monitors(host: Host, group: str) -> list[CacheMonitor] | IoError:
-    """Return the monitors of a group by cache."""
     base = f"{group_dir(host, group)}/mon_data"
     domains = host.list_folders(base)
     if isinstance(domains, IoError):

@@ -35,7 +35,6 @@ class EndpointSources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_endpoint(source: EndpointSources, clock: Clock, *, events: bool) -> ComponentServer:
-    """Build the agent's endpoint with all its routes."""
     endpoint = ComponentServer(clock)
     endpoint.metrics((source.metrics.internal, source.metrics.external), MERGED)
     endpoint.metrics((source.metrics.internal,), INTERNAL)

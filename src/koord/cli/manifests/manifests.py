@@ -27,7 +27,7 @@ from koord.cli.manifests.cluster_objects import (
 )
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
-from koord.koordlet import rbac as koordlet_rights
+from koord.koordlet import settings as koordlet_settings
 from koord.manager import program
 from koord.manager.context import NAMESPACE
 from koord.scheduler import rbac as scheduler_rbac
@@ -82,8 +82,8 @@ def manifests(
         made += deployments.descheduler_objects(namespace, image, descheduler_config(namespace))
     if "koordlet" in components:
         made.append(service_account(koordlet_daemonset.NAME, namespace))
-        telling = koordlet_rights.INTERFERENCE_RBAC_RULES if tell_interference else ()
-        made += rbac_objects(koordlet_daemonset.NAME, namespace, (*koordlet_rights.RBAC_RULES, *telling))
+        telling = koordlet_settings.INTERFERENCE_RBAC_RULES if tell_interference else ()
+        made += rbac_objects(koordlet_daemonset.NAME, namespace, (*koordlet_settings.RBAC_RULES, *telling))
         flags = ("--tell-interference",) if tell_interference else ()
         made += koordlet_daemonset.koordlet_objects(namespace, image, koordlet_gates, flags)
     return made

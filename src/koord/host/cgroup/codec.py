@@ -7,6 +7,7 @@ values would rewrite a file for ever.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 
 from koord.values.cpuset import CPUSet, CPUSetError
@@ -54,7 +55,6 @@ Check = Callable[[str], bool]
 
 
 def accept_any(value: str) -> bool:
-    """Accept any value that is not empty."""
     return bool(value)
 
 
@@ -85,7 +85,6 @@ class FileCodec:
         return value if self.check(value) else None
 
     def decode(self, field: str) -> str:
-        """Return the value of a field."""
         return field
 
     def extract(self, text: str, key: str) -> str | None:
@@ -97,7 +96,6 @@ class FileCodec:
         return field
 
     def same_field(self, one: str, other: str) -> bool:
-        """Return whether two fields mean the same."""
         return one == other
 
 
@@ -209,3 +207,42 @@ def _comparable_amount(field: str) -> int | str:
     if number is None:
         return field
     return MAX_INT64 if number >= V1_UNLIMITED_BYTES else number
+
+
+class LimitOrder(enum.Enum):
+    """How the values of a knob relate to those of parent groups, which decides the order of writes."""
+
+    FREE = "free"  # values do not depend on those of parents
+    SIZE = "size"  # a number that may grow and shrink, whatever the parent's is
+    LIMIT = "limit"  # a child without a limit has its parent's: it fits always
+    SHARE = "share"  # a protection (memory.min): no protection is the least, `max` the most
+    CPUS = "cpus"  # sets; version 1 takes the empty set at its word
+    INHERITED_CPUS = "inherited cpus"  # sets; version 2 reads the empty set as the parent's
+
+
+def loosest(order: LimitOrder, now: str, wanted: str) -> str:
+    """Return the field that allows all that both allow: written on the way down, before anything narrows."""
+    if order is LimitOrder.INHERITED_CPUS and not (now and wanted):
+        return ""
+    if order in (LimitOrder.CPUS, LimitOrder.INHERITED_CPUS):
+        return str(CPUSet.parse_or_empty(now) | CPUSet.parse_or_empty(wanted))
+    return wanted if order is LimitOrder.FREE or limit_size(wanted) >= limit_size(now) else now
+
+
+def fits(order: LimitOrder, child: str, parent: str) -> bool:
+    """Return whether a child's field fits in its parent's."""
+    if order is LimitOrder.INHERITED_CPUS and not (child and parent):
+        return True
+    if order in (LimitOrder.CPUS, LimitOrder.INHERITED_CPUS):
+        return CPUSet.parse_or_empty(child) <= CPUSet.parse_or_empty(parent)
+    if order is LimitOrder.LIMIT and limit_size(child) == float("inf"):
+        return True
+    return order in (LimitOrder.FREE, LimitOrder.SIZE) or limit_size(child) <= limit_size(parent)
+
+
+def limit_size(field: str) -> float:
+    """Return the number in a field; text that is no number is no limit, so that nothing is narrowed because of it."""
+    if field in (MAX, "-1"):
+        return float("inf")
+    number = integer(field)
+    return float("inf") if number is None or number < 0 or number >= V1_UNLIMITED_BYTES else number

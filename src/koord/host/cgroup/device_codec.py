@@ -68,9 +68,7 @@ class IoMaxColumnCodec(DeviceNumberCodec):
 
 
 class IoCostCodec(FileCodec):
-    """Settings per device (`8:0 enable=1 ctrl=user rpct=95 ...`). The kernel answers 95.00 for 95 and may add
-    settings.
-    """
+    """Settings per device (`8:0 enable=1 ctrl=user rpct=95 ...`). The kernel says 95.00 for 95 and may add settings."""
 
     def __init__(self, settings: int, least: int, default: str) -> None:
         super().__init__(accept_any)

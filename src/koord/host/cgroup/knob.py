@@ -22,6 +22,7 @@ from koord.host.cgroup.codec import (
     CpuSharesCodec,
     CpuWeightCodec,
     FileCodec,
+    LimitOrder,
     MemoryLimitCodec,
     integer_between,
 )
@@ -32,7 +33,6 @@ from koord.host.cgroup.device_codec import (
     SchedFeatureCodec,
     SchemataCodec,
 )
-from koord.host.cgroup.limit_order import LimitOrder
 from koord.values.go_format import parse_decimal_int
 
 

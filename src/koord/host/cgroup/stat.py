@@ -100,18 +100,6 @@ def parse_amount(text: str) -> int | None:
     return MAX_INT64 if text == "max" else parse_decimal_int(text)
 
 
-def parse_numa_pages(text: str, version: int) -> dict[int, int] | None:
-    """Parse the pages per NUMA node."""
-    lines = text.splitlines()
-    if version == 1:
-        return _v1_numa(lines[0]) if lines and lines[0].startswith("total") else None
-    by_name = {line.partition(" ")[0]: line for line in lines}
-    anon, file = _v2_numa(by_name.get("anon", "")), _v2_numa(by_name.get("file", ""))
-    if anon is None or file is None or anon.keys() != file.keys():
-        return None
-    return {node: anon[node] // NUMA_PAGE + file[node] // NUMA_PAGE for node in anon}
-
-
 def parse_numa_bytes(text: str, version: int, page_bytes: int) -> dict[int, int] | None:
     """Parse the unreclaimable bytes by NUMA node: anonymous and unevictable memory of the group and all below it.
 
@@ -149,9 +137,7 @@ def parse_pressure(text: str) -> Pressure | None:
 
 
 def parse_cold_bytes(text: str, boundary: int = 5) -> int | None:
-    """Parse the bytes that nobody touched for `boundary` or more scan buckets, from a vendor kernel's
-    memory.idle_page_stats.
-    """
+    """Parse the bytes untouched for `boundary` or more scan buckets, from a vendor kernel's memory.idle_page_stats."""
     lines = text.strip("\n").split("\n")
     if len(lines) != _IDLE_LINES:
         return None

@@ -136,9 +136,7 @@ class TopologyReporter(ObjectReporter[NodeResourceTopology]):
     # -- what it is built of
 
     def _cpu_manager_state(self) -> CpuManagerState | None:
-        """Read the kubelet's cpu_manager_state; None without one: a kubelet that binds no CPUs may have no
-        such file.
-        """
+        """Read the kubelet's cpu_manager_state; a kubelet that binds no CPUs may have no such file."""
         text = self._host.read(f"{self._host.paths.kubelet}/{_STATE_FILE}")
         if isinstance(text, IoError):
             return None

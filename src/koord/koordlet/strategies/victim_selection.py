@@ -16,8 +16,8 @@ from koord.api.annotations import pod_codecs
 from koord.api.koordinator.protocol import KOORDLET_EVICTION_PREFIX, L_EVICTION_ENABLED, TRUE
 from koord.api.koordinator.qos_class import BATCH, BE, MID
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MEMORY, TIER_RESOURCE_NAMES
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 from koord.policy.eviction import KOORDLET, EvictionRecord
 
@@ -71,8 +71,6 @@ class EvictionTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdleRule(msgspec.Struct, frozen=True):
-    """IdleRule says why a rule wants nothing."""
-
     rule: str
     why: str
 

@@ -1,6 +1,4 @@
-"""Build this node's Device: its accelerators and network cards, where they are attached, and whether they are
-healthy.
-"""
+"""Build this node's Device: accelerators and network cards, where they are attached, whether they are healthy."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ from koord.api.kubernetes.meta import Condition
 from koord.api.model import ResourceList
 from koord.host.hardware import PciLocation, RdmaCard, Xpu
 from koord.host.nvml import GpuCard
-from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity
+from koord.koordlet.reporters.builders.reclaimable import bytes_quantity
 from koord.values.go_format import parse_decimal_int
 
 MANAGED_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_DRIVER_VERSION, L_GPU_PARTITION_POLICY)

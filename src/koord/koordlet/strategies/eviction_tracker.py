@@ -74,19 +74,16 @@ class EvictionTracker:
         }
 
     def request(self, now_s: float, strategy: str, victims: Iterable[EvictionRequest]) -> None:
-        """Remember that a strategy requested the eviction of these pods."""
         for victim in victims:
             self._pending[victim.uid] = _PendingEviction(strategy, now_s)
 
     def evicted(self, now_s: float, uid: str) -> None:
-        """Remember that the eviction of a pod was accepted."""
         asked = self._pending.pop(uid, None)
         self._left[uid] = now_s
         if asked is not None:
             self._last_s[asked.strategy] = now_s
 
     def eviction_failed(self, now_s: float, uid: str, why: str) -> None:
-        """Remember that the eviction of a pod failed, and why."""
         self._pending.pop(uid, None)
         self._barred[uid] = (now_s, why)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.koordlet.series.counter_rate import CounterRates
+from koord.koordlet.collect.collector import CounterRates
 
 
 def test_the_first_look_tells_nothing() -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from koord.api.model import ObjectReference
 from koord.host.audit_log import POD, AuditEvent
-from koord.koordlet.eviction.tracker import EvictionRequest
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.eviction import EvictionResult, evict_pod
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
@@ -49,9 +49,7 @@ class KoordletEvictor:
         self._count = count
 
     async def evict(self, victim: EvictionRequest) -> str | None:
-        """Request an eviction. Return None when the pod is leaving, else why not; a pod that is gone counts as
-        evicted.
-        """
+        """Request an eviction. Return None when the pod is leaving or gone, else why not."""
         self._audit(
             AuditEvent(
                 type=POD,
