@@ -12,10 +12,7 @@ from koord.api.config.descheduler.configuration import DeschedulerConfiguration,
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
-from koord.descheduler.framework.plugin import DeschedulerPlugin
-from koord.descheduler.framework.plugin import DeschedulingProfile
-from koord.descheduler.framework.plugin import RoundLimits
-from koord.descheduler.framework.plugin import overrides_method
+from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, RoundLimits, overrides_method
 from koord.descheduler.framework.pod_selection import build_selector
 from koord.descheduler.plugins.registry import REGISTRY, PluginFactory
 from koord.values import duration

@@ -11,7 +11,7 @@ from koord.kube.controller.controller import Controller, ReconcileResult
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.informer.informer import HandlerRegistration, Informer
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 
 K = TypeVar("K", bound=Hashable)
 

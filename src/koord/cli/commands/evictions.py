@@ -16,8 +16,7 @@ import msgspec
 from koord.api.koordinator.protocol import DESCHEDULER_NAME, SCHEDULER
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS
 from koord.api.kubernetes.core_v1 import Event
-from koord.cli import cluster_access
-from koord.cli import printing
+from koord.cli import cluster_access, printing
 from koord.cli.commands.deschedule import DESCHEDULER_PORT
 from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.printing import plain_table, print_result

@@ -14,28 +14,17 @@ from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.koordinator.protocol import A_EVICT_REASON, DESCHEDULER_NAME, SCHEDULER
 from koord.api.koordinator.scheduling import EVICT_DIRECTLY, RESERVATION_FIRST
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
-from koord.cli import amount_format
-from koord.cli import cluster_access
-from koord.cli import printing
+from koord.cli import cluster_access, printing
 from koord.cli.commands.deschedule import DESCHEDULER_PORT
 from koord.cli.commands.object_lists import ManifestObject
-from koord.cli.printing import plain_table
-from koord.cli.printing import print_result
-from koord.descheduler.explain.migration_report import MigrationReport
-from koord.descheduler.explain.migration_report import report_migration
-from koord.descheduler.migration.job import EVICTION
-from koord.descheduler.migration.job import find_condition
-from koord.descheduler.migration.job import is_active
-from koord.descheduler.migration.job import reservation_name
+from koord.cli.printing import plain_table, print_result
+from koord.descheduler.explain.migration_report import MigrationReport, report_migration
+from koord.descheduler.migration.job import EVICTION, find_condition, is_active, reservation_name
 from koord.descheduler.migration.protection import EVICT_ANNOTATION
 from koord.kube.client.typed_client import Client
-from koord.kube.transport.api_error import ApiError
-from koord.kube.transport.api_error import unwrap
-from koord.policy.eviction import EvictionRecord
-from koord.policy.eviction import KOORD_MIGRATE
-from koord.policy.eviction import record_annotations
-from koord.telemetry.clock import Clock
-from koord.telemetry.clock import now
+from koord.kube.transport.api_error import ApiError, unwrap
+from koord.policy.eviction import KOORD_MIGRATE, EvictionRecord, record_annotations
+from koord.telemetry.clock import Clock, now
 from koord.values.duration import DurationError, parse_seconds
 
 if TYPE_CHECKING:

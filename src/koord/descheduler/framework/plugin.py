@@ -16,8 +16,7 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
 from koord.descheduler.framework.snapshot import ClusterSnapshot
-from koord.policy.eviction import EvictionRecord
-from koord.policy.eviction import KOORD_DESCHEDULER
+from koord.policy.eviction import KOORD_DESCHEDULER, EvictionRecord
 from koord.values.selector import Selector
 
 MAX_PASSED_OVER = 500  # pods that filters refused in one round: for explanations, and those are read by people

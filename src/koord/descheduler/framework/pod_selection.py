@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from koord.api.annotations import pod_codecs
-from koord.api.config.descheduler.plugin_args import DeschedulerPodSelector
-from koord.api.config.descheduler.plugin_args import NamespaceFilter
+from koord.api.config.descheduler.plugin_args import DeschedulerPodSelector, NamespaceFilter
 from koord.api.koordinator.qos_class import (
     BATCH,
     BE,

@@ -244,5 +244,5 @@ def limit_size(field: str) -> float:
     """Return the number in a field; text that is no number is no limit, so that nothing is narrowed because of it."""
     if field in (MAX, "-1"):
         return float("inf")
-    number = integer(field)
+    number = parse_decimal_int(field)
     return float("inf") if number is None or number < 0 or number >= V1_UNLIMITED_BYTES else number

@@ -13,9 +13,7 @@ import msgspec
 
 from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError, FieldOrder, range_errors
-from koord.api.config.slo import colocation
-from koord.api.config.slo import slo_documents
-from koord.api.config.slo import slo_validation
+from koord.api.config.slo import colocation, slo_documents, slo_validation
 from koord.api.config.slo.slo_validation import unknown_choices
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector

@@ -13,7 +13,6 @@ from koord.manager.colocation.strategy import decide_metric_collection, resolve_
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.per_node_object import DesiredSpec, PerNodeObjectController
-from koord.telemetry.metrics import MetricReading
 
 
 class NodeMetricController(PerNodeObjectController[NodeMetric]):

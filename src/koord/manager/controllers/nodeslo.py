@@ -14,7 +14,6 @@ from koord.manager.configuration.node_slo import NodeSloDecision, NodeSloSection
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.per_node_object import DesiredSpec, PerNodeObjectController
-from koord.telemetry.metrics import MetricReading
 
 
 class NodeSLOController(PerNodeObjectController[NodeSLO]):

@@ -24,7 +24,7 @@ from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.manager.context import ManagerContext
 from koord.manager.reconcile_loop import ReconcileCounter, ReconcileLoop
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
 

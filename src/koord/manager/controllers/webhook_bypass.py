@@ -24,13 +24,8 @@ from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.manager.context import ManagerContext
 from koord.manager.reconcile_loop import ReconcileLoop
-from koord.manager.webhooks.admission import SYSTEM_NAMESPACES
-from koord.manager.webhooks.admission import excluded_namespaces
-from koord.manager.webhooks.admission import readable
-from koord.manager.webhooks.colocation_profile import ALWAYS_PERCENT
-from koord.manager.webhooks.colocation_profile import CompiledProfile
-from koord.manager.webhooks.colocation_profile import ProfileCache
-from koord.manager.webhooks.colocation_profile import matching_profiles
+from koord.manager.webhooks.admission import SYSTEM_NAMESPACES, excluded_namespaces, readable
+from koord.manager.webhooks.colocation_profile import ALWAYS_PERCENT, CompiledProfile, ProfileCache, matching_profiles
 from koord.policy.qos import priority_class_with_default
 from koord.telemetry.metrics import MetricReading
 

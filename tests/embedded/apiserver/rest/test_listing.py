@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 from koord.api.kubernetes.meta import Object
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.kube.client.list_watch import list_page_type
-from tests.embedded.apiserver.rest_harness import Api
-from tests.embedded.apiserver.rest_harness import NS
-from tests.embedded.apiserver.rest_harness import PARTIAL
-from tests.embedded.apiserver.rest_harness import PARTIAL_LIST
-from tests.embedded.apiserver.rest_harness import TABLE
-from tests.embedded.apiserver.rest_harness import config_map
-from tests.embedded.apiserver.rest_harness import fresh
-from tests.embedded.apiserver.rest_harness import pod
+from tests.embedded.apiserver.rest_harness import NS, PARTIAL, PARTIAL_LIST, TABLE, Api, config_map, fresh, pod
 
 CMS = f"{NS}/configmaps"
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.api.config.decode import decode_strict
 from koord.api.config.descheduler import low_node_load_args, migration_args, plugin_args
 from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs
 from koord.api.config.field_error import FieldError

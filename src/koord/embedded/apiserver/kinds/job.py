@@ -18,13 +18,8 @@ from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import pod_template_errors, selector_for_message, template_label_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import FieldErrors
-from koord.embedded.apiserver.kinds.validators import IMMUTABLE
-from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE
-from koord.embedded.apiserver.kinds.validators import fields
-from koord.embedded.apiserver.kinds.validators import one_of
-from koord.values.go_format import parse_decimal_int
-from koord.values.go_format import quoted
+from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, FieldErrors, fields, one_of
+from koord.values.go_format import parse_decimal_int, quoted
 
 Obj = dict[str, Any]
 MAX_INT32 = 2**31 - 1

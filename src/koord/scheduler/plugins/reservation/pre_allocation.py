@@ -14,7 +14,7 @@ from koord.api.annotations import reservation_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.reservation_codecs import parse_reservation_allocated as allocated_to
 from koord.api.annotations.reservation_codecs import requires_pre_allocation
-from koord.api.config.scheduler.reservation_args import PreAllocationConfig
+from koord.api.config.scheduler.koordinator_args import PreAllocationConfig
 from koord.api.koordinator.protocol import A_RESERVATION_ALLOCATED
 from koord.api.koordinator.scheduling import PRE_ALLOCATION_CLUSTER, RESTRICTED, Reservation
 from koord.scheduler.cache.cluster_state import ClusterState
