@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from koord.api.config.field_error import FieldError, duplicate_errors, required_error
-from koord.api.config.strict_decode import decode_strict
+from koord.api.config.decode import decode_strict
 from koord.api.model import Model
 
 ALL_PLUGINS = "*"
