@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from koord.api.config.field_error import FieldError, duplicate_errors, required_error
 from koord.api.config.decode import decode_strict
+from koord.api.config.field_error import FieldError, duplicate_errors, required_error
 from koord.api.model import Model
 
 ALL_PLUGINS = "*"

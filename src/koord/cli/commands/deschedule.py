@@ -19,11 +19,19 @@ from koord.cli.commands.object_lists import list_live_objects, read_objects, sav
 from koord.cli.daemons.descheduler_config import read_descheduler_config
 from koord.cli.printing import plain_table, print_result
 from koord.descheduler.configuration import load_config
-from koord.descheduler.explain.load_report import APPROPRIATE, PoolLoadReport, report_pool_loads
-from koord.descheduler.explain.round_report import EVICT, ProposalReport, RefusalReport, RoundReport, report_round
+from koord.descheduler.explain.round_report import (
+    APPROPRIATE,
+    EVICT,
+    PoolLoadReport,
+    ProposalReport,
+    RefusalReport,
+    RoundReport,
+    report_pool_loads,
+    report_round,
+)
 from koord.descheduler.framework.round import ready_nodes, run_round
-from koord.descheduler.listed_snapshot import required_resources, snapshot_from_lists
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
+from koord.descheduler.snapshot_source import required_resources, snapshot_from_lists
 from koord.kube.client.typed_client import Client
 from koord.scheduler.explain.snapshot import ApiSnapshot as Kept
 from koord.telemetry.clock import Clock
