@@ -45,7 +45,7 @@ _EVENT_OUTCOMES: dict[str, EvictionOutcome] = {
 
 
 class ProgramPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the programs run that keep a ledger."""
+    """ProgramPorts says where the programs run that keep a ledger."""
 
     namespace: str = cluster_access.NAMESPACE
     scheduler: int = SCHEDULER_PORT

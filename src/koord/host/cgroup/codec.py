@@ -210,7 +210,7 @@ def _comparable_amount(field: str) -> int | str:
 
 
 class LimitOrder(enum.Enum):
-    """How the values of a knob relate to those of parent groups, which decides the order of writes."""
+    """LimitOrder says how the values of a knob relate to those of parent groups, which decides the order of writes."""
 
     FREE = "free"  # values do not depend on those of parents
     SIZE = "size"  # a number that may grow and shrink, whatever the parent's is

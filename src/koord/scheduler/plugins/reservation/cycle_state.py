@@ -1,4 +1,6 @@
-"""What the plugin keeps for one class of pods, computed before PreFilter, and the nomination of reservations."""
+"""This module holds what the plugin keeps for one class of pods, computed before PreFilter, and the
+nomination of reservations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How a Reservation lives and ends: its conditions Scheduled and Ready, its transitions, and the status patch.
+"""This module holds the life of a Reservation: its conditions Scheduled and Ready, its transitions, and the status
+patch.
 
 | from                | fact                                | to                                         |
 |---------------------|-------------------------------------|--------------------------------------------|
@@ -112,7 +113,9 @@ class CurrentOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservationObserved(msgspec.Struct, frozen=True, kw_only=True):
-    """What the cluster shows. Nothing follows from `owners` or `node_exists` None: they are not known yet."""
+    """ReservationObserved is what the cluster shows. Nothing follows from `owners` or `node_exists` None:
+    they are not known yet.
+    """
 
     node_exists: bool | None
     owners: tuple[CurrentOwner, ...] | None

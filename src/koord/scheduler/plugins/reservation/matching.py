@@ -20,7 +20,9 @@ from koord.values.selector import EVERYTHING, Selector
 
 
 class Mismatch(Enum):
-    """Why a pod may not use a reservation, in the order of the checks. No matching owner: nothing else is checked."""
+    """Mismatch is the reason why a pod may not use a reservation, in the order of the checks. No matching
+    owner: nothing else is checked.
+    """
 
     OWNER = "owner"
     NAME = "name"
