@@ -59,7 +59,7 @@ test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, 
 	@$(BIN)/python -m pytest tests/real
 
 soak: $(READY) ## the machines of random events for long: EVENTS=1000000 of each takes hours
-	@KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal
+	@PYTHONHASHSEED=0 KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal
 
 bench: $(READY) assets ## ratios against the real control plane, kept in bench/results
 	@$(BIN)/python -m bench

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import socket
 import uuid
 from collections.abc import Callable
@@ -102,9 +103,19 @@ class ControllerProcess:
     `server`, then `run` it.
     """
 
-    def __init__(self, settings: ProcessSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: ProcessSettings,
+        clock: Clock,
+        *,
+        connect: Callable[[Connection, Clock], Transport] = HttpTransport,
+        seed: int | None = None,
+    ) -> None:
+        """Build the parts; nothing runs yet. `seed` makes what is random repeat from run to run."""
         self.settings = settings
         self.clock = clock
+        self._connect_transport = connect
+        self._rng = random.Random(seed)
         self._stopping = False
         self._leads = False
         self._synced = False
@@ -113,7 +124,7 @@ class ControllerProcess:
         self._metered = self._connect()
         self.client = self._client(FencedTransport(self._metered, self.may_write))
         self.on_malformed: Callable[[MalformedObject], None] | None = None
-        self.informers = InformerFactory(self.client, clock, on_malformed=self._malformed)
+        self.informers = InformerFactory(self.client, clock, seed=seed, on_malformed=self._malformed)
         register_process_metrics(settings.registry)
         self._elector: LeaderElector | None = None
         self._program: ControllerProgram | None = None
@@ -261,14 +272,21 @@ class ControllerProcess:
     def _connect(self) -> Transport:
         connection = self.settings.connection
         transport = MeteredTransport(
-            HttpTransport(connection, self.clock), self._rest_metrics, connection.server, self.clock
+            self._connect_transport(connection, self.clock), self._rest_metrics, connection.server, self.clock
         )
         self._transports.append(transport)
         return transport
 
     def _client(self, transport: Transport) -> Client:
         given = self.settings
-        return Client(transport, clock=self.clock, qps=given.qps, burst=given.burst, user_agent=given.user_agent)
+        return Client(
+            transport,
+            clock=self.clock,
+            qps=given.qps,
+            burst=given.burst,
+            user_agent=given.user_agent,
+            chance=random.Random(self._rng.getrandbits(64)),
+        )
 
     def _build_elector(self, lease: LeaseConfig) -> LeaderElector:
         status = self.settings.registry.gauge(
@@ -286,6 +304,7 @@ class ControllerProcess:
             on_started=lead,
             on_stopped=lambda: status.set(0),
             on_new_leader=lambda who: _LOG.info("new leader elected: %s", who or "nobody"),
+            rng=random.Random(self._rng.getrandbits(64)),
         )
 
     def _malformed(self, what: MalformedObject) -> None:
