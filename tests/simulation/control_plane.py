@@ -17,14 +17,13 @@ from typing import Any
 from koord.api.config import gates
 from koord.api.config.gates import MANAGER_GATES
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from koord.cli.up import local_manager, local_scheduler
 from koord.descheduler.configuration import DeschedulerSetup
 from koord.descheduler.context import DeschedulerContext, DeschedulerMetrics
 from koord.descheduler.informer_transforms import register_transforms as descheduler_transforms
 from koord.descheduler.program import Descheduler
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
-from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import Connection as ClusterConnection
@@ -32,7 +31,7 @@ from koord.kube.config.connection import SettingOrigin
 from koord.kube.controller.process import ControllerProcess, ControllerProgram, ProcessSettings
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.leader.lease import LeaseConfig
+from koord.kube.leader_election import LeaseConfig
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import NAMESPACE, ManagerContext, ManagerSettings
 from koord.manager.informer_transforms import register_transforms as manager_transforms
@@ -40,13 +39,13 @@ from koord.manager.program import Manager
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import LoopClock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from tests.simulation.network import Connection, DirectConnection, EvictionAnswer, SimulatedServer, Weather
 from tests.simulation.process_loop import SimulatedProcess
+from tests.simulation.workload import POOL
 
 ProgramFactory = Callable[[ControllerProcess, int], ControllerProgram]
 
-POOL = SimulatedPool(name="n", count=4, cpu=16, memory="64Gi", resources={"koordinator.sh/gpu": "800"})
 STOP_S = (3.0, 45.0)  # how long a stopped process stands still: shorter and longer than its lease
 DOWN_S = (0.5, 20.0)  # how long a killed one is away
 

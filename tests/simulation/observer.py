@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,6 @@ from koord.api.koordinator.protocol import (
     L_POD_GROUP,
     L_QUOTA_NAME,
 )
-from koord.embedded.apiserver.store.record import StoreEvent
 from koord.telemetry.clock import Clock
 from koord.values.cpuset import CPUSet
 from koord.values.quantity import Quantity
@@ -26,8 +26,8 @@ JOB_TTL_S = 360.0  # of migration jobs, with some time to notice it
 class Observer:
     """Follows pods, nodes, quotas and migration jobs, and writes down what must never be."""
 
-    def __init__(self, server: SimulatedServer, clock: Clock, evictions: list[EvictionAnswer]) -> None:
-        """Observe a server; `evictions` are those that were answered so far, and it grows."""
+    def __init__(self, clock: Clock, evictions: list[EvictionAnswer]) -> None:
+        """`evictions` are those that were answered so far, and it grows."""
         self._clock = clock
         self._evictions = evictions
         self.violations: list[str] = []
@@ -40,43 +40,43 @@ class Observer:
         self.quotas: dict[str, Obj] = {}
         self.jobs: dict[str, Obj] = {}
         self._phases: dict[str, dict[str, str]] = {}  # uid of a pod -> last phase of each of its migration jobs
-        for resource, listener in (
-            ("pods", self._pod),
-            ("nodes", self._node),
-            ("elasticquotas.scheduling.sigs.k8s.io", self._quota),
-            ("podmigrationjobs.scheduling.koordinator.sh", self._job),
-        ):
-            server.observe(resource, listener)
+
+    def observe(self, server: SimulatedServer) -> None:
+        """Look at every change that a simulated server stores."""
+        handlers: dict[str, Callable[[str, Obj], None]] = {
+            "pods": self.on_pod,
+            "nodes": self.on_node,
+            "elasticquotas.scheduling.sigs.k8s.io": self.on_quota,
+            "podmigrationjobs.scheduling.koordinator.sh": self.on_job,
+        }
+        for resource, handler in handlers.items():
+            server.observe(resource, lambda event, handler=handler: handler(event.type, event.record.plain()))
 
     def _say(self, what: str) -> None:
         self.violations.append(f"{self._clock.monotonic():.3f}: {what}")
 
-    def _node(self, event: StoreEvent) -> None:
+    def on_node(self, _: str, obj: Obj) -> None:
         self.events += 1
-        obj = event.record.plain()
         self.nodes[obj["metadata"]["name"]] = obj
 
-    def _quota(self, event: StoreEvent) -> None:
+    def on_quota(self, _: str, obj: Obj) -> None:
         self.events += 1
-        obj = event.record.plain()
         self.quotas[obj["metadata"]["name"]] = obj
 
-    def _job(self, event: StoreEvent) -> None:
+    def on_job(self, change: str, obj: Obj) -> None:
         self.events += 1
-        obj = event.record.plain()
         name = obj["metadata"]["name"]
-        if event.type == "DELETED":
+        if change == "DELETED":
             self.jobs.pop(name, None)
             return
         self.jobs[name] = obj
         phases = self._phases.setdefault(obj["spec"]["podRef"].get("uid", ""), {})
         phases[name] = obj.get("status", {}).get("phase", "")
 
-    def _pod(self, event: StoreEvent) -> None:
+    def on_pod(self, change: str, obj: Obj) -> None:
         self.events += 1
-        obj = event.record.plain()
         uid, node = obj["metadata"]["uid"], obj["spec"].get("nodeName", "")
-        if event.type == "DELETED":
+        if change == "DELETED":
             self.pods.pop(uid, None)
             self._on_node[self._node_of.get(uid, "")].pop(uid, None)
             return
@@ -137,33 +137,36 @@ class Observer:
 
     def check_at_rest(self) -> None:
         """Check what must hold once faults have ended and everybody has had time."""
+        for wrong in self.wrong_at_rest():
+            self._say(wrong)
+
+    def wrong_at_rest(self) -> list[str]:
+        found: list[str] = []
         gangs: dict[str, list[bool]] = defaultdict(list)
         for pod in self.pods.values():
             name, bound = pod["metadata"]["name"], bool(pod["spec"].get("nodeName"))
             told = [c for c in pod["status"].get("conditions", ()) if c["type"] == "PodScheduled"]
             if bound and any(c["status"] == "False" for c in told):
-                self._say(f"{name} is bound, and its PodScheduled is False: {told}")
+                found.append(f"{name} is bound, and its PodScheduled is False: {told}")
             if not bound and not told:
-                self._say(f"nobody has looked at {name}")
+                found.append(f"nobody has looked at {name}")
             if gang := pod["metadata"].get("labels", {}).get(L_POD_GROUP):
                 gangs[gang].append(bound)
         for gang, bound_members in gangs.items():
             if any(bound_members) and sum(bound_members) < int(gang.rpartition("-")[2]):
-                self._say(f"gang {gang} runs with {sum(bound_members)} of its members")
+                found.append(f"gang {gang} runs with {sum(bound_members)} of its members")
         for uid in {e.uid for e in self._evictions if e.accepted and e.actor.startswith("koord-descheduler")}:
             phases = self._phases.get(uid, {})
             if phases and set(phases.values()) == {"Failed"}:
-                self._say(f"a pod was evicted, and each of its migration jobs is Failed: {sorted(phases)}")
+                found.append(f"a pod was evicted, and each of its migration jobs is Failed: {sorted(phases)}")
         for name, job in self.jobs.items():
             age_s = self._clock.time() - datetime.fromisoformat(job["metadata"]["creationTimestamp"]).timestamp()
             if age_s > JOB_TTL_S and job.get("status", {}).get("phase") in (None, "", "Running", "Pending"):
-                self._say(f"migration job {name} has not ended: {job.get('status')}")
+                found.append(f"migration job {name} has not ended: {job.get('status')}")
+        return found
 
-    def check_probe(self, name: str) -> None:
-        """Check that a pod which fits is bound."""
-        (pod,) = [p for p in self.pods.values() if p["metadata"]["name"] == name]
-        if not pod["spec"].get("nodeName"):
-            self._say(f"{name} fits and is not bound: {pod['status']}")
+    def is_bound(self, name: str) -> bool:
+        return any(p["metadata"]["name"] == name and p["spec"].get("nodeName") for p in self.pods.values())
 
 
 def requests_of(pod: Obj) -> dict[str, int]:

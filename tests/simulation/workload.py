@@ -10,22 +10,24 @@ import msgspec
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.protocol import L_POD_GROUP, L_QUOTA_NAME
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, PODS, PRIORITY_CLASSES
+from koord.embedded.kubelet.node_profile import SimulatedPool
+from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import Unreachable
 from tests.scheduler.plugins.device_share.device_builders import REFERENCE_GPUS
 from tests.scheduler.plugins.node_numa_resource.numa_cluster import topology
-from tests.simulation.control_plane import POOL, ControlPlane
 from tests.simulation.observer import Observer
 
 GPU = "koordinator.sh/gpu"
 LSR = {"koordinator.sh/qosClass": "LSR", "koordinator.sh/priority-class": "koord-prod"}
+POOL = SimulatedPool(name="n", count=4, cpu=16, memory="64Gi", resources={GPU: "800"})
 QUOTAS = {"q-small": "6", "q-large": "14"}
 MOST_PODS = 40
 
 
 class Workload:
-    def __init__(self, plane: ControlPlane, observer: Observer, chance: random.Random) -> None:
-        self._client = plane.client
+    def __init__(self, client: Client, observer: Observer, chance: random.Random) -> None:
+        self._client = client
         self._observer = observer
         self._chance = chance
         self._count = 0
