@@ -42,7 +42,7 @@ class FaultyTransport:
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
         self.fate: Callable[[ApiRequest], RequestFate] = lambda _: "well"
-        self.hold: Callable[[ApiRequest], asyncio.Event | None] = lambda _: None  # arrives when the event is set
+        self.arrival: Callable[[ApiRequest], asyncio.Event | None] = lambda _: None  # arrives when the event is set
         self.cut = False
         self.requests: list[ApiRequest] = []
         self._streams: set[_BreakableWatch] = set()
@@ -56,7 +56,7 @@ class FaultyTransport:
             raise Unreachable("lost on the way")
         if fate in ("409", "429", "500", "503"):
             return _status(int(fate))
-        held = self.hold(request)
+        held = self.arrival(request)
         if held is not None:
             await held.wait()
         answer = await self._inner.send(request)

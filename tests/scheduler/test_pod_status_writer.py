@@ -24,7 +24,7 @@ def test_a_patch_that_arrives_after_the_binding_is_refused() -> None:
     async def main(clock: LoopClock) -> None:
         async with faulty_cluster(clock) as world:
             arrives = asyncio.Event()
-            world.wire.hold = lambda request: arrives if is_status_patch(request) else None
+            world.wire.arrival = lambda request: arrives if is_status_patch(request) else None
             await world.add_pod("p")  # there is no node: unschedulable
             await clock.sleep(1)
             await world.add_node("n0")
@@ -42,7 +42,7 @@ def test_a_change_of_the_pod_meanwhile_delays_the_condition_only() -> None:
     async def main(clock: LoopClock) -> None:
         async with faulty_cluster(clock) as world:
             arrives = asyncio.Event()
-            world.wire.hold = lambda request: arrives if is_status_patch(request) else None
+            world.wire.arrival = lambda request: arrives if is_status_patch(request) else None
             await world.add_pod("p")
             await clock.sleep(1)
             unwrap(await world.client.patch(PODS, "p", {"metadata": {"labels": {"a": "b"}}}, "default", kind="merge"))
@@ -57,7 +57,9 @@ def test_the_newest_update_of_a_pod_is_written_last() -> None:
     async def main(clock: LoopClock) -> None:
         async with faulty_cluster(clock) as world:
             arrives = asyncio.Event()
-            world.wire.hold = lambda r: arrives if is_status_patch(r) and "no nodes available" in str(r.body) else None
+            world.wire.arrival = lambda r: (
+                arrives if is_status_patch(r) and "no nodes available" in str(r.body) else None
+            )
             await world.add_pod("p", cpu="8")
             await clock.sleep(1)
             await world.add_node("n0")  # too small: another message

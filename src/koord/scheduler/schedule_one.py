@@ -338,6 +338,8 @@ class SchedulingLoop:
         pod = self._latest_pod(queued.pod)
         if pod is None or pod.metadata.uid != queued.uid or pod.spec.node_name:
             return False
+        if pod.spec.scheduler_name not in self._engines:  # another scheduler's by now
+            return False
         self._queue.update(self._state.pod_info(pod), self._clock.monotonic())
         return True
 

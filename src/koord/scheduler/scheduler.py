@@ -18,10 +18,12 @@ from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.malformed_objects import MalformedObject
-from koord.scheduler.bind import Binder
+from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED, Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.feature_gates import DYNAMIC_SCHEDULER_CHECK
 from koord.scheduler.controller import (
     ControllerFactory,
     SchedulerControllerContext,
@@ -122,6 +124,7 @@ class Scheduler:
             clock,
             schedulers=frozenset(self.profiles),
             gone=self._pod_gone,
+            assumed_changed=self._assumed_pod_changed,
             wake=self.wakeup.set,
         )
         scheduler_metrics = SchedulerMetrics(registry) if registry is not None else None
@@ -129,7 +132,15 @@ class Scheduler:
         metrics = scheduler_metrics or MetricsRecorder()
         self._monitor = SchedulerMonitor(self._on_slow_cycle, monitor) if monitor is not None else None
         self._leads = False
-        self.binder = Binder(client, clock, self.waiting_pods, committed=self.queue.committed, metrics=metrics)
+        self._checks_scheduler_name = completed_config.gates[DYNAMIC_SCHEDULER_CHECK]
+        self.binder = Binder(
+            client,
+            clock,
+            self.waiting_pods,
+            committed=self.queue.committed,
+            metrics=metrics,
+            latest_pod=self.event_handlers.latest_pod if self._checks_scheduler_name else None,
+        )
         self.evictor = SchedulerEvictor(
             client,
             clock,
@@ -255,6 +266,16 @@ class Scheduler:
     def _pod_gone(self, uid: str) -> None:
         self.waiting_pods.reject(uid, "", _POD_GONE_MESSAGE)
         self.status_writer.drop(uid)
+
+    def _assumed_pod_changed(self, pod: Pod) -> None:
+        """Release a pod that waits at Permit and asks for another scheduler by now."""
+        waiting_pod = self.waiting_pods.get(pod.metadata.uid)
+        if (
+            self._checks_scheduler_name
+            and waiting_pod is not None
+            and waiting_pod.pod.scheduler != pod.spec.scheduler_name
+        ):
+            self.waiting_pods.reject(pod.metadata.uid, "", SCHEDULER_NAME_UNMATCHED)
 
     def _retry_preemptor(self, pod: PodInfo) -> None:
         if self.queue.activate((pod.uid,), self._clock.monotonic()):

@@ -67,6 +67,11 @@ def made(*argv: str) -> SchedulerConfigured:
             "koord-scheduler: --secure-port 99999 must be between 0 and 65535, inclusive. 0 for turning off the port",
             id="port",
         ),
+        pytest.param(
+            ["--feature-gates=SyncBarrier=true"],
+            "koord-scheduler: --feature-gates: SyncBarrier: true: is not built: there is no barrier",
+            id="gate-that-is-not-built",
+        ),
         pytest.param(["--logging-format=xml"], 'format: Invalid value: "xml": Unsupported log format', id="format"),
         pytest.param(
             ["--tls-cert-file=a"],

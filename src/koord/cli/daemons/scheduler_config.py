@@ -12,8 +12,6 @@ import msgspec
 from koord.api.config import gates as gate_text
 from koord.api.config.component import ClientConnectionConfiguration
 from koord.api.config.field_error import FieldError
-from koord.api.config.gates import SCHEDULER_GATES as GATES
-from koord.api.config.gates import SCHEDULER_GATES as GATES_TABLE
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
@@ -30,6 +28,7 @@ from koord.cli.daemons.serving_flags import (
 from koord.cli.daemons.startup import apply_election_flags
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
+from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
 
@@ -96,7 +95,7 @@ _GATES = (
         " Options are:\n"
         + "\n".join(
             f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()})"
-            for name, gate in sorted(GATES_TABLE.items())
+            for name, gate in sorted(SCHEDULER_GATES.items())
         ),
     ),
     Flag(
@@ -215,7 +214,7 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
     if isinstance(gates, list):
         return gates
     factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
-    notes: list[str] = []
+    notes = gate_text.feature_gate_warnings(gates, SCHEDULER_GATES)
     path = values.text("config")
     if path:
         read = _read_config_file(path)
@@ -275,7 +274,7 @@ def _apply_deprecated_flags(config: KubeSchedulerConfiguration, values: FlagValu
 
 
 def _parse_gates(values: FlagValues) -> dict[str, bool] | list[str]:
-    parsed = gate_text.parse_feature_gates(_joined_gate_text(values), GATES, KUBERNETES_GATES)
+    parsed = gate_text.parse_feature_gates(_joined_gate_text(values), SCHEDULER_GATES, KUBERNETES_GATES)
     return [f"--feature-gates: {error}" for error in parsed] if isinstance(parsed, list) else parsed
 
 
@@ -287,4 +286,4 @@ def _joined_gate_text(values: FlagValues) -> str:
 
 def _kubernetes_gates_set(values: FlagValues) -> set[str]:
     named = {part.partition("=")[0].strip() for part in _joined_gate_text(values).split(",") if part}
-    return {name for name in named if name in KUBERNETES_GATES and name not in GATES}
+    return {name for name in named if name in KUBERNETES_GATES and name not in SCHEDULER_GATES}
