@@ -93,6 +93,7 @@ class Scheduler:
         `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
         """
         self._clock = clock
+        self.completed_config = completed_config
         self.state = ClusterState()
         self.handle = LiveHandle(self.state, informers, clock)
         self.waiting_pods = WaitingPods()

@@ -4,6 +4,7 @@ state.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.explain import http
-from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, PluginFactory, build_registry
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
 
@@ -34,11 +35,16 @@ def default_configuration() -> KubeSchedulerConfiguration:
     return msgspec.structs.replace(given, profiles=(*given.profiles, kubernetes))
 
 
+def plugin_registry() -> Mapping[str, PluginFactory]:
+    """Return the built-in plugins and those of installed packages."""
+    return build_registry(entry_points(group=ENTRY_POINT_GROUP))
+
+
 def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
     """Assemble the scheduler from a file, taken as it is, or from the default without the plugins that are not
     built yet.
     """
-    factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
+    factories = plugin_registry()
     if file is None:
         config, _ = without_unsupported_plugins(default_configuration(), factories)
     else:
@@ -55,9 +61,7 @@ def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
 
 def missing_plugins() -> tuple[str, ...]:
     """Return Koordinator's plugins that the default configuration names and this version does not have."""
-    return without_unsupported_plugins(default_configuration(), build_registry(entry_points(group=ENTRY_POINT_GROUP)))[
-        1
-    ]
+    return without_unsupported_plugins(default_configuration(), plugin_registry())[1]
 
 
 def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None = None) -> LocalProgram[Scheduler]:

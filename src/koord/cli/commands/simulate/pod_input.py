@@ -13,6 +13,7 @@ import yaml
 
 from koord.api.kubernetes.builtin_kinds import PRIORITY_CLASSES
 from koord.api.model import convert
+from koord.api.registry import KIND_REGISTRY
 from koord.cli import cluster_access
 from koord.cli.up.local_scheduler import DEFAULT_SCHEDULER_NAME
 from koord.scheduler.cache.pod_model import Pod
@@ -52,6 +53,19 @@ def pods_from_objects(objects: list[ManifestObject], namespace: str, replicas: i
             for number in range(min(count, MAX_PODS_PER_WORKLOAD)):
                 body = {"apiVersion": "v1", "kind": "Pod", "spec": template.get("spec") or {}}
                 found.append({**body, "metadata": {**own, "name": f"{name}-{number}"}})
+    return found
+
+
+def other_objects(objects: list[ManifestObject], namespace: str) -> list[ManifestObject]:
+    """Return the objects that are neither pods nor workloads, with their namespace: what the pods may need."""
+    found: list[ManifestObject] = []
+    for each in objects:
+        meta, spec = each.get("metadata") or {}, each.get("spec") or {}
+        if each.get("kind") == "Pod" or isinstance(spec.get("template"), dict):
+            continue
+        known = KIND_REGISTRY.by_api_version(each.get("apiVersion", ""), each["kind"])
+        space = {"namespace": meta.get("namespace") or namespace} if known is not None and known.namespaced else {}
+        found.append({**each, "metadata": {**meta, **space}})
     return found
 
 
