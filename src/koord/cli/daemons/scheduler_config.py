@@ -63,7 +63,7 @@ _DEPRECATED = (
         no_effect_reason=_JSON_ONLY,
     ),
     Flag("kube-api-qps", kind.FLOAT32, "DEPRECATED: requests per second. Ignored with --config.", 50.0),
-    Flag("kubeconfig", kind.TEXT, "DEPRECATED: path to kubeconfig file. Ignored with --config."),
+    Flag("kubeconfig", kind.TEXT, "DEPRECATED: path to kubeconfig file. Ignored where --config names one."),
     Flag(
         "pod-max-in-unschedulable-pods-duration",
         kind.DURATION,
@@ -199,8 +199,8 @@ def scheduler_flags() -> FlagSet:
     )
 
 
-# Of kube-scheduler; a file says these things itself.
-_ONLY_WITHOUT_FILE = ("kube-api-burst", "kube-api-content-type", "kube-api-qps", "kubeconfig", "profiling")
+# Of kube-scheduler; a file decides these things itself, even by saying nothing.
+_ONLY_WITHOUT_FILE = ("kube-api-burst", "kube-api-content-type", "kube-api-qps", "profiling", "contention-profiling")
 
 
 class SchedulerConfigured(msgspec.Struct, frozen=True):
@@ -220,9 +220,8 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
         read = _read_config_file(path)
         if isinstance(read, list):
             return read
-        config = read
-        ignored = [name for name in (*_ONLY_WITHOUT_FILE, "contention-profiling") if values.is_set(name)]
-        notes += [f"--{name} is ignored: the file of --config says it" for name in ignored]
+        config, ignored = _apply_kubeconfig_flag(read, values)
+        notes += [f"--{name} is ignored: with --config the file decides" for name in ignored]
     else:
         config, missing = without_unsupported_plugins(
             _apply_deprecated_flags(shipped.configuration(), values), factories
@@ -255,6 +254,19 @@ def _read_config_file(path: str) -> KubeSchedulerConfiguration | list[str]:
 def _error_lines(path: str, errors: list[FieldError]) -> list[str]:
     where = f"--config {path}: " if path else ""
     return [f"{where}{error}" for error in errors]
+
+
+def _apply_kubeconfig_flag(
+    config: KubeSchedulerConfiguration, values: FlagValues
+) -> tuple[KubeSchedulerConfiguration, list[str]]:
+    """Return the configuration with --kubeconfig where the file names none, and the flags that are ignored."""
+    ignored = [name for name in _ONLY_WITHOUT_FILE if values.is_set(name)]
+    if not values.is_set("kubeconfig"):
+        return config, ignored
+    if config.client_connection.kubeconfig:
+        return config, [*ignored, "kubeconfig"]
+    connection = msgspec.structs.replace(config.client_connection, kubeconfig=values.text("kubeconfig"))
+    return msgspec.structs.replace(config, client_connection=connection), ignored
 
 
 def _apply_deprecated_flags(config: KubeSchedulerConfiguration, values: FlagValues) -> KubeSchedulerConfiguration:
