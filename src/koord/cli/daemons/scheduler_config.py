@@ -29,8 +29,8 @@ from koord.cli.daemons.startup import apply_election_flags
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
-from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
+from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
 
 SCHEDULER_PROGRAM = "koord-scheduler"
 _SECOND = 1_000_000_000
@@ -213,8 +213,9 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
     gates = _parse_gates(values)
     if isinstance(gates, list):
         return gates
-    factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
-    notes = gate_text.feature_gate_warnings(gates, SCHEDULER_GATES)
+    loaded = load_plugins(entry_points(group=ENTRY_POINT_GROUP))
+    factories = loaded.factories
+    notes = [*gate_text.feature_gate_warnings(gates, SCHEDULER_GATES), *loaded.warnings]
     path = values.text("config")
     if path:
         read = _read_config_file(path)
@@ -236,6 +237,7 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
         notes.append(
             f"arguments without effect, as these plugins are not enabled: {', '.join(made.unused_plugin_configs)}"
         )
+    notes += profiles_without_koordinator(elected)
     foreign = sorted(_kubernetes_gates_set(values))
     if foreign:
         notes.append(f"feature gates of Kubernetes that change nothing here: {', '.join(foreign)}")

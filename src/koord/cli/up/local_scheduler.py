@@ -4,6 +4,7 @@ state.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,11 +19,14 @@ from koord.cli.up.local_program import LocalProgram
 from koord.embedded.cluster import ComponentContext
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
 from koord.scheduler.explain import http
-from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, PluginFactory, build_registry
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, PluginFactory, load_plugins
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
+
+_LOG = logging.getLogger(__name__)
+_WARNED: set[str] = set()
 
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
 
@@ -36,8 +40,13 @@ def default_configuration() -> KubeSchedulerConfiguration:
 
 
 def plugin_registry() -> Mapping[str, PluginFactory]:
-    """Return the built-in plugins and those of installed packages."""
-    return build_registry(entry_points(group=ENTRY_POINT_GROUP))
+    """Return the built-in plugins and those of installed packages; warn once of what cannot be used."""
+    loaded = load_plugins(entry_points(group=ENTRY_POINT_GROUP))
+    for warning in loaded.warnings:
+        if warning not in _WARNED:
+            _WARNED.add(warning)
+            _LOG.warning("%s", warning)
+    return loaded.factories
 
 
 def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
@@ -56,7 +65,11 @@ def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
             return _join_errors(file, read)
         config = read
     made = CompletedConfig.complete(config, factories)
-    return _join_errors(file, made) if isinstance(made, list) else made
+    if isinstance(made, list):
+        return _join_errors(file, made)
+    for warning in profiles_without_koordinator(config):
+        _LOG.warning("%s", warning)
+    return made
 
 
 def missing_plugins() -> tuple[str, ...]:

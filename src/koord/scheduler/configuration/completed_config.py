@@ -27,6 +27,7 @@ from koord.scheduler.configuration.plugin_selection import (
 )
 from koord.scheduler.configuration.unsupported import unknown_plugins, unsupported_settings
 from koord.scheduler.framework import profile as framework
+from koord.scheduler.framework.attempt import describe_error
 from koord.scheduler.framework.extension_points import (
     EXTENSION_POINTS,
     METHODS_OF_ANY_POINT,
@@ -181,9 +182,10 @@ def _validate_plugins(
             where = f"{path}.pluginConfig[{profile.plugin_config.index(entry)}].args"
         try:
             plugin = factories[name](plugin_args(profile, name), handle)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - a plugin of another package may raise anything
             stated = entry.args if entry is not None else name
-            errors.append(FieldError(where, stated, f'initializing plugin "{name}": {error}'))
+            words = str(error) if isinstance(error, ValueError) else describe_error(error)
+            errors.append(FieldError(where, stated, f'initializing plugin "{name}": {words}'))
             continue
         if plugin.name != name:
             rule = f"is registered under another name than the plugin's own, which is {plugin.name!r}"
