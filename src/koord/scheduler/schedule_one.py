@@ -33,9 +33,10 @@ from koord.scheduler.framework.attempt import (
 )
 from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.decision import AttemptError, ChosenNode, Decision, PreemptionPlan, Unschedulable
-from koord.scheduler.framework.engine import OnPointEnd, SchedulingEngine
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.runtime import (
+    OnPointEnd,
     PluginRejection,
     run_attempt_failed,
     run_nominate_reservation,

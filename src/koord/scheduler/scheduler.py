@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
@@ -39,7 +39,7 @@ from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
 from koord.scheduler.metrics import KoordinatorMetrics, SchedulerMetrics
 from koord.scheduler.metrics_recorder import MetricsRecorder, PointTimer
-from koord.scheduler.plugins.coscheduling.controller import gang_controllers
+from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController, gang_controllers
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.scheduler.plugins.coscheduling.metrics import register_gang_metrics
 from koord.scheduler.plugins.device_share.controller import device_controllers
@@ -63,7 +63,7 @@ _LOG = logging.getLogger(__name__)
 
 _POD_GONE_MESSAGE = "the pod is gone"
 
-_CONTROLLER_FACTORIES: Mapping[str, ControllerFactory] = {
+CONTROLLER_FACTORIES: Mapping[str, ControllerFactory] = {
     "Coscheduling": gang_controllers,
     "DeviceShare": device_controllers,
     "ElasticQuota": quota_controllers,
@@ -86,11 +86,15 @@ class Scheduler:
         registry: MetricRegistry | None = None,
         monitor: SchedulerMonitorSettings | None = None,
         max_unschedulable_s: float = 300.0,
+        controller_plugins: Sequence[str] = ("*",),
+        network_topology_manager: bool = True,
     ) -> None:
         """Wire all parts together; nothing runs yet.
 
         Without `registry` nothing is measured, without `monitor` nobody looks for attempts that last too long.
         `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
+        `controller_plugins` says whose controllers run (`runs_controllers`); without `network_topology_manager` nobody
+        writes the status of the ClusterNetworkTopology.
         """
         self._clock = clock
         self.completed_config = completed_config
@@ -178,12 +182,18 @@ class Scheduler:
             self.waiting_pods, self.queue, clock, self.wakeup.set, self.status_writer.submit
         )
         recorder = next(iter(self._recorders.values()))
-        self.controllers = build_controllers(
+        controllers = build_controllers(
             self.profiles.values(),
-            _CONTROLLER_FACTORIES,
+            CONTROLLER_FACTORIES,
             lambda plugins: SchedulerControllerContext(
                 client, self.handle, clock, recorder, self.evictor, plugins, self._koordinator_metrics
             ),
+            controller_plugins,
+        )
+        self.controllers = tuple(
+            controller
+            for controller in controllers
+            if network_topology_manager or not isinstance(controller, NetworkTopologyController)
         )
         if registry is not None and scheduler_metrics is not None and self._koordinator_metrics is not None:
             self._register_metrics(registry, scheduler_metrics, self._koordinator_metrics)

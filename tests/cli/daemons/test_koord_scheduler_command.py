@@ -72,6 +72,12 @@ def made(*argv: str) -> SchedulerConfigured:
             "koord-scheduler: --feature-gates: SyncBarrier: true: is not built: there is no barrier",
             id="gate-that-is-not-built",
         ),
+        pytest.param(
+            ["--controller-plugins=*,-Nobody"],
+            "koord-scheduler: --controller-plugins -Nobody: no such plugin has controllers; "
+            "known are Coscheduling, DeviceShare, ElasticQuota, Reservation",
+            id="controllers-of-nobody",
+        ),
         pytest.param(["--logging-format=xml"], 'format: Invalid value: "xml": Unsupported log format', id="format"),
         pytest.param(
             ["--tls-cert-file=a"],

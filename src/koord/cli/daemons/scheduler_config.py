@@ -31,6 +31,7 @@ from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
+from koord.scheduler.scheduler import CONTROLLER_FACTORIES
 
 SCHEDULER_PROGRAM = "koord-scheduler"
 _SECOND = 1_000_000_000
@@ -109,9 +110,9 @@ _KOORDINATOR = (
     Flag(
         "controller-plugins",
         kind.STRINGS,
-        "Controllers to run: '*' all, 'name' on, '-name' off.",
+        "Plugins whose controllers run: '*' all, 'name' on, '-name' off. They are: "
+        + ", ".join(sorted(CONTROLLER_FACTORIES)),
         ("*",),
-        no_effect_reason="no plugin of this version has a controller",
     ),
     Flag(
         "debug-scores",
@@ -134,8 +135,8 @@ _KOORDINATOR = (
     Flag(
         "enable-network-topology-manager",
         kind.BOOLEAN,
-        "Keep the tree of network topology.",
-        no_effect_reason="this version has no network topology manager",
+        "Write the status of the ClusterNetworkTopology where a profile has awareNetworkTopology.",
+        True,
     ),
     Flag("scheduler-monitor-period", kind.DURATION, "How often late pods are looked for.", 10 * _SECOND),
     Flag("scheduling-timeout", kind.DURATION, "From when on an attempt is late.", 30 * _SECOND),
@@ -213,6 +214,12 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
     gates = _parse_gates(values)
     if isinstance(gates, list):
         return gates
+    strangers = [
+        e for e in values.strings("controller-plugins") if e.removeprefix("-") not in ("*", *CONTROLLER_FACTORIES)
+    ]
+    if strangers:
+        known = ", ".join(sorted(CONTROLLER_FACTORIES))
+        return [f"--controller-plugins {name}: no such plugin has controllers; known are {known}" for name in strangers]
     loaded = load_plugins(entry_points(group=ENTRY_POINT_GROUP))
     factories = loaded.factories
     notes = [*gate_text.feature_gate_warnings(gates, SCHEDULER_GATES), *loaded.warnings]
