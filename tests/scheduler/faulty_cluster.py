@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -41,6 +42,7 @@ class FaultyTransport:
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
         self.fate: Callable[[ApiRequest], RequestFate] = lambda _: "well"
+        self.arrival: Callable[[ApiRequest], asyncio.Event | None] = lambda _: None  # arrives when the event is set
         self.cut = False
         self.requests: list[ApiRequest] = []
         self._streams: set[_BreakableWatch] = set()
@@ -54,6 +56,9 @@ class FaultyTransport:
             raise Unreachable("lost on the way")
         if fate in ("409", "429", "500", "503"):
             return _status(int(fate))
+        held = self.arrival(request)
+        if held is not None:
+            await held.wait()
         answer = await self._inner.send(request)
         if fate == "lost-after" or self.cut:
             raise Unreachable("the answer was lost")

@@ -71,6 +71,21 @@ def test_every_attempt_counts_once_under_its_result() -> None:
     run_virtual(main)
 
 
+def test_the_points_of_a_sampled_attempt_are_timed() -> None:
+    async def main(clock: LoopClock) -> None:
+        registry = MetricRegistry()
+        async with faulty_cluster(clock, registry=registry) as world:
+            await world.add_node("n0", cpu="2")
+            await world.add_pod("p")
+            await world.settle(1)
+            lines = exposition.render([registry]).decode().splitlines()
+            name = "scheduler_framework_extension_point_duration_seconds_count"
+            points = {line.partition('extension_point="')[2].partition('"')[0] for line in lines if name in line}
+            assert points >= {"BeforePreFilter", "PreFilter", "AfterPreFilter", "Filter", "Score", "Reserve", "Permit"}
+
+    run_virtual(main)
+
+
 def test_victims_are_counted() -> None:
     async def main(clock: LoopClock) -> None:
         registry = MetricRegistry()

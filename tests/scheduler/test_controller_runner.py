@@ -6,16 +6,27 @@ import asyncio
 from itertools import pairwise
 from typing import Any, ClassVar
 
+import msgspec
+import pytest
+
+from koord.api.config.plugin_set import PluginConfig
+from koord.api.config.scheduler import shipped
+from koord.kube.client.typed_client import Client
+from koord.kube.informer.factory import InformerFactory
+from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.controller import (
     LONGEST_RESTART_DELAY_S,
     SchedulerController,
     SchedulerControllerContext,
     build_controllers,
     run_controllers,
+    runs_controllers,
 )
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.telemetry.clock import LoopClock, run_virtual
+from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.scheduler import Scheduler
+from koord.telemetry.clock import LoopClock, WallClock, run_virtual
 
 
 class PluginWithController(Plugin):
@@ -81,3 +92,44 @@ def test_a_duty_that_breaks_starts_again_later_and_later_and_the_others_go_on() 
     starts = run_virtual(story)
     rests = [later - sooner for sooner, later in pairwise(starts)]
     assert rests == [1, 2, 4, 8, 16, 32, LONGEST_RESTART_DELAY_S, LONGEST_RESTART_DELAY_S, LONGEST_RESTART_DELAY_S]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "runs"),
+    [
+        (("*",), {"Coscheduling", "Reservation"}),
+        (("*", "-Reservation"), {"Coscheduling"}),
+        (("-Reservation", "*"), {"Coscheduling"}),
+        (("Reservation",), {"Reservation"}),
+        (("Reservation", "-Reservation", "*"), {"Coscheduling", "Reservation"}),
+        ((), set()),
+    ],
+)
+def test_whose_controllers_run(wanted: tuple[str, ...], runs: set[str]) -> None:
+    assert {name for name in ("Coscheduling", "Reservation") if runs_controllers(name, wanted)} == runs
+
+
+@pytest.mark.parametrize(
+    ("options", "missing"),
+    [
+        ({}, set()),
+        ({"network_topology_manager": False}, {"NetworkTopologyController"}),
+        ({"controller_plugins": ("*", "-Coscheduling")}, {"NetworkTopologyController", "PodGroupController"}),
+    ],
+)
+def test_a_scheduler_runs_those_that_are_wanted(options: dict[str, Any], missing: set[str]) -> None:
+    def made(**options: Any) -> set[str]:
+        config = shipped.configuration()
+        (profile,) = config.profiles
+        aware = PluginConfig(name="Coscheduling", args={"awareNetworkTopology": True})
+        others = tuple(entry for entry in profile.plugin_config if entry.name != aware.name)
+        profile = msgspec.structs.replace(profile, plugin_config=(*others, aware))
+        completed = CompletedConfig.complete(msgspec.structs.replace(config, profiles=(profile,)), REGISTRY)
+        assert isinstance(completed, CompletedConfig), completed
+        transport: Any = None
+        client = Client(transport, clock=clock)
+        scheduler = Scheduler(client, InformerFactory(client, clock), clock, completed, **options)
+        return {type(controller).__name__ for controller in scheduler.controllers}
+
+    clock = WallClock()
+    assert made() - made(**options) == missing

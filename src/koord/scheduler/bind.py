@@ -24,7 +24,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.cache.pod_model import PODS
+from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.framework.attempt import (
     AttemptFailure,
     SchedulingAttempt,
@@ -159,6 +159,8 @@ MAX_CONCURRENT_BINDINGS = 64
 # Decided pods that may queue for their turn; the loop pauses beyond that, so that decisions see a recent state.
 MAX_PENDING_BINDINGS = 256
 _PREBIND_POLL_S = (0.1, 1.0)  # first and longest interval between checks whether PreBind actions are done
+_PRE_BIND_FAILED = 'running PreBind plugin "DefaultPreBind"'
+SCHEDULER_NAME_UNMATCHED = "schedulerName unmatched"
 _CONFIRM_POLL_S = (0.5, 10.0)  # first and longest interval between questions to the server whether the pod is bound
 
 
@@ -178,13 +180,19 @@ class Binder:
         *,
         committed: Callable[[str], None],
         metrics: MetricsRecorder,
+        latest_pod: Callable[[PodInfo], Pod | None] | None = None,
     ) -> None:
-        """Take the parts; `committed` is called with the UID of each pod that no longer waits for anything."""
+        """Take the parts; `committed` is called with the UID of each pod that no longer waits for anything.
+
+        With `latest_pod` a pod is checked before PreBind: one that the watch shows with another scheduler, or being
+        deleted, is not bound.
+        """
         self._client = client
         self._clock = clock
         self._waiting_pods = waiting_pods
         self._on_committed = committed
         self._metrics = metrics
+        self._latest_pod = latest_pod
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_BINDINGS)
         self._drained = asyncio.Event()
         self._status_binder = StatusBinder(client, clock)
@@ -230,6 +238,8 @@ class Binder:
         result = "Success" if rejection is None else "Unschedulable"
         self._metrics.permit_waited(result, self._clock.monotonic() - began)
         if rejection is not None:
+            if not rejection.plugin:  # it is not about the node: the pod is gone, or another scheduler's
+                return AttemptFailure(message=rejection.message, error=True)
             failure = failure_of_rejection(PluginRejection(rejection.plugin, Reject((rejection.message,)), "Permit"))
             return msgspec.structs.replace(failure, silent_release=rejection.quiet)
         self._commit(context)
@@ -254,7 +264,20 @@ class Binder:
         self.in_progress += 1
         self._on_committed(context.pod.uid)
 
+    def _check_latest(self, context: BindingContext) -> AttemptFailure | None:
+        latest = self._latest_pod(context.pod) if self._latest_pod is not None else None
+        if latest is None or latest.metadata.uid != context.pod.uid:  # if it is gone, the server says so
+            return None
+        if latest.spec.scheduler_name != context.scheduler_name:
+            return AttemptFailure(message=f"{_PRE_BIND_FAILED}: {SCHEDULER_NAME_UNMATCHED}", error=True)
+        if latest.metadata.deletion_timestamp is not None:
+            return AttemptFailure(message=f"{_PRE_BIND_FAILED}: pod is being deleted", error=True)
+        return None
+
     async def _pre_bind_and_bind(self, context: BindingContext) -> AttemptFailure | None:
+        failure = self._check_latest(context)
+        if failure is not None:
+            return failure
         began = self._clock.monotonic()
         pod_patch = await run_pre_bind(context.attempt, self._execute)
         self._metrics.point_took(context.scheduler_name, "PreBind", self._clock.monotonic() - began)
@@ -324,9 +347,9 @@ class Binder:
         try:
             done = await self._client.patch(PODS, pod.name, patch, pod.namespace, kind="merge", uid=pod.uid)
         except TRANSIENT_ERRORS as outage:
-            return AttemptFailure(message=f'running PreBind plugin "DefaultPreBind": {outage}', error=True)
+            return AttemptFailure(message=f"{_PRE_BIND_FAILED}: {outage}", error=True)
         if isinstance(done, ApiError):
-            return AttemptFailure(message=f'running PreBind plugin "DefaultPreBind": {done.message}', error=True)
+            return AttemptFailure(message=f"{_PRE_BIND_FAILED}: {done.message}", error=True)
         return None
 
     async def _confirm_binding(self, context: BindingContext, message: str) -> AttemptFailure | None:

@@ -51,16 +51,26 @@ _LOG = logging.getLogger(__name__)
 FIRST_RESTART_DELAY_S, LONGEST_RESTART_DELAY_S = 1.0, 60.0
 
 
+def runs_controllers(plugin: str, wanted: Sequence[str]) -> bool:
+    """Return whether --controller-plugins wants a plugin's controllers: `name` and `-name` go before `*`."""
+    named = next((entry for entry in wanted if entry.removeprefix("-") == plugin), None)
+    return named == plugin if named is not None else "*" in wanted
+
+
 def build_controllers(
     profiles: Iterable[SchedulerProfile],
     controllers: Mapping[str, ControllerFactory],
     make_context: Callable[[tuple[Plugin, ...]], SchedulerControllerContext],
+    wanted: Sequence[str] = ("*",),
 ) -> tuple[SchedulerController, ...]:
-    """Build the controllers of all enabled plugins; `make_context` makes the context for some plugins' controllers."""
+    """Build the controllers of all enabled plugins; `make_context` makes the context for some plugins' controllers.
+
+    `wanted` says whose, as --controller-plugins does.
+    """
     plugins: dict[str, list[Plugin]] = {}
     for profile in profiles:
         for plugin in profile.plugins():
-            if plugin.name in controllers:
+            if plugin.name in controllers and runs_controllers(plugin.name, wanted):
                 plugins.setdefault(plugin.name, []).append(plugin)
     return tuple(
         controller for name, held in plugins.items() for controller in controllers[name](make_context(tuple(held)))

@@ -34,7 +34,8 @@ _RESERVE_POD_ADDED, _RESERVE_POD_DELETED = ClusterEvent("Pod", ADD), ClusterEven
 class ReservationEventHandler:
     """Handle watch events of Reservations.
 
-    `gone` is called with the UID of every Reservation that ended, so that one waiting at Permit is released.
+    `gone` is called with the UID of every Reservation that ended, so that one waiting at Permit is released;
+    `assumed_changed` with the reserve pod of one that changed after its node was assumed.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ReservationEventHandler:
         *,
         schedulers: frozenset[str],
         gone: Callable[[str], None],
+        assumed_changed: Callable[[Pod], None],
         wake: Callable[[], None],
     ) -> None:
         self._lister = lister
@@ -54,6 +56,7 @@ class ReservationEventHandler:
         self._clock = clock
         self._scheduler_names = schedulers
         self._on_pod_gone = gone
+        self._on_assumed_changed = assumed_changed
         self._wake = wake
 
     def connect(self) -> None:
@@ -74,7 +77,9 @@ class ReservationEventHandler:
         ended = deleted or reservation.status.phase in (SUCCEEDED, FAILED)
         if ended or reservation.status.phase == AVAILABLE:
             self._queue.delete(uid)
-        elif not self._state.is_assumed(uid):
+        elif self._state.is_assumed(uid):
+            self._on_assumed_changed(reserve_pod_of(reservation))
+        else:
             self._enqueue(reservation)
         if ended:
             self._on_pod_gone(uid)
@@ -108,7 +113,8 @@ _NODE_ADDED, _NODE_DELETED = ClusterEvent("Node", ADD), ClusterEvent("Node", DEL
 class EventHandlers:
     """Handle watch events of nodes, pods and every kind that plugins asked a lister for.
 
-    `gone` is called with the UID of every pod that ended or was deleted, so that one waiting at Permit is released.
+    `gone` is called with the UID of every pod that ended or was deleted, so that one waiting at Permit is released;
+    `assumed_changed` with every pod that changed after its node was assumed and before it was bound.
     """
 
     rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("nodes", "pods"), READ_VERBS),)
@@ -122,6 +128,7 @@ class EventHandlers:
         *,
         schedulers: frozenset[str],
         gone: Callable[[str], None],
+        assumed_changed: Callable[[Pod], None],
         wake: Callable[[], None],
     ) -> None:
         self._state: ClusterState = handle.state
@@ -130,6 +137,7 @@ class EventHandlers:
         self._clock = clock
         self._scheduler_names = schedulers
         self._on_pod_gone = gone
+        self._on_assumed_changed = assumed_changed
         self._wake = wake
         self.nodes: Informer[Node] = informers.for_resource(NODES)
         self.pods = handle.pods
@@ -197,7 +205,7 @@ class EventHandlers:
         elif pod.spec.node_name:
             self._on_bound_pod(pod)
         elif self._state.is_assumed(pod.metadata.uid):
-            return  # being bound: the outcome of that decides
+            self._on_assumed_changed(pod)  # being bound: the outcome of that decides
         elif pod.spec.scheduler_name in self._scheduler_names:
             self._state.set_pod(pod)  # it is on no node, whatever was assumed
             self._queue.update(self._state.pod_info(pod), self._clock.monotonic())
@@ -243,6 +251,7 @@ class EventHandlers:
             self._clock,
             schedulers=self._scheduler_names,
             gone=self._on_pod_gone,
+            assumed_changed=self._on_assumed_changed,
             wake=self._wake,
         )
 

@@ -1,7 +1,8 @@
 """Write the PodScheduled condition and the nominated node of pods that were not placed.
 
-Written only when they change, and behind the decisions: each pod has at most one update waiting, the newest, and a few
-writers take them in turn.
+Written only when they change, and behind the decisions: each pod has at most one update waiting, the newest, and one
+being written; a few writers take them in turn. An update is for the version of the pod that the watch showed last, so
+that one which arrives after the pod's binding, even from a process that is gone, is refused by the server.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _LOG = logging.getLogger(__name__)
 
 POD_SCHEDULED = "PodScheduled"
 WRITERS = 8
-WRITE_TRIES = 3
+WRITE_TRIES = 5
+_CONFLICT_PAUSE_S = 0.1  # doubled each time: for the watch to show what has changed
 # A condition is for people. The reasons of a huge and odd cluster can be endless; the head of them says enough.
 MESSAGE_BYTES = 8192
 
@@ -51,6 +53,7 @@ class PodStatusWriter:
         self._clock = clock
         self._latest = latest
         self._waiting: dict[str, PodStatusUpdate] = {}
+        self._writing: set[str] = set()
         self._work = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._quiet = RateLimitedLog(_LOG, clock)
@@ -80,13 +83,18 @@ class PodStatusWriter:
 
     async def _write_all(self) -> None:
         while True:
-            while self._waiting:
-                report = self._waiting.pop(next(iter(self._waiting)))
-                await self._write(report)
+            while (uid := next((uid for uid in self._waiting if uid not in self._writing), None)) is not None:
+                self._writing.add(uid)
+                try:
+                    await self._write(self._waiting.pop(uid))
+                finally:
+                    self._writing.discard(uid)
             self._work.clear()
             await self._work.wait()
 
     async def _write(self, report: PodStatusUpdate) -> None:
+        pause_s = _CONFLICT_PAUSE_S
+        answer: object = None
         for _ in range(WRITE_TRIES):
             pod = self._latest(report.namespace, report.name)
             if pod is None or pod.metadata.uid != report.uid or pod.spec.node_name:
@@ -103,6 +111,7 @@ class PodStatusWriter:
                     kind="strategic",
                     subresource="status",
                     uid=report.uid,
+                    resource_version=pod.metadata.resource_version,
                 )
             except TRANSIENT_ERRORS as outage:
                 self._quiet.warning("the condition of %s/%s is not written: %s", report.namespace, report.name, outage)
@@ -110,12 +119,16 @@ class PodStatusWriter:
             if not isinstance(answer, ApiError):
                 self.writes += 1
                 return
-            if answer.not_found or answer.conflict:
+            if answer.not_found:
                 return
-            if not answer.too_many and answer.code < 500:
-                self._quiet.warning("the condition of %s/%s is refused: %s", report.namespace, report.name, answer)
-                return
-            await self._clock.sleep(answer.retry_after_s or 1.0)
+            if answer.conflict:
+                await self._clock.sleep(pause_s)
+                pause_s *= 2
+            elif answer.too_many or answer.code >= 500:
+                await self._clock.sleep(answer.retry_after_s or 1.0)
+            else:
+                break
+        self._quiet.warning("the condition of %s/%s is not written: %s", report.namespace, report.name, answer)
 
 
 def pod_status_patch(pod: Pod, report: PodStatusUpdate, at: datetime) -> dict[str, Any]:

@@ -33,9 +33,10 @@ from koord.scheduler.framework.attempt import (
 )
 from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.decision import AttemptError, ChosenNode, Decision, PreemptionPlan, Unschedulable
-from koord.scheduler.framework.engine import OnPointEnd, SchedulingEngine
+from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.runtime import (
+    OnPointEnd,
     PluginRejection,
     run_attempt_failed,
     run_nominate_reservation,
@@ -337,6 +338,8 @@ class SchedulingLoop:
         """
         pod = self._latest_pod(queued.pod)
         if pod is None or pod.metadata.uid != queued.uid or pod.spec.node_name:
+            return False
+        if pod.spec.scheduler_name not in self._engines:  # another scheduler's by now
             return False
         self._queue.update(self._state.pod_info(pod), self._clock.monotonic())
         return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
@@ -19,9 +19,12 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.reflector import MalformedObject
 from koord.scheduler.bind import Binder
+from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.feature_gates import DYNAMIC_SCHEDULER_CHECK
 from koord.scheduler.controller import (
     ControllerFactory,
     SchedulerControllerContext,
@@ -37,7 +40,7 @@ from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
 from koord.scheduler.metrics import KoordinatorMetrics, SchedulerMetrics
 from koord.scheduler.metrics_recorder import MetricsRecorder, PointTimer
-from koord.scheduler.plugins.coscheduling.controller import gang_controllers
+from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController, gang_controllers
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.scheduler.plugins.coscheduling.metrics import register_gang_metrics
 from koord.scheduler.plugins.device_share.controller import device_controllers
@@ -61,7 +64,7 @@ _LOG = logging.getLogger(__name__)
 
 _POD_GONE_MESSAGE = "the pod is gone"
 
-_CONTROLLER_FACTORIES: Mapping[str, ControllerFactory] = {
+CONTROLLER_FACTORIES: Mapping[str, ControllerFactory] = {
     "Coscheduling": gang_controllers,
     "DeviceShare": device_controllers,
     "ElasticQuota": quota_controllers,
@@ -84,13 +87,18 @@ class Scheduler:
         registry: MetricRegistry | None = None,
         monitor: SchedulerMonitorSettings | None = None,
         max_unschedulable_s: float = 300.0,
+        controller_plugins: Sequence[str] = ("*",),
+        network_topology_manager: bool = True,
     ) -> None:
         """Wire all parts together; nothing runs yet.
 
         Without `registry` nothing is measured, without `monitor` nobody looks for attempts that last too long.
         `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
+        `controller_plugins` says whose controllers run (`runs_controllers`); without `network_topology_manager` nobody
+        writes the status of the ClusterNetworkTopology.
         """
         self._clock = clock
+        self.completed_config = completed_config
         self.state = ClusterState()
         self.handle = LiveHandle(self.state, informers, clock)
         self.waiting_pods = WaitingPods()
@@ -122,6 +130,7 @@ class Scheduler:
             clock,
             schedulers=frozenset(self.profiles),
             gone=self._pod_gone,
+            assumed_changed=self._assumed_pod_changed,
             wake=self.wakeup.set,
         )
         scheduler_metrics = SchedulerMetrics(registry) if registry is not None else None
@@ -129,7 +138,15 @@ class Scheduler:
         metrics = scheduler_metrics or MetricsRecorder()
         self._monitor = SchedulerMonitor(self._on_slow_cycle, monitor) if monitor is not None else None
         self._leads = False
-        self.binder = Binder(client, clock, self.waiting_pods, committed=self.queue.committed, metrics=metrics)
+        self._checks_scheduler_name = completed_config.gates[DYNAMIC_SCHEDULER_CHECK]
+        self.binder = Binder(
+            client,
+            clock,
+            self.waiting_pods,
+            committed=self.queue.committed,
+            metrics=metrics,
+            latest_pod=self.event_handlers.latest_pod if self._checks_scheduler_name else None,
+        )
         self.evictor = SchedulerEvictor(
             client,
             clock,
@@ -166,12 +183,18 @@ class Scheduler:
             self.waiting_pods, self.queue, clock, self.wakeup.set, self.status_writer.submit
         )
         recorder = next(iter(self._recorders.values()))
-        self.controllers = build_controllers(
+        controllers = build_controllers(
             self.profiles.values(),
-            _CONTROLLER_FACTORIES,
+            CONTROLLER_FACTORIES,
             lambda plugins: SchedulerControllerContext(
                 client, self.handle, clock, recorder, self.evictor, plugins, self._koordinator_metrics
             ),
+            controller_plugins,
+        )
+        self.controllers = tuple(
+            controller
+            for controller in controllers
+            if network_topology_manager or not isinstance(controller, NetworkTopologyController)
         )
         if registry is not None and scheduler_metrics is not None and self._koordinator_metrics is not None:
             self._register_metrics(registry, scheduler_metrics, self._koordinator_metrics)
@@ -255,6 +278,16 @@ class Scheduler:
     def _pod_gone(self, uid: str) -> None:
         self.waiting_pods.reject(uid, "", _POD_GONE_MESSAGE)
         self.status_writer.drop(uid)
+
+    def _assumed_pod_changed(self, pod: Pod) -> None:
+        """Release a pod that waits at Permit and asks for another scheduler by now."""
+        waiting_pod = self.waiting_pods.get(pod.metadata.uid)
+        if (
+            self._checks_scheduler_name
+            and waiting_pod is not None
+            and waiting_pod.pod.scheduler != pod.spec.scheduler_name
+        ):
+            self.waiting_pods.reject(pod.metadata.uid, "", SCHEDULER_NAME_UNMATCHED)
 
     def _retry_preemptor(self, pod: PodInfo) -> None:
         if self.queue.activate((pod.uid,), self._clock.monotonic()):

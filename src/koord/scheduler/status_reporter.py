@@ -99,14 +99,15 @@ class StatusReporter:
         self._clock = clock
 
     def report_skipped(self, pod: PodInfo) -> None:
-        self._record_event(pod, "Warning", "FailedScheduling", f"skip schedule deleting pod: {pod.key}", "Scheduling")
+        self._record_failure(pod, f"skip schedule deleting pod: {pod.key}")
 
     def report_bound(self, context: BindingContext) -> None:
         pod, queued = context.pod, context.queued
         self._status_writer.drop(pod.uid)
         who = pod.annotations[A_RESERVATION_NAME] if pod.is_reserve_pod else pod.key
         note = f"Successfully assigned {who} to {context.node_name}"
-        self._event_throttle.submit(lambda: self._record_event(pod, "Normal", "Scheduled", note, "Binding"))
+        about, recorder = event_subject_of(pod), self._recorders[pod.scheduler]  # small: many events may wait
+        self._event_throttle.submit(lambda: recorder.record(about, "Normal", "Scheduled", note, action="Binding"))
         now = self._clock.monotonic()
         since = queued.first_attempt if queued.first_attempt is not None else queued.queued_at
         self._metrics.pod_bound(context.scheduler_name, now - context.started, now - since, queued.attempts)
@@ -116,7 +117,7 @@ class StatusReporter:
         self._metrics.binding_failed(context.scheduler_name, "error" if failure.error else "unschedulable", took_s)
 
     def report_failed(self, pod: PodInfo, failure: AttemptFailure) -> None:
-        self._record_event(pod, "Warning", "FailedScheduling", failure.message, "Scheduling")
+        self._record_failure(pod, failure.message)
         self._status_writer.submit(
             PodStatusUpdate(
                 namespace=pod.namespace,
@@ -144,11 +145,9 @@ class StatusReporter:
         else:
             self._metrics.decision_made(pod.scheduler, "error", took_s)
 
-    def _record_event(self, pod: PodInfo, kind: str, reason: str, note: str, action: str) -> None:
-        about = event_subject_of(pod)
-        self._recorders[pod.scheduler].record(
-            about, "Normal" if kind == "Normal" else "Warning", reason, note, action=action
-        )
+    def _record_failure(self, pod: PodInfo, note: str) -> None:
+        recorder = self._recorders[pod.scheduler]
+        recorder.record(event_subject_of(pod), "Warning", "FailedScheduling", note, action="Scheduling")
 
 
 def event_subject_of(pod: PodInfo) -> ObjectReference:

@@ -12,12 +12,12 @@ from koord.api.config.gates import (
     KOORDLET_GATES,
     MANAGER_GATES,
     RUNTIME_HOOK_GATES,
-    SCHEDULER_GATES,
     THRESHOLD_GATED_FEATURES,
     default_feature_gates,
     parse_feature_gates,
 )
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 
 ON = {
     "manager": (

@@ -87,3 +87,47 @@ def test_bad_input_is_one_line(running: KoordUpProcess, args: tuple[str, ...], g
     assert done.stdout == ""
     assert line in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def gang_member(name: str, **metadata: object) -> dict[str, object]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, **metadata},
+        "spec": {
+            "schedulerName": "koord-scheduler",
+            "containers": [{"name": "c", "image": "x", "resources": {"requests": {"cpu": "20"}}}],
+        },
+    }
+
+
+def test_gangs_of_a_file_are_placed_together_or_not_at_all(running: KoordUpProcess) -> None:
+    group = {
+        "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": "g"},
+        "spec": {"minMember": 2},
+    }
+    labels = {"pod-group.scheduling.sigs.k8s.io": "g"}
+    stated = {"gang.scheduling.koordinator.sh/name": "a", "gang.scheduling.koordinator.sh/min-available": "3"}
+    for count, extra, metadata in ((2, [group], {"labels": labels}), (3, [], {"annotations": stated})):
+        given = [*extra, *(gang_member(f"p-{i}", **metadata) for i in range(count))]
+        done = koord(running, "simulate", "-f", "-", "-o", "json", given=yaml.safe_dump_all(given))
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        nodes = sorted(outcome["node"] for outcome in json.loads(done.stdout))
+        assert nodes == (["node-0", "node-1"] if count == 2 else ["", "", ""]), done.stdout
+        assert "can't find gang" not in done.stdout
+
+
+def test_the_configuration_of_the_running_scheduler_is_used(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "{apiVersion: kubescheduler.config.k8s.io/v1, kind: KubeSchedulerConfiguration,"
+        " profiles: [{schedulerName: mine}]}"
+    )
+    given = {**POD, "spec": {**POD["spec"], "schedulerName": "mine"}}  # type: ignore[dict-item]
+    with koord_up("--nodes", "1", "--set", f"scheduler.config={config}") as cluster:
+        done = koord(cluster, "simulate", "-f", "-", "-o", "json", given=yaml.safe_dump(given))
+        (outcome,) = json.loads(done.stdout)
+        assert (outcome["node"], done.stderr) == ("node-0", "")

@@ -67,6 +67,17 @@ def made(*argv: str) -> SchedulerConfigured:
             "koord-scheduler: --secure-port 99999 must be between 0 and 65535, inclusive. 0 for turning off the port",
             id="port",
         ),
+        pytest.param(
+            ["--feature-gates=SyncBarrier=true"],
+            "koord-scheduler: --feature-gates: SyncBarrier: true: is not built: there is no barrier",
+            id="gate-that-is-not-built",
+        ),
+        pytest.param(
+            ["--controller-plugins=*,-Nobody"],
+            "koord-scheduler: --controller-plugins -Nobody: no such plugin has controllers; "
+            "known are Coscheduling, DeviceShare, ElasticQuota, Reservation",
+            id="controllers-of-nobody",
+        ),
         pytest.param(["--logging-format=xml"], 'format: Invalid value: "xml": Unsupported log format', id="format"),
         pytest.param(
             ["--tls-cert-file=a"],
@@ -124,9 +135,17 @@ def test_lease_flags_win_over_the_file_and_others_do_not(file: Path) -> None:
     assert config.leader_election.lease_duration == "1m30s"
     assert config.leader_election.resource_name == "mine"
     assert config.client_connection.qps == 50
-    assert config.client_connection.kubeconfig == ""
-    assert "--kube-api-qps is ignored: the file of --config says it" in found.notes
-    assert "--kubeconfig is ignored: the file of --config says it" in found.notes
+    assert "--kube-api-qps is ignored: with --config the file decides" in found.notes
+
+
+def test_kubeconfig_is_used_where_the_file_names_none(file: Path) -> None:
+    found = made(f"--config={file}", "--kubeconfig=mine")
+    assert found.assembly.config.client_connection.kubeconfig == "mine"
+    assert not any("--kubeconfig" in note for note in found.notes)
+    file.write_text(file.read_text() + "\nclientConnection: {kubeconfig: of-the-file}\n")
+    found = made(f"--config={file}", "--kubeconfig=mine")
+    assert found.assembly.config.client_connection.kubeconfig == "of-the-file"
+    assert "--kubeconfig is ignored: with --config the file decides" in found.notes
 
 
 def test_without_a_file_the_shipped_profile_runs() -> None:

@@ -65,7 +65,7 @@ async def _history(cluster: ChaosCluster) -> dict[str, Any]:
     began = time.monotonic()
     await workload.create_pod("probe", {"cpu": "1"}, {}, priorityClassName="low")
     observer = cluster.observer
-    while not observer.is_bound("probe") and time.monotonic() < began + REST_S:
+    while not observer.is_bound("probe") and time.monotonic() < began + REST_S:  # noqa: ASYNC110 - the cluster is polled
         await asyncio.sleep(0.1)
     return {
         "seed": SEED,

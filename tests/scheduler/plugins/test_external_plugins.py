@@ -14,14 +14,16 @@ import pytest
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.extension_points import POINT_METHODS
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import ROW
-from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, build_registry
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, load_plugins
 from tests.scheduler.builders import make_node, make_pod, make_state
+from tests.scheduler.configuration.fake_plugins import assembled
 from tests.scheduler.fake_handles import StateOnlyHandle
 from tests.scheduler.plugin_equivalence import profile_of
 
@@ -46,7 +48,7 @@ def cluster() -> ClusterState:
 
 
 def engine_with(offers: list[EntryPoint], state: ClusterState) -> SchedulingEngine:
-    factories = build_registry(offers)
+    factories = load_plugins(offers).factories
     plugins = [factories[offer.name](None, StateOnlyHandle(state)) for offer in offers]
     return SchedulingEngine(profile_of(plugins), state)
 
@@ -56,7 +58,7 @@ def painted(state: ClusterState, name: str, colour: str) -> PodInfo:
 
 
 def test_is_found_beside_our_own(offers: list[EntryPoint]) -> None:
-    found = build_registry(offers)
+    found = load_plugins(offers).factories
     assert set(found) == {*REGISTRY, "NodeColour"}
 
 
@@ -82,9 +84,48 @@ def test_a_plugin_that_says_nothing_of_itself_is_asked_about_every_pod(offers: l
         assert chosen.node == colour
 
 
-def test_two_plugins_cannot_have_one_name() -> None:
-    with pytest.raises(ValueError, match="a plugin named NodeName already exists"):
-        build_registry([EntryPoint("NodeName", "somewhere:NodeName", ENTRY_POINT_GROUP)])
+def test_a_built_in_plugin_cannot_be_replaced() -> None:
+    found = load_plugins([EntryPoint("NodeName", "somewhere:NodeName", ENTRY_POINT_GROUP)])
+    assert found.factories["NodeName"] is REGISTRY["NodeName"]
+    assert found.warnings == ("plugin NodeName of somewhere:NodeName is not used: koord has a plugin of this name",)
+
+
+def test_one_that_cannot_be_loaded_is_refused_only_where_it_is_enabled() -> None:
+    found = load_plugins([EntryPoint("Broken", "no_such_module:Broken", ENTRY_POINT_GROUP)])
+    words = (
+        "plugin Broken of no_such_module:Broken cannot be used: ModuleNotFoundError: No module named 'no_such_module'"
+    )
+    assert found.warnings == (words,)
+    assert isinstance(assembled({"profiles": [{}]}, found.factories), CompletedConfig)
+    enabled = {"multiPoint": {"enabled": [{"name": "Broken"}]}}
+    errors = assembled({"profiles": [{"plugins": enabled}]}, found.factories)
+    assert isinstance(errors, list)
+    (error,) = errors
+    assert error.field.startswith("profiles[0].plugins.multiPoint.enabled")
+    assert error.rule == f'initializing plugin "Broken": {words}'
+
+
+def test_two_packages_with_one_name_are_refused_where_it_is_enabled(offers: list[EntryPoint]) -> None:
+    found = load_plugins([*offers, *offers])
+    assert [warning.rpartition(": ")[2] for warning in found.warnings] == [
+        "two installed packages offer a plugin of this name"
+    ]
+    with pytest.raises(ValueError, match="two installed packages"):
+        found.factories["NodeColour"](None, StateOnlyHandle(cluster()))
+
+
+class Raising(Plugin):
+    name = "Raising"
+
+    def __init__(self) -> None:
+        raise KeyError("colour")
+
+
+def test_one_that_cannot_be_made_is_an_error_of_the_file() -> None:
+    enabled = {"multiPoint": {"enabled": [{"name": "Raising"}]}}
+    errors = assembled({"profiles": [{"plugins": enabled}]}, {**REGISTRY, "Raising": lambda args, handle: Raising()})
+    assert isinstance(errors, list)
+    assert [error.rule for error in errors] == ["initializing plugin \"Raising\": KeyError: 'colour'"]
 
 
 class Counting(Plugin):

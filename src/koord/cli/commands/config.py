@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from typing import Any
 
 import click
@@ -234,14 +235,17 @@ def _check_scheduler(config_document: dict[str, Any], key: str) -> list[ConfigFi
     # Only this check needs the plugins and their numeric libraries; the others should not wait for them.
     from koord.scheduler.configuration.completed_config import CompletedConfig
     from koord.scheduler.configuration.config_file import load_configuration as load_scheduler
-    from koord.scheduler.plugins.registry import REGISTRY
+    from koord.scheduler.configuration.unsupported import profiles_without_koordinator
+    from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
 
     given = load_scheduler(config_document)
-    made = given if isinstance(given, list) else CompletedConfig.complete(given, REGISTRY)
+    factories = load_plugins(entry_points(group=ENTRY_POINT_GROUP)).factories
+    made = given if isinstance(given, list) else CompletedConfig.complete(given, factories)
     if isinstance(made, list):
         return error_findings(key, made)
     text = "are arguments of a plugin that is not enabled, and have no effect"
-    return [warning_finding(key, f"profiles: {name}", text) for name in made.unused_plugin_configs]
+    warnings = [warning_finding(key, f"profiles: {name}", text) for name in made.unused_plugin_configs]
+    return warnings + [warning_finding(key, "profiles", words) for words in profiles_without_koordinator(made.config)]
 
 
 def _check_descheduler(config_document: dict[str, Any], key: str) -> list[ConfigFinding]:

@@ -13,12 +13,17 @@ import click
 import msgspec
 
 from koord.api.koordinator.custom_kinds import KINDS_BY_API_VERSION
+from koord.api.koordinator.protocol import SCHEDULER
 from koord.api.kubernetes.builtin_kinds import NODES, PODS, PRIORITY_CLASSES
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
 from koord.cli import cluster_access
 from koord.cli.commands.explain.pod import print_attempt
-from koord.cli.commands.object_lists import ManifestObject, list_live_objects, read_objects, save_objects
+from koord.cli.commands.object_lists import ManifestObject
+from koord.cli.commands.object_lists import list_live_objects
+from koord.cli.commands.object_lists import read_objects
+from koord.cli.commands.object_lists import save_objects
+from koord.cli.commands.simulate.pod_input import other_objects
 from koord.cli.printing import print_result
 from koord.cli.up import local_scheduler
 from koord.cli.up.local_scheduler import DEFAULT_SCHEDULER_NAME
@@ -26,6 +31,9 @@ from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import load_configuration
+from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
+from koord.scheduler.explain.http import CONFIGURATION_PATH
 from koord.scheduler.explain.snapshot import ApiSnapshot
 from koord.scheduler.explain.what_if import WhatIf, WhatIfOutcome, kinds_read
 from koord.telemetry.clock import Clock
@@ -110,6 +118,8 @@ def _outcome_line(outcome: WhatIfOutcome) -> tuple[str, str]:
     if outcome.after_eviction_on:
         victims = ", ".join(outcome.attempt.victims) if outcome.attempt is not None else ""
         return f"{outcome.pod} would go to {outcome.after_eviction_on} once {victims} made way", "bold yellow"
+    if outcome.waiting_on:
+        return f"{outcome.pod} would get {outcome.waiting_on} and be held there, {outcome.message}", "bold yellow"
     if outcome.gated_by:
         return f"{outcome.pod} would be held back by {outcome.gated_by}: {outcome.message}", "bold yellow"
     return f"{outcome.pod} would go nowhere: {outcome.message}", "bold red"
@@ -123,7 +133,7 @@ def _outcome_line(outcome: WhatIfOutcome) -> tuple[str, str]:
     multiple=True,
     required=True,
     metavar="FILE",
-    help="Pods or workloads; - reads standard input.",
+    help="Pods or workloads, and what they need: PodGroups, quotas, nodes. - reads standard input.",
 )
 @click.option(
     "--snapshot",
@@ -136,8 +146,12 @@ def _outcome_line(outcome: WhatIfOutcome) -> tuple[str, str]:
     "--config",
     "config_file",
     type=click.Path(path_type=Path),
-    help="KubeSchedulerConfiguration. Default: that of koord up.",
+    help="KubeSchedulerConfiguration. Default: that of the running koord-scheduler; with --snapshot that of koord up.",
 )
+@click.option(
+    "--scheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord-scheduler runs."
+)
+@click.option("--scheduler-port", default=10251, show_default=True, help="The port its service listens on.")
 @click.option(
     "--replicas",
     type=click.IntRange(1, MAX_PODS_PER_WORKLOAD),
@@ -151,6 +165,8 @@ def simulate(
     snapshot_file: str | None,
     save: str | None,
     config_file: Path | None,
+    scheduler_namespace: str,
+    scheduler_port: int,
     replicas: int | None,
     namespace: str,
     output: str,
@@ -164,17 +180,26 @@ def simulate(
     assembly = local_scheduler.scheduler_assembly(config_file)
     if isinstance(assembly, str):
         cluster_access.fail(f"--config: {assembly}")
-    pods = [pod for file in files for pod in pods_from_objects(read_objects(file), namespace, replicas)]
+    objects = [each for file in files for each in read_objects(file)]
+    pods = pods_from_objects(objects, namespace, replicas)
+    others = other_objects(objects, namespace)
     if not pods:
         cluster_access.fail(f"{', '.join(files)}: there is no Pod and nothing with a pod template in it")
     if snapshot_file is not None:
         if save is not None:
             cluster_access.fail("--save needs a live cluster; with --snapshot there is a file already")
-        _print_outcomes(_decide(assembly, ApiSnapshot(read_objects(snapshot_file)), pods), output)
+        _print_outcomes(_decide(assembly, ApiSnapshot(read_objects(snapshot_file)).with_objects(others), pods), output)
         return
 
     async def main(client: Client, clock: Clock) -> None:
-        snapshot = await read_live_snapshot(client, assembly)
+        running = await running_configuration(client, scheduler_namespace, scheduler_port) if not config_file else ""
+        if isinstance(running, str):
+            if running:
+                click.echo(f"koord: the configuration of koord up is used: {running}", err=True)
+            chosen: CompletedConfig = assembly
+        else:
+            chosen = running
+        snapshot = await read_live_snapshot(client, chosen)
         if save is not None:
             save_objects(snapshot.objects(), save)
         ready: list[ManifestObject] = []
@@ -188,7 +213,7 @@ def simulate(
                 )
             else:
                 ready.append(answer)
-        _print_outcomes([*refused, *_decide(assembly, snapshot, ready)], output)
+        _print_outcomes([*refused, *_decide(chosen, snapshot.with_objects(others), ready)], output)
 
     cluster_access.run_with_client(main, kubeconfig, context)
 
@@ -200,6 +225,19 @@ async def dry_run_create(client: Client, pod: ManifestObject) -> ManifestObject 
         renamed = {**pod, "metadata": {**pod["metadata"], "name": f"{pod_display_name(pod)}-what-if"}}
         answer = await client.dynamic.create(PODS, renamed, dry_run=True)
     return answer
+
+
+async def running_configuration(client: Client, namespace: str, port: int) -> CompletedConfig | str:
+    """Return the configuration that the running koord-scheduler has, or why it is not known."""
+    answer = await cluster_access.ask_program(client, SCHEDULER, f"/apis/v1{CONFIGURATION_PATH}", namespace, port)
+    if isinstance(answer, str):
+        return answer
+    read = load_configuration(answer.get("configuration", {}))
+    known = {name: value for name, value in answer.get("featureGates", {}).items() if name in SCHEDULER_GATES}
+    made = read if isinstance(read, list) else CompletedConfig.complete(read, local_scheduler.plugin_registry(), known)
+    if isinstance(made, list):
+        return f"that of the running koord-scheduler cannot be used here: {'; '.join(map(str, made))}"
+    return made
 
 
 async def read_live_snapshot(client: Client, assembly: CompletedConfig) -> ApiSnapshot:

@@ -77,6 +77,8 @@ async def serve_scheduler(
             drop_unhandled_s=values.seconds("scheduling-drop-unhandled-timeout"),
         ),
         max_unschedulable_s=values.seconds("pod-max-in-unschedulable-pods-duration"),
+        controller_plugins=values.strings("controller-plugins"),
+        network_topology_manager=values.switch("enable-network-topology-manager"),
     )
     process.on_malformed = scheduler.report_malformed
     _serve_routes(process, scheduler, config, logs)

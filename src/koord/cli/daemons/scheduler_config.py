@@ -12,8 +12,6 @@ import msgspec
 from koord.api.config import gates as gate_text
 from koord.api.config.component import ClientConnectionConfiguration
 from koord.api.config.field_error import FieldError
-from koord.api.config.gates import SCHEDULER_GATES as GATES
-from koord.api.config.gates import SCHEDULER_GATES as GATES_TABLE
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
@@ -30,8 +28,10 @@ from koord.cli.daemons.serving_flags import (
 from koord.cli.daemons.startup import apply_election_flags
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
-from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
+from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
+from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
+from koord.scheduler.scheduler import CONTROLLER_FACTORIES
 
 SCHEDULER_PROGRAM = "koord-scheduler"
 _SECOND = 1_000_000_000
@@ -64,7 +64,7 @@ _DEPRECATED = (
         no_effect_reason=_JSON_ONLY,
     ),
     Flag("kube-api-qps", kind.FLOAT32, "DEPRECATED: requests per second. Ignored with --config.", 50.0),
-    Flag("kubeconfig", kind.TEXT, "DEPRECATED: path to kubeconfig file. Ignored with --config."),
+    Flag("kubeconfig", kind.TEXT, "DEPRECATED: path to kubeconfig file. Ignored where --config names one."),
     Flag(
         "pod-max-in-unschedulable-pods-duration",
         kind.DURATION,
@@ -96,7 +96,7 @@ _GATES = (
         " Options are:\n"
         + "\n".join(
             f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()})"
-            for name, gate in sorted(GATES_TABLE.items())
+            for name, gate in sorted(SCHEDULER_GATES.items())
         ),
     ),
     Flag(
@@ -110,9 +110,9 @@ _KOORDINATOR = (
     Flag(
         "controller-plugins",
         kind.STRINGS,
-        "Controllers to run: '*' all, 'name' on, '-name' off.",
+        "Plugins whose controllers run: '*' all, 'name' on, '-name' off. They are: "
+        + ", ".join(sorted(CONTROLLER_FACTORIES)),
         ("*",),
-        no_effect_reason="no plugin of this version has a controller",
     ),
     Flag(
         "debug-scores",
@@ -135,8 +135,8 @@ _KOORDINATOR = (
     Flag(
         "enable-network-topology-manager",
         kind.BOOLEAN,
-        "Keep the tree of network topology.",
-        no_effect_reason="this version has no network topology manager",
+        "Write the status of the ClusterNetworkTopology where a profile has awareNetworkTopology.",
+        True,
     ),
     Flag("scheduler-monitor-period", kind.DURATION, "How often late pods are looked for.", 10 * _SECOND),
     Flag("scheduling-timeout", kind.DURATION, "From when on an attempt is late.", 30 * _SECOND),
@@ -200,8 +200,8 @@ def scheduler_flags() -> FlagSet:
     )
 
 
-# Of kube-scheduler; a file says these things itself.
-_ONLY_WITHOUT_FILE = ("kube-api-burst", "kube-api-content-type", "kube-api-qps", "kubeconfig", "profiling")
+# Of kube-scheduler; a file decides these things itself, even by saying nothing.
+_ONLY_WITHOUT_FILE = ("kube-api-burst", "kube-api-content-type", "kube-api-qps", "profiling", "contention-profiling")
 
 
 class SchedulerConfigured(msgspec.Struct, frozen=True):
@@ -214,16 +214,22 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
     gates = _parse_gates(values)
     if isinstance(gates, list):
         return gates
-    factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
-    notes: list[str] = []
+    strangers = [
+        e for e in values.strings("controller-plugins") if e.removeprefix("-") not in ("*", *CONTROLLER_FACTORIES)
+    ]
+    if strangers:
+        known = ", ".join(sorted(CONTROLLER_FACTORIES))
+        return [f"--controller-plugins {name}: no such plugin has controllers; known are {known}" for name in strangers]
+    loaded = load_plugins(entry_points(group=ENTRY_POINT_GROUP))
+    factories = loaded.factories
+    notes = [*gate_text.feature_gate_warnings(gates, SCHEDULER_GATES), *loaded.warnings]
     path = values.text("config")
     if path:
         read = _read_config_file(path)
         if isinstance(read, list):
             return read
-        config = read
-        ignored = [name for name in (*_ONLY_WITHOUT_FILE, "contention-profiling") if values.is_set(name)]
-        notes += [f"--{name} is ignored: the file of --config says it" for name in ignored]
+        config, ignored = _apply_kubeconfig_flag(read, values)
+        notes += [f"--{name} is ignored: with --config the file decides" for name in ignored]
     else:
         config, missing = without_unsupported_plugins(
             _apply_deprecated_flags(shipped.configuration(), values), factories
@@ -238,6 +244,7 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
         notes.append(
             f"arguments without effect, as these plugins are not enabled: {', '.join(made.unused_plugin_configs)}"
         )
+    notes += profiles_without_koordinator(elected)
     foreign = sorted(_kubernetes_gates_set(values))
     if foreign:
         notes.append(f"feature gates of Kubernetes that change nothing here: {', '.join(foreign)}")
@@ -258,6 +265,19 @@ def _error_lines(path: str, errors: list[FieldError]) -> list[str]:
     return [f"{where}{error}" for error in errors]
 
 
+def _apply_kubeconfig_flag(
+    config: KubeSchedulerConfiguration, values: FlagValues
+) -> tuple[KubeSchedulerConfiguration, list[str]]:
+    """Return the configuration with --kubeconfig where the file names none, and the flags that are ignored."""
+    ignored = [name for name in _ONLY_WITHOUT_FILE if values.is_set(name)]
+    if not values.is_set("kubeconfig"):
+        return config, ignored
+    if config.client_connection.kubeconfig:
+        return config, [*ignored, "kubeconfig"]
+    connection = msgspec.structs.replace(config.client_connection, kubeconfig=values.text("kubeconfig"))
+    return msgspec.structs.replace(config, client_connection=connection), ignored
+
+
 def _apply_deprecated_flags(config: KubeSchedulerConfiguration, values: FlagValues) -> KubeSchedulerConfiguration:
     connection = ClientConnectionConfiguration(
         kubeconfig=values.text("kubeconfig"),
@@ -275,7 +295,7 @@ def _apply_deprecated_flags(config: KubeSchedulerConfiguration, values: FlagValu
 
 
 def _parse_gates(values: FlagValues) -> dict[str, bool] | list[str]:
-    parsed = gate_text.parse_feature_gates(_joined_gate_text(values), GATES, KUBERNETES_GATES)
+    parsed = gate_text.parse_feature_gates(_joined_gate_text(values), SCHEDULER_GATES, KUBERNETES_GATES)
     return [f"--feature-gates: {error}" for error in parsed] if isinstance(parsed, list) else parsed
 
 
@@ -287,4 +307,4 @@ def _joined_gate_text(values: FlagValues) -> str:
 
 def _kubernetes_gates_set(values: FlagValues) -> set[str]:
     named = {part.partition("=")[0].strip() for part in _joined_gate_text(values).split(",") if part}
-    return {name for name in named if name in KUBERNETES_GATES and name not in GATES}
+    return {name for name in named if name in KUBERNETES_GATES and name not in SCHEDULER_GATES}

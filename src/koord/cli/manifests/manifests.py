@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import sys
-from importlib.metadata import entry_points
 from typing import Any
 
 import click
@@ -34,7 +33,7 @@ from koord.scheduler import rbac as scheduler_rbac
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
-from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
+from koord.scheduler.plugins.registry import REGISTRY
 
 Obj = dict[str, Any]
 
@@ -91,9 +90,8 @@ def manifests(
 
 def scheduler_config(namespace: str) -> str:
     """Return Koordinator's profile, written out in full."""
-    factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
-    config, _ = without_unsupported_plugins(shipped.configuration(), factories)
-    assembly = CompletedConfig.complete(config, factories)
+    config, _ = without_unsupported_plugins(shipped.configuration(), REGISTRY)
+    assembly = CompletedConfig.complete(config, REGISTRY)
     if isinstance(assembly, list):
         raise RuntimeError(f"the shipped configuration has errors: {assembly}")
     text = dump_configuration(assembly)

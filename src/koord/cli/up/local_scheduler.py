@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -15,11 +17,14 @@ from koord.cli.up.local_program import LocalProgram
 from koord.embedded.cluster import ComponentContext
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
 from koord.scheduler.explain import http
-from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, PluginFactory, load_plugins
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
+
+_LOG = logging.getLogger(__name__)
+_WARNED: set[str] = set()
 
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
 
@@ -32,11 +37,21 @@ def default_configuration() -> KubeSchedulerConfiguration:
     return msgspec.structs.replace(given, profiles=(*given.profiles, kubernetes))
 
 
+def plugin_registry() -> Mapping[str, PluginFactory]:
+    """Return the built-in plugins and those of installed packages; warn once of what cannot be used."""
+    loaded = load_plugins(entry_points(group=ENTRY_POINT_GROUP))
+    for warning in loaded.warnings:
+        if warning not in _WARNED:
+            _WARNED.add(warning)
+            _LOG.warning("%s", warning)
+    return loaded.factories
+
+
 def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
     """Assemble the scheduler from a file, taken as it is, or from the default without the plugins that are not
     built yet.
     """
-    factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
+    factories = plugin_registry()
     if file is None:
         config, _ = without_unsupported_plugins(default_configuration(), factories)
     else:
@@ -48,14 +63,16 @@ def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
             return _join_errors(file, read)
         config = read
     made = CompletedConfig.complete(config, factories)
-    return _join_errors(file, made) if isinstance(made, list) else made
+    if isinstance(made, list):
+        return _join_errors(file, made)
+    for warning in profiles_without_koordinator(config):
+        _LOG.warning("%s", warning)
+    return made
 
 
 def missing_plugins() -> tuple[str, ...]:
     """Return Koordinator's plugins that the default configuration names and this version does not have."""
-    return without_unsupported_plugins(default_configuration(), build_registry(entry_points(group=ENTRY_POINT_GROUP)))[
-        1
-    ]
+    return without_unsupported_plugins(default_configuration(), plugin_registry())[1]
 
 
 def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None = None) -> LocalProgram[Scheduler]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from koord.api.config.field_error import FieldError
+from koord.api.config.gates import default_feature_gates
 from koord.api.config.scheduler.configuration import (
     KubeSchedulerConfiguration,
     KubeSchedulerProfile,
@@ -16,7 +17,7 @@ from koord.api.config.scheduler.configuration import (
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.configuration.feature_gates import apply_feature_gates
+from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES, apply_feature_gates, hidden_kinds
 from koord.scheduler.configuration.plugin_selection import (
     PluginSelection,
     enabled_plugins,
@@ -26,13 +27,14 @@ from koord.scheduler.configuration.plugin_selection import (
 )
 from koord.scheduler.configuration.unsupported import unknown_plugins, unsupported_settings
 from koord.scheduler.framework import profile as framework
+from koord.scheduler.framework.attempt import describe_error
 from koord.scheduler.framework.extension_points import (
     EXTENSION_POINTS,
     METHODS_OF_ANY_POINT,
     PluginMethod,
     overrides,
 )
-from koord.scheduler.framework.handle import Handle, SchedulerActions
+from koord.scheduler.framework.handle import Handle, Lister, SchedulerActions
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import PluginFactory
 
@@ -68,6 +70,22 @@ class ValidationHandle:
         return 0.0
 
 
+class RestrictedHandle:
+    """Give plugins another handle, without the objects of some kinds."""
+
+    def __init__(self, handle: Handle, hidden_kinds: frozenset[str]) -> None:
+        self._handle = handle
+        self._hidden_kinds = hidden_kinds
+        self.state = handle.state
+        self.actions = handle.actions
+
+    def lister(self, resource: Resource[O]) -> Lister[O]:
+        return EmptyLister() if resource.kind in self._hidden_kinds else self._handle.lister(resource)
+
+    def now(self) -> float:
+        return self._handle.now()
+
+
 class CompletedConfig:
     """Hold a valid configuration that profiles can be made from. Use `CompletedConfig.complete`.
 
@@ -101,7 +119,8 @@ class CompletedConfig:
         """
         config = defaulted(given)
         errors = validate(config) or unsupported_settings(config)
-        factories = apply_feature_gates(factories, gates or {})
+        gates = {**default_feature_gates(SCHEDULER_GATES), **(gates or {})}
+        factories = apply_feature_gates(factories, gates)
         for index, profile in enumerate(config.profiles):
             errors += unknown_plugins(profile, f"profiles[{index}]", factories)
         if errors:
@@ -117,7 +136,7 @@ class CompletedConfig:
                 errors += found
         if not errors:
             errors = _check_common_queue_sort(config, selections)
-        return errors or cls(config, factories, gates or {}, tuple(selections))
+        return errors or cls(config, factories, gates, tuple(selections))
 
     @property
     def unused_plugin_configs(self) -> tuple[str, ...]:
@@ -132,6 +151,9 @@ class CompletedConfig:
 
     def make_profiles(self, handle: Handle) -> tuple[framework.SchedulerProfile, ...]:
         """Make the profiles, with one instance of each plugin per profile, shared by the points it is enabled at."""
+        hidden = hidden_kinds(self.gates)
+        if hidden:
+            handle = RestrictedHandle(handle, hidden)
         return tuple(
             _make_profile(profile, found, _make_plugins(profile, self._factories, handle))
             for profile, found in zip(self.config.profiles, self.selections, strict=True)
@@ -160,9 +182,10 @@ def _validate_plugins(
             where = f"{path}.pluginConfig[{profile.plugin_config.index(entry)}].args"
         try:
             plugin = factories[name](plugin_args(profile, name), handle)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001 - a plugin of another package may raise anything
             stated = entry.args if entry is not None else name
-            errors.append(FieldError(where, stated, f'initializing plugin "{name}": {error}'))
+            words = str(error) if isinstance(error, ValueError) else describe_error(error)
+            errors.append(FieldError(where, stated, f'initializing plugin "{name}": {words}'))
             continue
         if plugin.name != name:
             rule = f"is registered under another name than the plugin's own, which is {plugin.name!r}"

@@ -1,9 +1,18 @@
-"""Apply feature gates to the factories of plugins."""
+"""List koord-scheduler's feature gates, each with what reads it, and apply them to plugins and their listers.
+
+This table drives parsing, effect and documentation. A gate is read by the keyword of a plugin's factory, by not listing
+some kinds, or by the scheduler itself; what is not built is refused by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
+from koord.api.config.gates import ALPHA, BETA, GA, FeatureGate, default_feature_gates
+from koord.api.config.scheduler.plugin_args import SchedulerPluginArgs
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.coscheduling.network_plugin import new_coscheduling
 from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
@@ -12,40 +21,142 @@ from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.registry import PluginFactory
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 
-_QUOTA_GATES = {
-    "DisableDefaultQuota": "disable_default_quota",
-    "MultiQuotaTree": "multi_quota_tree",
-    "ElasticQuotaGuaranteeUsage": "guarantee_usage",
-    "ElasticQuotaIgnorePodOverhead": "ignore_overhead",
+DYNAMIC_SCHEDULER_CHECK = "DynamicSchedulerCheck"
+
+
+class SchedulerGate(FeatureGate, frozen=True, kw_only=True):
+    """Describe a gate of koord-scheduler and its one reader."""
+
+    plugin: str = ""
+    keyword: str = ""  # of the plugin's factory: it gets the gate's value
+    hides: tuple[str, ...] = ()  # kinds that no plugin lists while the gate has its other value
+    by_scheduler: bool = False
+
+
+def _new_dynamic_resources(args: SchedulerPluginArgs, handle: Handle, *, no_claims: bool) -> DynamicResources:
+    return DynamicResources(None if no_claims else handle)
+
+
+# Factories that take keywords, by the name of their plugin.
+GATED_FACTORIES: Mapping[str, Callable[..., Plugin]] = {
+    Coscheduling.name: new_coscheduling,
+    DeviceShare.name: DeviceShare,
+    DynamicResources.name: _new_dynamic_resources,
+    ElasticQuotaPlugin.name: ElasticQuotaPlugin,
+    ReservationPlugin.name: ReservationPlugin,
 }
-_NO_RESOURCE_CLAIMS_GATE = "DisableDynamicResourceAllocationInformer"
-_BATCH_GATE = "EnableInlineBatchSchedule"
-_DEVICE_GATES = {"DevicePluginAdaption": "adapts", "ResizePod": "resizes"}
-_RESERVATION_GATES = {
-    "OmitNodeLabelsForReservation": "omit_node_labels",
-    "CleanExpiredReservationAllocated": "clean_owners",
+
+_OLD_SERVER = "servers of Kubernetes 1.22 and older are not supported"
+_MANAGER_ONLY = "koord-manager alone reads it"
+_SAME_RESULT = "upstream computes the same in another way then; here it is computed in one way"
+_NO_TRANSFORMER = "this version of koord-scheduler takes pods as the server has them"
+_BUDGETS, _CAPACITIES = ("PodDisruptionBudget",), ("CSIStorageCapacity", "CSIDriver")
+
+
+def _alpha(effect: str, plugin: str = "", keyword: str = "", hides: tuple[str, ...] = ()) -> SchedulerGate:
+    return SchedulerGate(False, ALPHA, effect, plugin=plugin, keyword=keyword, hides=hides)
+
+
+def _unbuilt(effect: str, why: str) -> SchedulerGate:
+    return SchedulerGate(False, ALPHA, effect, unbuilt=True, why=why)
+
+
+SCHEDULER_GATES: Mapping[str, SchedulerGate] = {
+    "CSIStorageCapacity": SchedulerGate(True, GA, "VolumeBinding checks storage capacities", hides=_CAPACITIES),
+    "CleanExpiredReservationAllocated": _alpha(
+        "remove the reservation-allocated annotation of a deleted Reservation from its owners",
+        ReservationPlugin.name,
+        "clean_owners",
+    ),
+    "CompatibleCSIStorageCapacity": _unbuilt("list CSIStorageCapacity in its beta version", _OLD_SERVER),
+    "CompatiblePodDisruptionBudget": _unbuilt("list PodDisruptionBudget in its beta version", _OLD_SERVER),
+    "CrossSchedulerNomination": _unbuilt(
+        "respect nominations by other schedulers", "nominations of other schedulers' pods are not followed"
+    ),
+    "DevicePluginAdaption": _alpha(
+        "write what third-party device plugins read of allocated devices", DeviceShare.name, "adapts"
+    ),
+    "DisableCSIStorageCapacityInformer": _alpha("as CSIStorageCapacity=false", hides=_CAPACITIES),
+    "DisableDefaultQuota": _alpha(
+        "pods without a quota belong to none", ElasticQuotaPlugin.name, "disable_default_quota"
+    ),
+    "DisableDynamicResourceAllocationInformer": _alpha(
+        "list no resource claims, for servers that do not have them", DynamicResources.name, "no_claims"
+    ),
+    "DisablePodDisruptionBudgetInformer": _alpha("as PodDisruptionBudget=false", hides=_BUDGETS),
+    DYNAMIC_SCHEDULER_CHECK: SchedulerGate(
+        True,
+        BETA,
+        "look before PreBind whether the pod asks for another scheduler by now, and let a waiting one go",
+        by_scheduler=True,
+    ),
+    "ElasticQuotaGuaranteeUsage": _alpha(
+        "a quota keeps what it uses up to its min", ElasticQuotaPlugin.name, "guarantee_usage"
+    ),
+    "ElasticQuotaIgnorePodOverhead": _alpha(
+        "quotas do not count the overhead of pods", ElasticQuotaPlugin.name, "ignore_overhead"
+    ),
+    "ElasticQuotaIgnoreTerminatingPod": _unbuilt(
+        "quotas do not count pods past their grace period", "quotas count pods until they are gone"
+    ),
+    "ElasticQuotaImmediateIgnoreTerminatingPod": _unbuilt(
+        "quotas do not count pods that are being deleted", "quotas count pods until they are gone"
+    ),
+    "EnableBatchScheduleNodeSnapshot": SchedulerGate(
+        True, BETA, "plan a gang on a snapshot of the nodes", why=_SAME_RESULT
+    ),
+    "EnableInlineBatchSchedule": _alpha("try all members of a planned gang in one go", Coscheduling.name, "batch"),
+    "GangPendingPodsConditionPatch": SchedulerGate(
+        True,
+        BETA,
+        "write into the condition of a gang's untried members why the gang failed",
+        plugin=Coscheduling.name,
+        keyword="patches_pending_members",
+    ),
+    "GenericEphemeralVolume": SchedulerGate(
+        True, GA, "count the claims of generic ephemeral volumes", unbuilt=False, why="every supported server has them"
+    ),
+    "LazyReservationRestore": SchedulerGate(
+        False, ALPHA, "restore reservations on nodes that PreFilter left only", why=_SAME_RESULT
+    ),
+    "MultiQuotaTree": _alpha("several trees of quotas, by node", ElasticQuotaPlugin.name, "multi_quota_tree"),
+    "OmitNodeLabelsForReservation": _alpha(
+        "match reservations without the labels of their nodes", ReservationPlugin.name, "omit_node_labels"
+    ),
+    "PodDisruptionBudget": SchedulerGate(True, GA, "preemption respects disruption budgets", hides=_BUDGETS),
+    "PreemptionPolicyTransformer": _unbuilt("take the preemption policy from a label", _NO_TRANSFORMER),
+    "PriorityTransformer": _unbuilt("take the priority from Koordinator's labels", _NO_TRANSFORMER),
+    "ReplaceResourcesTransformer": _unbuilt("replace resources as an annotation says", _NO_TRANSFORMER),
+    "ResizePod": _alpha("reservations of devices can be resized", DeviceShare.name, "resizes"),
+    "SkipFilterWithNominatedPods": _unbuilt(
+        "filter a node with the pods nominated to it only", "a node must fit with and without the pods nominated to it"
+    ),
+    "SkipReservationFitsNode": SchedulerGate(
+        False, ALPHA, "leave out a check of reservations that others make", why=_SAME_RESULT
+    ),
+    "SupportParentQuotaSubmitPod": SchedulerGate(
+        False, ALPHA, "pods may belong to a quota with children", why=_MANAGER_ONLY
+    ),
+    "SyncBarrier": _unbuilt(
+        "a new leader waits until its caches show the last binding of the old one", "there is no barrier"
+    ),
 }
 
 
 def apply_feature_gates(
     factories: Mapping[str, PluginFactory], gates: Mapping[str, bool]
 ) -> Mapping[str, PluginFactory]:
-    """Return the factories with those replaced that a feature gate changes.
+    """Return the factories with those replaced whose gates do not all have their default."""
+    keywords: dict[str, dict[str, bool]] = {}
+    for name, gate in SCHEDULER_GATES.items():
+        if gate.plugin:
+            keywords.setdefault(gate.plugin, {})[gate.keyword] = gates[name]
+    defaults = default_feature_gates(SCHEDULER_GATES)
+    changed = {gate.plugin for name, gate in SCHEDULER_GATES.items() if gates[name] != defaults[name]} - {""}
+    return {**factories, **{plugin: partial(GATED_FACTORIES[plugin], **keywords[plugin]) for plugin in changed}}
 
-    Servers without resource claims would never answer a watch of them; vendors' device plugins read more.
-    """
-    changed: dict[str, PluginFactory] = {}
-    if gates.get(_NO_RESOURCE_CLAIMS_GATE, False):
-        changed[DynamicResources.name] = lambda args, handle: DynamicResources(None)
-    quota = {keyword: gates.get(gate, False) for gate, keyword in _QUOTA_GATES.items()}
-    if any(quota.values()):
-        changed[ElasticQuotaPlugin.name] = lambda args, handle: ElasticQuotaPlugin(args, handle, **quota)
-    if gates.get(_BATCH_GATE, False):
-        changed[Coscheduling.name] = lambda args, handle: new_coscheduling(args, handle, batch=True)
-    devices = {keyword: gates.get(gate, False) for gate, keyword in _DEVICE_GATES.items()}
-    if any(devices.values()):
-        changed[DeviceShare.name] = lambda args, handle: DeviceShare(args, handle, **devices)
-    reservation = {keyword: gates.get(gate, False) for gate, keyword in _RESERVATION_GATES.items()}
-    if any(reservation.values()):
-        changed[ReservationPlugin.name] = lambda args, handle: ReservationPlugin(args, handle, **reservation)
-    return {**factories, **changed}
+
+def hidden_kinds(gates: Mapping[str, bool]) -> frozenset[str]:
+    """Return the kinds that plugins are to find none of."""
+    changed = (gate.hides for name, gate in SCHEDULER_GATES.items() if gates[name] is not gate.default)
+    return frozenset(kind for kinds in changed for kind in kinds)

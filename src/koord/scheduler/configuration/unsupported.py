@@ -17,10 +17,13 @@ from koord.api.config.scheduler.configuration import (
     SchedulerPlugins,
     defaulted,
 )
+from koord.api.koordinator.protocol import SCHEDULER
 from koord.scheduler.configuration.extension_points import KNOWN_POINTS, KOORDINATOR_POINTS, plugin_set_at
 from koord.scheduler.configuration.plugin_selection import enabled_plugins
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS
 from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
+
+_OWN_PLUGINS = KOORDINATOR_POINTS.keys() - {DEFAULT_PRE_BIND}  # which every profile gets
 
 
 def unsupported_settings(config: KubeSchedulerConfiguration) -> list[FieldError]:
@@ -58,6 +61,17 @@ def unknown_plugins(
             rule = f'{interface} "{plugin.name}" does not exist{_why_unknown(plugin.name, factories)}'
             errors.append(FieldError(f"{path}.plugins.{where}.enabled[{index}].name", plugin.name, rule))
     return errors
+
+
+def profiles_without_koordinator(config: KubeSchedulerConfiguration) -> list[str]:
+    """Return a sentence for each profile that has Koordinator's name and none of its plugins."""
+    return [
+        f"profile {SCHEDULER} enables none of Koordinator's plugins: a profile starts from Kubernetes' defaults; "
+        "koord-scheduler --write-config-to=FILE without --config writes one that has them"
+        for profile in config.profiles
+        if profile.scheduler_name == SCHEDULER
+        and not _OWN_PLUGINS & enabled_plugins(profile.plugins or SchedulerPlugins()).keys()
+    ]
 
 
 def _why_unknown(name: str, factories: Mapping[str, PluginFactory]) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from koord.policy.eviction import EvictionRecord
 from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.configuration.config_file import effective_configuration
 from koord.scheduler.explain.report import PermitWait, PodReport, PodReportInputs, report_attempt, report_pod
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import Clock
@@ -63,6 +64,11 @@ class Explainer:
                     for event in plugin.wakes_on
                 }
         return tuple(sorted(found))
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the effective configuration and the feature gates, for a what-if to decide with."""
+        config = self._scheduler.completed_config
+        return {"configuration": effective_configuration(config), "featureGates": dict(config.gates)}
 
     def queue(self) -> dict[str, Any]:
         """Report the queue, the longest waiting pods first, bounded for any cluster."""

@@ -22,6 +22,7 @@ from koord.telemetry.clock import Clock
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
 
 POD_PATH = "/explain/pods/:namespace/:name"
+CONFIGURATION_PATH = "/explain/configuration"
 
 
 def explain_routes(scheduler: Scheduler, clock: Clock) -> tuple[tuple[str, HttpHandler], ...]:
@@ -44,6 +45,7 @@ def explain_routes(scheduler: Scheduler, clock: Clock) -> tuple[tuple[str, HttpH
     return (
         (POD_PATH, pod),
         ("/explain/queue", lambda _: json_reply(explainer.queue())),
+        (CONFIGURATION_PATH, lambda _: json_reply(explainer.configuration())),
         ("/nodes/:nodeName", node),
         ("/evictions", evictions),
         *_plugin_routes(scheduler, clock),

@@ -11,7 +11,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import PODS
-from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.framework.handle import SchedulerActions, SingleObjectResource
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - an object
 
@@ -20,12 +20,12 @@ KindKey = tuple[str, str]  # apiVersion and kind
 
 
 class SnapshotLister(Generic[O]):
-    """List objects that do not change."""
-
-    version = 0
+    """List objects that change only where a what-if says so."""
 
     def __init__(self, objects: Iterable[O]) -> None:
+        self.version = 0
         self._objects = {(o.metadata.namespace, o.metadata.name): o for o in objects}
+        self._callbacks: list[Callable[[O | None, O | None], None]] = []
 
     def get(self, namespace: str, name: str) -> O | None:
         return self._objects.get((namespace, name))
@@ -34,9 +34,25 @@ class SnapshotLister(Generic[O]):
         return [o for (space, _), o in self._objects.items() if namespace is None or space == namespace]
 
     def on_change(self, callback: Callable[[O | None, O | None], None]) -> None:
-        """Deliver what is there at once, as any lister does; nothing changes after that."""
+        """Deliver what is there at once, as any lister does."""
+        self._callbacks.append(callback)
         for known in self._objects.values():
             callback(None, known)
+
+    def put(self, new: O) -> None:
+        key = (new.metadata.namespace, new.metadata.name)
+        old, self._objects[key] = self._objects.get(key), new
+        self._notify(old, new)
+
+    def remove(self, namespace: str, name: str) -> None:
+        old = self._objects.pop((namespace, name), None)
+        if old is not None:
+            self._notify(old, None)
+
+    def _notify(self, old: O | None, new: O | None) -> None:
+        self.version += 1
+        for callback in self._callbacks:
+            callback(old, new)
 
 
 class ApiSnapshot:
@@ -51,6 +67,11 @@ class ApiSnapshot:
         found = self._objects.get((resource.api_version, resource.kind), ())
         return [convert(each, resource.model) for each in found]
 
+    def with_objects(self, others: Iterable[PlainObject]) -> ApiSnapshot:
+        """Return a snapshot with these objects too; one of the same kind and name is replaced."""
+        objects = {_identity(each): each for each in (*self.objects(), *others)}
+        return ApiSnapshot(objects.values())
+
     def objects(self) -> list[PlainObject]:
         return [each for group in self._objects.values() for each in group]
 
@@ -64,6 +85,11 @@ class ApiSnapshot:
         return state
 
 
+def _identity(each: PlainObject) -> tuple[str, str, str, str]:
+    meta = each.get("metadata") or {}
+    return each.get("apiVersion", ""), each.get("kind", ""), meta.get("namespace", ""), meta.get("name", "")
+
+
 class SnapshotHandle:
     """Give plugins a snapshot to read; `requested_kinds` records what they wanted to list."""
 
@@ -73,10 +99,19 @@ class SnapshotHandle:
         self.state = state
         self.actions = SchedulerActions()
         self.requested_kinds: dict[KindKey, Resource[Any]] = {}
+        self._listers: dict[tuple[KindKey, type[Object], str, str], SnapshotLister[Any]] = {}
 
     def lister(self, resource: Resource[O]) -> SnapshotLister[O]:
-        self.requested_kinds[resource.api_version, resource.kind] = resource
-        return SnapshotLister(self._snapshot.typed(resource))
+        key = (resource.api_version, resource.kind)
+        self.requested_kinds[key] = resource
+        only = (resource.only_namespace, resource.only_name) if isinstance(resource, SingleObjectResource) else ("", "")
+        known = self._listers.get((key, resource.model, *only))
+        if known is None:
+            objects = self._snapshot.typed(resource)
+            if only[1]:
+                objects = [o for o in objects if (o.metadata.namespace, o.metadata.name) == only]
+            known = self._listers[key, resource.model, *only] = SnapshotLister(objects)
+        return known
 
     def now(self) -> float:
         return self._now_s

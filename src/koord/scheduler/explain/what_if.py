@@ -1,20 +1,36 @@
-"""Decide some pods one after another on a snapshot; nothing outside of it is changed."""
+"""Decide some pods as the scheduler would, on a snapshot; nothing outside of it is changed.
+
+The queue, the engines and the plugins are those of the program. In place of binding a pod stays assumed; in place of
+evicting victims they are taken out of the snapshot, and the pod that needs their resources is tried again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.explain.report import LastAttemptReport, report_attempt
 from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
 from koord.scheduler.framework.attempt import SchedulingAttempt, failure_of_decision, failure_of_rejection
-from koord.scheduler.framework.decision import ChosenNode, Unschedulable
+from koord.scheduler.framework.cluster_event import ObjectEvent
+from koord.scheduler.framework.decision import ChosenNode, Decision, PreemptionPlan, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
-from koord.scheduler.framework.runtime import run_nominate_reservation, run_pre_enqueue, run_reserve, run_unreserve
+from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.runtime import (
+    PluginRejection,
+    run_nominate_reservation,
+    run_permit,
+    run_post_bind,
+    run_reserve,
+    run_unreserve,
+)
+from koord.scheduler.queue.backoff import QueueSettings
+from koord.scheduler.queue.queued_pod import QueuedPod
+from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 
 RUNNERS_UP = 4
 
@@ -26,9 +42,16 @@ class WhatIfOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     scheduler: str
     node: str = ""  # where it would go now
     after_eviction_on: str = ""  # or where, once the victims are gone
+    waiting_on: str = ""  # or where it would wait at Permit
     gated_by: str = ""
-    message: str = ""  # why nowhere, as its condition would tell
+    message: str = ""  # why nowhere, as its condition would tell, or what it waits for
     attempt: LastAttemptReport | None = None
+
+
+class _WaitingPod(msgspec.Struct):
+    attempt: SchedulingAttempt
+    plugins: set[str]
+    report: LastAttemptReport
 
 
 class WhatIf:
@@ -37,57 +60,224 @@ class WhatIf:
     def __init__(self, completed_config: CompletedConfig, snapshot: ApiSnapshot, now_s: float, seed: int = 0) -> None:
         self._state = snapshot.state()
         self._handle = SnapshotHandle(snapshot, self._state, now_s)
+        profiles = completed_config.make_profiles(self._handle)
+        self._pods = self._handle.lister(PODS)
+        self._queue = SchedulingQueue(profiles, QueueSettings(pop_from_backoff=False))
         self._engines = {
-            p.scheduler_name: SchedulingEngine(p, self._state, seed)
-            for p in completed_config.make_profiles(self._handle)
+            p.scheduler_name: SchedulingEngine(p, self._state, seed, self._queue.nominations) for p in profiles
         }
+        self._next_pod_plugin = next((plugin for p in profiles for plugin in p.plugins_at(Plugin.next_pod)), None)
         self._now_s = now_s
+        self._waiting: dict[str, _WaitingPod] = {}
+        self._answered: list[tuple[_WaitingPod, str | None]] = []  # with why it was rejected
+        self._outcomes: dict[str, WhatIfOutcome] = {}
+        self._preempted_for: dict[str, LastAttemptReport] = {}  # by UID of the preemptor
+        self._nominated: set[str] = set()  # members of a gang for which another member preempts
+        self._rejected: list[PodInfo] = []  # from Permit, since the last attempt began
+        self._preemptor = ""  # the UID of the pod to try next, now that its victims are gone
+        self._handle.actions.backend = self
 
-    def decide(self, pods: Iterable[Pod]) -> list[WhatIfOutcome]:
-        return [self._one(self._state.pod_info(pod)) for pod in pods]
+    def decide(self, pods: Sequence[Pod]) -> list[WhatIfOutcome]:
+        infos = [self._state.pod_info(pod) for pod in pods]
+        for pod in pods:  # all are known before the first is tried, as members of a gang must be
+            self._pods.put(pod)
+        for number, info in enumerate(infos):
+            if info.scheduler in self._engines:
+                self._queue.add(info, 1e-6 * (number - len(infos)))  # equal pods are tried in their order
+            else:
+                served = ", ".join(sorted(self._engines))
+                asked = info.scheduler or "nobody"
+                self._conclude(info, message=f"it asks for scheduler {asked}; this configuration serves {served}")
+        while (queued := self._next_pod()) is not None:
+            self._attempt(queued)
+        for uid, waiting in self._waiting.items():
+            plugins = ", ".join(sorted(waiting.plugins))
+            if uid not in self._outcomes:
+                self._conclude(
+                    waiting.attempt.pod,
+                    waiting_on=waiting.attempt.node_name,
+                    message=f"waiting for {plugins} to allow it",
+                    attempt=waiting.report,
+                )
+        return [self._outcomes.get(info.uid) or self._gated(info) for info in infos]
 
-    def _one(self, pod: PodInfo) -> WhatIfOutcome:
-        engine = self._engines.get(pod.scheduler)
-        if engine is None:
-            served = ", ".join(sorted(self._engines))
-            message = f"it asks for scheduler {pod.scheduler or 'nobody'}; this configuration serves {served}"
-            return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, message=message)
-        gate = run_pre_enqueue(engine.profile, pod)
-        if gate is not None:
-            return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, gated_by=gate[0], message=gate[1].text)
+    def _next_pod(self) -> QueuedPod | None:
+        preemptor, self._preemptor = self._preemptor, ""
+        if preemptor:
+            return self._queue.take(preemptor, 0.0)
+        before = ""
+        while self._next_pod_plugin is not None and (uid := self._next_pod_plugin.next_pod()) not in (None, before):
+            assert uid is not None
+            before = uid
+            chosen = self._queue.take(uid, 0.0)
+            if chosen is not None:
+                return chosen
+        return self._queue.pop(0.0)
+
+    def _attempt(self, queued: QueuedPod) -> None:
+        pod, engine = queued.pod, self._engines[queued.pod.scheduler]
+        self._rejected = []
         attempt = engine.decide(pod, RUNNERS_UP)
-        decision = attempt.decision
+        decision: Decision = attempt.decision
         if isinstance(decision, Unschedulable):
             decision = engine.post_filter(attempt)
+            self._settle_waiting_pods()
         report = report_attempt(1, self._now_s, 0.0, "simulated", "", decision)
-        if isinstance(decision, ChosenNode):
-            refused = self._reserve(attempt)
-            if refused is not None:
-                return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, message=refused, attempt=report)
-            return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, node=decision.node, attempt=report)
-        message = failure_of_decision(decision).message
         plan = decision.preempt if isinstance(decision, Unschedulable) else None
-        if plan is None:
-            return WhatIfOutcome(pod=pod.key, scheduler=pod.scheduler, message=message, attempt=report)
-        for victim in plan.victims:
-            self._state.drop_pod(victim.uid)
-        self._state.assume(pod, plan.node)
-        return WhatIfOutcome(
-            pod=pod.key, scheduler=pod.scheduler, after_eviction_on=plan.node, message=message, attempt=report
-        )
+        if isinstance(decision, ChosenNode):
+            self._assume_reserve_permit(attempt, report)
+        elif plan is not None and pod.uid not in self._preempted_for:
+            self._preempt(pod, plan, report)
+        else:
+            self._fail(pod, failure_of_decision(decision).message, report)
+        self._settle_waiting_pods()
 
-    def _reserve(self, attempt: SchedulingAttempt) -> str | None:
-        """Assume the chosen node and run Reserve; return the message of a rejection, after which nothing is left."""
+    def _settle_waiting_pods(self) -> None:
+        """Place the pods that plugins allowed meanwhile, and release those that they rejected."""
+        while self._answered:
+            waiting, message = self._answered.pop(0)
+            if message is None:
+                self._place(waiting.attempt, waiting.report)
+            else:
+                self._release(waiting.attempt)
+                self._rejected.append(waiting.attempt.pod)
+                self._fail(waiting.attempt.pod, message, waiting.report)
+
+    def _assume_reserve_permit(self, attempt: SchedulingAttempt, report: LastAttemptReport) -> None:
         rejection = run_nominate_reservation(attempt)
         if rejection is not None:
-            return failure_of_rejection(rejection).message
+            self._fail(attempt.pod, failure_of_rejection(rejection).message, report)
+            return
         self._state.assume(attempt.pod, attempt.node_name)
         rejection = run_reserve(attempt)
-        if rejection is None:
-            return None
-        run_unreserve(attempt)
-        self._state.forget(attempt.pod.uid)
-        return failure_of_rejection(rejection).message
+        waits = run_permit(attempt) if rejection is None else {}
+        if isinstance(waits, PluginRejection):
+            rejection, waits = waits, {}
+        if rejection is not None:
+            self._release(attempt)
+            self._fail(attempt.pod, failure_of_rejection(rejection).message, report)
+            return
+        self._queue.nominate(attempt.pod.uid, "")
+        if waits:
+            self._waiting[attempt.pod.uid] = _WaitingPod(attempt, set(waits), report)
+        else:
+            self._place(attempt, report)
+
+    def _place(self, attempt: SchedulingAttempt, report: LastAttemptReport) -> None:
+        pod, node = attempt.pod, attempt.node_name
+        self._queue.done(pod.uid)
+        run_post_bind(attempt, _raise)
+        earlier = self._preempted_for.get(pod.uid)
+        if earlier is not None or pod.uid in self._nominated:
+            self._conclude(pod, after_eviction_on=node, message=earlier.message if earlier else "", attempt=earlier)
+        else:
+            self._conclude(pod, node=node, attempt=report)
+
+    def _preempt(self, pod: PodInfo, plan: PreemptionPlan, report: LastAttemptReport) -> None:
+        """Take the victims out, and try the pod again with those that were rejected together with it."""
+        self._preempted_for[pod.uid] = report
+        for uid in plan.clear_nominations:
+            self._queue.nominate(uid, "")
+        for victim in plan.victims:
+            if self.reject(victim.uid, plan.plugin, "preempted", quiet=False):
+                continue
+            self._pods.remove(victim.namespace, victim.name)
+            self._state.drop_pod(victim.uid)
+            if victim.uid in self._outcomes:
+                self._conclude(victim, message=f"it would be placed on {plan.node} and evicted for {pod.key}")
+        self._settle_waiting_pods()
+        self._requeue(pod, plan.node)
+        self._preemptor = pod.uid
+        for other in self._rejected:
+            self._outcomes.pop(other.uid, None)
+            self._nominated.add(other.uid)
+            self._requeue(other, "")
+
+    def _requeue(self, pod: PodInfo, node: str) -> None:
+        self._queue.done(pod.uid)
+        self._queue.add(pod, 0.0)
+        if node:
+            self._queue.nominate(pod.uid, node)
+
+    def _fail(self, pod: PodInfo, message: str, report: LastAttemptReport) -> None:
+        self._queue.done(pod.uid)
+        self._conclude(pod, message=message, attempt=report)
+
+    def _release(self, attempt: SchedulingAttempt) -> None:
+        try:
+            run_unreserve(attempt)
+        finally:
+            self._state.forget(attempt.pod.uid)
+
+    def _gated(self, pod: PodInfo) -> WhatIfOutcome:
+        status = self._queue.status_of(pod.uid, 0.0)
+        return WhatIfOutcome(
+            pod=pod.key,
+            scheduler=pod.scheduler,
+            gated_by=status.gated_by if status is not None else "",
+            message=status.gate_reason if status is not None else "it was not tried",
+        )
+
+    def _conclude(
+        self,
+        pod: PodInfo,
+        *,
+        node: str = "",
+        after_eviction_on: str = "",
+        waiting_on: str = "",
+        message: str = "",
+        attempt: LastAttemptReport | None = None,
+    ) -> None:
+        self._outcomes[pod.uid] = WhatIfOutcome(
+            pod=pod.key,
+            scheduler=pod.scheduler,
+            node=node,
+            after_eviction_on=after_eviction_on,
+            waiting_on=waiting_on,
+            message=message,
+            attempt=attempt,
+        )
+
+    # Actions of plugins ------------------------------------------------------------------------------------------
+
+    def waiting_pods(self) -> Iterable[tuple[PodInfo, str]]:
+        return [(waiting.attempt.pod, waiting.attempt.node_name) for waiting in self._waiting.values()]
+
+    def allow(self, uid: str, plugin: str) -> bool:
+        waiting = self._waiting.get(uid)
+        if waiting is None:
+            return False
+        waiting.plugins.discard(plugin)
+        if not waiting.plugins:
+            self._answered.append((self._waiting.pop(uid), None))
+        return True
+
+    def reject(self, uid: str, plugin: str, message: str, *, quiet: bool) -> bool:
+        waiting = self._waiting.pop(uid, None)
+        if waiting is None:
+            return False
+        self._answered.append((waiting, message))
+        return True
+
+    def report_unschedulable(self, key: str, uid: str, message: str) -> None:
+        pod = next((queued.pod for queued in self._queue.pods() if queued.uid == uid), None)
+        if pod is not None:
+            self._conclude(pod, message=message)
+
+    def nominate(self, key: str, uid: str, node: str) -> None:
+        self._queue.nominate(uid, node)
+        if node:
+            self._nominated.add(uid)
+
+    def activate(self, uids: Iterable[str]) -> None:
+        self._queue.activate(uids, 0.0)
+
+    def publish_event(self, object_event: ObjectEvent) -> None:
+        """Wake nobody: each pod is tried once."""
+
+
+def _raise(plugin: str) -> None:
+    raise RuntimeError(f"PostBind of {plugin} failed")
 
 
 def kinds_read(completed_config: CompletedConfig) -> list[tuple[str, str]]:

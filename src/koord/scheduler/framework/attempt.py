@@ -10,7 +10,7 @@ import msgspec
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.decision import AttemptError, ChosenNode, Decision, Unschedulable
+from koord.scheduler.framework.decision import AttemptError, ChosenNode, Decision, NearestNode, Unschedulable
 from koord.scheduler.framework.filtering import FilterResults
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
@@ -125,7 +125,9 @@ def describe_error(error: BaseException) -> str:
 
 AttemptResult = Literal["deciding", "waiting", "binding", "bound", "unschedulable", "error"]
 
-MAX_ATTEMPT_RECORDS = 20_000
+MAX_ATTEMPT_LOG_BYTES = 16 << 20
+# What the parts of a record take, rounded up; counting them exactly would cost as much as the decision.
+_RECORD_BYTES, _NODE_BYTES, _SCORE_BYTES, _REJECTION_BYTES, _NAME_BYTES, _POD_BYTES = 900, 500, 140, 700, 130, 3000
 
 
 class AttemptRecord(msgspec.Struct, kw_only=True):
@@ -141,26 +143,71 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
 
 
 class AttemptLog:
-    """Keep the last attempt of each pod by UID; the oldest are forgotten first, so that memory is bounded."""
+    """Keep the last attempt of each pod by UID; the oldest are forgotten first when they take too many bytes."""
 
-    def __init__(self, kept: int = MAX_ATTEMPT_RECORDS) -> None:
-        self._limit = kept
-        self._attempts: OrderedDict[str, AttemptRecord] = OrderedDict()
+    def __init__(self, max_bytes: int = MAX_ATTEMPT_LOG_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._attempts: OrderedDict[str, tuple[AttemptRecord, int]] = OrderedDict()
 
     def put(self, attempt: AttemptRecord) -> None:
-        self._attempts[attempt.uid] = attempt
-        self._attempts.move_to_end(attempt.uid)
-        if len(self._attempts) > self._limit:
-            self._attempts.popitem(last=False)
+        self._remove(attempt.uid)
+        self._add(attempt)
 
     def get(self, uid: str) -> AttemptRecord | None:
-        return self._attempts.get(uid)
+        found = self._attempts.get(uid)
+        return found[0] if found is not None else None
 
     def set_result(self, uid: str, result: AttemptResult, message: str = "") -> None:
-        attempt = self._attempts.get(uid)
-        if attempt is not None:
-            attempt.result = result
+        found = self._attempts.get(uid)
+        if found is None:
+            return
+        attempt = found[0]
+        attempt.result = result
+        if attempt.message != message:
             attempt.message = message
+            self._remove(uid)
+            self._add(attempt)
+
+    def _add(self, attempt: AttemptRecord) -> None:
+        size = _RECORD_BYTES + len(attempt.message) + _decision_bytes(attempt.decision)
+        self._attempts[attempt.uid] = (attempt, size)
+        self._bytes += size
+        while self._bytes > self._max_bytes and len(self._attempts) > 1:
+            _, (_, oldest) = self._attempts.popitem(last=False)
+            self._bytes -= oldest
+
+    def _remove(self, uid: str) -> None:
+        found = self._attempts.pop(uid, None)
+        if found is not None:
+            self._bytes -= found[1]
 
     def __len__(self) -> int:
         return len(self._attempts)
+
+
+def _decision_bytes(decision: Decision) -> int:
+    if isinstance(decision, ChosenNode):
+        return (1 + len(decision.runners_up)) * (_NODE_BYTES + _SCORE_BYTES * len(decision.scores))
+    if isinstance(decision, AttemptError):
+        return len(decision.message)
+    size = len(decision.post_filter) + _nearest_bytes(decision.nearest)
+    for plugin, verdict, names in (
+        *((one.plugin, one.verdict, one.nodes) for one in decision.rejections),
+        *(((*decision.pre_filter, ()),) if decision.pre_filter is not None else ()),
+    ):
+        size += _REJECTION_BYTES + len(plugin) + _NAME_BYTES * len(names) + sum(map(len, verdict.reasons))
+    for search in decision.searches:
+        size += (
+            _REJECTION_BYTES + sum(_NAME_BYTES + len(why) for why in search.without) + _nearest_bytes(search.nearest)
+        )
+    for victim in decision.preempt.victims if decision.preempt is not None else ():
+        size += _POD_BYTES + sum(len(key) + len(value) for key, value in victim.annotations.items())
+    return size
+
+
+def _nearest_bytes(nearest: NearestNode | None) -> int:
+    if nearest is None:
+        return 0
+    words = sum(_NAME_BYTES + len(text) for text in (*nearest.reasons, *nearest.details))
+    return _REJECTION_BYTES + words + _SCORE_BYTES * len(nearest.lacking)

@@ -46,6 +46,7 @@ class NearestNode(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
     lacking: Mapping[str, int]  # by resource
     details: tuple[str, ...] = ()  # what plugins have to say besides
+    ruled_out_by: tuple[str, ...] = ()  # of the reasons, those that hold whatever pods are there: all nodes have some
 
 
 class VictimSearch(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 
 import msgspec
 import numpy as np
@@ -29,6 +29,7 @@ from koord.scheduler.framework.plugin import Plugin, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext, find_nearest_node
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.runtime import (
+    OnPointEnd,
     PickedNode,
     PluginRejection,
     no_nodes_left,
@@ -43,8 +44,6 @@ from koord.scheduler.framework.scoring import INFEASIBLE_SCORE, ScoreResults
 from koord.scheduler.framework.verdict import Fault, Reject
 
 MAX_CLASSES = 128
-
-OnPointEnd = Callable[[str], None]
 
 
 class ClassEvaluation:
@@ -153,11 +152,9 @@ class SchedulingEngine:
         kept = self._classes.get(key)
         if kept is None or kept.prefilter_epochs != prefilter_epochs:
             cycle = CycleState(state)
-            seen = run_pre_filter(profile, cycle, pod)
+            seen = run_pre_filter(profile, cycle, pod, on_point_end)
             if isinstance(seen, PluginRejection):
                 return self._rejected_by_pre_filter(pod, cycle, seen)
-            if on_point_end is not None:
-                on_point_end("PreFilter")
             kept = ClassEvaluation(profile, cycle, seen, prefilter_epochs)
             if key is not None:
                 self._classes[key] = kept

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import ALL_ROWS, NodeTable, RowList
+from koord.scheduler.cache.node_table import ALL_ROWS, Bools, NodeTable, RowList
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PRE_FILTER
@@ -61,6 +61,7 @@ class _NodeRestriction(Plugin):
 
     name = PRE_FILTER
     scope = ROW
+    reads_pods = "nothing"
 
     def __init__(self, cycle: CycleState) -> None:
         self._allowed_nodes = cycle.allowed_nodes
@@ -329,6 +330,22 @@ class FilterResults:
         for codes in self._codes:
             counts += codes[rows] != 0
         return counts
+
+    def ruled_out(self, rows: RowList) -> Bools:
+        """Return per row whether the node is ruled out whatever pods are on it: by its labels, taints or volumes."""
+        found = np.zeros(len(rows), np.bool_)
+        for i, filter_plugin in enumerate(self.filters):
+            if filter_plugin.plugin.reads_pods == "nothing" and (codes := self._codes[i][rows]).any():
+                for code in np.unique(codes[codes != 0]):
+                    if not self._verdict(i, int(code)).resolvable:
+                        found |= codes == code
+        return found
+
+    def ruling_out_reasons(self, row: int) -> tuple[str, ...]:
+        """Return the reasons for which a node is ruled out whatever pods are on it."""
+        codes = ((i, int(self._codes[i][row])) for i, f in enumerate(self.filters) if f.plugin.reads_pods == "nothing")
+        verdicts = (self._verdict(i, code) for i, code in codes if code)
+        return tuple(reason for verdict in verdicts if not verdict.resolvable for reason in verdict.reasons)
 
     def near_misses(self, node: NodeInfo) -> list[tuple[float, str]]:
         """Return what the rejecting plugins say about how much is missing on a node, where they say anything."""

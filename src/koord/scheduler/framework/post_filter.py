@@ -80,11 +80,14 @@ _MAX_TIES_COMPARED = 8
 def find_nearest_node(filter_results: FilterResults, table: NodeTable, pod: PodInfo) -> NearestNode | None:
     """Find the node with the fewest rejecting filters, then the least missing share; None when no node was evaluated.
 
-    Ties go to the first node.
+    One that its labels, taints or volumes rule out is named only if all are, and says so. Ties go to the first node.
     """
     rows = np.flatnonzero(filter_results.first_rejection > 0)
     if not len(rows):
         return None
+    out = filter_results.ruled_out(rows)
+    if not out.all():
+        rows = rows[~out]
     against = filter_results.rejection_counts(rows)
     rows = rows[against == against.min()]
     share = np.zeros(len(rows))
@@ -99,7 +102,8 @@ def find_nearest_node(filter_results: FilterResults, table: NodeTable, pod: PodI
     node = table.nodes[row]
     assert node is not None
     short_of = {name: int(short[best]) for name, short in lacking.items() if short[best]}
-    return NearestNode(node.name, filter_results.all_reasons(row), short_of, details)
+    ruled_out_by = filter_results.ruling_out_reasons(row) if out.all() else ()
+    return NearestNode(node.name, filter_results.all_reasons(row), short_of, details, ruled_out_by)
 
 
 def _closest(filter_results: FilterResults, ties: list[tuple[int, NodeInfo | None]]) -> tuple[int, tuple[str, ...]]:

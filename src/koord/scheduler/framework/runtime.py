@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from koord.scheduler.framework.profile import SchedulerProfile
 
 
+OnPointEnd = Callable[[str], None]  # called with the name of an extension point that ended, in a timed attempt
+
+
 class PluginRejection(msgspec.Struct, frozen=True):
     """Name the plugin that ended the attempt, and its verdict."""
 
@@ -72,7 +75,9 @@ def run_begin_attempt(profile: SchedulerProfile, pod: PodInfo) -> PluginRejectio
     return None
 
 
-def run_pre_filter(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo) -> PodInfo | PluginRejection:
+def run_pre_filter(
+    profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, on_point_end: OnPointEnd | None = None
+) -> PodInfo | PluginRejection:
     """Run BeforePreFilter, PreFilter, AfterPreFilter and BeforeFilter of all plugins.
 
     Return the pod as all that follows shall see it, or the rejection.
@@ -83,13 +88,19 @@ def run_pre_filter(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo) -
             return PluginRejection(plugin.name, replaced)
         if replaced is not None:
             pod = replaced
+    if on_point_end is not None:
+        on_point_end("BeforePreFilter")
     rejection = _run_pre_filter_plugins(profile, cycle, pod)
+    if on_point_end is not None:
+        on_point_end("PreFilter")
     if rejection is not None:
         return rejection
     for plugin in profile.plugins_at(Plugin.after_pre_filter):
         answer = plugin.after_pre_filter(cycle, pod)
         if answer is not None:
             return PluginRejection(plugin.name, answer)
+    if on_point_end is not None:
+        on_point_end("AfterPreFilter")
     for plugin in profile.plugins_at(Plugin.before_filter):
         fault = plugin.before_filter(cycle, pod)
         if fault is not None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Protocol
+
+import msgspec
 
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
@@ -49,6 +52,9 @@ class SchedulerPluginEntryPoint(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def value(self) -> str: ...
+
     def load(self) -> PluginFactory: ...
 
 
@@ -86,11 +92,38 @@ REGISTRY: Mapping[str, PluginFactory] = {
 }
 
 
-def build_registry(entry_points: Iterable[SchedulerPluginEntryPoint]) -> Mapping[str, PluginFactory]:
-    """Return the built-in plugins and those of the entry points. Raise ValueError when two have one name."""
+class LoadedPlugins(msgspec.Struct, frozen=True):
+    """Hold the factories by the name of their plugin, and a sentence about each offer that cannot be used."""
+
+    factories: Mapping[str, PluginFactory]
+    warnings: tuple[str, ...] = ()
+
+
+def load_plugins(entry_points: Iterable[SchedulerPluginEntryPoint]) -> LoadedPlugins:
+    """Return the built-in plugins and those of the entry points.
+
+    One that cannot be loaded is refused where a profile enables it, and hurts nobody else. Nobody can replace a
+    built-in plugin.
+    """
     found = dict(REGISTRY)
+    warnings: list[str] = []
     for offer in entry_points:
-        if offer.name in found:
-            raise ValueError(f"a plugin named {offer.name} already exists")
-        found[offer.name] = offer.load()
-    return found
+        whose = f"plugin {offer.name} of {offer.value}"
+        if offer.name in REGISTRY:
+            warnings.append(f"{whose} is not used: koord has a plugin of this name")
+            continue
+        problem = "two installed packages offer a plugin of this name" if offer.name in found else ""
+        try:
+            factory = offer.load()
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's module raises when it is imported
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
+            warnings.append(f"{whose} cannot be used: {problem}")
+            found[offer.name] = partial(_refuse, whose, problem)
+        else:
+            found[offer.name] = factory
+    return LoadedPlugins(found, tuple(warnings))
+
+
+def _refuse(whose: str, problem: str, args: Any, handle: Handle) -> Plugin:
+    raise ValueError(f"{whose} cannot be used: {problem}")

@@ -90,7 +90,8 @@ def _near_miss_text(miss: NearestNode) -> str:
         for name, amount in sorted(miss.lacking.items())
     )
     said = f"{miss.node}: {', '.join(miss.reasons)}{f' (short of {short})' if short else ''}"
-    return "; ".join((said, *miss.details))
+    ruled_out = "every node is ruled out, whatever runs there; " if miss.ruled_out_by else ""
+    return ruled_out + "; ".join((said, *miss.details))
 
 
 def _ranking_table(ranking: Sequence[ScoredNode]) -> Table:

@@ -41,9 +41,13 @@ class NetworkCoscheduling(Coscheduling):
     scope = CLUSTER
     normaliser = ScoreNormaliser(reverse=True)
 
-    def __init__(self, args: CoschedulingArgs, handle: Handle, *, batch: bool = False) -> None:
-        """Take defaulted arguments. `batch`: schedule all members of a plan with no other pod between them."""
-        super().__init__(args, handle)
+    def __init__(
+        self, args: CoschedulingArgs, handle: Handle, *, batch: bool = False, patches_pending_members: bool = True
+    ) -> None:
+        """Take defaulted arguments. `batch`: schedule all members of a plan without looking at other pods between
+        them.
+        """
+        super().__init__(args, handle, patches_pending_members=patches_pending_members)
         self._batch = batch
         self.planner = NetworkPlanner(handle)
 
@@ -119,7 +123,9 @@ class NetworkCoscheduling(Coscheduling):
         return round_.plan.get(pod.uid) or Fault("no planned pods")
 
 
-def new_coscheduling(args: CoschedulingArgs, handle: Handle, *, batch: bool = False) -> Coscheduling:
+def new_coscheduling(
+    args: CoschedulingArgs, handle: Handle, *, batch: bool = False, patches_pending_members: bool = True
+) -> Coscheduling:
     if args.aware_network_topology:
-        return NetworkCoscheduling(args, handle, batch=batch)
-    return Coscheduling(args, handle)
+        return NetworkCoscheduling(args, handle, batch=batch, patches_pending_members=patches_pending_members)
+    return Coscheduling(args, handle, patches_pending_members=patches_pending_members)

@@ -62,8 +62,11 @@ class Coscheduling(Plugin):
     # No cluster event requeues a member that waits for its gang: GangManager activates it when the gang can proceed.
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
 
-    def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
-        """Take arguments that are already defaulted."""
+    def __init__(self, args: CoschedulingArgs, handle: Handle, *, patches_pending_members: bool = True) -> None:
+        """Take arguments that are already defaulted. `patches_pending_members`: write why the gang failed into the
+        condition of members that were not tried.
+        """
+        self._patches_pending_members = patches_pending_members
         wait_s = duration.parse_seconds(args.default_timeout or "600s")
         self._defaults = GangDefaults(wait_s, args.default_match_policy or GangDefaults.match_policy)
         self.controller_workers = args.controller_workers or 1
@@ -270,7 +273,7 @@ class Coscheduling(Plugin):
         self.gang_manager.failure_messages[group.id] = message
         self.gang_manager.reject_waiting_members(group, message)
         told = f"0/{refused.decision.node_count} nodes are available: {message}."
-        for member in self._gangs.pending_in_group(group):
+        for member in self._gangs.pending_in_group(group) if self._patches_pending_members else ():
             untried = round_ is not None and member.uid not in round_.attempted
             if untried and member.uid not in self.gang_manager.reserve_pods:
                 self._actions.report_unschedulable(member.key, member.uid, told)
