@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 import yaml
 
+from koord.api.config.scheduler import shipped
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS, POD_MIGRATION_JOBS
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.api.model import to_dict
@@ -144,10 +145,10 @@ class ChaosCluster:
         return ProgramReplica(name, command, environ, self._folder / f"{name}.log")
 
     def _scheduler(self, number: int) -> ProgramReplica:
+        whole = to_dict(shipped.configuration())
         config = {
-            "apiVersion": "kubescheduler.config.k8s.io/v1",
-            "kind": "KubeSchedulerConfiguration",
-            "leaderElection": QUICK_ELECTION,
+            **whole,
+            "leaderElection": {**whole["leaderElection"], **QUICK_ELECTION},
             "clientConnection": {"kubeconfig": str(self._kubeconfig()), "qps": 1000, "burst": 1000},
         }
         file = self._folder / f"scheduler-{number}.yaml"

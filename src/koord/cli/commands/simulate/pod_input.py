@@ -13,7 +13,7 @@ import yaml
 
 from koord.api.kubernetes.builtin_kinds import PRIORITY_CLASSES
 from koord.api.model import convert
-from koord.api.registry import KIND_REGISTRY
+from koord.api.kind_registry import KIND_REGISTRY
 from koord.cli import cluster_access
 from koord.cli.up.local_scheduler import DEFAULT_SCHEDULER_NAME
 from koord.scheduler.cache.pod_model import Pod
