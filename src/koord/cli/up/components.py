@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import msgspec
 
 from koord.api.config import gates
 from koord.api.config.gates import MANAGER_GATES
+from koord.api.kubernetes.builtin_kinds import NODES
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
 from koord.descheduler.configuration import DeschedulerSetup as Descheduling
 from koord.embedded.cluster import Component, ComponentContext, ComponentFactory
@@ -20,14 +23,55 @@ from koord.manager.context import ManagerSettings
 from koord.scheduler.configuration.completed_config import CompletedConfig
 
 
+class LocalNodes:
+    """LocalNodes is simulated nodes without agents. Their hardware is reported once the cluster runs: the builders of
+    the reports take a tenth of a second to load, and nobody has to wait for them.
+    """
+
+    def __init__(self, context: ComponentContext, pools: tuple[SimulatedPool, ...]) -> None:
+        self._context = context
+        self.fleet = SimulatedFleet(
+            context.client,
+            context.informers,
+            context.clock,
+            context.seed,
+            pools,
+            FleetSettings(reports_node_metrics=True),
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.fleet.start()
+        self._task = asyncio.create_task(self._start_reporter(), name="hardware-reporter")
+
+    async def _start_reporter(self) -> None:
+        context = self._context
+        await context.informers.for_resource(NODES).wait_for_sync()
+        from koord.sim.agents.hardware_reporter import SimulatedHardwareReporter
+
+        reporter = SimulatedHardwareReporter(
+            context.client, context.informers, context.clock, context.seed, self.fleet.hosts
+        )
+        reporter.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await reporter.stop()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self.fleet.stop()
+
+
 def make_nodes(context: ComponentContext, pools: tuple[SimulatedPool, ...], *, agents: bool) -> Component:
     if agents:
         from koord.cli.up.local_agents import LocalAgents  # a tenth of a second to load, for those who want it
 
         return LocalAgents(context, pools)
-    return SimulatedFleet(
-        context.client, context.informers, context.clock, context.seed, pools, FleetSettings(reports_node_metrics=True)
-    )
+    return LocalNodes(context, pools)
 
 
 class ClusterOptions(msgspec.Struct, frozen=True):
@@ -47,6 +91,10 @@ SET_OPTIONS = {
     "descheduler.config": "a DeschedulerConfiguration file; without one only PodMigrationJobs are carried out",
     "nodes.agents": "true: every simulated node runs the node agent's strategies on a machine of its own",
 }
+
+# Off as Koordinator ships it, and then no pod that asks for a share of a GPU is ever scheduled: the webhook adds
+# koordinator.sh/gpu.shared to its requests, which nodes have only with this gate. `--set manager.feature-gates` wins.
+MANAGER_GATES_ON = ("EnableSyncGPUSharedResource=true",)
 
 # In the order of starting.
 COMPONENTS: dict[str, Callable[[ComponentContext, ClusterOptions], object]] = {
@@ -79,7 +127,8 @@ def choose_components(
     descheduler = local_descheduler.descheduler_assembly(Path(file) if file else None)
     if isinstance(descheduler, str):
         return f"--set descheduler.config: {descheduler}"
-    switched = gates.parse_feature_gates(settings.get("manager.feature-gates", ""), MANAGER_GATES)
+    stated = settings.get("manager.feature-gates", "")
+    switched = gates.parse_feature_gates(",".join((*MANAGER_GATES_ON, stated)), MANAGER_GATES)
     if isinstance(switched, list):
         return f"--set manager.feature-gates: {'; '.join(map(str, switched))}"
     pools: tuple[SimulatedPool, ...] | node_profile.InvalidProfile

@@ -10,6 +10,7 @@ from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.koordlet.settings import default_gates
 from koord.sim.agents.cluster_agents import SimulatedAgents
+from koord.sim.agents.hardware_reporter import SimulatedHardwareReporter
 from koord.sim.agents.http import build_server
 from koord.sim.agents.node_agent import SimulatedAgentSettings
 
@@ -27,14 +28,20 @@ class LocalAgents:
         settings = SimulatedAgentSettings(gates=default_gates() | EXTRA_GATES, step_s=STEP_S)
         self.agents = SimulatedAgents(context.client, context.informers, context.clock, self.fleet, settings)
         self._pages = context.component_routes
+        self._hardware = SimulatedHardwareReporter(
+            context.client, context.informers, context.clock, context.seed, self.fleet.hosts, self.agents.pods
+        )
+        self.agents.on_pods_changed = self._hardware.report_soon
         self._endpoint = build_server(self.agents, context.clock)
 
     async def start(self) -> None:
         await self.fleet.start()
         await self.agents.start()
+        self._hardware.start()
         self._pages.add(KOORDLET_PAGE, proxy_page(self._endpoint))
 
     async def stop(self) -> None:
         self._pages.remove(KOORDLET_PAGE)
+        await self._hardware.stop()
         await self.agents.stop()
         await self.fleet.stop()
