@@ -312,14 +312,11 @@ class SimulatedAgents:
         status, asked = node.agent.report(now_s, node.facts), node.asked
         if isinstance(status, ReportWithheld) or asked is None:
             return
+        # The whole status, as koordlet writes it: a merge patch would keep the pods of a report that has none.
+        patch = [{"op": "add", "path": "/status", "value": to_dict(status)}]
         try:
             answer = await self._client.dynamic.patch(
-                NODE_METRICS,
-                node.host.name,
-                {"status": to_dict(status)},
-                kind="merge",
-                subresource="status",
-                uid=asked.metadata.uid,
+                NODE_METRICS, node.host.name, patch, kind="json", subresource="status", uid=asked.metadata.uid
             )
         except TRANSIENT_ERRORS as error:
             _LOG.warning("report of node %s: %s", node.host.name, error)
