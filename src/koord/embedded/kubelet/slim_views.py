@@ -22,6 +22,18 @@ from koord.policy.qos import priority_class_with_default, qos_with_default
 ANNOTATION_PREFIX = "sim.koord.sh/"
 
 
+class SleepAction(Submodel, frozen=True, kw_only=True):
+    seconds: int = 0
+
+
+class SlimLifecycleHandler(Submodel, frozen=True, kw_only=True):
+    sleep: SleepAction | None = None
+
+
+class SlimLifecycle(Submodel, frozen=True, kw_only=True):
+    pre_stop: SlimLifecycleHandler | None = None
+
+
 class SlimContainer(Submodel, frozen=True, kw_only=True):
     name: str = ""
     image: str = ""
@@ -29,6 +41,15 @@ class SlimContainer(Submodel, frozen=True, kw_only=True):
     restart_policy: str | None = None  # Always on an init container makes it a sidecar
     ports: tuple[ContainerPort, ...] = ()
     readiness_probe: Probe | None = None
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    lifecycle: SlimLifecycle | None = None
+
+    @property
+    def pre_stop_s(self) -> float:
+        """Return how long the container sleeps before it is told to stop."""
+        hook = self.lifecycle.pre_stop if self.lifecycle is not None else None
+        return float(hook.sleep.seconds) if hook is not None and hook.sleep is not None else 0.0
 
 
 class TemplatePart(Submodel, frozen=True, kw_only=True):
@@ -92,6 +113,7 @@ class SlimNodeSpec(Submodel, frozen=True, kw_only=True):
 
 
 class SlimNodeStatus(Submodel, frozen=True, kw_only=True):
+    capacity: ResourceList = {}
     allocatable: ResourceList = {}
 
 
