@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from koord.api.config.field_error import FieldError
+from koord.api.config.gates import SCHEDULER_GATES, default_feature_gates
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.cli.up.local_program import LocalProgram
 from koord.embedded.cluster import ComponentContext
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.config_file import load_configuration
+from koord.scheduler.configuration.config_file import dump_configuration, load_configuration
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.explain import http
 from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
+from koord.telemetry.metrics.registry import MetricRegistry
 
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
 
@@ -33,9 +37,9 @@ def default_configuration() -> KubeSchedulerConfiguration:
     return msgspec.structs.replace(given, profiles=(*given.profiles, kubernetes))
 
 
-def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
+def scheduler_assembly(file: Path | None = None, gates: Mapping[str, bool] | None = None) -> CompletedConfig | str:
     """Assemble the scheduler from a file, taken as it is, or from the default without the plugins that are not
-    built yet.
+    built yet. `gates`: all feature gates with their values; without them each has its default.
     """
     factories = build_registry(entry_points(group=ENTRY_POINT_GROUP))
     if file is None:
@@ -48,7 +52,7 @@ def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
         if isinstance(read, list):
             return _join_errors(file, read)
         config = read
-    made = CompletedConfig.complete(config, factories)
+    made = CompletedConfig.complete(config, factories, gates or default_feature_gates(SCHEDULER_GATES))
     return _join_errors(file, made) if isinstance(made, list) else made
 
 
@@ -65,8 +69,13 @@ def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None =
         if isinstance(found, str):
             raise ValueError(found)
         assembly = found
-    scheduler = Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed)
+    registry = MetricRegistry()
+    scheduler = Scheduler(
+        context.client, context.informers, context.clock, assembly, seed=context.seed, registry=registry
+    )
     endpoint = ComponentServer(context.clock)
+    endpoint.metrics((registry,))
+    endpoint.config(lambda: yaml.safe_load(dump_configuration(assembly)))
     services = ServiceRoutes(endpoint)
     for path, handler in http.explain_routes(Explainer(scheduler, context.clock)):
         services.add("GET", path, handler)

@@ -21,6 +21,7 @@ from koord.embedded.apiserver.http_server import NotLoopbackError
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
 from koord.telemetry import gc_tuning
+from koord.telemetry.logs import Logs
 from koord.values.duration import DurationError, parse_seconds
 
 STOP_TIMEOUT_S = 5
@@ -29,7 +30,8 @@ Try:
   export KUBECONFIG={kubeconfig}
   kubectl get nodes
   kubectl create deployment web --image=nginx --replicas=5
-  kubectl get pods -w"""
+  kubectl get pods -w
+  kubectl get --raw /koord/koord-scheduler/metrics"""
 
 
 def _fail(text: str) -> NoReturn:
@@ -93,6 +95,13 @@ def _parse_set_options(pairs: tuple[str, ...]) -> dict[str, str]:
     metavar="KEY=VALUE",
     help="Setting of a program: scheduler.config=FILE, descheduler.config=FILE, and more.",
 )
+@click.option(
+    "-v",
+    "--v",
+    "verbosity",
+    type=click.IntRange(min=0),
+    help="Log what the programs do: 5 and above show debug lines. Default: warnings only.",
+)
 @click.option("--seed", type=int, help="Seed for simulated behaviour. Default: a new one each time.")
 @click.option(
     "--demo",
@@ -116,6 +125,7 @@ def up(
     kubeconfig: Path | None,
     components: str,
     sets: tuple[str, ...],
+    verbosity: int | None,
     seed: int | None,
     demonstration: str | None,
     duration: str | None,
@@ -144,6 +154,8 @@ def up(
         host=host, port=port, allow_remote=allow_remote, data_dir=data_dir, durable=durable, component_seed=seed
     )
     path = _kubeconfig_path(kubeconfig, data_dir)
+    if verbosity is not None:
+        Logs(verbosity=verbosity).start()
     cluster = EmbeddedCluster(settings, made)
     try:
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
@@ -157,7 +169,18 @@ def up(
 
 
 # What a demonstration settles by itself.
-_NOT_WITH_DEMO = ("profile", "listen", "allow_remote", "data_dir", "durable", "kubeconfig", "components", "sets")
+_FLAG_OF = {"sets": "set", "verbosity": "v"}
+_NOT_WITH_DEMO = (
+    "profile",
+    "listen",
+    "allow_remote",
+    "data_dir",
+    "durable",
+    "kubeconfig",
+    "components",
+    "sets",
+    "verbosity",
+)
 
 
 def _run_demo(
@@ -166,7 +189,7 @@ def _run_demo(
     given = ParameterSource.COMMANDLINE
     for name in _NOT_WITH_DEMO:
         if context.get_parameter_source(name) is given:
-            _fail(f"--{'set' if name == 'sets' else name.replace('_', '-')} does not go with --demo")
+            _fail(f"--{_FLAG_OF.get(name, name).replace('_', '-')} does not go with --demo")
     try:
         seconds = parse_seconds(duration or "24h")
     except DurationError as error:
