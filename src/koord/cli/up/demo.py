@@ -103,7 +103,7 @@ def _screen_output(options: DemoOptions) -> _DemoOutput:
         from rich.console import Console
         from rich.live import Live
     except ImportError:
-        fail("the demonstration needs the package rich (pip install 'koord[cli]'); -o json works without it")
+        fail("the demonstration needs the package rich (pip install rich); -o json works without it")
     from koord.cli.up.demo_picture import WIDTH, render_summary, render_view
 
     console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
