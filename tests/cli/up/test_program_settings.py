@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 
 import pytest
 
@@ -17,7 +18,7 @@ from koord.telemetry.clock import LoopClock, run_virtual
 Story = Callable[[EmbeddedCluster, Client, LoopClock], Awaitable[None]]
 
 
-def on_cluster(story: Story, nodes: int = 2, **settings: str) -> None:
+def on_cluster(story: Story, settings: Mapping[str, str] = MappingProxyType({}), *, nodes: int = 2) -> None:
     async def main(clock: LoopClock) -> None:
         made = choose_components("all", nodes=nodes, profile=None, settings=settings)
         assert not isinstance(made, str), made
@@ -67,7 +68,7 @@ def test_gates_reach_the_running_programs() -> None:
 
     on_cluster(
         story,
-        **{
+        {
             "nodes.agents": "true",
             "scheduler.feature-gates": "DisableDefaultQuota=true",
             "descheduler.feature-gates": "DisablePVCReservation=true",
@@ -101,4 +102,4 @@ def test_nothing_is_warned_of_at_the_start(caplog: pytest.LogCaptureFixture) -> 
 
     on_cluster(story)
     on_cluster(story, nodes=1)
-    on_cluster(story, **{"nodes.agents": "true"})
+    on_cluster(story, {"nodes.agents": "true"})

@@ -157,7 +157,7 @@ def pod(
     Makes a PodMigrationJob, which koord-descheduler carries out; koord migrations shows how far it is.
     """
     space, _, name = pod.rpartition("/")
-    space = space or namespace or "default"
+    space = space or cluster_access.namespace_or_current(namespace, kubeconfig, context)
     limit = ttl or (PAUSED_TTL if paused else TTL)
     try:
         parse_seconds(limit)

@@ -143,7 +143,7 @@ def _outcome_line(outcome: WhatIfOutcome) -> tuple[str, str]:
     type=click.IntRange(1, MAX_PODS_PER_WORKLOAD),
     help="How many pods of each workload to try. Default: what it says.",
 )
-@click.option("-n", "--namespace", default="default", show_default=True, help="For objects that name none.")
+@click.option("-n", "--namespace", default="", help=f"For objects that name none. {cluster_access.NAMESPACE_DEFAULT}")
 @cluster_access.output_option
 @cluster_access.cluster_options
 def simulate(
@@ -164,7 +164,9 @@ def simulate(
     assembly = local_scheduler.scheduler_assembly(config_file)
     if isinstance(assembly, str):
         cluster_access.fail(f"--config: {assembly}")
-    pods = [pod for file in files for pod in pods_from_objects(read_objects(file), namespace, replicas)]
+    live = snapshot_file is None
+    space = cluster_access.namespace_or_current(namespace, kubeconfig, context) if live else namespace or "default"
+    pods = [pod for file in files for pod in pods_from_objects(read_objects(file), space, replicas)]
     if not pods:
         cluster_access.fail(f"{', '.join(files)}: there is no Pod and nothing with a pod template in it")
     if snapshot_file is not None:

@@ -164,6 +164,8 @@ def up(
         _fail(f"{error} (--allow-remote)")
     except JournalError as error:
         _fail(str(error))
+    except BrokenPipeError:
+        raise  # whoever read our lines is gone, which has nothing to do with the address
     except OSError as error:
         _fail(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen")
 
