@@ -24,7 +24,8 @@ _WORDS = {
 
 
 class NodeLoadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The load of one node in percent by resource.
+    """The load of one node in percent of it by resource, and the part of its prod pods where that has thresholds of
+    its own.
 
     `rounds` counts how often in a row it was overutilized, `certain` says whether that is often enough.
     """
@@ -34,6 +35,9 @@ class NodeLoadReport(msgspec.Struct, frozen=True, kw_only=True):
     used: dict[str, float]
     low: dict[str, float]
     high: dict[str, float]
+    prod_used: dict[str, float] = {}
+    prod_low: dict[str, float] = {}
+    prod_high: dict[str, float] = {}
     rounds: int = 0
     certain: bool = False
 
@@ -87,16 +91,20 @@ def _report_pool(
 
 
 def _report_node(plugin: LowNodeLoad, pool: LowNodeLoadPool, load: NodeLoad, kind: str, now_s: float) -> NodeLoadReport:
-    prod = kind.startswith("prod")
-    bounds = load.prod_bounds if prod else load.bounds
-    usage = load.prod_usage if prod else load.usage
+    prod_low, prod_high = (_percent_of_node(b, load.size) for b in (load.prod_bounds.low, load.prod_bounds.high))
+    # A resource without thresholds of its own for prod pods has two of 100 %.
+    counted = [name for name in prod_low if (prod_low[name], prod_high.get(name)) != (100.0, 100.0)]
+    prod_used = _percent_of_node(load.prod_usage, load.size)
     detector = plugin.detectors[kind == "prod_high"].find(load.name) if kind in ("high", "prod_high") else None
     return NodeLoadReport(
         node=load.name,
         standing=_WORDS[kind] + (", but cordoned" if load.node.spec.unschedulable else ""),
-        used=_percent_of_node(usage, load.size),
-        low=_percent_of_node(bounds.low, load.size),
-        high=_percent_of_node(bounds.high, load.size),
+        used=_percent_of_node(load.usage, load.size),
+        low=_percent_of_node(load.bounds.low, load.size),
+        high=_percent_of_node(load.bounds.high, load.size),
+        prod_used={name: prod_used[name] for name in counted if name in prod_used},
+        prod_low={name: prod_low[name] for name in counted},
+        prod_high={name: prod_high[name] for name in counted if name in prod_high},
         rounds=detector.abnormal_count if detector is not None else 0,
         certain=kind in ("high", "prod_high")
         and (pool.detector_condition.is_immediate or (detector is not None and detector.is_anomalous(now_s))),
