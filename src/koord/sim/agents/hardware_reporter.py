@@ -48,7 +48,7 @@ from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 
-REPORTS_PER_S = 200  # of new nodes at most, spread at random: a large fleet has other things to do when it starts
+REPORTS_PER_S = 50  # of new nodes at most, spread at random: a large fleet has other things to do when it starts
 RETRY_S = 10.0
 WORKERS = 2
 CPU_MODEL, CPU_VENDOR, GPU_DRIVER = "Simulated CPU", "GenuineIntel", "570.0"
