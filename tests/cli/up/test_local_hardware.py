@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import textwrap
 from collections.abc import Awaitable, Callable
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from koord.api.koordinator.custom_kinds import DEVICES, NODE_RESOURCE_TOPOLOGIES
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.api.kubernetes.pod import Pod
+from koord.cli.commands.node_occupancy import print_cpu_occupancy, read_cpu_occupancy
 from koord.cli.up.components import choose_components
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
@@ -168,6 +171,20 @@ def test_what_is_deleted_comes_back_and_what_others_wrote_stays(tmp_path: Path) 
         unwrap(await client.patch(DEVICES, "gpu-0", by_hand, kind="merge"))
         await clock.sleep(30)
         assert unwrap(await client.get(DEVICES, "gpu-0")).spec.devices == ()
+
+    on_cluster(tmp_path, story)
+
+
+def test_the_drawing_of_a_node_names_amounts_as_people_do(tmp_path: Path) -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        await clock.sleep(60)
+        console = Console(file=io.StringIO(), width=200)
+        print_cpu_occupancy(console, await read_cpu_occupancy(client, "gpu-0"))
+        assert isinstance(console.file, io.StringIO)
+        line = next(line for line in console.file.getvalue().splitlines() if line.startswith("NUMA node 1"))
+        assert line.startswith("NUMA node 1  CPUs 12-23,60-71, left: cpu 24000m of 24000m, batch-cpu ")
+        assert line.endswith("memory 192.0Gi of 192.0Gi")
+        assert "hugepages" not in line
 
     on_cluster(tmp_path, story)
 
