@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, NODES, PODS
@@ -273,18 +275,23 @@ def test_an_extended_resource_in_the_capacity_is_allocatable_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sleep_s", "grace_s", "gone_after_s"),
+    ("hook", "grace_s", "gone_after_s"),
     [
-        pytest.param(5, 30, 6, id="the-hook-then-the-stop"),
-        pytest.param(0, 30, 1, id="no-hook"),
-        pytest.param(10, 10, 11, id="two-seconds-are-left-of-a-used-up-grace-period"),
+        pytest.param({"sleep": {"seconds": 5}}, 30, 6, id="the-hook-then-the-stop"),
+        pytest.param(None, 30, 1, id="no-hook"),
+        pytest.param({"sleep": {"seconds": 10}}, 10, 11, id="two-seconds-are-left-of-a-used-up-grace-period"),
+        pytest.param({"exec": {"command": ["sh", "-c", "sleep 15"]}}, 30, 16, id="a-command-that-sleeps"),
+        pytest.param({"exec": {"command": ["sleep", "infinity"]}}, 10, 11, id="a-command-without-end"),
+        pytest.param({"exec": {"command": ["nginx", "-s", "quit"]}}, 30, 1, id="a-command-that-is-not-known"),
     ],
 )
-def test_a_container_sleeps_before_it_is_told_to_stop(sleep_s: int, grace_s: int, gone_after_s: int) -> None:
+def test_a_container_runs_its_hook_before_it_is_told_to_stop(
+    hook: dict[str, Any] | None, grace_s: int, gone_after_s: int
+) -> None:
     async def story(sim: Sim) -> None:
         body = pod("web", says={"start-seconds": 0, "stop-seconds": 1}, terminationGracePeriodSeconds=grace_s)
-        if sleep_s:
-            body["spec"]["containers"][0]["lifecycle"] = {"preStop": {"sleep": {"seconds": sleep_s}}}
+        if hook is not None:
+            body["spec"]["containers"][0]["lifecycle"] = {"preStop": hook}
         await sim.put(body)
         await sim.clock.sleep(2)
         unwrap(await sim.client.delete(PODS, "web", "default"))

@@ -78,7 +78,20 @@ class _ContainerFacts(msgspec.Struct, frozen=True, gc=False):
     @staticmethod
     def of_container(one: SlimContainer, *, probes: bool) -> _ContainerFacts:
         probe_s = float(one.readiness_probe.initial_delay_seconds) if probes and one.readiness_probe else 0.0
-        return _ContainerFacts(one.name, one.restart_policy, probe_s, one.command, one.args, one.pre_stop_s)
+        return _ContainerFacts(one.name, one.restart_policy, probe_s, one.command, one.args, _pre_stop_s(one))
+
+
+def _pre_stop_s(one: SlimContainer) -> float:
+    """Return how long the container's preStop hook takes, as far as it says so."""
+    hook = one.lifecycle.pre_stop if one.lifecycle is not None else None
+    if hook is None:
+        return 0.0
+    if hook.sleep is not None:
+        return float(hook.sleep.seconds)
+    does = command_outcome(hook.exec.command, ()) if hook.exec is not None else None
+    if does is None:
+        return 0.0
+    return math.inf if does.run_s is None else does.run_s
 
 
 @functools.lru_cache(maxsize=8192)

@@ -26,8 +26,13 @@ class SleepAction(Submodel, frozen=True, kw_only=True):
     seconds: int = 0
 
 
+class ExecAction(Submodel, frozen=True, kw_only=True):
+    command: tuple[str, ...] = ()
+
+
 class SlimLifecycleHandler(Submodel, frozen=True, kw_only=True):
     sleep: SleepAction | None = None
+    exec: ExecAction | None = None
 
 
 class SlimLifecycle(Submodel, frozen=True, kw_only=True):
@@ -44,12 +49,6 @@ class SlimContainer(Submodel, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     lifecycle: SlimLifecycle | None = None
-
-    @property
-    def pre_stop_s(self) -> float:
-        """Return how long the container sleeps before it is told to stop."""
-        hook = self.lifecycle.pre_stop if self.lifecycle is not None else None
-        return float(hook.sleep.seconds) if hook is not None and hook.sleep is not None else 0.0
 
 
 class TemplatePart(Submodel, frozen=True, kw_only=True):
