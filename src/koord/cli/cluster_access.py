@@ -19,7 +19,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
 from koord.kube.client.retrying_caller import RetryPolicy
 from koord.kube.client.typed_client import Client
-from koord.kube.config.connection import BadConfig
+from koord.kube.config.connection import BadConfig, Connection
 from koord.kube.config.kubeconfig_context import ConnectionOverrides
 from koord.kube.config.loader import load_connection
 from koord.kube.transport.api_error import ApiError, ApiErrorRaised, unwrap
@@ -32,6 +32,7 @@ M = TypeVar("M", bound=Object)
 
 NAMESPACE = "koordinator-system"
 METRICS_PORT = 8080
+NAMESPACE_DEFAULT = "Default: that of the kubeconfig's context; with --snapshot, default."
 # A person waits for the answer: one more try is enough to get over a restart of the server.
 INTERACTIVE_RETRY = RetryPolicy(attempts=2)
 
@@ -54,15 +55,27 @@ def output_option(command: F) -> F:
     return click.option("-o", "--output", type=kinds, default="table", help="How to print.", show_default=True)(command)
 
 
+def namespace_or_current(given: str, kubeconfig: str, context: str) -> str:
+    """Return the namespace that was given, else that of the kubeconfig's context, as kubectl does."""
+    if given:
+        return given
+    try:
+        return _load_connection(kubeconfig, context, WallClock()).namespace
+    except BadConfig as wrong:
+        fail(str(wrong))
+
+
+def _load_connection(kubeconfig: str, context: str, clock: Clock) -> Connection:
+    choice = ConnectionOverrides(context=context)
+    return load_connection(os.environ, clock, path=kubeconfig, choice=choice, terminal=_is_terminal())
+
+
 def run_with_client(main: Callable[[Client, Clock], Awaitable[None]], kubeconfig: str, context: str) -> None:
     """Run `main` against the cluster. Every failure that a cluster can cause ends in one line and exit code 1."""
     clock = WallClock()
 
     async def connected() -> None:
-        connection = load_connection(
-            os.environ, clock, path=kubeconfig, choice=ConnectionOverrides(context=context), terminal=_is_terminal()
-        )
-        transport = HttpTransport(connection, clock)
+        transport = HttpTransport(_load_connection(kubeconfig, context, clock), clock)
         async with Client(
             transport, clock=clock, qps=0, burst=0, user_agent="koord", retry=INTERACTIVE_RETRY
         ) as client:

@@ -40,7 +40,7 @@ def make_console() -> Console:
     try:
         from rich.console import Console
     except ImportError:
-        fail("tables need the package rich (pip install 'koord[cli]'); -o json and -o yaml work without it")
+        fail("tables need the package rich (pip install rich); -o json and -o yaml work without it")
     # Words about amounts are not to be coloured by guesses, and names like [system] are no markup.
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)

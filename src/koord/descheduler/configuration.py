@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from koord.api.config.decode import decode_strict as load_document
+from koord.api.config.descheduler import shipped
 from koord.api.config.descheduler.configuration import DeschedulerConfiguration, DeschedulerPlugins, defaulted, validate
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
@@ -166,6 +167,12 @@ def config_warnings(setup: DeschedulerSetup) -> list[tuple[str, str]]:
     return found
 
 
+def _are_shipped_args(args: dict[str, Any]) -> bool:
+    """Return whether the arguments of LowNodeLoad are those of the shipped configuration, in whatever namespace."""
+    shipped_args = shipped.low_node_load_args()
+    return {**args, "evictableNamespaces": shipped_args["evictableNamespaces"]} == shipped_args
+
+
 def _profile_warnings(profile: ProfileConfig, path: str) -> Iterator[tuple[str, str]]:
     plugins = profile.plugins or DeschedulerPlugins()
     points = (plugins.deschedule, plugins.balance, plugins.evict, plugins.filter)
@@ -173,6 +180,8 @@ def _profile_warnings(profile: ProfileConfig, path: str) -> Iterator[tuple[str, 
     for index, entry in enumerate(profile.plugin_config):
         where = f"{path}.pluginConfig[{index}]"
         if entry.name not in running:
+            if entry.name == LOW_NODE_LOAD and _are_shipped_args(entry.args or {}):
+                continue  # they are there so that enabling the plugin is one line
             yield f"{where}.args", f"are of {entry.name}, which is not enabled: they have no effect"
         elif entry.name == LOW_NODE_LOAD:
             yield from _low_node_load_warnings(entry.args or {}, f"{where}.args")

@@ -94,7 +94,9 @@ class Descheduler:
         metrics.round_seconds.labels().observe(clock.monotonic() - started)
         metrics.rounds.labels("error" if outcome.error else "success").inc()
         if outcome.error and (self.last_outcome is None or self.last_outcome.error != outcome.error):
-            _LOG.warning("the round ended early: %s", outcome.error)
+            # Where no plugin moves pods there was nothing to end.
+            moves_pods = any(profile.deschedule or profile.balance for profile in self.setup.profiles)
+            _LOG.log(logging.WARNING if moves_pods else logging.INFO, "the round ended early: %s", outcome.error)
             for broken in outcome.plugin_errors:
                 _LOG.error("a plugin broke", exc_info=broken)
         self.last_outcome, self.last_round_s = outcome, clock.time()

@@ -184,3 +184,19 @@ def test_a_missing_snapshot_is_one_line(tmp_path: Path) -> None:
         result = deschedule("--dry-run", "--snapshot", str(place))
         assert result.exit_code == 1
         assert line in result.stderr
+
+
+def test_the_share_of_prod_pods_has_a_column_of_its_own(snapshot: Path, tmp_path: Path) -> None:
+    args = {
+        "lowThresholds": {"cpu": 20},
+        "highThresholds": {"cpu": 80},
+        "prodLowThresholds": {"cpu": 10},
+        "prodHighThresholds": {"cpu": 30},
+    }
+    shown = deschedule("--dry-run", "--snapshot", str(snapshot), "--config", config(tmp_path, args)).output
+    title = next(line for line in shown.splitlines() if "NODE" in line)
+    assert "CPU % (LOW..HIGH)" in title
+    assert "PROD CPU % (LOW..HIGH)" in title
+    busy = next(line for line in shown.splitlines() if line.strip().startswith("busy"))
+    assert "87.5 (20..80)" in busy
+    assert "0.0 (10..30)" in busy

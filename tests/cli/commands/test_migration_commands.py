@@ -105,7 +105,14 @@ def test_one_is_called_off(running: KoordUpProcess) -> None:
     ("app", "args", "line"),
     [
         pytest.param("lone", (), "would refuse it: Deployment lone has 1 replicas", id="the-only-one"),
-        pytest.param("other", (), "default-scheduler, which knows no reservations", id="no-reservations"),
+        pytest.param("other", (), "; or --mode EvictDirectly evicts it", id="no-reservations"),
+        pytest.param(
+            "other",
+            ("--to", "node-0"),
+            "default-scheduler, which knows no reservations: set schedulerName: koord-scheduler in the pod template of "
+            "its workload\n",
+            id="no-reservation-and-a-place",
+        ),
         pytest.param("other", ("--mode", "EvictDirectly", "--to", "node-0"), "--to needs a reservation", id="no-place"),
         pytest.param("web", ("--to", "nowhere"), 'nodes "nowhere" not found', id="unknown-node"),
         pytest.param("web", ("--ttl", "soon"), "--ttl soon", id="bad-time"),

@@ -42,6 +42,19 @@ def test_two_runs_print_the_same() -> None:
     assert "&id" not in first
 
 
+def test_files_in_config_maps_are_written_line_by_line() -> None:
+    text = CliRunner().invoke(cli, ["manifests"]).output
+    assert "  koord-scheduler.config: |\n    apiVersion: kubescheduler.config.k8s.io/v1\n" in text
+    assert "  koord-descheduler.config: |\n    apiVersion: descheduler/v1alpha2\n" in text
+    assert "\\n" not in text.replace("\\\\n", "")
+
+
+def test_an_image_that_nobody_published_is_told_of() -> None:
+    runner = CliRunner()
+    assert runner.invoke(cli, ["manifests"]).output.startswith("# No image is published.")
+    assert not runner.invoke(cli, ["manifests", "--image", "mine:1"]).output.startswith("#")
+
+
 def test_every_object_is_named_once() -> None:
     names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in printed()]
     assert len(names) == len(set(names))

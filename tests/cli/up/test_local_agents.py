@@ -54,6 +54,21 @@ def test_nodes_with_agents_report_lend_and_run_batch_work() -> None:
     with_agents(story)
 
 
+def test_the_report_of_a_node_forgets_its_last_pod() -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        unwrap(await client.create(PODS, batch_pod("work", 4000, namespace="default")))
+        await clock.sleep(130)
+        placed = unwrap(await client.get(PODS, "work", "default")).spec.node_name
+        reported = unwrap(await client.get(NODE_METRICS, placed)).status.pods_metric
+        assert [one.name for one in reported] == ["work"]
+        unwrap(await client.dynamic.delete(PODS, "work", "default"))
+        await clock.sleep(130)
+        assert unwrap(await client.get(NODE_METRICS, placed)).status.pods_metric == ()
+
+    with_agents(story)
+    with_agents(story, agents="false")
+
+
 THRESHOLD = {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 3, "memoryEvictLowerPercent": 1}}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import ssl
@@ -43,6 +44,13 @@ def test_it_serves_until_it_is_told_to_stop(number: signal.Signals) -> None:
         found = get(f"{running.url}/api/v1/namespaces", running.token, running.ssl())
         assert {item["metadata"]["name"] for item in found["items"]} >= {"default", "kube-system"}
         assert running.stop(number) == 0
+
+
+def test_it_logs_what_the_programs_do_when_asked() -> None:
+    with koord_up("--nodes", "1", "-v", "5") as running:
+        assert running.stop() == 0
+        assert running.process.stderr is not None
+        assert re.search(r"^I\d{4} \d\d:\d\d:\d\d", running.process.stderr.read(), re.MULTILINE)
 
 
 def test_no_token_no_answer() -> None:

@@ -97,6 +97,15 @@ class TestNodes:
         assert seen["stops"] == ""
         assert "c" not in seen
 
+    def test_the_share_of_prod_pods_is_told_beside_that_of_the_node(self) -> None:
+        assert self.seen(THRESHOLDS)["a"].prod_used == {}
+        of_prod = {"prodLowThresholds": {"cpu": 10}, "prodHighThresholds": {"cpu": 30}}
+        seen = self.seen({"lowThresholds": {"cpu": 20}, "highThresholds": {"cpu": 80}, **of_prod})
+        assert seen["a"].standing == "has room for prod pods"  # none of its pods is one
+        assert (seen["a"].used["cpu"], seen["a"].low["cpu"], seen["a"].high["cpu"]) == (75.0, 20.0, 80.0)
+        assert (seen["a"].prod_used["cpu"], seen["a"].prod_low["cpu"], seen["a"].prod_high["cpu"]) == (0.0, 10.0, 30.0)
+        assert (seen["b"].used["cpu"], seen["b"].prod_used["cpu"]) == (0.0, 0.0)
+
     @pytest.mark.parametrize(
         ("args", "why"),
         [

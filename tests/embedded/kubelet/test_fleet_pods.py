@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, NODES, PODS
 from koord.api.kubernetes.pod import Pod
+from koord.api.model import ResourceList
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.kube.transport.api_error import unwrap
 from tests.embedded.kubelet.fleet_harness import SMALL, Sim, pod, simulate
@@ -228,6 +231,100 @@ def test_extended_resource_that_a_manager_added_counts() -> None:
             await sim.clock.sleep(1)
         assert (await sim.shown("first")).status.phase == "Running"
         assert (await sim.shown("second")).status.reason == "OutOfkubernetes.io/batch-cpu"
+
+    simulate(story)
+
+
+def test_labels_set_after_the_start_count() -> None:
+    async def story(sim: Sim) -> None:
+        unwrap(await sim.client.patch(NODES, "n-0", {"metadata": {"labels": {"disk": "ssd"}}}, kind="merge"))
+        await sim.put(pod("wanted", says={"start-seconds": 0}, nodeSelector={"disk": "ssd"}))  # before the node's event
+        await sim.clock.sleep(1)
+        assert (await sim.shown("wanted")).status.phase == "Running"
+        unwrap(await sim.client.patch(NODES, "n-0", {"metadata": {"labels": {"disk": None}}}, kind="merge"))
+        await sim.clock.sleep(1)
+        await sim.put(pod("late", says={"start-seconds": 0}, nodeSelector={"disk": "ssd"}))
+        await sim.clock.sleep(1)
+        assert (await sim.shown("late")).status.reason == "NodeAffinity"
+        assert (await sim.shown("wanted")).status.phase == "Running"
+
+    simulate(story)
+
+
+def test_an_extended_resource_in_the_capacity_is_allocatable_too() -> None:
+    async def story(sim: Sim) -> None:
+        async def capacity(amount: str | None) -> ResourceList:
+            body = {"status": {"capacity": {"example.com/dongle": amount}}}
+            unwrap(await sim.client.patch(NODES, "n-0", body, kind="merge", subresource="status"))
+            await sim.clock.sleep(2)
+            return (await sim.node("n-0")).status.allocatable
+
+        assert (await capacity("4"))["example.com/dongle"] == "4"
+        body = pod("user", says={"start-seconds": 0})
+        asked = {"example.com/dongle": "3"}
+        body["spec"]["containers"][0]["resources"] = {"requests": asked, "limits": asked}
+        await sim.put(body)
+        await sim.clock.sleep(2)
+        assert (await sim.shown("user")).status.phase == "Running"
+        assert (await capacity("2"))["example.com/dongle"] == "2"
+        left = await capacity(None)
+        assert "example.com/dongle" not in left
+        assert left["cpu"] == "4"
+
+    simulate(story)
+
+
+@pytest.mark.parametrize(
+    ("hook", "grace_s", "gone_after_s"),
+    [
+        pytest.param({"sleep": {"seconds": 5}}, 30, 6, id="the-hook-then-the-stop"),
+        pytest.param(None, 30, 1, id="no-hook"),
+        pytest.param({"sleep": {"seconds": 10}}, 10, 11, id="two-seconds-are-left-of-a-used-up-grace-period"),
+        pytest.param({"exec": {"command": ["sh", "-c", "sleep 15"]}}, 30, 16, id="a-command-that-sleeps"),
+        pytest.param({"exec": {"command": ["sleep", "infinity"]}}, 10, 11, id="a-command-without-end"),
+        pytest.param({"exec": {"command": ["nginx", "-s", "quit"]}}, 30, 1, id="a-command-that-is-not-known"),
+    ],
+)
+def test_a_container_runs_its_hook_before_it_is_told_to_stop(
+    hook: dict[str, Any] | None, grace_s: int, gone_after_s: int
+) -> None:
+    async def story(sim: Sim) -> None:
+        body = pod("web", says={"start-seconds": 0, "stop-seconds": 1}, terminationGracePeriodSeconds=grace_s)
+        if hook is not None:
+            body["spec"]["containers"][0]["lifecycle"] = {"preStop": hook}
+        await sim.put(body)
+        await sim.clock.sleep(2)
+        unwrap(await sim.client.delete(PODS, "web", "default"))
+        await sim.clock.sleep(gone_after_s - 0.5)
+        assert (await sim.shown("web")).status.phase == "Running"
+        await sim.clock.sleep(1)
+        assert await sim.pod("web") is None
+
+    simulate(story)
+
+
+def test_a_command_says_how_long_a_container_runs_and_an_annotation_wins() -> None:
+    async def story(sim: Sim) -> None:
+        for name, command, says in (
+            ("slow", ["sleep", "300"], {}),
+            ("failing", ["sh", "-c", "echo working; sleep 60; exit 3"], {}),
+            ("told", ["sleep", "300"], {"run-seconds": 10}),
+            ("unknown", ["perl", "-e", "print 1"], {}),
+        ):
+            body = pod(name, says={"start-seconds": 0, **says}, restartPolicy="Never")
+            body["spec"]["containers"][0]["command"] = command
+            await sim.put(body)
+        await sim.clock.sleep(70)
+        assert (await sim.shown("slow")).status.phase == "Running"
+        assert (await sim.shown("told")).status.phase == "Succeeded"
+        assert (await sim.shown("unknown")).status.phase == "Succeeded"
+        failed = await sim.shown("failing")
+        assert failed.status.phase == "Failed"
+        end = failed.status.container_statuses[0].state.terminated
+        assert end is not None
+        assert end.exit_code == 3
+        await sim.clock.sleep(240)
+        assert (await sim.shown("slow")).status.phase == "Succeeded"
 
     simulate(story)
 

@@ -14,12 +14,14 @@ end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from koord.api.kubernetes.container import Container, ContainerStatus, ResourceRequirements
 from koord.api.kubernetes.pod import Pod, PodSpec, PodStatus
 from koord.api.model import QuantityText, ResourceList
 from koord.values import resources as vector
+from koord.values.names import qualified_name
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU, MEMORY
 
@@ -31,6 +33,14 @@ DEFAULT_MEMORY_REQUEST = "200Mi"
 
 _Amounts: TypeAlias = dict[str, Quantity]
 _Listing: TypeAlias = Callable[[ResourceRequirements], ResourceList]
+
+
+@lru_cache(maxsize=4096)
+def is_extended_resource(name: str) -> bool:
+    """Return whether a resource is outside of Kubernetes' own domain, and so counted in whole numbers by its owner."""
+    if "/" not in name or "kubernetes.io/" in name or name.startswith("requests."):
+        return False
+    return not qualified_name(f"requests.{name}")
 
 
 def pod_requests(spec: PodSpec, status: PodStatus | None = None) -> dict[str, int]:

@@ -75,7 +75,7 @@ def program_options(command: F) -> F:
 
 
 @click.command()
-@click.option("-n", "--namespace", default="", help="The namespace of the pods.  [default: default]")
+@click.option("-n", "--namespace", default="", help="The namespace of the pods. Default: that of the kubeconfig.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="The pods of all namespaces.")
 @click.option("--actor", default="", metavar="PROGRAM", help=f"Only those by this program: {', '.join(ACTORS)}.")
 @click.option("--since", default="", metavar="TIME", help="Only those of the last TIME, such as 30m or 1h.")
@@ -113,9 +113,10 @@ def evictions(
     except DurationError as error:
         cluster_access.fail(f"--since {since}: {error}")
     ports = ProgramPorts(namespace=koord_namespace, scheduler=scheduler_port, descheduler=descheduler_port)
+    space = "" if all_namespaces else cluster_access.namespace_or_current(namespace, kubeconfig, context)
 
     async def main(client: Client, clock: Clock) -> None:
-        found = await find_evictions(client, ports, "" if all_namespaces else namespace or "default")
+        found = await find_evictions(client, ports, space)
         at = now(clock)
         shown = select_records(found.records, actor=actor, within_s=within_s, at=at)
         wide = output == "wide"

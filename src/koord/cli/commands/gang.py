@@ -35,7 +35,7 @@ def gang(
 ) -> None:
     """Gangs: how many members are there, bound and waiting, and for what. With NAME, every member and what holds it."""
     space, _, short = name.rpartition("/")
-    space = space or namespace or "default"
+    space = space or cluster_access.namespace_or_current(namespace, kubeconfig, context)
 
     async def main(client: Client, clock: Clock) -> None:
         path = f"/apis/v1/explain/gangs{f'/{space}/{short}' if short else ''}"

@@ -90,9 +90,10 @@ def migration_blocker(pod: ManifestObject, *, mode: str, to: str) -> str | None:
         return "--to needs a reservation, and --mode EvictDirectly makes none" if to else None
     scheduler = spec.get("schedulerName", "")
     if scheduler != SCHEDULER:
+        without = "; or --mode EvictDirectly evicts it, and its successor goes where there is room"
         return (
-            f"{name} is scheduled by {scheduler}, which knows no reservations: --mode EvictDirectly evicts it, "
-            "and its successor goes where there is room"
+            f"{name} is scheduled by {scheduler}, which knows no reservations: set schedulerName: {SCHEDULER} in the "
+            f"pod template of its workload{'' if to else without}"
         )
     if to and to == here:
         return f"{name} is on {to} already"
@@ -156,7 +157,7 @@ def pod(
     Makes a PodMigrationJob, which koord-descheduler carries out; koord migrations shows how far it is.
     """
     space, _, name = pod.rpartition("/")
-    space = space or namespace or "default"
+    space = space or cluster_access.namespace_or_current(namespace, kubeconfig, context)
     limit = ttl or (PAUSED_TTL if paused else TTL)
     try:
         parse_seconds(limit)

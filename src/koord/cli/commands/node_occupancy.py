@@ -12,8 +12,21 @@ import msgspec
 
 from koord.api.annotations import reservation_codecs
 from koord.api.koordinator import custom_kinds
-from koord.api.koordinator.resource_name import FPGA, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
+from koord.api.koordinator.resource_name import (
+    BATCH_CPU,
+    BATCH_MEMORY,
+    CPU,
+    FPGA,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPU_MEMORY_RATIO,
+    MEMORY,
+    MID_CPU,
+    MID_MEMORY,
+    RDMA,
+)
 from koord.api.kubernetes import builtin_kinds
+from koord.api.kubernetes.pod_resources import HUGE_PAGES_PREFIX
 from koord.cli import cluster_access, printing
 from koord.cli.cluster_access import get_if_exists
 from koord.cli.printing import plain_table, print_result
@@ -175,20 +188,29 @@ def print_cpu_occupancy(console: Console, found: CpuOccupancy) -> None:
 
 
 def _print_zone(console: Console, zone: ZoneOccupancy) -> None:
-    left = f", left: {_amounts(zone.left)} of {_amounts(zone.amounts)}" if zone.amounts else ""
+    amounts = [
+        f"{printing.short_resource_name(name)} {_amount_of(name, zone.left.get(name, 0))} of {_amount_of(name, total)}"
+        for name, total in sorted(zone.amounts.items())
+        if total  # huge pages that nobody set up, for example
+    ]
+    left = f", left: {', '.join(amounts)}" if amounts else ""
     console.print(f"NUMA node {zone.number}  CPUs {zone.cpus or 'unknown'}{left}")
     for first in range(0, len(zone.cores), _CORES_PER_LINE):
         console.print("  " + " ".join(zone.cores[first : first + _CORES_PER_LINE]))
 
 
-def _amounts(amounts: object) -> str:
-    assert isinstance(amounts, dict)
+def _amounts(amounts: Mapping[str, int]) -> str:
     return ", ".join(
-        f"{name} {printing.format_amount(name, units) if name in ('cpu', 'memory') else units}"
-        for name, units in sorted(amounts.items())
+        f"{printing.short_resource_name(name)} {_amount_of(name, units)}" for name, units in sorted(amounts.items())
     )
 
 
+def _amount_of(name: str, units: int) -> str:
+    counted = name in _TIER_RESOURCES or name.startswith(HUGE_PAGES_PREFIX)
+    return printing.format_amount(name, units) if counted else str(units)
+
+
+_TIER_RESOURCES = frozenset((CPU, MEMORY, BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY))
 _SHORT = {GPU_CORE: "core", GPU_MEMORY_RATIO: "memory", RDMA: "of it", FPGA: "of it"}
 
 

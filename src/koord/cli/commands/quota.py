@@ -217,7 +217,7 @@ def _subtree(found: QuotaTreeReport, name: str) -> QuotaTreeReport:
 
 @quota.command("what-if")
 @click.option("-f", "--filename", "files", multiple=True, required=True, metavar="FILE", help="Pods or workloads.")
-@click.option("-n", "--namespace", default="default", show_default=True, help="For objects that name none.")
+@click.option("-n", "--namespace", default="", help=f"For objects that name none. {cluster_access.NAMESPACE_DEFAULT}")
 @click.option("--snapshot", "snapshot_file", metavar="FILE", help="Decide on this file instead of a live cluster.")
 @cluster_access.output_option
 @cluster_access.cluster_options
@@ -237,10 +237,12 @@ def what_if(
         print_result(found, output, lambda console: print_quota_verdicts(console, found))
 
     if snapshot_file is not None:
-        answer(check_against_file(assembly, files, namespace, snapshot_file))
+        answer(check_against_file(assembly, files, namespace or "default", snapshot_file))
         return
 
+    space = cluster_access.namespace_or_current(namespace, kubeconfig, context)
+
     async def main(client: Client, clock: Clock) -> None:
-        answer(await check_against_cluster(client, assembly, files, namespace))
+        answer(await check_against_cluster(client, assembly, files, space))
 
     cluster_access.run_with_client(main, kubeconfig, context)

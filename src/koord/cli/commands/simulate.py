@@ -157,7 +157,7 @@ def _outcome_line(outcome: WhatIfOutcome) -> tuple[str, str]:
     type=click.IntRange(1, MAX_PODS_PER_WORKLOAD),
     help="How many pods of each workload to try. Default: what it says.",
 )
-@click.option("-n", "--namespace", default="default", show_default=True, help="For objects that name none.")
+@click.option("-n", "--namespace", default="", help=f"For objects that name none. {cluster_access.NAMESPACE_DEFAULT}")
 @cluster_access.output_option
 @cluster_access.cluster_options
 def simulate(
@@ -180,9 +180,11 @@ def simulate(
     assembly = local_scheduler.scheduler_assembly(config_file)
     if isinstance(assembly, str):
         cluster_access.fail(f"--config: {assembly}")
+    live = snapshot_file is None
+    space = cluster_access.namespace_or_current(namespace, kubeconfig, context) if live else namespace or "default"
     objects = [each for file in files for each in read_objects(file)]
-    pods = pods_from_objects(objects, namespace, replicas)
-    others = other_objects(objects, namespace)
+    pods = pods_from_objects(objects, space, replicas)
+    others = other_objects(objects, space)
     if not pods:
         cluster_access.fail(f"{', '.join(files)}: there is no Pod and nothing with a pod template in it")
     if snapshot_file is not None:

@@ -5,6 +5,7 @@ exit codes.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import sys
@@ -78,11 +79,9 @@ def run_program(flags: FlagSet, argv: Sequence[str], work: ProgramMain) -> int:
         return 1
     if values.switch("help"):
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-        print(flags.help(width), end="")
-        return 0
+        return _print_answer(flags.help(width))
     if (version := values.text("version")) in ("true", "raw"):  # another text only changes what would be reported
-        print(_version_text(flags.program, version))
-        return 0
+        return _print_answer(f"{_version_text(flags.program, version)}\n")
     logs = logs_from_flags(values)
     if isinstance(logs, str):
         print(logs, file=sys.stderr)
@@ -92,6 +91,16 @@ def run_program(flags: FlagSet, argv: Sequence[str], work: ProgramMain) -> int:
         return work(values, logs)
     finally:
         logs.stop()
+
+
+def _print_answer(text: str) -> int:
+    """Print to whoever listens, and return the exit code: 1 when a pipe's reader has gone."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left in the buffer has nowhere to go
+        return 1
+    return 0
 
 
 def report_errors(program: str, lines: Sequence[str]) -> int:

@@ -105,7 +105,9 @@ def descheduler_config(namespace: str) -> str:
 
 @click.command("manifests")
 @click.option("--namespace", default=NAMESPACE, show_default=True, help="Where everything is installed.")
-@click.option("--image", default=IMAGE, show_default=True, help="Image that holds the programs.")
+@click.option(
+    "--image", default=IMAGE, show_default=True, help="Image that holds the programs; docs/install.md builds one."
+)
 @click.option(
     "--component",
     "components",
@@ -137,14 +139,23 @@ def manifests_command(
     if isinstance(made, str):
         click.echo(f"koord: {made}", err=True)
         sys.exit(1)
+    if image == IMAGE:
+        click.echo(f"# No image is published. {IMAGE} is one that you build: docs/install.md; --image names another.")
     click.echo(yaml.dump_all(made, Dumper=_Dumper, sort_keys=False, width=160), nl=False)
 
 
 class _Dumper(yaml.SafeDumper):
-    """_Dumper writes no anchors: the same value twice is written twice, as people and diffs expect."""
+    """_Dumper writes as people and diffs expect: no anchors, and files inside of ConfigMaps line by line."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 @click.command()

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
+from koord.api.config.gates import (
+    DESCHEDULER_GATES,
+    KOORDLET_GATES,
+    MANAGER_GATES,
+    RUNTIME_HOOK_GATES,
+    SCHEDULER_GATES,
+)
+from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.api.kubernetes.builtin_kinds import NODES
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
 from koord.descheduler.configuration import DeschedulerSetup as Descheduling
 from koord.embedded.cluster import Component, ComponentContext, ComponentFactory
@@ -20,14 +30,59 @@ from koord.manager.context import ManagerSettings
 from koord.scheduler.configuration.completed_config import CompletedConfig
 
 
-def make_nodes(context: ComponentContext, pools: tuple[SimulatedPool, ...], *, agents: bool) -> Component:
-    if agents:
+class LocalNodes:
+    """LocalNodes is simulated nodes without agents. Their hardware is reported once the cluster runs: the builders of
+    the reports take a tenth of a second to load, and nobody has to wait for them.
+    """
+
+    def __init__(self, context: ComponentContext, pools: tuple[SimulatedPool, ...]) -> None:
+        self._context = context
+        self.fleet = SimulatedFleet(
+            context.client,
+            context.informers,
+            context.clock,
+            context.seed,
+            pools,
+            FleetSettings(reports_node_metrics=True),
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        await self.fleet.start()
+        self._task = asyncio.create_task(self._start_reporter(), name="hardware-reporter")
+
+    async def _start_reporter(self) -> None:
+        context = self._context
+        await context.informers.for_resource(NODES).wait_for_sync()
+        from koord.sim.agents.hardware_reporter import SimulatedHardwareReporter
+
+        reporter = SimulatedHardwareReporter(
+            context.client, context.informers, context.clock, context.seed, self.fleet.hosts
+        )
+        reporter.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await reporter.stop()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        await self.fleet.stop()
+
+
+def make_nodes(context: ComponentContext, options: ClusterOptions) -> Component:
+    if options.agents:
         from koord.cli.up.local_agents import LocalAgents  # a tenth of a second to load, for those who want it
 
-        return LocalAgents(context, pools)
-    return SimulatedFleet(
-        context.client, context.informers, context.clock, context.seed, pools, FleetSettings(reports_node_metrics=True)
-    )
+        return LocalAgents(context, options.pools, _enabled(options.gates["koordlet"]))
+    return LocalNodes(context, options.pools)
+
+
+def _enabled(gates: Mapping[str, bool]) -> frozenset[str]:
+    return frozenset(name for name, on in gates.items() if on)
 
 
 class ClusterOptions(msgspec.Struct, frozen=True):
@@ -37,24 +92,51 @@ class ClusterOptions(msgspec.Struct, frozen=True):
     scheduler: CompletedConfig
     manager: ManagerSettings
     descheduler: Descheduling
+    gates: Mapping[str, Mapping[str, bool]]  # program -> feature gate -> value
     agents: bool = False  # whether every simulated node runs the node agent
 
 
 # What `--set` understands, with a line of help for each.
 SET_OPTIONS = {
     "scheduler.config": "a KubeSchedulerConfiguration file for koord-scheduler",
-    "manager.feature-gates": "gates of koord-manager, as name=true,other=false",
+    "scheduler.feature-gates": "gates of koord-scheduler, as its --feature-gates: name=true,other=false",
+    "manager.feature-gates": "gates of koord-manager",
     "descheduler.config": "a DeschedulerConfiguration file; without one only PodMigrationJobs are carried out",
+    "descheduler.feature-gates": "gates of koord-descheduler",
     "nodes.agents": "true: every simulated node runs the node agent's strategies on a machine of its own",
+    "koordlet.feature-gates": "gates of these node agents",
+}
+
+
+class ProgramGates(msgspec.Struct, frozen=True):
+    """ProgramGates is the feature gates of one program. `on` are those that `koord up` switches on unless it is told
+    otherwise, `tolerated` those of other registries that the program's flag accepts.
+    """
+
+    known: gates.FeatureGateTable
+    on: tuple[str, ...] = ()
+    tolerated: frozenset[str] = frozenset()
+
+
+FEATURE_GATES = {
+    "scheduler": ProgramGates(SCHEDULER_GATES, tolerated=KUBERNETES_GATES),
+    # Off as Koordinator ships it, and then no pod that asks for a share of a GPU is ever scheduled: the webhook adds
+    # koordinator.sh/gpu.shared to its requests, which nodes have only with this gate.
+    "manager": ProgramGates(MANAGER_GATES, on=("EnableSyncGPUSharedResource",)),
+    "descheduler": ProgramGates(DESCHEDULER_GATES),
+    # What an operator adds who wants batch work gone before it hurts.
+    "koordlet": ProgramGates({**KOORDLET_GATES, **RUNTIME_HOOK_GATES}, on=("BECPUEvict", "BEMemoryEvict")),
 }
 
 # In the order of starting.
 COMPONENTS: dict[str, Callable[[ComponentContext, ClusterOptions], object]] = {
     "workloads": lambda c, _: ControllerManager(c.client, c.informers, c.clock, c.seed),
-    "nodes": lambda c, options: make_nodes(c, options.pools, agents=options.agents),
+    "nodes": make_nodes,
     "manager": lambda c, options: local_manager.LocalManager(c, options.manager),
     "scheduler": lambda c, options: local_scheduler.make_scheduler(c, options.scheduler),
-    "descheduler": lambda c, options: local_descheduler.make_descheduler(c, options.descheduler),
+    "descheduler": lambda c, options: local_descheduler.make_descheduler(
+        c, options.descheduler, _enabled(options.gates["descheduler"])
+    ),
 }
 
 
@@ -71,25 +153,34 @@ def choose_components(
         if key not in SET_OPTIONS:
             there_are = "; ".join(f"{name}: {what}" for name, what in SET_OPTIONS.items())
             return f"--set {key}: there is no such setting; there are {there_are}"
+    agents = settings.get("nodes.agents", "false")
+    if agents not in ("true", "false"):
+        return f"--set nodes.agents={agents}: must be true or false"
+    if agents == "false" and "koordlet.feature-gates" in settings:
+        return "--set koordlet.feature-gates: there are no node agents without --set nodes.agents=true"
+    switched: dict[str, Mapping[str, bool]] = {}
+    for program, of_program in FEATURE_GATES.items():
+        key = f"{program}.feature-gates"
+        stated = [*(f"{name}=true" for name in of_program.on), settings.get(key, "")]
+        parsed = gates.parse_feature_gates(",".join(stated), of_program.known, of_program.tolerated)
+        if isinstance(parsed, list):
+            return f"--set {key}: {'; '.join(map(str, parsed))}"
+        switched[program] = parsed
     file = settings.get("scheduler.config")
-    scheduler = local_scheduler.scheduler_assembly(Path(file) if file else None)
+    scheduler = local_scheduler.scheduler_assembly(Path(file) if file else None, switched["scheduler"])
     if isinstance(scheduler, str):
         return f"--set scheduler.config: {scheduler}"
     file = settings.get("descheduler.config")
     descheduler = local_descheduler.descheduler_assembly(Path(file) if file else None)
     if isinstance(descheduler, str):
         return f"--set descheduler.config: {descheduler}"
-    switched = gates.parse_feature_gates(settings.get("manager.feature-gates", ""), MANAGER_GATES)
-    if isinstance(switched, list):
-        return f"--set manager.feature-gates: {'; '.join(map(str, switched))}"
     pools: tuple[SimulatedPool, ...] | node_profile.InvalidProfile
     pools = node_profile.load_profile(profile) if profile is not None else node_profile.default_pools(nodes)
     if isinstance(pools, node_profile.InvalidProfile):
         return f"--profile {profile}: {'; '.join(pools.errors)}"
-    agents = settings.get("nodes.agents", "false")
-    if agents not in ("true", "false"):
-        return f"--set nodes.agents={agents}: must be true or false"
-    options = ClusterOptions(pools, scheduler, ManagerSettings(gates=switched), descheduler, agents == "true")
+    options = ClusterOptions(
+        pools, scheduler, ManagerSettings(gates=switched["manager"]), descheduler, switched, agents == "true"
+    )
     return [(name, _component_maker(name, options)) for name in COMPONENTS if name in names]
 
 

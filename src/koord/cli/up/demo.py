@@ -103,7 +103,7 @@ def _screen_output(options: DemoOptions) -> _DemoOutput:
         from rich.console import Console
         from rich.live import Live
     except ImportError:
-        fail("the demonstration needs the package rich (pip install 'koord[cli]'); -o json works without it")
+        fail("the demonstration needs the package rich (pip install rich); -o json works without it")
     from koord.cli.up.demo_picture import WIDTH, render_summary, render_view
 
     console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else WIDTH)
@@ -162,6 +162,7 @@ async def _play(clock: LoopClock, options: DemoOptions, show: Callable[[DemoView
     pace = VirtualTimePacer(options.speed, clock)
     started_s = clock.time()
     last: list[DemoView] = []
+    reader_gone: list[BrokenPipeError] = []
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
@@ -181,7 +182,11 @@ async def _play(clock: LoopClock, options: DemoOptions, show: Callable[[DemoView
         )
         if view is not None:
             last[:] = [view]
-            show(view)
+            try:
+                show(view)
+            except BrokenPipeError as error:  # not the agents' fault, whose task this is
+                reader_gone.append(error)
+                stopped.set()
         pace.throttle()
 
     demo: DemoCluster = DemoCluster(clock, seed=options.seed, nodes=options.nodes, on_round=on_round)
@@ -190,6 +195,8 @@ async def _play(clock: LoopClock, options: DemoOptions, show: Callable[[DemoView
         await _wait_for_end(clock, options.hours * 3600, stopped)
     finally:
         await demo.stop()
+    if reader_gone:
+        raise reader_gone[0]
     return last[0] if last else None
 
 

@@ -41,7 +41,10 @@ def descheduler_assembly(file: Path | None = None) -> DeschedulerSetup | str:
     return made
 
 
-def make_descheduler(context: ComponentContext, assembly: DeschedulerSetup | None = None) -> LocalProgram[Descheduler]:
+def make_descheduler(
+    context: ComponentContext, assembly: DeschedulerSetup | None = None, gates: frozenset[str] = frozenset()
+) -> LocalProgram[Descheduler]:
+    """Make koord-descheduler. `gates` are the feature gates that are on."""
     if assembly is None:
         found = descheduler_assembly()
         if isinstance(found, str):
@@ -59,6 +62,7 @@ def make_descheduler(context: ComponentContext, assembly: DeschedulerSetup | Non
         recorder=recorder,
         metrics=DeschedulerMetrics(registry),
         identity=str(identity),
+        gates=gates,
     )
     descheduler = Descheduler(inner, assembly)
     endpoint = ComponentServer(context.clock)

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
+import logging
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from koord.api.config.field_error import FieldError
+from koord.api.config.gates import SCHEDULER_GATES, default_feature_gates
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.cli.up.local_program import LocalProgram
 from koord.embedded.cluster import ComponentContext
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.configuration.config_file import load_configuration
-from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
+from koord.scheduler.configuration.unsupported import profiles_without_koordinator
+from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.explain import http
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, PluginFactory, load_plugins
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
+from koord.telemetry.metrics.registry import MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 _WARNED: set[str] = set()
@@ -47,9 +52,9 @@ def plugin_registry() -> Mapping[str, PluginFactory]:
     return loaded.factories
 
 
-def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
+def scheduler_assembly(file: Path | None = None, gates: Mapping[str, bool] | None = None) -> CompletedConfig | str:
     """Assemble the scheduler from a file, taken as it is, or from the default without the plugins that are not
-    built yet.
+    built yet. `gates`: all feature gates with their values; without them each has its default.
     """
     factories = plugin_registry()
     if file is None:
@@ -62,11 +67,12 @@ def scheduler_assembly(file: Path | None = None) -> CompletedConfig | str:
         if isinstance(read, list):
             return _join_errors(file, read)
         config = read
-    made = CompletedConfig.complete(config, factories)
+    made = CompletedConfig.complete(config, factories, gates or default_feature_gates(SCHEDULER_GATES))
     if isinstance(made, list):
         return _join_errors(file, made)
-    for warning in profiles_without_koordinator(config):
-        _LOG.warning("%s", warning)
+    if file is not None:
+        for warning in profiles_without_koordinator(config):
+            _LOG.warning("%s", warning)
     return made
 
 
@@ -81,8 +87,13 @@ def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None =
         if isinstance(found, str):
             raise ValueError(found)
         assembly = found
-    scheduler = Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed)
+    registry = MetricRegistry()
+    scheduler = Scheduler(
+        context.client, context.informers, context.clock, assembly, seed=context.seed, registry=registry
+    )
     endpoint = ComponentServer(context.clock)
+    endpoint.metrics((registry,))
+    endpoint.config(lambda: yaml.safe_load(dump_configuration(assembly)))
     services = ServiceRoutes(endpoint)
     for path, handler in http.explain_routes(scheduler, context.clock):
         services.add("GET", path, handler)

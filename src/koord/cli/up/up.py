@@ -20,7 +20,9 @@ from koord.cli.up.components import COMPONENTS, choose_components
 from koord.embedded.apiserver.http_server import NotLoopbackError
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
-from koord.telemetry.process import freeze_after_startup, relax_gc
+from koord.telemetry.logs import Logs
+from koord.telemetry.process import freeze_after_startup
+from koord.telemetry.process import relax_gc
 from koord.values.duration import DurationError, parse_seconds
 
 STOP_TIMEOUT_S = 5
@@ -29,7 +31,8 @@ Try:
   export KUBECONFIG={kubeconfig}
   kubectl get nodes
   kubectl create deployment web --image=nginx --replicas=5
-  kubectl get pods -w"""
+  kubectl get pods -w
+  kubectl get --raw /koord/koord-scheduler/metrics"""
 
 
 def _fail(text: str) -> NoReturn:
@@ -93,6 +96,13 @@ def _parse_set_options(pairs: tuple[str, ...]) -> dict[str, str]:
     metavar="KEY=VALUE",
     help="Setting of a program: scheduler.config=FILE, descheduler.config=FILE, and more.",
 )
+@click.option(
+    "-v",
+    "--v",
+    "verbosity",
+    type=click.IntRange(min=0),
+    help="Log what the programs do: 5 and above show debug lines. Default: warnings only.",
+)
 @click.option("--seed", type=int, help="Seed for simulated behaviour. Default: a new one each time.")
 @click.option(
     "--demo",
@@ -116,6 +126,7 @@ def up(
     kubeconfig: Path | None,
     components: str,
     sets: tuple[str, ...],
+    verbosity: int | None,
     seed: int | None,
     demonstration: str | None,
     duration: str | None,
@@ -144,6 +155,8 @@ def up(
         host=host, port=port, allow_remote=allow_remote, data_dir=data_dir, durable=durable, component_seed=seed
     )
     path = _kubeconfig_path(kubeconfig, data_dir)
+    if verbosity is not None:
+        Logs(verbosity=verbosity).start()
     cluster = EmbeddedCluster(settings, made)
     try:
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
@@ -152,12 +165,25 @@ def up(
         _fail(f"{error} (--allow-remote)")
     except JournalError as error:
         _fail(str(error))
+    except BrokenPipeError:
+        raise  # whoever read our lines is gone, which has nothing to do with the address
     except OSError as error:
         _fail(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen")
 
 
 # What a demonstration settles by itself.
-_NOT_WITH_DEMO = ("profile", "listen", "allow_remote", "data_dir", "durable", "kubeconfig", "components", "sets")
+_FLAG_OF = {"sets": "set", "verbosity": "v"}
+_NOT_WITH_DEMO = (
+    "profile",
+    "listen",
+    "allow_remote",
+    "data_dir",
+    "durable",
+    "kubeconfig",
+    "components",
+    "sets",
+    "verbosity",
+)
 
 
 def _run_demo(
@@ -166,7 +192,7 @@ def _run_demo(
     given = ParameterSource.COMMANDLINE
     for name in _NOT_WITH_DEMO:
         if context.get_parameter_source(name) is given:
-            _fail(f"--{'set' if name == 'sets' else name.replace('_', '-')} does not go with --demo")
+            _fail(f"--{_FLAG_OF.get(name, name).replace('_', '-')} does not go with --demo")
     try:
         seconds = parse_seconds(duration or "24h")
     except DurationError as error:

@@ -18,7 +18,6 @@ import msgspec
 
 from koord.api.kubernetes.builtin_kinds import LEASES
 from koord.api.kubernetes.builtin_kinds import NODES as FULL_NODES
-from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.embedded.kubelet import node_objects as objects
 from koord.embedded.kubelet import slim_views
 from koord.embedded.kubelet.heartbeat import HEARTBEAT_TICK_S, LEASE_PERIOD_S, STATUS_PERIOD_S, HeartbeatLoop
@@ -274,9 +273,11 @@ class SimulatedFleet:
             if change.object.metadata.uid == host.uid:
                 host.uid = ""  # like a real kubelet, it does not come back by itself
             return
-        listed = change.object.status.allocatable
-        if change.old is None or listed != change.old.status.allocatable:
-            host.allocatable = resource_amounts(listed)
+        old, new = change.old, change.object
+        if old is None or old.status != new.status or old.metadata.labels != new.metadata.labels:
+            host.observe_node(new)
+            if host.extended_changes:
+                self._heartbeats.report_soon(host)
 
     # Usage -------------------------------------------------------------------------------------------------------
 

@@ -125,6 +125,8 @@ class HeartbeatLoop:
     async def _write_status(self, host: SimulatedHost) -> None:
         conditions = objects.node_conditions(self._clock.time(), host.kubelet_started_at, host.pressures)
         patch: dict[str, Any] = {"status": {"conditions": conditions}}
+        if host.extended_changes:
+            patch["status"]["allocatable"] = host.extended_changes
         request = request_builder.patch(NODES, host.name, patch, kind="strategic", subresource="status")
         await self._send(request, "status", host)
         self.counts.statuses += 1

@@ -57,6 +57,11 @@ class RdmaNic(msgspec.Struct, frozen=True, kw_only=True):
     pcie: str
     virtual_functions: int
 
+    def virtual_function_addresses(self) -> tuple[str, ...]:
+        """Return the PCI addresses of the virtual functions: those that follow the card's own, eight to a device."""
+        bus = self.bus_id.rpartition(":")[0]
+        return tuple(f"{bus}:{number // 8:02x}.{number % 8}" for number in range(1, self.virtual_functions + 1))
+
 
 class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
     """The hardware of one node."""

@@ -1,5 +1,5 @@
-"""Parse the behaviour of a simulated pod from its `sim.koord.sh/` annotations, with defaults for what they
-leave out.
+"""Parse the behaviour of a simulated pod from its `sim.koord.sh/` annotations, then from its containers' commands, with
+defaults for what neither says.
 
 Each key may be followed by a dot and the name of a container, to address that container alone:
 `sim.koord.sh/run-seconds.main: "60"`.
@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.embedded.kubelet.slim_views import ANNOTATION_PREFIX, SharedPodTemplate
+from koord.embedded.kubelet.container_command import CommandOutcome, command_outcome
+from koord.embedded.kubelet.slim_views import ANNOTATION_PREFIX, SharedPodTemplate, SlimContainer
 
 START_KEY = "start-seconds"  # from being admitted to the first container: sandbox, volumes, images
 READY_KEY = "ready-seconds"  # from a container's start to its being ready
@@ -38,6 +39,7 @@ class ContainerBehaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exit_code: int
     ready_s: float
     sidecar: bool = False
+    pre_stop_s: float = 0.0  # before it is told to stop
 
 
 class PodBehaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -60,48 +62,81 @@ def parse_behaviour(
     annotations: Mapping[str, str], template: SharedPodTemplate, restart_policy: str
 ) -> PodBehaviour | InvalidAnnotation:
     said = tuple((key, value) for key, value in annotations.items() if not key.endswith("/" + USAGE_KEY))
-    init = tuple((c.name, c.restart_policy == "Always", 0.0) for c in template.init_containers)
-    main = tuple(
-        (c.name, False, float(c.readiness_probe.initial_delay_seconds) if c.readiness_probe else 0.0)
-        for c in template.containers
-    )
+    init = tuple(_ContainerFacts.of_container(one, probes=False) for one in template.init_containers)
+    main = tuple(_ContainerFacts.of_container(one, probes=True) for one in template.containers)
     return _parse_behaviour(said, init, main, restart_policy)
 
 
-_Named = tuple[tuple[str, bool, float], ...]  # name, sidecar, seconds before it can be ready
+class _ContainerFacts(msgspec.Struct, frozen=True, gc=False):
+    name: str
+    restart_policy: str | None
+    probe_s: float  # before it can be ready
+    command: tuple[str, ...]
+    args: tuple[str, ...]
+    pre_stop_s: float
+
+    @staticmethod
+    def of_container(one: SlimContainer, *, probes: bool) -> _ContainerFacts:
+        probe_s = float(one.readiness_probe.initial_delay_seconds) if probes and one.readiness_probe else 0.0
+        return _ContainerFacts(one.name, one.restart_policy, probe_s, one.command, one.args, _pre_stop_s(one))
+
+
+def _pre_stop_s(one: SlimContainer) -> float:
+    """Return how long the container's preStop hook takes, as far as it says so."""
+    hook = one.lifecycle.pre_stop if one.lifecycle is not None else None
+    if hook is None:
+        return 0.0
+    if hook.sleep is not None:
+        return float(hook.sleep.seconds)
+    does = command_outcome(hook.exec.command, ()) if hook.exec is not None else None
+    if does is None:
+        return 0.0
+    return math.inf if does.run_s is None else does.run_s
 
 
 @functools.lru_cache(maxsize=8192)
 def _parse_behaviour(
-    said: tuple[tuple[str, str], ...], init: _Named, main: _Named, restart_policy: str
+    said: tuple[tuple[str, str], ...],
+    init: tuple[_ContainerFacts, ...],
+    main: tuple[_ContainerFacts, ...],
+    restart_policy: str,
 ) -> PodBehaviour | InvalidAnnotation:
-    names = {name for name, _, _ in (*init, *main)}
+    names = {one.name for one in (*init, *main)}
     numbers: dict[str, float | None] = {}
     for key, value in said:
         read = _parse_annotation(key, value, names)
         if isinstance(read, InvalidAnnotation):
             return read
         numbers[key.removeprefix(ANNOTATION_PREFIX)] = read
-    ends = restart_policy in ("Never", "OnFailure")
 
-    def container(name: str, sidecar: bool, ready_s: float, run_s: float | None, shared: bool) -> ContainerBehaviour:
+    def container(one: _ContainerFacts, run_s: float | None, *, is_main: bool) -> ContainerBehaviour:
         def own(key: str, default: float | None) -> float | None:
-            fallback = numbers.get(key, default) if shared else default
-            return numbers.get(f"{key}.{name}", fallback)
+            # An annotation of the whole pod means its main containers; an init container is addressed by name.
+            fallback = numbers.get(key, default) if is_main else default
+            return numbers.get(f"{key}.{one.name}", fallback)
 
-        code, ready = own(EXIT_KEY, 0.0), own(READY_KEY, ready_s)
+        does = command_outcome(one.command, one.args) or CommandOutcome(run_s)
+        code, ready = own(EXIT_KEY, float(does.exit_code)), own(READY_KEY, one.probe_s)
         assert code is not None
         assert ready is not None
-        return ContainerBehaviour(run_s=own(RUN_KEY, run_s), exit_code=int(code), ready_s=ready, sidecar=sidecar)
+        return ContainerBehaviour(
+            run_s=own(RUN_KEY, does.run_s),
+            exit_code=int(code),
+            ready_s=ready,
+            sidecar=not is_main and one.restart_policy == "Always",
+            pre_stop_s=one.pre_stop_s,
+        )
 
     stop = numbers.get(STOP_KEY, DEFAULT_STOP_S)
     assert stop is not None
+    ends_s = DEFAULT_RUN_TO_COMPLETION_S if restart_policy in ("Never", "OnFailure") else None
     return PodBehaviour(
         start_s=numbers.get(START_KEY),
         stop_s=stop,
-        # An annotation of the whole pod means its main containers; an init container is addressed by name.
-        init=tuple(container(n, s, r, None if s else DEFAULT_INIT_S, False) for n, s, r in init),
-        main=tuple(container(n, s, r, DEFAULT_RUN_TO_COMPLETION_S if ends else None, True) for n, s, r in main),
+        init=tuple(
+            container(one, None if one.restart_policy == "Always" else DEFAULT_INIT_S, is_main=False) for one in init
+        ),
+        main=tuple(container(one, ends_s, is_main=True) for one in main),
     )
 
 

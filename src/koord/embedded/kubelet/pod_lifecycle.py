@@ -5,10 +5,8 @@
                                                      exit -> restarted after a back-off, or for good -> over
 
 `advance` moves a PodRun to a point in time through every step that was due before it, so that a kubelet
-that was away
-(a partition, a pause of the process) finds the state that its node would have reached. Admission is
-decided in
-`pod_worker`, the reported status is built in `pod_status`.
+that was away (a partition, a pause of the process) finds the state that its node would have reached.
+Admission is decided in `pod_worker`, the reported status is built in `pod_status`.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from koord.embedded.kubelet.pod_behaviour import ContainerBehaviour, PodBehaviou
 BACKOFF_FIRST_S = 10.0
 BACKOFF_MAX_S = 300.0
 BACKOFF_RESET_S = 600.0  # a container that ran this long starts over with its delays
+MIN_GRACE_S = 2.0  # to stop in, whatever a preStop hook used of the grace period
 SIGKILL_EXIT_CODE = 137  # 128 + SIGKILL
 LOST_EXIT_CODE = 255  # what a runtime reports of a container that died with its machine
 
@@ -245,12 +244,18 @@ def _next_stop_order(run: PodRun, run_spec: RunSpec) -> tuple[float, _Step] | No
 
 
 def _stop_deadline(run: PodRun, run_spec: RunSpec, at: float, grace_s: float) -> tuple[float, int]:
-    """Return when everything that is told to stop at `at` has stopped, and with which exit code."""
-    running = any(isinstance(c.state, ContainerRunning) for c in (*run.init, *run.main))
+    """Return when everything that is told to stop at `at` has stopped, and with which exit code.
+
+    preStop hooks are part of the grace period; a container whose hook used all of it still has two seconds.
+    """
+    plans = (*run_spec.plan.init, *run_spec.plan.main)
+    running = [p for c, p in zip((*run.init, *run.main), plans, strict=True) if isinstance(c.state, ContainerRunning)]
     if not running:
         return at, 0
+    hook_s = min(max(plan.pre_stop_s for plan in running), grace_s)
+    left_s = max(grace_s - hook_s, MIN_GRACE_S) if hook_s else grace_s
     stop_s = run_spec.plan.stop_s
-    return (at + stop_s, 0) if stop_s <= grace_s else (at + grace_s, SIGKILL_EXIT_CODE)
+    return (at + hook_s + stop_s, 0) if stop_s <= left_s else (at + hook_s + left_s, SIGKILL_EXIT_CODE)
 
 
 def _begin_deletion(run: PodRun, run_spec: RunSpec, at: float) -> PodRun:

@@ -48,7 +48,7 @@ from koord.embedded.kubelet.pod_status import (
     rejected_pod_status,
 )
 from koord.embedded.kubelet.simulated_host import SimulatedPod
-from koord.embedded.kubelet.slim_views import ANNOTATION_PREFIX, SharedPodTemplate
+from koord.embedded.kubelet.slim_views import ANNOTATION_PREFIX, NODES, SharedPodTemplate
 from koord.embedded.kubelet.usage_model import InvalidUsageModel, PodLoad, UsageTrace, resolve_load
 from koord.kube.client import request_builder
 from koord.kube.client.typed_client import Client
@@ -163,6 +163,14 @@ class PodWorker:
         if status.start_time:
             return await self._recover(sim_pod, plan, now)
         rejection = admit_pod(sim_pod.template, host.allocatable, host.used, host.ports, host.labels)
+        if rejection is not None:
+            # Pods and nodes come on two watches: the scheduler may know more of the node than this host by now.
+            node = await self._client.get(NODES, host.name)
+            if not isinstance(node, ApiError):
+                host.observe_node(node)
+                rejection = admit_pod(sim_pod.template, host.allocatable, host.used, host.ports, host.labels)
+            elif not node.not_found:
+                return node
         if rejection is not None:
             return await self._reject(sim_pod, rejection.reason, rejection.message, now)
         sim_pod.plan = plan

@@ -11,13 +11,14 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from koord.api.kubernetes.pod_resources import resource_amounts
+from koord.api.kubernetes.pod_resources import is_extended_resource, resource_amounts
+from koord.api.model import QuantityText, ResourceList
 from koord.embedded.kubelet import node_objects as objects
 from koord.embedded.kubelet.node_objects import SimulatedNodeSpec
 from koord.embedded.kubelet.pod_behaviour import PodBehaviour
 from koord.embedded.kubelet.pod_lifecycle import ContainerRunning, PodDeletion, PodRun
 from koord.embedded.kubelet.pod_status import PodStatusFacts
-from koord.embedded.kubelet.slim_views import SharedPodTemplate, SlimPod
+from koord.embedded.kubelet.slim_views import SharedPodTemplate, SlimNode, SlimPod
 from koord.embedded.kubelet.usage_model import ZERO_USAGE, PodLoad, SimulatedUsage, max_min_fair_share, usage_at
 from koord.values.quantity import Quantity
 
@@ -130,11 +131,18 @@ class SimulatedHost:
         self.failure: Failure | None = None
         self.failed_at = 0.0
         self.pressures: dict[str, tuple[bool, float]] = {}
+        self.extended_changes: dict[str, QuantityText | None] = {}  # what the next Node status changes in allocatable
         self.measured: HostUsage | None = None  # by a node agent whose machine knows cgroups
 
     @property
     def name(self) -> str:
         return self.machine.name
+
+    def observe_node(self, node: SlimNode) -> None:
+        """Take over what the Node object says now: pods are judged by it, whoever wrote it."""
+        self.labels = node.metadata.labels
+        self.allocatable = resource_amounts(node.status.allocatable)
+        self.extended_changes = extended_resource_changes(node.status.capacity, node.status.allocatable)
 
     def demands(self, t: float, seed: int) -> dict[str, SimulatedUsage]:
         """Return what each pod would use at `t` if it had the host to itself."""
@@ -189,6 +197,18 @@ class SimulatedHost:
         for name, amount in template.requests.items():
             used[name] = used.get(name, 0) + sign * amount
         used["pods"] = used.get("pods", 0) + sign
+
+
+def extended_resource_changes(capacity: ResourceList, allocatable: ResourceList) -> dict[str, QuantityText | None]:
+    """Return what a kubelet changes in allocatable: of an extended resource all of the capacity is allocatable,
+    whoever wrote it there, and nothing of one that is not in the capacity.
+    """
+    changes: dict[str, QuantityText | None] = {
+        name: amount
+        for name, amount in capacity.items()
+        if is_extended_resource(name) and allocatable.get(name) != amount
+    }
+    return changes | {name: None for name in allocatable if name not in capacity and is_extended_resource(name)}
 
 
 POD_NETWORK = ipaddress.IPv4Network("10.0.0.0/8")

@@ -22,6 +22,23 @@ from koord.policy.qos import priority_class_with_default, qos_with_default
 ANNOTATION_PREFIX = "sim.koord.sh/"
 
 
+class SleepAction(Submodel, frozen=True, kw_only=True):
+    seconds: int = 0
+
+
+class ExecAction(Submodel, frozen=True, kw_only=True):
+    command: tuple[str, ...] = ()
+
+
+class SlimLifecycleHandler(Submodel, frozen=True, kw_only=True):
+    sleep: SleepAction | None = None
+    exec: ExecAction | None = None
+
+
+class SlimLifecycle(Submodel, frozen=True, kw_only=True):
+    pre_stop: SlimLifecycleHandler | None = None
+
+
 class SlimContainer(Submodel, frozen=True, kw_only=True):
     name: str = ""
     image: str = ""
@@ -29,6 +46,9 @@ class SlimContainer(Submodel, frozen=True, kw_only=True):
     restart_policy: str | None = None  # Always on an init container makes it a sidecar
     ports: tuple[ContainerPort, ...] = ()
     readiness_probe: Probe | None = None
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    lifecycle: SlimLifecycle | None = None
 
 
 class TemplatePart(Submodel, frozen=True, kw_only=True):
@@ -92,6 +112,7 @@ class SlimNodeSpec(Submodel, frozen=True, kw_only=True):
 
 
 class SlimNodeStatus(Submodel, frozen=True, kw_only=True):
+    capacity: ResourceList = {}
     allocatable: ResourceList = {}
 
 

@@ -101,7 +101,7 @@ class DeviceReporter(ObjectReporter[Device]):
             ),
         )
         self.latest = wanted
-        await self._publish(node, lambda: _new_device(node, wanted), lambda there: device_patch(wanted, there))
+        await self._publish(node, lambda: new_device(node, wanted), lambda there: device_patch(wanted, there))
 
 
 def device_patch(wanted: DeviceReport, there: Device) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def device_patch(wanted: DeviceReport, there: Device) -> dict[str, Any]:
     return patch
 
 
-def _new_device(node: Node, wanted: DeviceReport) -> dict[str, Any]:
+def new_device(node: Node, wanted: DeviceReport) -> dict[str, Any]:
     return {
         "metadata": owned_metadata(node, wanted.labels, wanted.annotations),
         "spec": {"devices": [to_dict(one) for one in wanted.devices]},

@@ -131,7 +131,7 @@ class TopologyReporter(ObjectReporter[NodeResourceTopology]):
         elif not self._objects.has_synced:
             self._health.fails("the API server has not told yet whether there is one")
         else:
-            await self._publish(node, lambda: _new_topology(node, wanted), lambda there: topology_patch(wanted, there))
+            await self._publish(node, lambda: new_topology(node, wanted), lambda there: topology_patch(wanted, there))
 
     # -- what it is built of
 
@@ -233,7 +233,7 @@ def topology_patch(wanted: TopologyReport, there: NodeResourceTopology) -> dict[
     return patch
 
 
-def _new_topology(node: Node, wanted: TopologyReport) -> dict[str, Any]:
+def new_topology(node: Node, wanted: TopologyReport) -> dict[str, Any]:
     return {
         "metadata": owned_metadata(node, wanted.labels, wanted.annotations),
         "topologyPolicies": list(wanted.policies),

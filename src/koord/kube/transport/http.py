@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -252,4 +253,5 @@ def _gc_paused(size: int) -> Iterator[None]:
 
 
 def _failure_text(failure: BaseException) -> str:
-    return str(failure) or type(failure).__name__
+    """Return what went wrong. aiohttp adds how it would have encrypted, as Python shows that object."""
+    return re.sub(r" ssl:(<[^>]*>|\w+)", "", str(failure)) or type(failure).__name__

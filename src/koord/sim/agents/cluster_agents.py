@@ -26,7 +26,7 @@ from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.pod_behaviour import seeded_uniform
 from koord.embedded.kubelet.simulated_host import HostUsage, SimulatedHost
 from koord.embedded.kubelet.usage_model import SimulatedUsage
-from koord.host.hardware import BlockDevices, MachineCpu
+from koord.host.hardware import BlockDevices
 from koord.koordlet.evictor import KoordletEvictor
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, node_properties
@@ -39,7 +39,9 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction import KOORDLET, EvictionLedger
+from koord.policy.eviction import EvictionLedger
+from koord.policy.eviction import KOORDLET
+from koord.sim.agents.hardware_reporter import machine_cpus
 from koord.sim.agents.node_agent import AgentStep, SimulatedAgent, SimulatedAgentSettings
 from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult
@@ -128,6 +130,7 @@ class SimulatedAgents:
         self._settings = settings
         self._on_step = on_step
         self._on_round = on_round
+        self.on_pods_changed: Callable[[str], None] | None = None  # is told of nodes whose pods changed
         self._recorder = EventRecorder(
             client, clock, controller=KOORDLET, instance="simulated-koordlet", source=EventSource(component=KOORDLET)
         )
@@ -171,6 +174,11 @@ class SimulatedAgents:
     def facts(self, node: str) -> NodeInputs:
         return self._nodes[node].facts
 
+    def pods(self, node: str) -> tuple[PodMeta, ...]:
+        """Return the pods of a node as they are now; those of `facts` are as of its last step."""
+        known = self._nodes.get(node)
+        return () if known is None else tuple(known.pods.values())
+
     # News -------------------------------------------------------------------------------------------------------
 
     def _on_node(self, change: ObjectChange[Node]) -> None:
@@ -199,14 +207,19 @@ class SimulatedAgents:
         uid, node = pod.metadata.uid, self._nodes.get(pod.spec.node_name)
         if node is None:
             return
-        if change.kind == "deleted" or pod.status.phase in ("Succeeded", "Failed"):
-            node.stale |= node.pods.pop(uid, None) is not None
-            return
         old = node.pods.get(uid)
-        view = pod_view_of(pod)
-        if old != view:
+        if change.kind == "deleted" or pod.status.phase in ("Succeeded", "Failed"):
+            if old is None:
+                return
+            del node.pods[uid]
+        else:
+            view = pod_view_of(pod)
+            if old == view:
+                return
             node.pods[uid] = view
-            node.stale = True
+        node.stale = True
+        if self.on_pods_changed is not None:
+            self.on_pods_changed(pod.spec.node_name)
 
     # Time -------------------------------------------------------------------------------------------------------
 
@@ -299,14 +312,11 @@ class SimulatedAgents:
         status, asked = node.agent.report(now_s, node.facts), node.asked
         if isinstance(status, ReportWithheld) or asked is None:
             return
+        # The whole status, as koordlet writes it: a merge patch would keep the pods of a report that has none.
+        patch = [{"op": "add", "path": "/status", "value": to_dict(status)}]
         try:
             answer = await self._client.dynamic.patch(
-                NODE_METRICS,
-                node.host.name,
-                {"status": to_dict(status)},
-                kind="merge",
-                subresource="status",
-                uid=asked.metadata.uid,
+                NODE_METRICS, node.host.name, patch, kind="json", subresource="status", uid=asked.metadata.uid
             )
         except TRANSIENT_ERRORS as error:
             _LOG.warning("report of node %s: %s", node.host.name, error)
@@ -351,9 +361,7 @@ class SimulatedAgents:
 def build_agent(host: SimulatedHost, settings: SimulatedAgentSettings) -> SimulatedAgent:
     shape = host.machine.hardware
     hardware = SimulatedHardware(
-        processors=tuple(
-            MachineCpu(cpu=one.cpu, core=one.core, socket=one.socket, node=one.numa) for one in shape.logical_cpus()
-        ),
+        processors=machine_cpus(shape),
         memory_bytes=shape.memory_bytes,
         disks=DISK,
         files=settings.files,

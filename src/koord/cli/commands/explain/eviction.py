@@ -61,7 +61,7 @@ def eviction(
     koord-descheduler and the koordlet of its node remember.
     """
     space, _, name = pod.rpartition("/")
-    space = space or namespace or "default"
+    space = space or cluster_access.namespace_or_current(namespace, kubeconfig, context)
     ports = ProgramPorts(namespace=koord_namespace, scheduler=scheduler_port, descheduler=descheduler_port)
 
     async def main(client: Client, clock: Clock) -> None:

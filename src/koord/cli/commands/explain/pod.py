@@ -123,7 +123,7 @@ def pod(
     be allowed, or bound and how the best nodes scored.
     """
     space, _, name = pod.rpartition("/")
-    space = space or namespace or "default"
+    space = space or cluster_access.namespace_or_current(namespace, kubeconfig, context)
 
     async def main(client: Client, clock: Clock) -> None:
         path = f"/apis/v1/explain/pods/{space}/{name}"

@@ -12,7 +12,7 @@ from koord.api.config.scheduler.in_tree_args import NodeResourcesFitArgs
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes import pod as api_pod
 from koord.api.kubernetes.node import Node
-from koord.api.kubernetes.pod_resources import nonzero_requests
+from koord.api.kubernetes.pod_resources import is_extended_resource, nonzero_requests
 from koord.scheduler.cache.node_info import PODS_RESOURCE, NodeInfo, node_allocatable
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
@@ -25,7 +25,6 @@ from koord.scheduler.plugins.node_resources.resource_allocation import (
     BUILT_IN,
     ScoredResource,
     is_counted,
-    is_extended,
     scored_resources,
 )
 from koord.scheduler.plugins.node_resources.scoring_strategy import build_strategy
@@ -103,7 +102,7 @@ class NodeResourcesFit(Plugin):
         return tuple((name, amount) for name, amount in _requests(pod) if not self._is_ignored(name))
 
     def _is_ignored(self, name: str) -> bool:
-        if not is_extended(name):
+        if not is_extended_resource(name):
             return False
         return name in self._ignored or name.split("/", 1)[0] in self._ignored_groups
 

@@ -13,13 +13,11 @@ import msgspec
 
 from koord.api.config.scheduler.plugin_args import ResourceWeight
 from koord.api.koordinator.resource_name import CPU, EPHEMERAL_STORAGE, MEMORY
-from koord.api.kubernetes.pod_resources import HUGE_PAGES_PREFIX
+from koord.api.kubernetes.pod_resources import HUGE_PAGES_PREFIX, is_extended_resource
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Ints, NodeTable, Rows
-from koord.values import names
 
 _NATIVE = "kubernetes.io/"
-_QUOTA_PREFIX = "requests."
 _ATTACHABLE_PREFIX = "attachable-volumes-"
 
 # In the order in which refusals name them.
@@ -27,19 +25,9 @@ BUILT_IN = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
 
 @lru_cache(maxsize=4096)
-def is_extended(name: str) -> bool:
-    """Return whether the resource is outside of Kubernetes' own domain, as `ignoredResources` and
-    `ignoredResourceGroups` need.
-    """
-    if "/" not in name or _NATIVE in name or name.startswith(_QUOTA_PREFIX):
-        return False
-    return not names.qualified_name(f"{_QUOTA_PREFIX}{name}")
-
-
-@lru_cache(maxsize=4096)
 def is_scalar(name: str) -> bool:
     """Return whether the resource is counted as a plain number when a pod requests it, and ignored otherwise."""
-    return name.startswith((HUGE_PAGES_PREFIX, _ATTACHABLE_PREFIX)) or _NATIVE in name or is_extended(name)
+    return name.startswith((HUGE_PAGES_PREFIX, _ATTACHABLE_PREFIX)) or _NATIVE in name or is_extended_resource(name)
 
 
 def is_counted(name: str) -> bool:
