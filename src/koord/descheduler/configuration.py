@@ -8,8 +8,13 @@ from typing import Any
 import msgspec
 
 from koord.api.config.decode import decode_strict as load_document
-from koord.api.config.descheduler import shipped
-from koord.api.config.descheduler.configuration import DeschedulerConfiguration, DeschedulerPlugins, defaulted, validate
+from koord.api.config.descheduler.configuration import (
+    DeschedulerConfiguration,
+    DeschedulerPlugins,
+    defaulted,
+    low_node_load_args,
+    validate,
+)
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
@@ -169,7 +174,7 @@ def config_warnings(setup: DeschedulerSetup) -> list[tuple[str, str]]:
 
 def _are_shipped_args(args: dict[str, Any]) -> bool:
     """Return whether the arguments of LowNodeLoad are those of the shipped configuration, in whatever namespace."""
-    shipped_args = shipped.low_node_load_args()
+    shipped_args = low_node_load_args()
     return {**args, "evictableNamespaces": shipped_args["evictableNamespaces"]} == shipped_args
 
 

@@ -18,8 +18,7 @@ from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.reflector import MalformedObject
-from koord.scheduler.bind import Binder
-from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED
+from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED, Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod

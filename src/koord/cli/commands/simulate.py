@@ -19,11 +19,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
 from koord.cli import cluster_access
 from koord.cli.commands.explain.pod import print_attempt
-from koord.cli.commands.object_lists import ManifestObject
-from koord.cli.commands.object_lists import list_live_objects
-from koord.cli.commands.object_lists import read_objects
-from koord.cli.commands.object_lists import save_objects
-from koord.cli.commands.simulate.pod_input import other_objects
+from koord.cli.commands.object_lists import ManifestObject, list_live_objects, read_objects, save_objects
 from koord.cli.printing import print_result
 from koord.cli.up import local_scheduler
 from koord.cli.up.local_scheduler import DEFAULT_SCHEDULER_NAME
@@ -62,6 +58,19 @@ def pods_from_objects(objects: list[ManifestObject], namespace: str, replicas: i
             for number in range(min(count, MAX_PODS_PER_WORKLOAD)):
                 body = {"apiVersion": "v1", "kind": "Pod", "spec": template.get("spec") or {}}
                 found.append({**body, "metadata": {**own, "name": f"{name}-{number}"}})
+    return found
+
+
+def other_objects(objects: list[ManifestObject], namespace: str) -> list[ManifestObject]:
+    """Return the objects that are neither pods nor workloads, with their namespace: what the pods may need."""
+    found: list[ManifestObject] = []
+    for each in objects:
+        meta, spec = each.get("metadata") or {}, each.get("spec") or {}
+        if each.get("kind") == "Pod" or isinstance(spec.get("template"), dict):
+            continue
+        known = KINDS_BY_API_VERSION.get((each.get("apiVersion", ""), each["kind"]))
+        space = {"namespace": meta.get("namespace") or namespace} if known is not None and known.namespaced else {}
+        found.append({**each, "metadata": {**meta, **space}})
     return found
 
 

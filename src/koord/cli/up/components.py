@@ -15,7 +15,6 @@ from koord.api.config.gates import (
     KOORDLET_GATES,
     MANAGER_GATES,
     RUNTIME_HOOK_GATES,
-    SCHEDULER_GATES,
 )
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.api.kubernetes.builtin_kinds import NODES
@@ -28,6 +27,7 @@ from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.manager.context import ManagerSettings
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 
 
 class LocalNodes:

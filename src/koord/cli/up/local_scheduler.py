@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 import logging
+from collections.abc import Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -11,22 +11,19 @@ import msgspec
 import yaml
 
 from koord.api.config.field_error import FieldError
-from koord.api.config.gates import SCHEDULER_GATES, default_feature_gates
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.cli.up.local_program import LocalProgram
 from koord.embedded.cluster import ComponentContext
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.config_file import dump_configuration
-from koord.scheduler.configuration.config_file import load_configuration
-from koord.scheduler.configuration.unsupported import profiles_without_koordinator
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.configuration.config_file import dump_configuration, load_configuration
+from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
 from koord.scheduler.explain import http
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, PluginFactory, load_plugins
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 _WARNED: set[str] = set()
@@ -54,7 +51,7 @@ def plugin_registry() -> Mapping[str, PluginFactory]:
 
 def scheduler_assembly(file: Path | None = None, gates: Mapping[str, bool] | None = None) -> CompletedConfig | str:
     """Assemble the scheduler from a file, taken as it is, or from the default without the plugins that are not
-    built yet. `gates`: all feature gates with their values; without them each has its default.
+    built yet. A feature gate that `gates` does not name has its default.
     """
     factories = plugin_registry()
     if file is None:
@@ -67,7 +64,7 @@ def scheduler_assembly(file: Path | None = None, gates: Mapping[str, bool] | Non
         if isinstance(read, list):
             return _join_errors(file, read)
         config = read
-    made = CompletedConfig.complete(config, factories, gates or default_feature_gates(SCHEDULER_GATES))
+    made = CompletedConfig.complete(config, factories, gates)
     if isinstance(made, list):
         return _join_errors(file, made)
     if file is not None:

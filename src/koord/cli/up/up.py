@@ -21,8 +21,7 @@ from koord.embedded.apiserver.http_server import NotLoopbackError
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
 from koord.telemetry.logs import Logs
-from koord.telemetry.process import freeze_after_startup
-from koord.telemetry.process import relax_gc
+from koord.telemetry.process import freeze_after_startup, relax_gc
 from koord.values.duration import DurationError, parse_seconds
 
 STOP_TIMEOUT_S = 5

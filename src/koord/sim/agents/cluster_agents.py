@@ -39,8 +39,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction import EvictionLedger
-from koord.policy.eviction import KOORDLET
+from koord.policy.eviction import KOORDLET, EvictionLedger
 from koord.sim.agents.hardware_reporter import machine_cpus
 from koord.sim.agents.node_agent import AgentStep, SimulatedAgent, SimulatedAgentSettings
 from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware
