@@ -78,7 +78,7 @@ def test_the_points_of_a_sampled_attempt_are_timed() -> None:
             await world.add_node("n0", cpu="2")
             await world.add_pod("p")
             await world.settle(1)
-            lines = exposition.render([registry]).decode().splitlines()
+            lines = metrics.render([registry]).decode().splitlines()
             name = "scheduler_framework_extension_point_duration_seconds_count"
             points = {line.partition('extension_point="')[2].partition('"')[0] for line in lines if name in line}
             assert points >= {"BeforePreFilter", "PreFilter", "AfterPreFilter", "Filter", "Score", "Reserve", "Permit"}
