@@ -215,6 +215,23 @@ def test_a_shared_reservation_serves_owners_until_it_is_used_up_and_takes_back_w
     run(story)
 
 
+def test_a_pod_that_requests_nothing_reserved_does_not_use_a_reservation_up() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await reserve(world, "r", cpu="3")
+        await world.clock.sleep(1)
+        meta = {"name": "best-effort", "namespace": "default", "labels": {"app": "owner"}}
+        body = {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "app"}]}}
+        unwrap(await world.client.create(PODS, body))
+        await world.clock.sleep(30)
+        assert (await world.node_of("best-effort"), await allocated(world, "best-effort")) == ("n0", "")
+        assert await phase(world, "r") == "Available"
+        await owner(world, "mine", cpu="3")
+        await world.clock.sleep(2)
+        assert (await allocated(world, "mine"), await phase(world, "r")) == ("r", "Succeeded")
+
+    run(story)
+
+
 def test_an_owner_that_waits_wakes_when_a_reservation_for_it_comes() -> None:
     """R25: whoever could be admitted now is woken."""
 

@@ -131,13 +131,6 @@ def fits_with_reservation(
     return short, fits_reservation(pod, usage) if usage.info.policy == RESTRICTED else []
 
 
-def is_relevant(pod: ReservationRequest, usage: ReservationUsage) -> bool:
-    """Return whether the reservation reserves something that the pod requests, or the pod demands a reservation."""
-    if pod.affinity is None:
-        return any(name in pod.requests for name in usage.info.resource_names)
-    return not pod.requested_name or pod.requested_name == usage.info.name
-
-
 def filter_node(
     pod: ReservationRequest,
     matched: Sequence[ReservationUsage],
@@ -156,8 +149,6 @@ def filter_node(
     shortages: set[str] = set()
     against: list[str] = []
     for usage in matched:
-        if not is_relevant(pod, usage):
-            continue
         short, reasons = fits_with_reservation(pod, usage, room, ignored=ignored)
         if not short and not reasons:
             return None

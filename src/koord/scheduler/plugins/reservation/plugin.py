@@ -170,10 +170,11 @@ class ReservationPlugin(Plugin):
         if matches is None or object_event.new is None:
             return False
         info = self.cache.register.info(object_event.new.metadata.uid)
+        request = matches.request
         return (
             info is not None
             and info.available
-            and (matches.request.ignores_reservations or info.matches_owner(matches.request))
+            and (request.ignores_reservations or (info.matches_owner(request) and info.has_resources_for(request)))
         )
 
     def _reserve_state(self, pod: PodInfo) -> ReservePodCycleState:
