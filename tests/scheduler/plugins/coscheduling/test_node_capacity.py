@@ -21,7 +21,12 @@ from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import Fault, Reject, reject
 from koord.scheduler.plugins.coscheduling.job_preemption import JobPreemption, JobPreemptionRules, find_job_preemption
-from koord.scheduler.plugins.coscheduling.node_capacity import GroupTrial, NodeCapacity, run_pre_filters
+from koord.scheduler.plugins.coscheduling.node_capacity import (
+    GroupTrial,
+    NodeCapacity,
+    RejectedMember,
+    run_pre_filters,
+)
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.scheduler.builders import HOSTNAME, make_node, make_pod
 from tests.scheduler.plugin_equivalence import profile_of
@@ -122,7 +127,8 @@ def test_offers_are_what_trying_out_gives(nodes: Any, crowd: Any, gang: list[int
             plugins.add(said[0])
             reasons.update(said[1].reasons)
     rows = np.asarray([node.row for node in state.nodes()], np.intp)
-    assert offers.count_rejections(rows) == (reasons, plugins)
+    counted, members = offers.count_rejections(rows)
+    assert (counted, {plugin for member in members for plugin in member.plugins}) == (reasons, plugins)
 
 
 @settings(deadline=None)
@@ -204,4 +210,5 @@ def test_a_rejection_by_a_transformer_around_pre_filter_ends_the_planning() -> N
     state = ClusterState()
     state.set_node(make_node("n0"))
     pods = [state.pod_info(make_pod("p"))]
-    assert run_pre_filters(profile_of([Transforming()]), state, pods) == reject("not yet")
+    rejected = run_pre_filters(profile_of([Transforming()]), state, pods)
+    assert rejected == RejectedMember(pods[0], ("Transforming",), reject("not yet"))

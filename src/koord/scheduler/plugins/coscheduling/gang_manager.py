@@ -150,6 +150,7 @@ class GangManager:
         self.defaults = GangDefaults()
         self.failed_members: dict[str, str] = {}  # group -> uid of the member that failed its last round
         self.failure_messages: dict[str, str] = {}  # group -> why its last round failed, until one succeeds
+        self.waiting_classes: dict[str, set[str]] = {}  # group -> uids of members that sleep for others like them
         self.lost_nodes: dict[str, str] = {}  # uid -> the node that a member lost after its gang was permitted
         self.kept_nominations: dict[str, str] = {}  # uid -> the node that stays nominated while victims leave
         self.round_ended_callbacks: list[RoundEndedCallback] = []
@@ -220,6 +221,7 @@ class GangManager:
             if group is None:
                 self.failed_members.pop(item.group, None)
                 self.failure_messages.pop(item.group, None)
+                self.waiting_classes.pop(item.group, None)
                 for callback in self.group_removed_callbacks:
                     callback(item.group)
             elif item.what == "satisfied":
@@ -244,6 +246,12 @@ class GangManager:
             self._actions.activate((member.uid,))  # if it is in the queue, its PreEnqueue makes it the representative
             if self._is_represented(group):
                 return
+
+    def activate_member(self, group: GangGroup, uid: str) -> None:
+        """Activate a member to represent the group, unless another one does."""
+        if group.ready and not group.representative:
+            self.failed_members[group.id] = uid
+            self._actions.activate((uid,))
 
     def _is_represented(self, group: GangGroup) -> bool:
         return bool(group.representative)
@@ -276,6 +284,7 @@ class GangManager:
         if reason == messages.GANG_SUCCEEDED:
             self.failed_members.pop(round_.group, None)
             self.failure_messages.pop(round_.group, None)
+            self.waiting_classes.pop(round_.group, None)
         took = self._now() - round_.started_s
         if round_.all_or_nothing:
             for batch_callback in self.batch_done_callbacks:

@@ -33,6 +33,7 @@ from koord.scheduler.plugins.coscheduling.node_capacity import (
     NodeCapacity,
     PodClassCapacity,
     ProjectedLoad,
+    pod_class_capacities,
     pod_class_of,
 )
 from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
@@ -177,8 +178,9 @@ def find_job_preemption(
     search = JobPreemptionSearch(profile, refused, trials, rules)
     order = search.rows_by_cost()
     load = ProjectedLoad(refused.table.size)
+    kinds = pod_class_capacities(profile, trials, emptied=True)
     for key, run in groupby(members, key=lambda member: pod_class_of(profile, member)):
-        kind, line = PodClassCapacity(profile, trials[key], emptied=True), deque(run)
+        kind, line = kinds[key], deque(run)
         room = kind.pods_per_row(search.table, load, len(line), search.helpful)
         came = np.zeros(len(room), np.int64)
         for row in order:
@@ -207,8 +209,9 @@ def find_network_job_preemption(
 ) -> JobPreemption | str:
     """Do the same for members that must be near each other: of domains that serve them alike, take the cheapest."""
     search = JobPreemptionSearch(profile, refused, trials, rules)
-    capacity = NodeCapacity(profile, trials, members, search.table, search.empty_trial, emptied=True)
-    capacity.count[~search.helpful] = 0
+    capacity = NodeCapacity(
+        profile, trials, members, search.table, search.empty_trial, emptied=True, among=search.helpful
+    )
     costs = {row: -cost for row, cost in search.costs.items()}
     found = planner.place_members(
         members,

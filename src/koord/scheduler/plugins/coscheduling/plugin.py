@@ -26,7 +26,7 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.framework.verdict import Reject, Wait, reject, unresolvable
+from koord.scheduler.framework.verdict import Fault, Reject, Wait, reject, unresolvable
 from koord.scheduler.plugins.coscheduling import messages
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang, GangGroup
 from koord.scheduler.plugins.coscheduling.gang_manager import (
@@ -223,7 +223,8 @@ class Coscheduling(Plugin):
         assert self._profile is not None
         trials = run_pre_filters(self._profile, refused.cycle.state, members)
         if not isinstance(trials, dict):
-            return f"not helpful: {trials.text if isinstance(trials, Reject) else trials.message}"
+            answer = trials.answer
+            return f"not helpful: {answer.message if isinstance(answer, Fault) else answer.text if answer else ''}"
         return self._search_preemption(self._profile, refused, members, trials)
 
     def _search_preemption(

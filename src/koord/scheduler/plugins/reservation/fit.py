@@ -140,11 +140,11 @@ def filter_node(
 ) -> ReservationRefusal | None:
     """Filter one node for the Reservation plugin; `matched` are the reservations there that the pod may use.
 
-    Where there are none, other plugins filter the node.
+    Where nothing is held for such pods, other plugins filter the node.
     """
-    if not matched:
-        return None if pod.affinity is None else ReservationRefusal((NO_MATCH,), resolvable=False)
-    if pod.ignores_reservations:
+    if pod.affinity is not None and not matched:
+        return ReservationRefusal((NO_MATCH,), resolvable=False)
+    if pod.ignores_reservations or not room.usages:
         return None
     shortages: set[str] = set()
     against: list[str] = []
