@@ -359,6 +359,24 @@ def test_a_more_important_pod_of_the_quota_takes_the_place_of_another_and_that_i
     run(story)
 
 
+def test_a_pod_that_can_preempt_once_another_pod_is_gone_is_woken_at_once() -> None:
+    async def story(world: FaultyCluster) -> None:
+        for rank, value in (("low", 1), ("high", 100), ("highest", 1000)):
+            unwrap(await world.client.create(PRIORITY_CLASSES, {"metadata": {"name": rank}, "value": value}))
+        await add_quota(world, "a", "4", "4")
+        await add_pod(world, "highest", "a", cpu="3", priorityClassName="highest")
+        await add_pod(world, "low", "a", cpu="1", priorityClassName="low")
+        await world.settle(5)
+        await add_pod(world, "waiting", "a", cpu="4", priorityClassName="high")
+        await world.settle(20)
+        await world.remove_pod("highest")
+        await world.settle(10)
+        assert await world.node_of("waiting") == "n0"
+        assert isinstance(await world.client.get(PODS, "low", "default"), ApiError)
+
+    run(story)
+
+
 def test_a_disruption_budget_refuses_and_that_is_recorded_once() -> None:
     async def story(world: FaultyCluster) -> None:
         await lent(world)

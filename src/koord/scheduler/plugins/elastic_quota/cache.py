@@ -140,6 +140,10 @@ class ElasticQuotaCache:
         manager = self._manager if self._total.position == self._nodes.position else self.manager
         return manager.check_pod(manager.pods.get(pod.uid) or self.quota_pod(pod))
 
+    def could_admit_by_preemption(self, pod: PodInfo) -> bool:
+        """Return whether the pod may start if all that it could preempt in its quota were gone."""
+        return self.manager.could_admit_by_preemption(self.quota_pod(pod))
+
     def check_admission_without(self, pod: PodInfo, gone: Iterable[PodInfo]) -> QuotaRefusal | None:
         """Return why the pod may not start if those other pods were gone."""
         return self.manager.check_pod(self.quota_pod(pod), without=[self.quota_pod(other) for other in gone])

@@ -100,12 +100,23 @@ class ElasticQuotaPlugin(Plugin):
     # Waking ------------------------------------------------------------------------------------------------------
 
     def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
-        """Return whether the pod is admitted now, or its message is outdated because its quota was added or deleted."""
+        """Return whether the pod is admitted now, at least by preemption, or its quota was added or deleted and its
+        message is outdated.
+        """
         if object_event.event.kind == "ElasticQuota" and object_event.event.action != UPDATE:
             quota = object_event.old if object_event.new is None else object_event.new
             if quota.metadata.name == pod.labels.get(L_QUOTA_NAME):
                 return True
-        return self.quota_cache.check_admission(pod) is None
+        return self.quota_cache.check_admission(pod) is None or self._could_preempt(pod)
+
+    def _could_preempt(self, pod: PodInfo) -> bool:
+        """Return whether preemption within its quota could admit the pod, as far as the quota is concerned."""
+        if pod.shape.spec.preemption_policy == "Never":
+            return False
+        quota = self.quota_cache.manager.quota_of_pod(self.quota_cache.quota_pod(pod))
+        if quota is None or self._rules.is_spared(quota):
+            return False
+        return self.quota_cache.could_admit_by_preemption(pod)
 
     def _announce_released_quota(self) -> None:
         self._handle.actions.publish_event(ObjectEvent(_QUOTA_RELEASED))
