@@ -109,6 +109,7 @@ class EventHandlers:
     """Handle watch events of nodes, pods and every kind that plugins asked a lister for.
 
     `gone` is called with the UID of every pod that ended or was deleted, so that one waiting at Permit is released.
+    `reservation_schedulers` are those whose profile has the Reservation plugin: no other one can bind a reserve pod.
     """
 
     rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("nodes", "pods"), READ_VERBS),)
@@ -121,6 +122,7 @@ class EventHandlers:
         clock: Clock,
         *,
         schedulers: frozenset[str],
+        reservation_schedulers: frozenset[str],
         gone: Callable[[str], None],
         wake: Callable[[], None],
     ) -> None:
@@ -129,6 +131,7 @@ class EventHandlers:
         self._queue = queue
         self._clock = clock
         self._scheduler_names = schedulers
+        self._reservation_schedulers = reservation_schedulers
         self._on_pod_gone = gone
         self._wake = wake
         self.nodes: Informer[Node] = informers.for_resource(NODES)
@@ -241,7 +244,7 @@ class EventHandlers:
             self._state,
             self._queue,
             self._clock,
-            schedulers=self._scheduler_names,
+            schedulers=self._reservation_schedulers,
             gone=self._on_pod_gone,
             wake=self._wake,
         )

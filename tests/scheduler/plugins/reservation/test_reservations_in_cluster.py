@@ -17,6 +17,7 @@ from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.scheduling import Reservation
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES, PODS
 from koord.api.kubernetes.pod_resources import resource_amounts
+from koord.cli.up import local_scheduler
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest
@@ -26,6 +27,7 @@ from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.plugins.reservation.cache import ReservationCache
 from koord.scheduler.plugins.reservation.metrics import register_reservation_metrics
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
+from koord.scheduler.plugins.reservation.report import reservation_reports
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.metrics.registry import MetricRegistry
@@ -275,7 +277,7 @@ def test_a_reservation_without_room_says_so_on_itself_and_comes_when_there_is_ro
         await reserve(world, "r", cpu="2")
         await world.clock.sleep(5)
         there = await reservation(world, "r")
-        assert there.status.phase in ("", "Pending")
+        assert there.status.phase == "Pending"
         (said,) = there.status.conditions
         assert (said.type, said.status, said.reason) == ("Scheduled", "False", "Unschedulable")
         assert said.message == "0/1 nodes are available: 1 Insufficient cpu."
@@ -287,6 +289,79 @@ def test_a_reservation_without_room_says_so_on_itself_and_comes_when_there_is_ro
         assert await phase(world, "r") == "Available"
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        pytest.param(
+            "",
+            "spec.template.spec.schedulerName is not set, which means default-scheduler: it schedules no Reservations; "
+            "set it to koord-scheduler",
+            id="not-set",
+        ),
+        pytest.param(
+            "koord-schedular",
+            "no scheduler named koord-schedular (spec.template.spec.schedulerName) has taken this Reservation; "
+            "this one serves koord-scheduler",
+            id="misspelt",
+        ),
+    ],
+)
+def test_a_reservation_that_no_scheduler_serves_says_so_on_itself_once(name: str, said: str) -> None:
+    async def story(world: FaultyCluster) -> None:
+        template = {"schedulerName": name} if name else {}
+        await reserve(world, "r", cpu="2", template=template)
+        await world.clock.sleep(30)
+        there = await reservation(world, "r")
+        assert (there.status.phase, there.status.node_name) == ("Pending", "")
+        (condition,) = there.status.conditions
+        assert (condition.type, condition.status, condition.reason) == ("Scheduled", "False", "Unschedulable")
+        assert condition.message == said
+        revision = there.metadata.resource_version
+        await world.clock.sleep(900)
+        assert (await reservation(world, "r")).metadata.resource_version == revision, "written once"
+        events = unwrap(await world.client.list(EVENTS_EVENTS, "default")).items
+        assert [e.note for e in events if e.regarding.name == "r" and e.reason == "FailedScheduling"] == [said]
+        reports = reservation_reports([there], [])
+        assert (reports[0].phase, reports[0].message) == ("Pending", said)
+        patch = {"spec": {"template": {"spec": {"schedulerName": "koord-scheduler"}}}}
+        unwrap(await world.client.patch(RESERVATIONS, "r", patch, kind="merge"))
+        await world.clock.sleep(5)
+        assert await phase(world, "r") == "Available"
+
+    async def main(clock: LoopClock) -> None:
+        async with faulty_cluster(clock, shipped_with_kubernetes_profile()) as world:
+            await world.add_node("n0")
+            await story(world)
+
+    run_virtual(main)
+
+
+def test_a_reservation_that_another_scheduler_serves_is_left_to_it() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await reserve(world, "r", cpu="2", template={"schedulerName": "another"})
+        await world.clock.sleep(2)
+        status = {
+            "phase": "Pending",
+            "conditions": [
+                {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "another says why"}
+            ],
+        }
+        unwrap(await world.client.patch(RESERVATIONS, "r", {"status": status}, kind="merge", subresource="status"))
+        await world.clock.sleep(120)
+        (condition,) = (await reservation(world, "r")).status.conditions
+        assert condition.message == "another says why"
+        unwrap(await world.client.delete(RESERVATIONS, "r"))
+
+    run(story)
+
+
+def shipped_with_kubernetes_profile() -> CompletedConfig:
+    """Return what `koord up` runs: the shipped profile, and one named default-scheduler without koord's plugins."""
+    made = local_scheduler.scheduler_assembly()
+    assert isinstance(made, CompletedConfig), made
+    return made
 
 
 @pytest.mark.parametrize("fate", ["lost", "lost-after", "409", "429", "500", "500-after", "503"])
@@ -406,7 +481,7 @@ def test_nobody_is_evicted_for_a_reservation_unless_that_is_allowed() -> None:
         await reserve(world, "r", cpu="2")
         await world.clock.sleep(30)
         assert await world.node_of("low") == "n0"
-        assert await phase(world, "r") in ("", "Pending")
+        assert await phase(world, "r") == "Pending"
 
     run(story)
 

@@ -149,11 +149,13 @@ class ReservationPlugin(Plugin):
         self.cache.omit_node_labels |= omit_node_labels
         self.cache.attach(handle)
         self._handle = handle
+        self.scheduler_name = ""  # of its profile, once that is finished
         self._allocating_plugins: tuple[Plugin, ...] = ()
         self._ignored = IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
         self._preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
 
     def set_profile(self, profile: SchedulerProfile) -> None:
+        self.scheduler_name = profile.scheduler_name
         self._allocating_plugins = tuple(plugin for plugin in profile.plugins() if plugin.name in ALLOCATING_PLUGINS)
 
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
