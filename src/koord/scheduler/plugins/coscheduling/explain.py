@@ -37,6 +37,7 @@ class GangReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started: bool  # its minimum was bound once
     told: str  # in one sentence, what it is waiting for
     last_failure: str = ""
+    warning: str = ""  # what of its rules does not count, and why
     standings: tuple[GangMemberReport, ...] = ()
 
 
@@ -68,6 +69,7 @@ def _report(explainer: Explainer, gang_manager: GangManager, gang: Gang) -> Gang
         started=group.satisfied,
         told=_headline(gang_manager, gang),
         last_failure=gang_manager.failure_messages.get(group.id, ""),
+        warning=gang_manager.ignored_topologies.get(gang.id, ""),
         standings=tuple(
             _member_report(explainer, gang, uid)
             for uid in sorted(gang.members, key=lambda uid: gang.members[uid].order)

@@ -26,6 +26,7 @@ from koord.api.koordinator.custom_kinds import POD_GROUPS, RESERVATIONS
 from koord.api.koordinator.scheduling import Reservation
 from koord.api.koordinator.sigs_scheduling import PodGroup
 from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal, reserve_pod_of
 from koord.scheduler.framework.handle import Handle, SchedulerActions
 from koord.scheduler.plugins.coscheduling import messages
@@ -138,6 +139,7 @@ RoundEndedCallback = Callable[[str, int, float], None]  # reason, number of memb
 SearchDoneCallback = Callable[[str, bool, float], None]  # group, whether a preemption was found, seconds
 BatchDoneCallback = Callable[[bool, float], None]  # whether an uninterruptible plan succeeded, seconds
 ReservePodCallback = Callable[[Pod | None, Pod | None], None]  # a reserve pod before and after
+TopologyIgnoredCallback = Callable[[Gang, PodInfo, str], None]  # the gang, the member that is tried, what to tell
 GroupRemovedCallback = Callable[[str], None]  # a group that no longer exists
 
 
@@ -157,6 +159,8 @@ class GangManager:
         self.search_done_callbacks: list[SearchDoneCallback] = []
         self.batch_done_callbacks: list[BatchDoneCallback] = []
         self.reserve_pod_callbacks: list[ReservePodCallback] = []
+        self.topology_ignored_callbacks: list[TopologyIgnoredCallback] = []
+        self.ignored_topologies: dict[str, str] = {}  # gang -> what is told of its rules for the network
         self.group_removed_callbacks: list[GroupRemovedCallback] = []
         self._actions = SchedulerActions()
         self._now: Callable[[], float] = lambda: 0.0
@@ -222,6 +226,8 @@ class GangManager:
                 self.failed_members.pop(item.group, None)
                 self.failure_messages.pop(item.group, None)
                 self.waiting_classes.pop(item.group, None)
+                for member_gang in item.group.split(","):
+                    self.ignored_topologies.pop(member_gang, None)
                 for callback in self.group_removed_callbacks:
                     callback(item.group)
             elif item.what == "satisfied":
@@ -255,6 +261,13 @@ class GangManager:
 
     def _is_represented(self, group: GangGroup) -> bool:
         return bool(group.representative)
+
+    def report_ignored_topology(self, gang: Gang, pod: PodInfo, message: str) -> None:
+        """Tell once that the gang's rules for the network do not count."""
+        if self.ignored_topologies.get(gang.id) != message:
+            self.ignored_topologies[gang.id] = message
+            for callback in self.topology_ignored_callbacks:
+                callback(gang, pod, message)
 
     def report_search(self, group: str, found: bool, took_s: float) -> None:
         for callback in self.search_done_callbacks:

@@ -59,7 +59,15 @@ class JobReclaimable(ReclaimableResources):
 
 
 class JobPreemptionRules(VictimRules):
-    """Allow victims of lower priority unless their labels protect them. Disruption budgets are not considered."""
+    """Allow victims of lower priority unless their labels protect them."""
+
+    def __init__(self, budgets: Callable[[], DisruptionBudgets] = DisruptionBudgets) -> None:
+        super().__init__()
+        self._budgets = budgets
+
+    @property
+    def budgets(self) -> DisruptionBudgets:
+        return self._budgets()
 
     def may_preempt(self, pod: PodInfo, victim: PodInfo) -> bool:
         return not _is_protected(victim) and super().may_preempt(pod, victim)
@@ -160,7 +168,7 @@ class JobPreemptionSearch:
 
     def result(self) -> JobPreemption:
         used = [candidate for candidate in self._nodes.values() if candidate.placed]
-        victims = [victim for candidate in used for victim in _victims_after_reprieve(candidate)]
+        victims = [victim for candidate in used for victim in _victims_after_reprieve(candidate, self._rules.budgets)]
         return JobPreemption(
             {member.uid: candidate.node.name for candidate in used for member in candidate.placed},
             tuple(sorted(victims, key=self._rules.importance)),
@@ -254,7 +262,7 @@ def preempt_for_single_pod(
     node = refused.cycle.state.node(refused.nominated_node())
     if node is not None and any(other.preempted and rules.may_preempt(pod, other) for other in node.pods.values()):
         return PostFilterRejection((f"preemption: {TERMINATING}",))
-    found = find_candidates(refused, rules, DisruptionBudgets(), CandidateLimit())
+    found = find_candidates(refused, rules, rules.budgets, CandidateLimit())
     search = VictimSearch(plugin, found.nodes, len(found.candidates), found.without, found.nearest)
     if found.candidates:
         return make_preemption_plan(refused, plugin, pick_candidate(found.candidates), search)
@@ -265,11 +273,16 @@ def preempt_for_single_pod(
     return PostFilterRejection((told,), nominate="", search=search)
 
 
-def _victims_after_reprieve(candidate: _NodeWithoutVictims) -> list[PodInfo]:
-    """Return who must be evicted: a victim is reprieved if all members placed here still fit beside it."""
+def _victims_after_reprieve(candidate: _NodeWithoutVictims, budgets: DisruptionBudgets) -> list[PodInfo]:
+    """Return who must be evicted: a victim is reprieved if all members placed here still fit beside it.
+
+    Those whose eviction exceeds a disruption budget are reprieved first.
+    """
     group_trial = candidate.empty_trial()
     going = []
-    for victim in sorted(candidate.victims, key=lambda v: (-v.priority, _job_key(v), v.name)):
+    by_importance = sorted(candidate.victims, key=lambda v: (-v.priority, _job_key(v), v.name))
+    violating, others = budgets.split(by_importance)
+    for victim in (*violating, *others):
         group_trial.add(victim)
         if not _all_fit(group_trial, candidate.placed):
             group_trial.remove(victim)

@@ -21,6 +21,7 @@ from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.scoring import FeasibleNodes
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, Reject, Skip
+from koord.scheduler.plugins.coscheduling.gang_cache import GangGroup
 from koord.scheduler.plugins.coscheduling.job_preemption import (
     JobPreemption,
     TrialsByClass,
@@ -114,6 +115,9 @@ class NetworkCoscheduling(Coscheduling):
             if member.pod.uid not in asleep and pod_class_of(profile, member.pod) != pod_class_of(profile, pod):
                 self.gang_manager.activate_member(group, member.pod.uid)
                 return  # it does the same for the next
+
+    def _check_network_topology(self, group: GangGroup, pod: PodInfo) -> None:
+        """Nothing is ignored here."""
 
     def _topology_spec(self, pod: PodInfo) -> NetworkTopologySpec | None:
         gang = self._gangs.gang_of_pod(pod.uid)
