@@ -23,6 +23,7 @@ from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject
+from koord.scheduler.plugins.reservation.http import reservation_item
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.plugin_equivalence import profile_of
 from tests.scheduler.plugins.reservation.reservation_cluster import (
@@ -328,6 +329,26 @@ class TestSharing:
         world.bind(make_stand())
         assert world.promise(owner("best-effort")) == ("n0", "")
         assert world.promise(owner("a", cpu="2")) == ("n0", "stand")
+
+
+def test_the_service_shows_reserved_and_used_host_ports() -> None:
+    world = one_node()
+    ports = [
+        {"containerPort": 80, "hostPort": 80, "protocol": "TCP"},
+        {"containerPort": 53, "hostPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP"},
+    ]
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "4"}}, "ports": ports}
+    world.put(reservation("r", "n0", cpu="4", template={"spec": {"containers": [container]}}))
+    (usage,) = world.book.register.on_node("n0")
+    item = reservation_item(world.book, usage)
+    assert item["allocatablePorts"] == {"0.0.0.0": ["TCP/80"], "10.0.0.1": ["UDP/53"]}
+    assert (item["allocatedPorts"], item["assignedPods"]) == ({}, [])
+    assert world.promise(owner("a", cpu="1", ports=[("TCP", "", 80)])) == ("n0", "r")
+    (usage,) = world.book.register.on_node("n0")
+    item = reservation_item(world.book, usage)
+    assert item["allocatedPorts"] == {"0.0.0.0": ["TCP/80"]}
+    (assigned,) = item["assignedPods"]
+    assert (assigned["Name"], assigned["Ports"]) == ("a", {"0.0.0.0": ["TCP/80"]})
 
 
 class TestChoice:
