@@ -17,6 +17,8 @@ _QUOTA_GATES = {
     "MultiQuotaTree": "multi_quota_tree",
     "ElasticQuotaGuaranteeUsage": "guarantee_usage",
     "ElasticQuotaIgnorePodOverhead": "ignore_overhead",
+    "ElasticQuotaIgnoreTerminatingPod": "ignore_terminating",
+    "ElasticQuotaImmediateIgnoreTerminatingPod": "ignore_terminating_immediately",
 }
 _NO_RESOURCE_CLAIMS_GATE = "DisableDynamicResourceAllocationInformer"
 _BATCH_GATE = "EnableInlineBatchSchedule"

@@ -61,6 +61,8 @@ class ElasticQuotaPlugin(Plugin):
         multi_quota_tree: bool = False,
         guarantee_usage: bool = False,
         ignore_overhead: bool = False,
+        ignore_terminating: bool = False,
+        ignore_terminating_immediately: bool = False,
     ) -> None:
         """Take arguments that are already defaulted."""
         if args.hook_plugins:
@@ -72,6 +74,8 @@ class ElasticQuotaPlugin(Plugin):
             disable_default_quota=disable_default_quota,
             multi_quota_tree=multi_quota_tree,
             guarantee_usage=guarantee_usage,
+            ignore_terminating=ignore_terminating,
+            ignore_terminating_immediately=ignore_terminating_immediately,
         )
         self._handle = handle
         self.quota_cache: ElasticQuotaCache = handle.state.derived(ElasticQuotaCaches).get_or_create(
