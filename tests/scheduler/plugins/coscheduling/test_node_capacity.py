@@ -200,6 +200,36 @@ def test_resources_reserved_for_the_members_count_for_them_and_for_nobody_else()
     assert count([*owners, *strangers]) == {"n0": 3, "n1": 1}
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 8),
+    st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.sampled_from(["Aligned", "Restricted"])), max_size=4),
+    st.lists(st.integers(1, 3), min_size=1, max_size=5),
+)
+def test_a_plan_with_reservations_is_what_happens_and_leaves_no_trace_R13(
+    cpu: int, reserved: list[tuple[int, bool, str]], members: list[int]
+) -> None:
+    """On one node, as many members fit the plan as get a place when they come one after another."""
+    world = ReservationCluster(make_node("n0", cpu=str(cpu)))
+    for number, (amount, once, policy) in enumerate(reserved):
+        if sum(held for held, _, _ in reserved[: number + 1]) <= cpu:
+            world.put(reservation(f"r{number}", "n0", cpu=str(amount), allocateOnce=once, allocatePolicy=policy))
+    profile, state = world.profile, world.state
+    pods = [owner(f"o{number}", cpu=str(amount)) for number, amount in enumerate(members)]
+    infos = [state.pod_info(pod) for pod in pods]
+    before = (world.sums(), dict(world.book.register.usages))
+    trials = run_pre_filters(profile, state, infos)
+    assert isinstance(trials, dict)
+    capacity = NodeCapacity(profile, trials, infos, state.table, lambda node: GroupTrial(profile, node, trials))
+    assert (world.sums(), dict(world.book.register.usages)) == before
+    came = 0
+    for pod in pods:
+        if world.promise(pod)[0] == "":
+            break
+        came += 1
+    assert capacity.count[state.table.index["n0"].row] == came
+
+
 def test_a_rejection_by_a_transformer_around_pre_filter_ends_the_planning() -> None:
     class Transforming(Plugin):
         name = "Transforming"

@@ -18,6 +18,8 @@ from koord.api.koordinator.scheduling import Reservation
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES, PODS
 from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.cli.up import local_scheduler
+from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest
@@ -28,10 +30,10 @@ from koord.scheduler.plugins.reservation.cache import ReservationCache
 from koord.scheduler.plugins.reservation.metrics import register_reservation_metrics
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koord.scheduler.plugins.reservation.report import reservation_reports
-from koord.scheduler.scheduler import Scheduler
+from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.metrics.registry import MetricRegistry
-from tests.scheduler.faulty_cluster import FaultyCluster, RequestFate, faulty_cluster
+from tests.scheduler.faulty_cluster import FaultyCluster, FaultyTransport, RequestFate, faulty_cluster
 
 AFFINITY = "scheduling.koordinator.sh/reservation-affinity"
 ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
@@ -444,6 +446,63 @@ async def standby(world: FaultyCluster) -> AsyncIterator[Scheduler]:
     finally:
         await scheduler.stop()
         await informers.stop()
+
+
+def test_nothing_is_written_before_the_first_lists_are_complete_R4() -> None:
+    """A new leader that knows no pods yet must not conclude that a reservation has no owners, or is done."""
+
+    async def story(world: FaultyCluster) -> None:
+        for name, once in (("shared", False), ("once", True)):
+            await reserve(world, name, cpu="1", allocateOnce=once)
+        await world.clock.sleep(1)
+        await owner(world, "mine", affinity={"name": "shared"})
+        await world.clock.sleep(5)
+        before = {name: await reservation(world, name) for name in ("shared", "once")}
+        assert [o.name for o in before["shared"].status.current_owners] == ["mine"]
+        await world.leading.stop()
+        assert world.cluster.server is not None
+        wire = FaultyTransport(InProcessTransport(world.cluster.server, "system:kube-scheduler"))
+        wire.fate = lambda request: "lost" if request.method == "GET" and request.path.endswith("/pods") else "well"
+        client = Client(wire, clock=world.clock, qps=0, burst=0)
+        informers = InformerFactory(client, world.clock, seed=2)
+        world.leading = StandaloneScheduler(Scheduler(client, informers, world.clock, assembled(), seed=2))
+        await world.leading.start()
+        informers.start()
+        await world.clock.sleep(120)
+        for name, was in before.items():
+            assert (await reservation(world, name)).metadata.resource_version == was.metadata.resource_version
+        wire.fate = lambda _: "well"
+        await world.clock.sleep(60)
+        for name, was in before.items():
+            assert (await reservation(world, name)).status == was.status
+        await check(world)
+        await world.leading.stop()
+        await informers.stop()
+        await world.leading.start()
+
+    run(story)
+
+
+def test_an_owner_that_ended_and_is_then_deleted_gives_its_part_back_once_R8() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await reserve(world, "r", cpu="2", allocateOnce=False, allocatePolicy="Restricted")
+        await world.clock.sleep(1)
+        await owner(world, "mine", cpu="2")
+        await world.clock.sleep(2)
+        await owner(world, "next", cpu="2", affinity={"name": "r"})
+        await world.clock.sleep(5)
+        assert await world.node_of("next") == ""
+        status = {"status": {"phase": "Succeeded"}}
+        unwrap(await world.client.patch(PODS, "mine", status, "default", kind="merge", subresource="status"))
+        await world.clock.sleep(15)
+        assert await allocated(world, "next") == "r"
+        await world.remove_pod("mine")
+        await world.add_pod("stranger", cpu="3")
+        await world.clock.sleep(15)
+        assert await world.node_of("stranger") == "", "two are in use, and two are free"
+        assert [o.name for o in (await reservation(world, "r")).status.current_owners] == ["next"]
+
+    run(story)
 
 
 def test_a_node_that_goes_ends_its_reservations() -> None:
