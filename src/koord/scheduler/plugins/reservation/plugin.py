@@ -279,7 +279,8 @@ class ReservationPlugin(Plugin):
         matched = state.matched_on(cycle, node)
         if not matched:
             return None if state.request.affinity is None else _NO_MATCH
-        usable = [usage for usage in matched if usage.is_matchable]
+        # A dry run may have given an allocate-once reservation to another pod.
+        usable = [usage for usage in matched if usage.is_matchable] if dry_run_owners(cycle) else matched
         return _to_reject(filter_node(state.request, usable, state.node_room(node, matched), ignored=self._ignored))
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:

@@ -169,13 +169,16 @@ class ReservationIndex:
         return self._infos.get(uid)
 
     def with_owners(
-        self, usage: ReservationUsage, there: Container[str], more: Iterable[ReservationOwnerPod] = ()
+        self, usage: ReservationUsage, there: Container[str], more: Collection[ReservationOwnerPod] = ()
     ) -> ReservationUsage:
         """Return the reservation as it would be with those of its owners that are in `there`, and with `more`."""
         info = usage.info
         left = [part for pod, part in self.owner_pods(info.uid).items() if part.node == info.node and pod in there]
-        added = [part for part in more if part.reservation == info.uid]
-        return usage if not added and len(left) == usage.owner_count else _build_usage(info, [*left, *added])
+        if more:
+            left += [part for part in more if part.reservation == info.uid]
+        elif len(left) == usage.owner_count:
+            return usage
+        return _build_usage(info, left)
 
     def has_owner_identity(self, uid: str, name: str) -> bool:
         """Return whether some reservation is for a pod of exactly this name or uid."""
