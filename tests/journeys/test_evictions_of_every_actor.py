@@ -31,11 +31,12 @@ QUOTA_NAME = "quota.scheduling.koordinator.sh/name"
 
 
 def scheduler_config() -> dict[str, Any]:
-    """Return the shipped configuration, in which over-used quotas are revoked after ten seconds."""
+    """Return the shipped configuration, with over-used quotas revoked after ten seconds and no thresholds of load."""
     config = to_dict(shipped.configuration())
     (profile,) = config["profiles"]
     profile["pluginConfig"] = [
-        *(one for one in profile["pluginConfig"] if one["name"] != "ElasticQuota"),
+        *(one for one in profile["pluginConfig"] if one["name"] not in ("ElasticQuota", "LoadAwareScheduling")),
+        {"name": "LoadAwareScheduling", "args": {"usageThresholds": {"cpu": 0, "memory": 0}}},
         {"name": "ElasticQuota", "args": {"monitorAllQuotas": True, "delayEvictTime": "10s"}},
     ]
     return config
@@ -146,7 +147,7 @@ async def evict_by_preemption(journey: EvictionJourney) -> str:
     made = unwrap(await journey.client.create(PODS, high))
     await journey.clock.sleep(20)
     record = await journey.story_of("low")
-    assert (record.actor, record.plugin, record.rule) == ("koord-scheduler", "DefaultPreemption", "Preemption")
+    assert (record.actor, record.plugin, record.rule) == ("koord-scheduler", "Coscheduling", "Preemption")
     assert (record.request, record.request_uid) == ("Pod default/high", made.metadata.uid)
     assert (record.measured, record.threshold) == ("priority 1", "default/high has priority 100")
     unwrap(await journey.client.delete(PODS, "high", "default"))

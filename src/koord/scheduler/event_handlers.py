@@ -115,6 +115,7 @@ class EventHandlers:
 
     `gone` is called with the UID of every pod that ended or was deleted, so that one waiting at Permit is released;
     `assumed_changed` with every pod that changed after its node was assumed and before it was bound.
+    `reservation_schedulers` are those whose profile has the Reservation plugin: no other one can bind a reserve pod.
     """
 
     rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("nodes", "pods"), READ_VERBS),)
@@ -127,6 +128,7 @@ class EventHandlers:
         clock: Clock,
         *,
         schedulers: frozenset[str],
+        reservation_schedulers: frozenset[str],
         gone: Callable[[str], None],
         assumed_changed: Callable[[Pod], None],
         wake: Callable[[], None],
@@ -136,6 +138,7 @@ class EventHandlers:
         self._queue = queue
         self._clock = clock
         self._scheduler_names = schedulers
+        self._reservation_schedulers = reservation_schedulers
         self._on_pod_gone = gone
         self._on_assumed_changed = assumed_changed
         self._wake = wake
@@ -249,7 +252,7 @@ class EventHandlers:
             self._state,
             self._queue,
             self._clock,
-            schedulers=self._scheduler_names,
+            schedulers=self._reservation_schedulers,
             gone=self._on_pod_gone,
             assumed_changed=self._on_assumed_changed,
             wake=self._wake,

@@ -128,6 +128,9 @@ class Scheduler:
             self.queue,
             clock,
             schedulers=frozenset(self.profiles),
+            reservation_schedulers=frozenset(
+                name for name, p in self.profiles.items() if any(one.name == "Reservation" for one in p.plugins())
+            ),
             gone=self._pod_gone,
             assumed_changed=self._assumed_pod_changed,
             wake=self.wakeup.set,

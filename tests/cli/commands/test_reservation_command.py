@@ -73,10 +73,13 @@ def running() -> Iterator[KoordUpProcess]:
 def test_all_of_them_in_a_table(running: KoordUpProcess) -> None:
     done = koord(running, "reservation")
     assert done.returncode == 0, done.stderr
-    lines = {line.split()[0]: line for line in done.stdout.splitlines()}
+    *table, why = done.stdout.splitlines()
+    lines = {line.split()[0]: line for line in table}
     assert "Available" in lines["room"]
     assert "cpu 1000m" in lines["room"], "what is left of it"
     assert "Pending" in lines["huge"]
+    assert lines["huge"].rstrip().endswith("-"), "its time does not run"
+    assert why.startswith("huge has no node: 0/1 nodes are available: 1 Insufficient cpu")
 
 
 def test_one_with_who_holds_it_and_why_it_waits(running: KoordUpProcess) -> None:

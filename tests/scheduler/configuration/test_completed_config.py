@@ -192,15 +192,17 @@ def test_the_shipped_profile_runs_once_its_plugins_are_there() -> None:
     assert found.scheduler_name == "koord-scheduler"
     assert names(found, "pre_filter")[-6:] == [
         "SchedulingHint",
+        "Coscheduling",
         "Reservation",
         "NodeNUMAResource",
         "DeviceShare",
-        "Coscheduling",
         "ElasticQuota",
     ]
     assert names(found, "pre_filter")[0] == "NodeAffinity"
-    assert names(found, "filter")[-4:] == ["LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Reservation"]
-    assert names(found, "post_filter") == ["Reservation", "Coscheduling", "ElasticQuota", "DefaultPreemption"]
+    assert names(found, "filter")[-4:] == ["Reservation", "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare"]
+    assert names(found, "post_filter") == ["Reservation", "Coscheduling", "ElasticQuota"]
+    reserving = [name for name in names(found, "reserve") if name in KOORDINATOR_POINTS]
+    assert reserving[:3] == ["Reservation", "LoadAwareScheduling", "NodeNUMAResource"]
     assert names(found, "bind") == ["Reservation", "DefaultBinder"]
     assert names(found, "pre_bind")[0] == "VolumeBinding"
     assert names(found, "sort_key") == ["PrioritySort"]

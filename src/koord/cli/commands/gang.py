@@ -81,6 +81,8 @@ def print_gang(console: Console, one: GangReport) -> None:
     console.print(f"  rules     {one.mode}, {one.policy}, members wait up to {one.wait_seconds:g} s for each other")
     if len(one.group) > 1:
         console.print(f"  group     {', '.join(one.group)}")
+    if one.warning:
+        console.print(f"  warning   {one.warning}")
     if one.last_failure:
         console.print(f"  last try  {one.last_failure}")
     table = plain_table(("POD", "left"), ("STATE", "left"), ("NODE", "left"), ("WHY", "left"))

@@ -75,6 +75,9 @@ def print_reservations(console: Console, found: list[ReservationReport], moment:
             _expiry_text(one, moment),
         )
     console.print(table)
+    for one in found:
+        if one.message and not one.node:
+            console.print(f"{one.name} has no node: {one.message}")
 
 
 def print_reservation(console: Console, one: ReservationReport, moment: datetime) -> None:
@@ -85,7 +88,7 @@ def print_reservation(console: Console, one: ReservationReport, moment: datetime
     console.print(f"  policy    {one.policy}, {times}")
     console.print(f"  reserved  {_amounts(one.reserved)}")
     console.print(f"  left      {_amounts(one.left)}")
-    if one.phase not in ("Succeeded", "Failed"):
+    if one.phase == "Available":  # while it waits for a node its time does not run
         console.print(f"  ends in   {_expiry_text(one, moment)}")
     console.print("Held by:" if one.holders else "Held by nobody.")
     for part in one.holders:
@@ -106,6 +109,6 @@ def _amount(name: str, units: int) -> str:
 
 
 def _expiry_text(one: ReservationReport, moment: datetime) -> str:
-    if one.phase in ("Succeeded", "Failed"):
+    if one.phase != "Available":
         return "-"
     return NEVER if one.ends is None else printing.format_duration(max(0.0, (one.ends - moment).total_seconds()))

@@ -96,11 +96,11 @@ SCHEDULER_GATES: Mapping[str, SchedulerGate] = {
     "ElasticQuotaIgnorePodOverhead": _alpha(
         "quotas do not count the overhead of pods", ElasticQuotaPlugin.name, "ignore_overhead"
     ),
-    "ElasticQuotaIgnoreTerminatingPod": _unbuilt(
-        "quotas do not count pods past their grace period", "quotas count pods until they are gone"
+    "ElasticQuotaIgnoreTerminatingPod": _alpha(
+        "quotas do not count pods past their grace period", ElasticQuotaPlugin.name, "ignore_terminating"
     ),
-    "ElasticQuotaImmediateIgnoreTerminatingPod": _unbuilt(
-        "quotas do not count pods that are being deleted", "quotas count pods until they are gone"
+    "ElasticQuotaImmediateIgnoreTerminatingPod": _alpha(
+        "quotas do not count pods that are being deleted", ElasticQuotaPlugin.name, "ignore_terminating_immediately"
     ),
     "EnableBatchScheduleNodeSnapshot": SchedulerGate(
         True, BETA, "plan a gang on a snapshot of the nodes", why=_SAME_RESULT

@@ -81,14 +81,14 @@ class NodeDryRun:
         for plugin in self._dry_runs.add_pod_plugins:
             plugin.add_pod(self.cycle, self._dry_runs.pod, other, self.node)
         for plugin in self._dry_runs.node_copy_syncers:
-            plugin.sync_node_copy(other, self.node)
+            plugin.sync_node_copy(self.cycle, other, self.node)
 
     def remove(self, other: PodInfo) -> None:
         self.node.remove(other.uid)
         for plugin in self._dry_runs.remove_pod_plugins:
             plugin.remove_pod(self.cycle, self._dry_runs.pod, other, self.node)
         for plugin in self._dry_runs.node_copy_syncers:
-            plugin.sync_node_copy(other, self.node)
+            plugin.sync_node_copy(self.cycle, other, self.node)
 
     def run_filters(self, nominated_ahead: Sequence[PodInfo] = (), *, again: bool = False) -> RejectedBy | None:
         """Return the first plugin that rejects the node now, and its verdict; None when the pod fits.

@@ -260,6 +260,13 @@ def test_the_shipped_configuration_is_valid_and_reads_back() -> None:
     assert {p.name: p.weight for p in plugins.score.enabled}["Reservation"] == 5000
     assert plugins.multi_point == DEFAULT_MULTI_POINT
     assert [p.name for p in plugins.pre_bind.enabled].count("DefaultPreBind") == 1
+    args = {one.name: one.args for one in config.profiles[0].plugin_config}
+    assert args["LoadAwareScheduling"]["usageThresholds"] == {"cpu": 65, "memory": 95}
+    assert args["Coscheduling"] == {"awareNetworkTopology": True, "enablePreemption": True}
+    assert args["DeviceShare"] == {
+        "gpuShareUnsupportedModels": [{"vendor": "huawei", "model": "Ascend-310P3-300I-DUO"}]
+    }
+    assert [p.name for p in plugins.post_filter.enabled] == ["Reservation", "Coscheduling", "ElasticQuota"]
 
 
 def test_a_profile_with_plugins_gets_the_single_patch_binder() -> None:

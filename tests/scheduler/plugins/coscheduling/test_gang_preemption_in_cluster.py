@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
-from koord.api.koordinator.protocol import L_DISABLE_PREEMPTIBLE, L_QUOTA_PREEMPTIBLE
-from koord.api.kubernetes.builtin_kinds import PODS, PRIORITY_CLASSES
+from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
+from koord.api.koordinator.protocol import L_DISABLE_PREEMPTIBLE, L_POD_GROUP, L_QUOTA_NAME, L_QUOTA_PREEMPTIBLE
+from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS, PODS, PRIORITY_CLASSES
 from koord.api.model import convert
+from koord.cli.up import local_scheduler
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.plugins.registry import REGISTRY
@@ -111,6 +115,62 @@ def test_members_that_already_have_a_node_need_nobody_to_go() -> None:
         assert len(await pods_of(world, "low-")) == 4
 
     run(story)
+
+
+@pytest.mark.parametrize("gang", [True, False], ids=["gang", "plain-pod"])
+def test_pods_that_a_disruption_budget_guards_are_spared_where_others_can_go(gang: bool) -> None:
+    async def story(world: FaultyCluster) -> None:
+        await fill(world, 4)
+        for number in range(4):
+            container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "1"}}}
+            meta = {"name": f"low-guarded-{number}", "namespace": "default", "labels": {"app": "guarded"}}
+            body = {"metadata": meta, "spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+            unwrap(await world.client.create(PODS, body))
+        await world.settle(5)
+        guard = {"minAvailable": 4, "selector": {"matchLabels": {"app": "guarded"}}}
+        about = {"name": "guard", "namespace": "default"}
+        unwrap(await world.client.create(POD_DISRUPTION_BUDGETS, {"metadata": about, "spec": guard}))
+        await world.settle(5)
+        if gang:
+            await add_group(world, "g", 2)
+            await add_members(world, "g", 2, cpu="1", priorityClassName="urgent")
+        else:
+            await world.add_pod("g-0", schedulerName="koord-scheduler", priorityClassName="urgent")
+        await world.settle(60)
+        assert await bound(world, "g-") == (2 if gang else 1)
+        assert len(await pods_of(world, "low-guarded-")) == 4
+
+    run(story)
+
+
+def test_nobody_goes_for_a_gang_that_its_quota_refuses_R21() -> None:
+    async def story(world: FaultyCluster) -> None:
+        unwrap(await world.client.create(PRIORITY_CLASSES, {"metadata": {"name": "urgent"}, "value": 100}))
+        await world.add_node("n0", cpu="4")
+        await fill(world, 4)
+        spec = {"min": {"cpu": "1"}, "max": {"cpu": "1"}}
+        unwrap(
+            await world.client.create(
+                ELASTIC_QUOTAS, {"metadata": {"name": "small", "namespace": "default"}, "spec": spec}
+            )
+        )
+        await add_group(world, "g", 2)
+        labels = {L_QUOTA_NAME: "small", L_POD_GROUP: "g"}
+        for number in range(2):
+            container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "2"}}}
+            meta = {"name": f"g-{number}", "namespace": "default", "labels": labels}
+            pod_spec = {"schedulerName": "koord-scheduler", "containers": [container], "priorityClassName": "urgent"}
+            unwrap(await world.client.create(PODS, {"metadata": meta, "spec": pod_spec}))
+        await world.settle(60)
+        assert (await bound(world, "g-"), await bound(world, "low-")) == (0, 4)
+
+    async def main(clock: LoopClock) -> None:
+        made = local_scheduler.scheduler_assembly()
+        assert isinstance(made, CompletedConfig), made
+        async with faulty_cluster(clock, made) as world:
+            await story(world)
+
+    run_virtual(main)
 
 
 def test_plain_pods_make_room_too() -> None:

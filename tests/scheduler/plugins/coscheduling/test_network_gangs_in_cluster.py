@@ -7,14 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
+
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator.custom_kinds import CLUSTER_NETWORK_TOPOLOGIES
 from koord.api.koordinator.protocol import A_GANG_NETWORK_TOPOLOGY_SPEC, A_NETWORK_TOPOLOGY_SELECTOR, L_POD_GROUP
-from koord.api.kubernetes.builtin_kinds import PODS, PRIORITY_CLASSES
+from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, PODS, PRIORITY_CLASSES
 from koord.api.model import convert
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController
+from koord.scheduler.plugins.coscheduling.explain import report_gangs
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
@@ -36,7 +40,7 @@ LAYERS = [
 
 
 def aware(gates: Mapping[str, bool] | None = None, **more: bool) -> CompletedConfig:
-    args = {"name": "Coscheduling", "args": {"awareNetworkTopology": True, **more}}
+    args = {"name": "Coscheduling", "args": {"awareNetworkTopology": True} | more}
     off = {"disabled": [{"name": "DefaultPreemption"}]}
     plugins = {"multiPoint": {"enabled": [{"name": "Coscheduling"}]}, "postFilter": off}
     profile = {"schedulerName": "koord-scheduler", "plugins": plugins, "pluginConfig": [args]}
@@ -112,6 +116,36 @@ def test_without_a_topology_such_a_gang_is_told_so_and_others_go_on() -> None:
         assert await bound(world, "g-") == 2
 
     run(story)
+
+
+@pytest.mark.parametrize("declared", ["PodGroup", "annotations"])
+def test_rules_for_the_network_that_nobody_reads_are_told_of_once(declared: str) -> None:
+    async def story(world: FaultyCluster) -> None:
+        await world.add_node("n0", cpu="1")
+        if declared == "PodGroup":
+            await add_group(world, "g", 2, topology=must_gather("BlockLayer"))
+            await add_members(world, "g", 2)
+        else:
+            for number in range(2):
+                await add_free_member(world, "g", f"g-{number}", 2, **must_gather("BlockLayer"))
+        await add_group(world, "plain", 1)
+        await add_members(world, "plain", 1)
+        await world.settle(60)
+        await world.add_node("n1", cpu="2")
+        await world.settle(60)
+        assert await bound(world, "g-") == 2
+        events = unwrap(await world.client.list(EVENTS_EVENTS, "default")).items
+        (event,) = (e for e in events if e.reason == "NetworkTopologyIgnored")
+        assert event.type == "Warning"
+        assert event.regarding.kind == ("PodGroup" if declared == "PodGroup" else "Pod")
+        assert event.note == (
+            "gang.scheduling.koordinator.sh/network-topology-spec is ignored: the arguments of Coscheduling in profile "
+            "koord-scheduler do not set awareNetworkTopology: true"
+        )
+        (report,) = (one for one in report_gangs(Explainer(world.scheduler, world.clock)) if one.name == "default/g")
+        assert report.warning == event.note
+
+    run(story, awareNetworkTopology=False)
 
 
 async def add_near(world: FaultyCluster, name: str, cpu: str, **spec: Any) -> str:

@@ -21,7 +21,12 @@ from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import Fault, Reject, reject
 from koord.scheduler.plugins.coscheduling.job_preemption import JobPreemption, JobPreemptionRules, find_job_preemption
-from koord.scheduler.plugins.coscheduling.node_capacity import GroupTrial, NodeCapacity, run_pre_filters
+from koord.scheduler.plugins.coscheduling.node_capacity import (
+    GroupTrial,
+    NodeCapacity,
+    RejectedMember,
+    run_pre_filters,
+)
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.scheduler.builders import HOSTNAME, make_node, make_pod
 from tests.scheduler.plugin_equivalence import profile_of
@@ -122,7 +127,8 @@ def test_offers_are_what_trying_out_gives(nodes: Any, crowd: Any, gang: list[int
             plugins.add(said[0])
             reasons.update(said[1].reasons)
     rows = np.asarray([node.row for node in state.nodes()], np.intp)
-    assert offers.count_rejections(rows) == (reasons, plugins)
+    counted, members = offers.count_rejections(rows)
+    assert (counted, {plugin for member in members for plugin in member.plugins}) == (reasons, plugins)
 
 
 @settings(deadline=None)
@@ -194,6 +200,36 @@ def test_resources_reserved_for_the_members_count_for_them_and_for_nobody_else()
     assert count([*owners, *strangers]) == {"n0": 3, "n1": 1}
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 8),
+    st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.sampled_from(["Aligned", "Restricted"])), max_size=4),
+    st.lists(st.integers(1, 3), min_size=1, max_size=5),
+)
+def test_a_plan_with_reservations_is_what_happens_and_leaves_no_trace_R13(
+    cpu: int, reserved: list[tuple[int, bool, str]], members: list[int]
+) -> None:
+    """On one node, as many members fit the plan as get a place when they come one after another."""
+    world = ReservationCluster(make_node("n0", cpu=str(cpu)))
+    for number, (amount, once, policy) in enumerate(reserved):
+        if sum(held for held, _, _ in reserved[: number + 1]) <= cpu:
+            world.put(reservation(f"r{number}", "n0", cpu=str(amount), allocateOnce=once, allocatePolicy=policy))
+    profile, state = world.profile, world.state
+    pods = [owner(f"o{number}", cpu=str(amount)) for number, amount in enumerate(members)]
+    infos = [state.pod_info(pod) for pod in pods]
+    before = (world.sums(), dict(world.book.register.usages))
+    trials = run_pre_filters(profile, state, infos)
+    assert isinstance(trials, dict)
+    capacity = NodeCapacity(profile, trials, infos, state.table, lambda node: GroupTrial(profile, node, trials))
+    assert (world.sums(), dict(world.book.register.usages)) == before
+    came = 0
+    for pod in pods:
+        if world.promise(pod)[0] == "":
+            break
+        came += 1
+    assert capacity.count[state.table.index["n0"].row] == came
+
+
 def test_a_rejection_by_a_transformer_around_pre_filter_ends_the_planning() -> None:
     class Transforming(Plugin):
         name = "Transforming"
@@ -204,4 +240,5 @@ def test_a_rejection_by_a_transformer_around_pre_filter_ends_the_planning() -> N
     state = ClusterState()
     state.set_node(make_node("n0"))
     pods = [state.pod_info(make_pod("p"))]
-    assert run_pre_filters(profile_of([Transforming()]), state, pods) == reject("not yet")
+    rejected = run_pre_filters(profile_of([Transforming()]), state, pods)
+    assert rejected == RejectedMember(pods[0], ("Transforming",), reject("not yet"))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.plugin import Plugin
@@ -44,6 +48,41 @@ def test_each_release_wakes_whom_it_admits() -> None:
     object_event = ObjectEvent(_GONE, old=gone)
     assert scene.hopes(small, object_event)
     assert not scene.hopes(large, object_event)
+
+
+@pytest.mark.parametrize(
+    ("left", "waiting", "hopes"),
+    [
+        pytest.param({"priority": 0}, {"priority": 50}, True, id="the-rest-can-be-preempted"),
+        pytest.param({"priority": 50}, {"priority": 50}, False, id="of-equal-priority"),
+        pytest.param({"priority": 0, "fixed": True}, {"priority": 50}, False, id="not-preemptible"),
+        pytest.param({"priority": 0}, {"priority": 50, "preemptionPolicy": "Never"}, False, id="never-preempts"),
+        pytest.param({"priority": 0}, {"priority": 50, "cpu": "5"}, False, id="more-than-the-quota-has"),
+        pytest.param({"priority": 0}, {"priority": 50, "fixed": True}, False, id="beyond-min"),
+    ],
+)
+def test_a_release_wakes_whom_it_admits_with_preemption(left: Any, waiting: Any, hopes: bool) -> None:
+    """R25: what is freed does not suffice by itself, but the pod could preempt the rest now."""
+    scene = QuotaCluster({"a": "8"})
+    scene.quotas(make_quota("q", {"cpu": "3"}, {"cpu": "4"}), make_quota("far", {}, {"cpu": "8"}))
+    above = of_quota("above", "q", cpu="3", priority=100)
+    for pod in (above, of_quota("left", "q", cpu="1", **left), of_quota("far", "far", cpu="1")):
+        scene.place(pod)
+    pod = of_quota("waiting", "q", **{"cpu": "4", **waiting})
+    assert "Insufficient" in scene.refusal(pod)
+    assert not scene.hopes(pod, ObjectEvent(_GONE)), "the one above is still there"
+    gone = scene.state.placed_pod(above.metadata.uid)
+    scene.gone(above)
+    assert scene.hopes(pod, ObjectEvent(_GONE, old=gone)) == hopes
+
+
+def test_nobody_preempts_in_the_default_group_unless_allowed() -> None:
+    for spared in (True, False):
+        scene = QuotaCluster({"a": "8"}, default_quota_group_max={"cpu": "4"}, disable_default_quota_preemption=spared)
+        scene.place(of_quota("low", cpu="4", priority=0))
+        pod = of_quota("waiting", cpu="4", priority=50)
+        assert "Insufficient" in scene.refusal(pod)
+        assert scene.hopes(pod, ObjectEvent(_NODE)) is not spared
 
 
 def test_a_release_elsewhere_wakes_nobody() -> None:

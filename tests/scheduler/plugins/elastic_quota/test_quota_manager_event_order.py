@@ -21,6 +21,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaUpdated,
 )
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
+from koord.scheduler.plugins.elastic_quota.victims import may_preempt
 from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, rules
 from tests.soak_budget import soak_runs
 
@@ -87,9 +88,16 @@ class QuotasInAnyOrder(RuleBasedStateMachine):
         self.quotas.pop(name, None)
         self.tell(QuotaDeleted("quotas", name))
 
-    @rule(n=pods, name=st.sampled_from([*NAMES, ""]), cpu=numbers, fixed=st.booleans(), placed=st.booleans())
-    def see_pod(self, n: int, name: str, cpu: int, fixed: bool, placed: bool) -> None:
-        seen = pod(f"p{n}", name, cpu, preemptible=not fixed, has_node=placed)
+    @rule(
+        n=pods,
+        name=st.sampled_from([*NAMES, ""]),
+        cpu=numbers,
+        fixed=st.booleans(),
+        placed=st.booleans(),
+        priority=st.integers(0, 2),
+    )
+    def see_pod(self, n: int, name: str, cpu: int, fixed: bool, placed: bool, priority: int) -> None:
+        seen = pod(f"p{n}", name, cpu, preemptible=not fixed, has_node=placed, priority=priority)
         self.pods[seen.uid] = seen
         self.tell(QuotaPodUpdated(seen))
 
@@ -127,6 +135,15 @@ class QuotasInAnyOrder(RuleBasedStateMachine):
             self.book.check_pod(pod("asking", name, 3, preemptible=False))
             self.book.check_pod(pod("p0", name, 5), without=list(self.pods.values()))
         assert numbers_of(self.book) == before
+
+    @invariant()
+    def what_preemption_could_admit_is_known_without_a_look_at_the_pods(self) -> None:
+        for name in (*NAMES, ""):
+            asking = pod("asking", name, 3, priority=1)
+            victims = [p for p in self.pods.values() if may_preempt(self.book, asking, p, spare_default=False)]
+            expected = bool(victims) and self.book.check_pod(asking, without=victims) is None
+            running = [p for p in victims if self.book.is_assigned(p.uid) and any(p.requests.values())]
+            assert self.book.could_admit_by_preemption(asking) == (expected and bool(running))
 
     @invariant()
     def nothing_is_shared_out_twice(self) -> None:

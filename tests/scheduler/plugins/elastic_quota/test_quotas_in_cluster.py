@@ -31,6 +31,7 @@ from koord.kube.transport.interface import ApiRequest
 from koord.policy.eviction import parse_record
 from koord.scheduler.cache.pod_model import PODS as SLIM
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.feature_gates import apply_feature_gates
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
@@ -44,11 +45,12 @@ LABEL = "quota.scheduling.koordinator.sh/"
 Story = Callable[[FaultyCluster], Awaitable[None]]
 
 
-def assembled(**args: Any) -> CompletedConfig:
+def assembled(gates: dict[str, bool] | None = None, **args: Any) -> CompletedConfig:
     plugins = SchedulerPlugins(multi_point=PluginSet(enabled=(Named(name=ElasticQuotaPlugin.name),)))
     given = (PluginConfig(name=ElasticQuotaPlugin.name, args=args),) if args else ()
     profile = KubeSchedulerProfile(scheduler_name="default-scheduler", plugins=plugins, plugin_config=given)
-    made = CompletedConfig.complete(KubeSchedulerConfiguration(profiles=(profile,)), REGISTRY)
+    config = KubeSchedulerConfiguration(profiles=(profile,))
+    made = CompletedConfig.complete(config, apply_feature_gates(REGISTRY, gates or {}))
     assert isinstance(made, CompletedConfig), made
     return made
 
@@ -357,6 +359,61 @@ def test_a_more_important_pod_of_the_quota_takes_the_place_of_another_and_that_i
         assert (record.measured, record.threshold) == ("priority 1", "default/great has priority 100")
 
     run(story)
+
+
+def test_a_pod_that_can_preempt_once_another_pod_is_gone_is_woken_at_once() -> None:
+    async def story(world: FaultyCluster) -> None:
+        for rank, value in (("low", 1), ("high", 100), ("highest", 1000)):
+            unwrap(await world.client.create(PRIORITY_CLASSES, {"metadata": {"name": rank}, "value": value}))
+        await add_quota(world, "a", "4", "4")
+        await add_pod(world, "highest", "a", cpu="3", priorityClassName="highest")
+        await add_pod(world, "low", "a", cpu="1", priorityClassName="low")
+        await world.settle(5)
+        await add_pod(world, "waiting", "a", cpu="4", priorityClassName="high")
+        await world.settle(20)
+        await world.remove_pod("highest")
+        await world.settle(10)
+        assert await world.node_of("waiting") == "n0"
+        assert isinstance(await world.client.get(PODS, "low", "default"), ApiError)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("gate", "waits"),
+    [
+        pytest.param("", (False, False), id="counts-until-it-is-gone"),
+        pytest.param("ElasticQuotaIgnoreTerminatingPod", (False, True), id="until-its-grace-period-is-over"),
+        pytest.param("ElasticQuotaImmediateIgnoreTerminatingPod", (True, True), id="not-at-all"),
+    ],
+)
+def test_terminating_pods_count_as_the_gates_say(gate: str, waits: tuple[bool, bool]) -> None:
+    async def story(world: FaultyCluster) -> None:
+        await add_quota(world, "a", "4", "4")
+        await add_pod(world, "old", "a", cpu="4", terminationGracePeriodSeconds=60)
+        await world.settle(5)
+        await add_pod(world, "new", "a", cpu="4")
+        await world.settle(5)
+        unwrap(await world.client.delete(PODS, "old", "default"))  # nobody ends it: there is no kubelet
+        started = []
+        for seconds in (20, 140):
+            await world.settle(seconds)
+            started.append(bool(await world.node_of("new")))
+        assert tuple(started) == waits
+        await world.remove_pod("old")
+        await world.settle(15)
+        assert await world.node_of("new") == "n0"
+        assert plugin_of(world.scheduler).quota_cache.manager.trees.tree_of("a").nodes["a"].used == {"cpu": 4000}
+
+    async def main(clock: LoopClock) -> None:
+        made = assembled(gates={gate: True} if gate else {})
+        async with faulty_cluster(clock, made) as world:
+            unwrap(await world.client.create(NAMESPACES, {"metadata": {"name": "koordinator-system"}}))
+            await world.add_node("n0", cpu="8")
+            await story(world)
+            await check(world)
+
+    run_virtual(main)
 
 
 def test_a_disruption_budget_refuses_and_that_is_recorded_once() -> None:

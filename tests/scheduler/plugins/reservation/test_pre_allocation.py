@@ -67,10 +67,5 @@ def test_choice(
     assert (None if found is None else tuple(c.uid for c in found)) == expected
 
 
-def test_pods_of_other_resources_are_no_candidates() -> None:
-    other = [PreAllocationCandidate(uid="a", requests={"memory": 1})]
-    assert choose_pre_allocated(PreAllocationRequest(reserved={"cpu": 1}), other, {"cpu": 0, "memory": 0}) is None
-
-
 def test_score_is_the_mean_share() -> None:
     assert score_pre_allocation({"cpu": 4, "memory": 8}, {"cpu": 2, "memory": 8}) == 75

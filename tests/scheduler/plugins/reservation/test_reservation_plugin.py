@@ -23,6 +23,7 @@ from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject
+from koord.scheduler.plugins.reservation.http import reservation_item
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.plugin_equivalence import profile_of
 from tests.scheduler.plugins.reservation.reservation_cluster import (
@@ -36,6 +37,7 @@ from tests.scheduler.plugins.reservation.reservation_cluster import (
 
 RESTRICTED = "scheduling.koordinator.sh/reservation-restricted-options"
 EXACT = "scheduling.koordinator.sh/exact-match-reservation"
+GPU = "koordinator.sh/gpu-core"
 INNER = "node.koordinator.sh/reservation"
 ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
 
@@ -273,6 +275,80 @@ class TestWho:
         world.put(reservation("r", "n0", cpu="4", template=template))
         assert world.promise(spread(owner("b", cpu="2"), apart)) == ("n0", "r")
         assert world.node_for(spread(owner("c", cpu="2"), apart)) == "", "but by another owner"
+
+
+class TestSharing:
+    """A reservation is used only for something that it reserves and the pod requests, unless the pod demands one."""
+
+    @pytest.mark.parametrize(
+        ("reserved", "words", "uses"),
+        [
+            pytest.param({"cpu": "4"}, {}, False, id="best-effort"),
+            pytest.param({"cpu": "4"}, {"memory": "1Gi"}, False, id="another-resource"),
+            pytest.param({"cpu": "4"}, {"cpu": "0", "memory": "1Gi"}, False, id="zero-is-no-request"),
+            pytest.param({"cpu": "4"}, {"cpu": "1", "memory": "1Gi"}, True, id="one-in-common"),
+            pytest.param({"cpu": "", "more": {GPU: "100"}}, {"cpu": "1"}, False, id="only-gpus-are-reserved"),
+            pytest.param({"cpu": "", "more": {GPU: "100"}}, {"cpu": "1", "more": {GPU: "50"}}, True, id="gpus-of-both"),
+            pytest.param({"cpu": "4", "allocatePolicy": "Restricted"}, {}, False, id="restricted"),
+            pytest.param({"cpu": "4", "allocatePolicy": "Aligned"}, {}, False, id="aligned"),
+            pytest.param(
+                {"memory": "4Gi", "allocatePolicy": "Restricted", "annotations": {RESTRICTED: '{"resources":["cpu"]}'}},
+                {"memory": "1Gi"},
+                False,
+                id="restricted-to-another-resource",
+            ),
+            pytest.param({"cpu": ""}, {}, True, id="a-place-that-reserves-nothing"),
+            pytest.param({"cpu": ""}, {"cpu": "1"}, False, id="nothing-reserved-of-what-is-requested"),
+            pytest.param({"cpu": "4"}, {"affinity": {}}, True, id="demanded"),
+            pytest.param({"cpu": "4"}, {"affinity": {"name": "r"}}, True, id="demanded-by-name"),
+        ],
+    )
+    def test_takes_a_resource_in_common(self, reserved: Any, words: Any, uses: bool) -> None:
+        world = one_node(more={GPU: "200"})
+        world.put(reservation("r", "n0", allocateOnce=True, **reserved))
+        held = world.free("n0")
+        assert world.promise(owner("a", **words)) == ("n0", "r" if uses else "")
+        if not uses:
+            requested = world.state.pod_info(owner("a", **words)).requests.get("cpu", 0)
+            assert world.free("n0") == held - requested, "all of it is still kept"
+
+    def test_leaves_the_reservation_to_a_pod_that_requests_it(self) -> None:
+        world = one_node(cpu="4")
+        world.put(reservation("r", "n0", cpu="4", allocateOnce=True))
+        assert world.promise(owner("best-effort")) == ("n0", "")
+        assert world.promise(owner("a", cpu="4")) == ("n0", "r")
+
+    def test_gives_no_place_of_a_reservation_away(self) -> None:
+        world = one_node(pods="1")
+        world.put(reservation("r", "n0", cpu="2"))
+        assert world.node_for(owner("best-effort")) == ""
+        assert world.node_for(owner("a", cpu="1")) == "n0"
+
+    def test_holds_for_real_pods_that_act_as_reservations(self) -> None:
+        world = one_node(cpu="4")
+        world.bind(make_stand())
+        assert world.promise(owner("best-effort")) == ("n0", "")
+        assert world.promise(owner("a", cpu="2")) == ("n0", "stand")
+
+
+def test_the_service_shows_reserved_and_used_host_ports() -> None:
+    world = one_node()
+    ports = [
+        {"containerPort": 80, "hostPort": 80, "protocol": "TCP"},
+        {"containerPort": 53, "hostPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP"},
+    ]
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "4"}}, "ports": ports}
+    world.put(reservation("r", "n0", cpu="4", template={"spec": {"containers": [container]}}))
+    (usage,) = world.book.register.on_node("n0")
+    item = reservation_item(world.book, usage)
+    assert item["allocatablePorts"] == {"0.0.0.0": ["TCP/80"], "10.0.0.1": ["UDP/53"]}
+    assert (item["allocatedPorts"], item["assignedPods"]) == ({}, [])
+    assert world.promise(owner("a", cpu="1", ports=[("TCP", "", 80)])) == ("n0", "r")
+    (usage,) = world.book.register.on_node("n0")
+    item = reservation_item(world.book, usage)
+    assert item["allocatedPorts"] == {"0.0.0.0": ["TCP/80"]}
+    (assigned,) = item["assignedPods"]
+    assert (assigned["Name"], assigned["Ports"]) == ("a", {"0.0.0.0": ["TCP/80"]})
 
 
 class TestChoice:
@@ -522,6 +598,17 @@ class TestPreAllocation:
         world = one_node(cpu="4")
         world.bind(bound(stranger("there", cpu="3"), "n0"))
         assert world.node_for(self.over(world)) == ""
+
+    def test_take_over_only_pods_that_request_what_they_reserve(self) -> None:
+        world = one_node(cpu="4")
+        world.bind(bound(owner("best-effort"), "n0"))
+        world.bind(bound(owner("there", memory="1Gi"), "n0"))
+        required = {"scheduling.koordinator.sh/pre-allocation-required": "true"}
+        pod = self.over(world, cpu="2", labels=required)
+        assert "node(s) no pod match reservation with pre allocation required" in world.message(pod)
+        world.bind(bound(owner("cpu", cpu="1"), "n0"))
+        assert world.promise(pod)[0] == "n0"
+        assert set(world.book.register.owner_pods("uid-new")) == {uid_of(world, "cpu")}
 
     def test_are_restricted(self) -> None:
         world = one_node()

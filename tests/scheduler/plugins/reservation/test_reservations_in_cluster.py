@@ -17,6 +17,9 @@ from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.scheduling import Reservation
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES, PODS
 from koord.api.kubernetes.pod_resources import resource_amounts
+from koord.cli.up import local_scheduler
+from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest
@@ -26,10 +29,14 @@ from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.plugins.reservation.cache import ReservationCache
 from koord.scheduler.plugins.reservation.metrics import register_reservation_metrics
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
-from koord.scheduler.scheduler import Scheduler
+from koord.scheduler.plugins.reservation.report import reservation_reports
+from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.metrics import MetricRegistry
-from tests.scheduler.faulty_cluster import FaultyCluster, RequestFate, faulty_cluster
+from tests.scheduler.faulty_cluster import FaultyCluster
+from tests.scheduler.faulty_cluster import FaultyTransport
+from tests.scheduler.faulty_cluster import RequestFate
+from tests.scheduler.faulty_cluster import faulty_cluster
 
 AFFINITY = "scheduling.koordinator.sh/reservation-affinity"
 ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
@@ -215,6 +222,23 @@ def test_a_shared_reservation_serves_owners_until_it_is_used_up_and_takes_back_w
     run(story)
 
 
+def test_a_pod_that_requests_nothing_reserved_does_not_use_a_reservation_up() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await reserve(world, "r", cpu="3")
+        await world.clock.sleep(1)
+        meta = {"name": "best-effort", "namespace": "default", "labels": {"app": "owner"}}
+        body = {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "app"}]}}
+        unwrap(await world.client.create(PODS, body))
+        await world.clock.sleep(30)
+        assert (await world.node_of("best-effort"), await allocated(world, "best-effort")) == ("n0", "")
+        assert await phase(world, "r") == "Available"
+        await owner(world, "mine", cpu="3")
+        await world.clock.sleep(2)
+        assert (await allocated(world, "mine"), await phase(world, "r")) == ("r", "Succeeded")
+
+    run(story)
+
+
 def test_an_owner_that_waits_wakes_when_a_reservation_for_it_comes() -> None:
     """R25: whoever could be admitted now is woken."""
 
@@ -258,7 +282,7 @@ def test_a_reservation_without_room_says_so_on_itself_and_comes_when_there_is_ro
         await reserve(world, "r", cpu="2")
         await world.clock.sleep(5)
         there = await reservation(world, "r")
-        assert there.status.phase in ("", "Pending")
+        assert there.status.phase == "Pending"
         (said,) = there.status.conditions
         assert (said.type, said.status, said.reason) == ("Scheduled", "False", "Unschedulable")
         assert said.message == "0/1 nodes are available: 1 Insufficient cpu."
@@ -270,6 +294,79 @@ def test_a_reservation_without_room_says_so_on_itself_and_comes_when_there_is_ro
         assert await phase(world, "r") == "Available"
 
     run(story)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        pytest.param(
+            "",
+            "spec.template.spec.schedulerName is not set, which means default-scheduler: it schedules no Reservations; "
+            "set it to koord-scheduler",
+            id="not-set",
+        ),
+        pytest.param(
+            "koord-schedular",
+            "no scheduler named koord-schedular (spec.template.spec.schedulerName) has taken this Reservation; "
+            "this one serves koord-scheduler",
+            id="misspelt",
+        ),
+    ],
+)
+def test_a_reservation_that_no_scheduler_serves_says_so_on_itself_once(name: str, said: str) -> None:
+    async def story(world: FaultyCluster) -> None:
+        template = {"schedulerName": name} if name else {}
+        await reserve(world, "r", cpu="2", template=template)
+        await world.clock.sleep(30)
+        there = await reservation(world, "r")
+        assert (there.status.phase, there.status.node_name) == ("Pending", "")
+        (condition,) = there.status.conditions
+        assert (condition.type, condition.status, condition.reason) == ("Scheduled", "False", "Unschedulable")
+        assert condition.message == said
+        revision = there.metadata.resource_version
+        await world.clock.sleep(900)
+        assert (await reservation(world, "r")).metadata.resource_version == revision, "written once"
+        events = unwrap(await world.client.list(EVENTS_EVENTS, "default")).items
+        assert [e.note for e in events if e.regarding.name == "r" and e.reason == "FailedScheduling"] == [said]
+        reports = reservation_reports([there], [])
+        assert (reports[0].phase, reports[0].message) == ("Pending", said)
+        patch = {"spec": {"template": {"spec": {"schedulerName": "koord-scheduler"}}}}
+        unwrap(await world.client.patch(RESERVATIONS, "r", patch, kind="merge"))
+        await world.clock.sleep(5)
+        assert await phase(world, "r") == "Available"
+
+    async def main(clock: LoopClock) -> None:
+        async with faulty_cluster(clock, shipped_with_kubernetes_profile()) as world:
+            await world.add_node("n0")
+            await story(world)
+
+    run_virtual(main)
+
+
+def test_a_reservation_that_another_scheduler_serves_is_left_to_it() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await reserve(world, "r", cpu="2", template={"schedulerName": "another"})
+        await world.clock.sleep(2)
+        status = {
+            "phase": "Pending",
+            "conditions": [
+                {"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "another says why"}
+            ],
+        }
+        unwrap(await world.client.patch(RESERVATIONS, "r", {"status": status}, kind="merge", subresource="status"))
+        await world.clock.sleep(120)
+        (condition,) = (await reservation(world, "r")).status.conditions
+        assert condition.message == "another says why"
+        unwrap(await world.client.delete(RESERVATIONS, "r"))
+
+    run(story)
+
+
+def shipped_with_kubernetes_profile() -> CompletedConfig:
+    """Return what `koord up` runs: the shipped profile, and one named default-scheduler without koord's plugins."""
+    made = local_scheduler.scheduler_assembly()
+    assert isinstance(made, CompletedConfig), made
+    return made
 
 
 @pytest.mark.parametrize("fate", ["lost", "lost-after", "409", "429", "500", "500-after", "503"])
@@ -354,6 +451,63 @@ async def standby(world: FaultyCluster) -> AsyncIterator[Scheduler]:
         await informers.stop()
 
 
+def test_nothing_is_written_before_the_first_lists_are_complete_R4() -> None:
+    """A new leader that knows no pods yet must not conclude that a reservation has no owners, or is done."""
+
+    async def story(world: FaultyCluster) -> None:
+        for name, once in (("shared", False), ("once", True)):
+            await reserve(world, name, cpu="1", allocateOnce=once)
+        await world.clock.sleep(1)
+        await owner(world, "mine", affinity={"name": "shared"})
+        await world.clock.sleep(5)
+        before = {name: await reservation(world, name) for name in ("shared", "once")}
+        assert [o.name for o in before["shared"].status.current_owners] == ["mine"]
+        await world.leading.stop()
+        assert world.cluster.server is not None
+        wire = FaultyTransport(InProcessTransport(world.cluster.server, "system:kube-scheduler"))
+        wire.fate = lambda request: "lost" if request.method == "GET" and request.path.endswith("/pods") else "well"
+        client = Client(wire, clock=world.clock, qps=0, burst=0)
+        informers = InformerFactory(client, world.clock, seed=2)
+        world.leading = StandaloneScheduler(Scheduler(client, informers, world.clock, assembled(), seed=2))
+        await world.leading.start()
+        informers.start()
+        await world.clock.sleep(120)
+        for name, was in before.items():
+            assert (await reservation(world, name)).metadata.resource_version == was.metadata.resource_version
+        wire.fate = lambda _: "well"
+        await world.clock.sleep(60)
+        for name, was in before.items():
+            assert (await reservation(world, name)).status == was.status
+        await check(world)
+        await world.leading.stop()
+        await informers.stop()
+        await world.leading.start()
+
+    run(story)
+
+
+def test_an_owner_that_ended_and_is_then_deleted_gives_its_part_back_once_R8() -> None:
+    async def story(world: FaultyCluster) -> None:
+        await reserve(world, "r", cpu="2", allocateOnce=False, allocatePolicy="Restricted")
+        await world.clock.sleep(1)
+        await owner(world, "mine", cpu="2")
+        await world.clock.sleep(2)
+        await owner(world, "next", cpu="2", affinity={"name": "r"})
+        await world.clock.sleep(5)
+        assert await world.node_of("next") == ""
+        status = {"status": {"phase": "Succeeded"}}
+        unwrap(await world.client.patch(PODS, "mine", status, "default", kind="merge", subresource="status"))
+        await world.clock.sleep(15)
+        assert await allocated(world, "next") == "r"
+        await world.remove_pod("mine")
+        await world.add_pod("stranger", cpu="3")
+        await world.clock.sleep(15)
+        assert await world.node_of("stranger") == "", "two are in use, and two are free"
+        assert [o.name for o in (await reservation(world, "r")).status.current_owners] == ["next"]
+
+    run(story)
+
+
 def test_a_node_that_goes_ends_its_reservations() -> None:
     async def story(world: FaultyCluster) -> None:
         await world.add_node("n1", cpu="8")
@@ -389,7 +543,7 @@ def test_nobody_is_evicted_for_a_reservation_unless_that_is_allowed() -> None:
         await reserve(world, "r", cpu="2")
         await world.clock.sleep(30)
         assert await world.node_of("low") == "n0"
-        assert await phase(world, "r") in ("", "Pending")
+        assert await phase(world, "r") == "Pending"
 
     run(story)
 

@@ -1,5 +1,7 @@
-"""This module is the profile that Koordinator ships: its plugins at every point, in their order, with their
-arguments.
+"""The configuration that Koordinator's chart installs: its plugins at every point, in their order, with arguments.
+
+It is what a scheduler without a configuration file runs. The manifests of Koordinator's repository differ: no load
+thresholds, no network topology, DefaultPreemption for gangs too, and another order at PreFilter, Filter and Reserve.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ def plugins() -> SchedulerPlugins:
         pre_enqueue=enable_plugins("Coscheduling"),
         queue_sort=_only("PrioritySort"),
         pre_filter=enable_plugins(
-            "SchedulingHint", "Reservation", "NodeNUMAResource", "DeviceShare", "Coscheduling", "ElasticQuota"
+            "SchedulingHint", "Coscheduling", "Reservation", "NodeNUMAResource", "DeviceShare", "ElasticQuota"
         ),
-        filter=enable_plugins("LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Reservation"),
-        post_filter=_only("Reservation", "Coscheduling", "ElasticQuota", "DefaultPreemption"),
+        filter=enable_plugins("Reservation", "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare"),
+        post_filter=_only("Reservation", "Coscheduling", "ElasticQuota"),
         pre_score=enable_plugins("Reservation", "Coscheduling"),
         score=enable_plugins(
             "LoadAwareScheduling",
@@ -44,7 +46,7 @@ def plugins() -> SchedulerPlugins:
             Coscheduling=1,
         ),
         reserve=enable_plugins(
-            "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "ElasticQuota"
+            "Reservation", "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Coscheduling", "ElasticQuota"
         ),
         permit=enable_plugins("Coscheduling"),
         pre_bind=enable_plugins("NodeNUMAResource", "DeviceShare", "Reservation", "Coscheduling", "DefaultPreBind"),
@@ -77,11 +79,16 @@ def configuration() -> KubeSchedulerConfiguration:
                             "filterExpiredNodeMetrics": False,
                             "nodeMetricExpirationSeconds": 300,
                             "resourceWeights": {CPU: 1, MEMORY: 1},
-                            "usageThresholds": {CPU: 0, MEMORY: 0},
+                            "usageThresholds": {CPU: 65, MEMORY: 95},
                             "estimatedScalingFactors": {CPU: 85, MEMORY: 70},
                         },
                     ),
                     PluginConfig(name="ElasticQuota", args={"quotaGroupNamespace": NAMESPACE}),
+                    PluginConfig(name="Coscheduling", args={"awareNetworkTopology": True, "enablePreemption": True}),
+                    PluginConfig(
+                        name="DeviceShare",
+                        args={"gpuShareUnsupportedModels": [{"vendor": "huawei", "model": "Ascend-310P3-300I-DUO"}]},
+                    ),
                 ),
             ),
         ),

@@ -20,14 +20,18 @@ from koord.kube.events.recorder import object_reference
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod
-from koord.scheduler.controller import SchedulerController, SchedulerControllerContext
+from koord.scheduler.controller import SchedulerController
+from koord.scheduler.controller import SchedulerControllerContext
+from koord.scheduler.plugins.coscheduling.gang_cache import Gang
 from koord.scheduler.plugins.coscheduling.gang_spec import gang_id_of_pod
 from koord.scheduler.plugins.coscheduling.network_planner import CLUSTER_TOPOLOGY_NAME
 from koord.scheduler.plugins.coscheduling.network_plugin import NetworkCoscheduling
 from koord.scheduler.plugins.coscheduling.network_topology import InvalidNetworkTopology, topology_details
 from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koord.scheduler.plugins.coscheduling.pod_group_status import PENDING, MemberPhase, pod_group_status
+from koord.scheduler.status_reporter import event_subject_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -129,6 +133,7 @@ class PodGroupController:
         self.writes = 0
         self._pods.on_change(self._on_pod)
         self._gang_manager.reserve_pod_callbacks.append(self._on_pod)
+        self._gang_manager.topology_ignored_callbacks.append(self._record_ignored_topology)
         self._pod_groups.on_change(self._on_pod_group)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -199,6 +204,13 @@ class PodGroupController:
             there = len(self._members(gang_id(*_object_key(found))))
             note = f"{there} of at least {minimum} members are there"
         self._recorder.record(object_reference(POD_GROUPS, found), "Normal", status.phase, note, action="Scheduling")
+
+    def _record_ignored_topology(self, gang: Gang, pod: PodInfo, message: str) -> None:
+        """Record it with the PodGroup, or with a member of a gang that has none."""
+        namespace, _, name = gang.id.partition("/")
+        found = self._pod_groups.get(namespace, name)
+        about = object_reference(POD_GROUPS, found) if found is not None else event_subject_of(pod)
+        self._recorder.record(about, "Warning", "NetworkTopologyIgnored", message, action="Scheduling")
 
     def _record_failure(self, key: tuple[str, str], found: PodGroup) -> None:
         """Record why the gang was not scheduled, once for all members, and again only when the message changes."""

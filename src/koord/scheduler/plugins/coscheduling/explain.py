@@ -41,6 +41,7 @@ class GangReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     started: bool  # its minimum was bound once
     told: str  # in one sentence, what it is waiting for
     last_failure: str = ""
+    warning: str = ""  # what of its rules does not count, and why
     standings: tuple[GangMemberReport, ...] = ()
 
 
@@ -70,6 +71,7 @@ def _report(gang_manager: GangManager, queue_status: QueueStatus, gang: Gang) ->
         started=group.satisfied,
         told=_headline(gang_manager, gang),
         last_failure=gang_manager.failure_messages.get(group.id, ""),
+        warning=gang_manager.ignored_topologies.get(gang.id, ""),
         standings=tuple(
             _member_report(gang, uid, queue_status)
             for uid in sorted(gang.members, key=lambda uid: gang.members[uid].order)

@@ -26,6 +26,7 @@ from koord.api.koordinator.custom_kinds import POD_GROUPS, RESERVATIONS
 from koord.api.koordinator.scheduling import Reservation
 from koord.api.koordinator.sigs_scheduling import PodGroup
 from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal, reserve_pod_of
 from koord.scheduler.framework.handle import Handle, SchedulerActions
 from koord.scheduler.plugins.coscheduling import messages
@@ -138,6 +139,7 @@ RoundEndedCallback = Callable[[str, int, float], None]  # reason, number of memb
 SearchDoneCallback = Callable[[str, bool, float], None]  # group, whether a preemption was found, seconds
 BatchDoneCallback = Callable[[bool, float], None]  # whether an uninterruptible plan succeeded, seconds
 ReservePodCallback = Callable[[Pod | None, Pod | None], None]  # a reserve pod before and after
+TopologyIgnoredCallback = Callable[[Gang, PodInfo, str], None]  # the gang, the member that is tried, what to tell
 GroupRemovedCallback = Callable[[str], None]  # a group that no longer exists
 
 
@@ -150,12 +152,15 @@ class GangManager:
         self.defaults = GangDefaults()
         self.failed_members: dict[str, str] = {}  # group -> uid of the member that failed its last round
         self.failure_messages: dict[str, str] = {}  # group -> why its last round failed, until one succeeds
+        self.waiting_classes: dict[str, set[str]] = {}  # group -> uids of members that sleep for others like them
         self.lost_nodes: dict[str, str] = {}  # uid -> the node that a member lost after its gang was permitted
         self.kept_nominations: dict[str, str] = {}  # uid -> the node that stays nominated while victims leave
         self.round_ended_callbacks: list[RoundEndedCallback] = []
         self.search_done_callbacks: list[SearchDoneCallback] = []
         self.batch_done_callbacks: list[BatchDoneCallback] = []
         self.reserve_pod_callbacks: list[ReservePodCallback] = []
+        self.topology_ignored_callbacks: list[TopologyIgnoredCallback] = []
+        self.ignored_topologies: dict[str, str] = {}  # gang -> what is told of its rules for the network
         self.group_removed_callbacks: list[GroupRemovedCallback] = []
         self._actions = SchedulerActions()
         self._now: Callable[[], float] = lambda: 0.0
@@ -220,6 +225,9 @@ class GangManager:
             if group is None:
                 self.failed_members.pop(item.group, None)
                 self.failure_messages.pop(item.group, None)
+                self.waiting_classes.pop(item.group, None)
+                for member_gang in item.group.split(","):
+                    self.ignored_topologies.pop(member_gang, None)
                 for callback in self.group_removed_callbacks:
                     callback(item.group)
             elif item.what == "satisfied":
@@ -245,8 +253,21 @@ class GangManager:
             if self._is_represented(group):
                 return
 
+    def activate_member(self, group: GangGroup, uid: str) -> None:
+        """Activate a member to represent the group, unless another one does."""
+        if group.ready and not group.representative:
+            self.failed_members[group.id] = uid
+            self._actions.activate((uid,))
+
     def _is_represented(self, group: GangGroup) -> bool:
         return bool(group.representative)
+
+    def report_ignored_topology(self, gang: Gang, pod: PodInfo, message: str) -> None:
+        """Tell once that the gang's rules for the network do not count."""
+        if self.ignored_topologies.get(gang.id) != message:
+            self.ignored_topologies[gang.id] = message
+            for callback in self.topology_ignored_callbacks:
+                callback(gang, pod, message)
 
     def report_search(self, group: str, found: bool, took_s: float) -> None:
         for callback in self.search_done_callbacks:
@@ -276,6 +297,7 @@ class GangManager:
         if reason == messages.GANG_SUCCEEDED:
             self.failed_members.pop(round_.group, None)
             self.failure_messages.pop(round_.group, None)
+            self.waiting_classes.pop(round_.group, None)
         took = self._now() - round_.started_s
         if round_.all_or_nothing:
             for batch_callback in self.batch_done_callbacks:

@@ -33,6 +33,7 @@ from koord.scheduler.plugins.coscheduling.node_capacity import (
     NodeCapacity,
     PodClassCapacity,
     ProjectedLoad,
+    pod_class_capacities,
     pod_class_of,
 )
 from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
@@ -58,7 +59,15 @@ class JobReclaimable(ReclaimableResources):
 
 
 class JobPreemptionRules(VictimRules):
-    """Allow victims of lower priority unless their labels protect them. Disruption budgets are not considered."""
+    """Allow victims of lower priority unless their labels protect them."""
+
+    def __init__(self, budgets: Callable[[], DisruptionBudgets] = DisruptionBudgets) -> None:
+        super().__init__()
+        self._budgets = budgets
+
+    @property
+    def budgets(self) -> DisruptionBudgets:
+        return self._budgets()
 
     def may_preempt(self, pod: PodInfo, victim: PodInfo) -> bool:
         return not _is_protected(victim) and super().may_preempt(pod, victim)
@@ -159,7 +168,7 @@ class JobPreemptionSearch:
 
     def result(self) -> JobPreemption:
         used = [candidate for candidate in self._nodes.values() if candidate.placed]
-        victims = [victim for candidate in used for victim in _victims_after_reprieve(candidate)]
+        victims = [victim for candidate in used for victim in _victims_after_reprieve(candidate, self._rules.budgets)]
         return JobPreemption(
             {member.uid: candidate.node.name for candidate in used for member in candidate.placed},
             tuple(sorted(victims, key=self._rules.importance)),
@@ -177,8 +186,9 @@ def find_job_preemption(
     search = JobPreemptionSearch(profile, refused, trials, rules)
     order = search.rows_by_cost()
     load = ProjectedLoad(refused.table.size)
+    kinds = pod_class_capacities(profile, trials, emptied=True)
     for key, run in groupby(members, key=lambda member: pod_class_of(profile, member)):
-        kind, line = PodClassCapacity(profile, trials[key], emptied=True), deque(run)
+        kind, line = kinds[key], deque(run)
         room = kind.pods_per_row(search.table, load, len(line), search.helpful)
         came = np.zeros(len(room), np.int64)
         for row in order:
@@ -207,8 +217,9 @@ def find_network_job_preemption(
 ) -> JobPreemption | str:
     """Do the same for members that must be near each other: of domains that serve them alike, take the cheapest."""
     search = JobPreemptionSearch(profile, refused, trials, rules)
-    capacity = NodeCapacity(profile, trials, members, search.table, search.empty_trial, emptied=True)
-    capacity.count[~search.helpful] = 0
+    capacity = NodeCapacity(
+        profile, trials, members, search.table, search.empty_trial, emptied=True, among=search.helpful
+    )
     costs = {row: -cost for row, cost in search.costs.items()}
     found = planner.place_members(
         members,
@@ -251,7 +262,7 @@ def preempt_for_single_pod(
     node = refused.cycle.state.node(refused.nominated_node())
     if node is not None and any(other.preempted and rules.may_preempt(pod, other) for other in node.pods.values()):
         return PostFilterRejection((f"preemption: {TERMINATING}",))
-    found = find_candidates(refused, rules, DisruptionBudgets(), CandidateLimit())
+    found = find_candidates(refused, rules, rules.budgets, CandidateLimit())
     search = VictimSearch(plugin, found.nodes, len(found.candidates), found.without, found.nearest)
     if found.candidates:
         return make_preemption_plan(refused, plugin, pick_candidate(found.candidates), search)
@@ -262,11 +273,16 @@ def preempt_for_single_pod(
     return PostFilterRejection((told,), nominate="", search=search)
 
 
-def _victims_after_reprieve(candidate: _NodeWithoutVictims) -> list[PodInfo]:
-    """Return who must be evicted: a victim is reprieved if all members placed here still fit beside it."""
+def _victims_after_reprieve(candidate: _NodeWithoutVictims, budgets: DisruptionBudgets) -> list[PodInfo]:
+    """Return who must be evicted: a victim is reprieved if all members placed here still fit beside it.
+
+    Those whose eviction exceeds a disruption budget are reprieved first.
+    """
     group_trial = candidate.empty_trial()
     going = []
-    for victim in sorted(candidate.victims, key=lambda v: (-v.priority, _job_key(v), v.name)):
+    by_importance = sorted(candidate.victims, key=lambda v: (-v.priority, _job_key(v), v.name))
+    violating, others = budgets.split(by_importance)
+    for victim in (*violating, *others):
         group_trial.add(victim)
         if not _all_fit(group_trial, candidate.placed):
             group_trial.remove(victim)

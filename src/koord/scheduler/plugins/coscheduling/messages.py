@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from koord.api.koordinator.protocol import A_GANG_NETWORK_TOPOLOGY_SPEC
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang, GangCache, GangGroup
 from koord.values.go_format import quoted
 
@@ -61,6 +62,14 @@ def batch_failed(assumed: int, failed: int, pod: str, node: str, reason: str) ->
     return (
         f"job failed due to job batch schedule failed, assumed {assumed} pods, failed {failed} pods, "
         f"first failed pod {pod}@{node} failed due to {reason}"
+    )
+
+
+def topology_ignored(profile: str) -> str:
+    """Return what is told of a gang whose rules for the network nobody reads."""
+    return (
+        f"{A_GANG_NETWORK_TOPOLOGY_SPEC} is ignored: the arguments of Coscheduling in profile {profile} do not set "
+        "awareNetworkTopology: true"
     )
 
 

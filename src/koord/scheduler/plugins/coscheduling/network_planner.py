@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+import msgspec
 import numpy as np
 
 from koord.api.annotations.gang_codecs import NetworkTopologySpec, network_topology_selector
@@ -26,9 +27,18 @@ from koord.scheduler.plugins.coscheduling.network_topology import (
     NetworkTreeNode,
     build_network_tree,
     describe_shortage,
+    domain_rank,
+    gathering_domains,
+    holds_multiples,
     plan_placement,
+    pod_count_multiples,
 )
-from koord.scheduler.plugins.coscheduling.node_capacity import GroupTrial, NodeCapacity, run_pre_filters
+from koord.scheduler.plugins.coscheduling.node_capacity import (
+    GroupTrial,
+    NodeCapacity,
+    RejectedMember,
+    run_pre_filters,
+)
 
 CLUSTER_TOPOLOGY_NAME = "default"  # of the one ClusterNetworkTopology that counts
 
@@ -135,6 +145,13 @@ def proximity_ranks(network: NetworkMap, table: NodeTable, kind: str, feasible: 
     return found
 
 
+class GangShortage(msgspec.Struct, frozen=True):
+    """Why there is no plan, and the members that nodes reject."""
+
+    answer: Reject
+    members: tuple[RejectedMember, ...]
+
+
 class NetworkPlanner:
     def __init__(self, handle: Handle) -> None:
         self.profile: SchedulerProfile | None = None
@@ -143,7 +160,7 @@ class NetworkPlanner:
 
     def plan_nodes(
         self, pods: Sequence[PodInfo], topology_spec: NetworkTopologySpec
-    ) -> dict[str, str] | Reject | Fault:
+    ) -> dict[str, str] | GangShortage | Reject | Fault:
         """Return the node of each pod by uid, or why there is none for all of them."""
         tree = self.network.tree()
         if tree is None:
@@ -154,20 +171,23 @@ class NetworkPlanner:
             return Fault("no pending pods")
         assert self.profile is not None
         trials = run_pre_filters(self.profile, self._state, pods)
-        if isinstance(trials, Reject | Fault):
-            return trials
+        if isinstance(trials, RejectedMember):
+            if not isinstance(trials.answer, Reject):
+                return trials.answer or Fault("no planned pods")
+            return GangShortage(msgspec.structs.replace(trials.answer, blames=trials.plugins), (trials,))
         capacity = NodeCapacity(self.profile, trials, pods, self._state.table, self._trial_factory(trials))
-        refusers: set[str] = set()
+        rejected: list[RejectedMember] = []
 
         def unfit() -> str:
-            reasons, plugins = capacity.count_rejections(np.asarray([row for row, _ in self.network.leaves], np.intp))
-            refusers.update(plugins)
+            reasons, members = capacity.count_rejections(np.asarray([row for row, _ in self.network.leaves], np.intp))
+            rejected.extend(members)
             listed = sorted(f"{count} {reason}" for reason, count in reasons.items())
             return f"0/{self._state.node_count} nodes are available: {', '.join(listed)}."
 
         found = self.place_members(pods, topology_spec, capacity, unfit)
         if isinstance(found, str):
-            return Reject((found,), blames=tuple(sorted(refusers)))
+            blames = tuple(sorted({plugin for member in rejected for plugin in member.plugins}))
+            return GangShortage(Reject((found,), blames=blames), tuple(rejected))
         return {pod.uid: node for pod, node in found}
 
     def place_members(
@@ -189,9 +209,55 @@ class NetworkPlanner:
             leaf.score = scores.get(row, 0) if scores is not None else 0
         found = plan_placement(tree, topology_spec, len(pods))
         if found is None:
-            return describe_shortage(tree, topology_spec, len(pods), unfit())
+            return self._place_individually(tree, pods, topology_spec, capacity) or describe_shortage(
+                tree, topology_spec, len(pods), unfit()
+            )
         nodes = (node for node, count in found for _ in range(count))
         return list(zip(sorted(pods, key=lambda pod: pod.name), nodes, strict=True))
+
+    def _place_individually(
+        self,
+        tree: NetworkTreeNode,
+        pods: Sequence[PodInfo],
+        topology_spec: NetworkTopologySpec,
+        capacity: NodeCapacity,
+    ) -> list[tuple[PodInfo, str]] | None:
+        """Place members that have reservations of their own, which the number of slots of a node does not show.
+
+        Those that need one come first, then those with the fewest, each where its own is; the others fill the nodes.
+        """
+        reserved = {pod.uid: capacity.class_of(pod).rows_with_reservations for pod in pods}
+        if not any(rows.any() for rows in reserved.values()):
+            return None
+        order = sorted(
+            pods,
+            key=lambda pod: (
+                not capacity.class_of(pod).needs_reservation,
+                int(reserved[pod.uid].sum()) or len(reserved[pod.uid]),
+            ),
+        )
+        index, nodes = self._state.table.index, self._state.table.nodes
+        for domain in sorted(gathering_domains(tree, topology_spec), key=lambda place: domain_rank(place, tight=True)):
+            leaves = sorted(domain.leaves(), key=lambda leaf: domain_rank(leaf, tight=False))
+            rows = [index[leaf.name].row for leaf in leaves]
+            trials: dict[int, GroupTrial] = {}
+            found: list[tuple[PodInfo, str]] = []
+            for pod in order:
+                for row in sorted(rows, key=lambda row: not reserved[pod.uid][row]):
+                    node = nodes[row]
+                    if node is None or not capacity.may_take(pod, row):
+                        continue
+                    trial = trials.get(row) or trials.setdefault(row, capacity.new_trial(node))
+                    if trial.run_filters(pod) is None:
+                        trial.add(pod)
+                        found.append((pod, node.name))
+                        break
+                else:
+                    break
+            counts = Counter(name for _, name in found)
+            if len(found) == len(pods) and holds_multiples(domain, counts, pod_count_multiples(topology_spec)):
+                return found
+        return None
 
     def _trial_factory(self, trials: Mapping[Hashable, DryRuns]) -> Callable[[NodeInfo], GroupTrial]:
         profile = self.profile

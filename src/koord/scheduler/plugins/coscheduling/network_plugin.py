@@ -21,13 +21,15 @@ from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.scoring import FeasibleNodes
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, Reject, Skip
+from koord.scheduler.plugins.coscheduling.gang_cache import GangGroup
 from koord.scheduler.plugins.coscheduling.job_preemption import (
     JobPreemption,
     TrialsByClass,
     find_network_job_preemption,
 )
-from koord.scheduler.plugins.coscheduling.network_planner import NetworkPlanner, proximity_ranks
+from koord.scheduler.plugins.coscheduling.network_planner import GangShortage, NetworkPlanner, proximity_ranks
 from koord.scheduler.plugins.coscheduling.network_topology import NetworkTreeNode
+from koord.scheduler.plugins.coscheduling.node_capacity import RejectedMember, pod_class_of
 from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 
 
@@ -50,6 +52,7 @@ class NetworkCoscheduling(Coscheduling):
         super().__init__(args, handle, patches_pending_members=patches_pending_members)
         self._batch = batch
         self.planner = NetworkPlanner(handle)
+        self._rejected_members: tuple[RejectedMember, ...] = ()  # of the plan that failed in the attempt under way
 
     # Near those that carry the same selector ----------------------------------------------------------------------
 
@@ -99,6 +102,27 @@ class NetworkCoscheduling(Coscheduling):
             profile, refused, members, trials, self._job_rules, self.planner, topology_spec
         )
 
+    def after_post_filter(self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext) -> None:
+        """Let a member of each class that keeps the gang waiting fail once by itself.
+
+        Queueing hints are about the pod that sleeps: what helps a member unlike it would wake nobody.
+        """
+        super().after_post_filter(cycle, pod, refused)
+        rejected, self._rejected_members = self._rejected_members, ()
+        gang = self._gangs.gang_of_pod(pod.uid)
+        if not rejected or gang is None or self.planner.profile is None:
+            return
+        group, profile = self._gangs.group_of_gang(gang), self.planner.profile
+        asleep = self.gang_manager.waiting_classes.setdefault(group.id, set())
+        asleep.add(pod.uid)
+        for member in rejected:
+            if member.pod.uid not in asleep and pod_class_of(profile, member.pod) != pod_class_of(profile, pod):
+                self.gang_manager.activate_member(group, member.pod.uid)
+                return  # it does the same for the next
+
+    def _check_network_topology(self, group: GangGroup, pod: PodInfo) -> None:
+        """Nothing is ignored here."""
+
     def _topology_spec(self, pod: PodInfo) -> NetworkTopologySpec | None:
         gang = self._gangs.gang_of_pod(pod.uid)
         return gang.spec.network_topology if gang is not None and gang.spec is not None else None
@@ -117,6 +141,9 @@ class NetworkCoscheduling(Coscheduling):
             return SKIP
         if round_.plan is None:
             found = self.planner.plan_nodes(self._pending_pods(group, pod), topology_spec)
+            if isinstance(found, GangShortage):
+                self._rejected_members = found.members
+                return found.answer
             if not isinstance(found, dict):
                 return found
             round_.plan, round_.all_or_nothing = found, self._batch

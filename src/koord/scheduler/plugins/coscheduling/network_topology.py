@@ -150,19 +150,23 @@ def aggregate_offers(place: NetworkTreeNode, multiples: Mapping[str, int]) -> No
     place.offer_slots -= place.offer_slots % multiples.get(place.layer, 1)
 
 
-def candidate_domains(root: NetworkTreeNode, topology_spec: NetworkTopologySpec, desired: int) -> list[NetworkTreeNode]:
-    """Return domains that could take all pods, the best first: the smallest kind that can, within what must gather."""
+def gathering_domains(root: NetworkTreeNode, topology_spec: NetworkTopologySpec) -> list[NetworkTreeNode]:
+    """Return the domains in one of which all pods must gather: the root where nothing demands it."""
     must = [rule.layer for rule in topology_spec.gather_strategy if rule.strategy == MUST_GATHER]
     depths = root.layer_depths()
     if any(layer not in depths for layer in must):
         return []
-    layer = max(must, key=depths.__getitem__, default=ROOT)
-    level = [place for place in root.at_layer(layer) if place.offer_slots >= desired]
+    return list(root.at_layer(max(must, key=depths.__getitem__, default=ROOT)))
+
+
+def candidate_domains(root: NetworkTreeNode, topology_spec: NetworkTopologySpec, desired: int) -> list[NetworkTreeNode]:
+    """Return domains that could take all pods, the best first: the smallest kind that can, within what must gather."""
+    level = [place for place in gathering_domains(root, topology_spec) if place.offer_slots >= desired]
     best = level
     while level:
         best = level
         level = [c for place in level for c in place.children.values() if c.offer_slots >= desired]
-    return sorted(best, key=lambda place: _domain_rank(place, tight=True))
+    return sorted(best, key=lambda place: domain_rank(place, tight=True))
 
 
 def distribute_pods(place: NetworkTreeNode, desired: int, multiples: Mapping[str, int]) -> list[tuple[str, int]]:
@@ -172,7 +176,7 @@ def distribute_pods(place: NetworkTreeNode, desired: int, multiples: Mapping[str
     if place.layer == LEAF:
         return [(place.name, share)]
     found: list[tuple[str, int]] = []
-    for child in sorted(place.children.values(), key=lambda child: _domain_rank(child, tight=False)):
+    for child in sorted(place.children.values(), key=lambda child: domain_rank(child, tight=False)):
         part = distribute_pods(child, share, multiples)
         share -= sum(count for _, count in part)
         found += part
@@ -192,6 +196,14 @@ def plan_placement(
     return None
 
 
+def holds_multiples(place: NetworkTreeNode, pods_by_node: Mapping[str, int], multiples: Mapping[str, int]) -> bool:
+    """Return whether the pods of every domain below come in the multiples that its layer demands."""
+    count = sum(pods_by_node.get(leaf.name, 0) for leaf in place.leaves())
+    return count % multiples.get(place.layer, 1) == 0 and all(
+        holds_multiples(child, pods_by_node, multiples) for child in place.children.values()
+    )
+
+
 def describe_shortage(root: NetworkTreeNode, topology_spec: NetworkTopologySpec, desired: int, unfit: str) -> str:
     """Describe why there is no plan, with what each domain that must gather could take."""
     must = [rule.layer for rule in topology_spec.gather_strategy if rule.strategy == MUST_GATHER]
@@ -205,7 +217,7 @@ def describe_shortage(root: NetworkTreeNode, topology_spec: NetworkTopologySpec,
     return told + (f"; podCountMultiple constraints: {multiples}" if multiples else "")
 
 
-def _domain_rank(place: NetworkTreeNode, *, tight: bool) -> tuple[tuple[int, ...], tuple[int, ...], int, str]:
+def domain_rank(place: NetworkTreeNode, *, tight: bool) -> tuple[tuple[int, ...], tuple[int, ...], int, str]:
     """Return the sort key: more of the same kind here and around, then a tight (or roomy) fit, score and name."""
     around = tuple(place.ancestors())
     sign = 1 if tight else -1

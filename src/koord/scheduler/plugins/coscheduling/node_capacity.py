@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
 
+import msgspec
 import numpy as np
 
 from koord.scheduler.cache.cluster_state import ClusterState
@@ -36,10 +37,18 @@ def pod_class_of(profile: SchedulerProfile, pod: PodInfo) -> Hashable:
     return profile.equivalence_key(pod) or pod.shape.number
 
 
+class RejectedMember(msgspec.Struct, frozen=True):
+    """A member that keeps its gang waiting, and the plugins that reject it: what helps it there helps the gang."""
+
+    pod: PodInfo
+    plugins: tuple[str, ...]
+    answer: Reject | Fault | None = None  # of PreFilter; None for filters, whose reasons are counted by node
+
+
 def run_pre_filters(
     profile: SchedulerProfile, state: ClusterState, pods: Iterable[PodInfo]
-) -> dict[Hashable, DryRuns] | Reject | Fault:
-    """Run PreFilter once per class of the pods; return the dry runs by class, or the first rejection."""
+) -> dict[Hashable, DryRuns] | RejectedMember:
+    """Run PreFilter once per class of the pods; return the dry runs by class, or the first that is rejected."""
     found: dict[Hashable, DryRuns] = {}
     for pod in pods:
         kind = pod_class_of(profile, pod)
@@ -48,7 +57,8 @@ def run_pre_filters(
         cycle = CycleState(state)
         seen = run_pre_filter(profile, cycle, pod)
         if isinstance(seen, PluginRejection):
-            return seen.answer
+            plugins = cycle.restricted_by if seen.plugin == PRE_FILTER else (seen.plugin,)
+            return RejectedMember(pod, plugins, seen.answer)
         found[kind] = DryRuns(profile, cycle, seen)
     return found
 
@@ -150,18 +160,25 @@ class PodClassCapacity:
                 self.first_uncertain_filter = min(self.first_uncertain_filter, place)
                 if not emptied:
                     self._fixed_filters.append(place)
-        # Rows that such pods see without some of the pods on them (resources reserved for them): sums do not show that.
-        self._restored: Bools = np.zeros(trials.cycle.state.table.size, np.bool_)
+        # Rows that some of the pods see without all that is on them (resources reserved for them), or where these pods
+        # will use what is reserved: sums do not show that.
+        self.restored: Bools = np.zeros(trials.cycle.state.table.size, np.bool_)
         if self._filter_results.node_views is not None:
-            self._restored[list(self._filter_results.node_views.rows())] = True
-        self.exact = (
-            self.first_uncertain_filter == len(self._filter_results.filters)
-            and not trials.add_pod_plugins
-            and not self._restored.any()
+            self.restored[list(self._filter_results.node_views.rows())] = True
+        self.rows_with_reservations: Bools = self.restored  # for these pods, and not for others of their gang
+        restored_nodes = trials.cycle.restored_nodes
+        self.needs_reservation = restored_nodes is not None and restored_nodes.exclusive
+        self._reads_sums_only = (
+            self.first_uncertain_filter == len(self._filter_results.filters) and not trials.add_pod_plugins
         )
         self.open_rows: Bools = trials.cycle.state.table.alive.copy()
         for place in self._fixed_filters:
             self.open_rows &= self._codes(place) == 0
+
+    @property
+    def exact(self) -> bool:
+        """Return whether the columns alone tell how many pods a row takes."""
+        return self._reads_sums_only and not self.restored.any()
 
     def _codes(self, place: int) -> Codes:
         return self._filter_results.codes_of(self._filter_results.filters[place].plugin.name)
@@ -179,7 +196,7 @@ class PodClassCapacity:
             projected = ProjectedTable(table, load.with_pods(self.pod, more - 1))
             fits = among & (more <= limit)
             for place in self._sum_filters:
-                fits &= (self._codes_on(place, projected) == 0) | self._restored
+                fits &= (self._codes_on(place, projected) == 0) | self.restored
             found[fits] = more[fits]
             step >>= 1
         return found
@@ -196,7 +213,7 @@ class PodClassCapacity:
                 self._codes_on(place, projected) if place in self._sum_filters else self._codes(place)
             )[rows]
             first[codes != 0] = place
-        first[self._restored[rows]] = len(self._filter_results.filters)
+        first[self.restored[rows]] = len(self._filter_results.filters)
         told: list[tuple[RejectedBy, int]] = []
         for place, codes in codes_at.items():
             plugin = self._filter_results.filters[place].plugin
@@ -211,11 +228,22 @@ class PodClassCapacity:
         return told, rows[~sure]
 
 
+def pod_class_capacities(
+    profile: SchedulerProfile, trials: Mapping[Hashable, DryRuns], *, emptied: bool
+) -> dict[Hashable, PodClassCapacity]:
+    """Return the capacities by class; what is reserved for one class leaves more to the others once that uses it."""
+    found = {key: PodClassCapacity(profile, held, emptied=emptied) for key, held in trials.items()}
+    restored = np.logical_or.reduce([kind.restored for kind in found.values()])
+    for kind in found.values():
+        kind.restored = restored
+    return found
+
+
 class NodeCapacity:
     """The number of pods, in their order, that each row takes.
 
     `table` is the live one, or what it would be without some pods; `group_trial` makes a trial on a node in the
-    same state.
+    same state; `among` are the rows that count, all by default.
     """
 
     def __init__(
@@ -227,12 +255,15 @@ class NodeCapacity:
         group_trial: Callable[[NodeInfo], GroupTrial],
         *,
         emptied: bool = False,
+        among: Bools | None = None,
     ) -> None:
         self._table = table
         self._pods = pods
-        self._new_trial = group_trial
+        self._profile = profile
+        self.new_trial = group_trial
         self._class_of_pod = [pod_class_of(profile, pod) for pod in pods]
-        self.pod_classes = {key: PodClassCapacity(profile, held, emptied=emptied) for key, held in trials.items()}
+        self.pod_classes = pod_class_capacities(profile, trials, emptied=emptied)
+        self.among: Bools = table.alive if among is None else table.alive & among
         self._load = ProjectedLoad(table.size)
         self._rejections: dict[int, RejectedBy | None] = {}  # by row, where a dry run rejected
         self.count: Ints = self._count_by_columns()
@@ -241,7 +272,7 @@ class NodeCapacity:
 
     def _count_by_columns(self) -> Ints:
         count = np.zeros(self._table.size, np.int64)
-        among: Bools = self._table.alive.copy()
+        among = self.among.copy()
         for key, run in groupby(self._class_of_pod):
             length, kind = sum(1 for _ in run), self.pod_classes[key]
             came = kind.pods_per_row(self._table, self._load, length, among)
@@ -256,7 +287,7 @@ class NodeCapacity:
         for row in np.flatnonzero(self.count).tolist():
             node = self._table.nodes[row]
             assert node is not None
-            group_trial, most = self._new_trial(node), int(self.count[row])
+            group_trial, most = self.new_trial(node), int(self.count[row])
             for placed, pod in enumerate(self._pods[:most]):
                 said = group_trial.run_filters(
                     pod, again=placed > 0 and self._class_of_pod[placed] == self._class_of_pod[placed - 1]
@@ -267,14 +298,21 @@ class NodeCapacity:
                     break
                 group_trial.add(pod)
 
-    def count_rejections(self, rows: RowList) -> tuple[Counter[str], set[str]]:
-        """Return why these rows do not take all pods, counted by reason, and the plugins that reject them."""
+    def may_take(self, pod: PodInfo, row: int) -> bool:
+        """Return whether a trial of the pod on this row is worth its cost."""
+        return bool(self.among[row] and self.class_of(pod).open_rows[row])
+
+    def class_of(self, pod: PodInfo) -> PodClassCapacity:
+        return self.pod_classes[pod_class_of(self._profile, pod)]
+
+    def count_rejections(self, rows: RowList) -> tuple[Counter[str], list[RejectedMember]]:
+        """Return why these rows do not take all pods, counted by reason, and by class of pods who rejects them."""
         reasons: Counter[str] = Counter()
-        plugins: set[str] = set()
+        plugins: dict[Hashable, set[str]] = {}
         short = rows[self.count[rows] < len(self._pods)]
         for row in short.tolist():
             if (said := self._rejections.get(row)) is not None:
-                plugins.add(said[0])
+                plugins.setdefault(self._class_of_pod[self.count[row]], set()).add(said[0])
                 reasons.update(said[1].reasons)
         left = np.asarray([row for row in short.tolist() if row not in self._rejections], np.intp)
         following = [self._class_of_pod[placed] for placed in self.count[left].tolist()]
@@ -283,15 +321,15 @@ class NodeCapacity:
             told, unknown = kind.count_rejections(self._table, self._load, mine)
             told += [(said, 1) for row in unknown.tolist() if (said := self._rejection_by_trial(row)) is not None]
             for (plugin, verdict), times in told:
-                plugins.add(plugin)
+                plugins.setdefault(key, set()).add(plugin)
                 for reason in verdict.reasons:
                     reasons[reason] += times
-        return reasons, plugins
+        return reasons, [RejectedMember(self.pod_classes[key].pod, tuple(sorted(plugins[key]))) for key in plugins]
 
     def _rejection_by_trial(self, row: int) -> RejectedBy | None:
         node, placed = self._table.nodes[row], int(self.count[row])
         assert node is not None
-        group_trial = self._new_trial(node)
+        group_trial = self.new_trial(node)
         for pod in self._pods[:placed]:
             group_trial.add(pod)
         return group_trial.run_filters(self._pods[placed])

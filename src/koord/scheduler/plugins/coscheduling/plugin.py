@@ -15,6 +15,7 @@ from koord.api.koordinator.protocol import (
     A_BIND_GANG_MEMBER_COUNT,
     A_BIND_GANG_MEMBER_COUNT_DEPRECATED,
 )
+from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
@@ -26,7 +27,8 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.framework.verdict import Reject, Wait, reject, unresolvable
+from koord.scheduler.framework.runtime import run_admit
+from koord.scheduler.framework.verdict import Fault, Reject, Wait, reject, unresolvable
 from koord.scheduler.plugins.coscheduling import messages
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang, GangGroup
 from koord.scheduler.plugins.coscheduling.gang_manager import (
@@ -46,6 +48,7 @@ from koord.scheduler.plugins.coscheduling.job_preemption import (
     preempt_for_single_pod,
 )
 from koord.scheduler.plugins.coscheduling.node_capacity import run_pre_filters
+from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
 from koord.scheduler.preemption.evaluator import NEVER
 from koord.values import duration
 
@@ -72,6 +75,8 @@ class Coscheduling(Plugin):
         self.controller_workers = args.controller_workers or 1
         self._preempts = bool(args.enable_preemption)
         self._job_rules = JobPreemptionRules()
+        if self._preempts:
+            self._job_rules = JobPreemptionRules(DisruptionBudgetLister(handle.lister(POD_DISRUPTION_BUDGETS)).current)
         self._profile: SchedulerProfile | None = None
         self._handle = handle
         self._state = handle.state
@@ -149,9 +154,17 @@ class Coscheduling(Plugin):
         if round_ is None:
             self._abandon_round()
             gang_manager.start_round(group, pod.uid)
+            self._check_network_topology(group, pod)
         else:
             round_.attempted.add(pod.uid)
         return None
+
+    def _check_network_topology(self, group: GangGroup, pod: PodInfo) -> None:
+        """Tell of gangs with rules for the network that these are ignored here."""
+        for gang in self._gangs.gangs_in_group(group):
+            rules = gang.spec.network_topology if gang.spec is not None else None
+            if rules is not None and rules.gather_strategy:
+                self.gang_manager.report_ignored_topology(gang, pod, messages.topology_ignored(pod.scheduler))
 
     def _mark_round_disturbed(self) -> None:
         if self.gang_manager.round is not None:
@@ -179,6 +192,8 @@ class Coscheduling(Plugin):
             return preempt_for_single_pod(self.name, refused, self._job_rules)
         round_ = self.gang_manager.running_round(group)
         if round_ is None or can_succeed(self._gangs, group, round_, self._defaults):
+            return None
+        if refused.not_admitted_by:  # evictions anywhere are of no use to a pod that its quota refuses
             return None
         if round_.all_or_nothing:  # a plan that fails is made anew, and nobody is preempted for single members
             return PostFilterRejection(final=True)
@@ -224,9 +239,14 @@ class Coscheduling(Plugin):
                     ("preemption: not eligible due to terminating pod on the nominated node.",), final=True
                 )
         assert self._profile is not None
+        for member in members:
+            against = run_admit(self._profile, CycleState(refused.cycle.state), member)
+            if against is not None and isinstance(against.answer, Reject):
+                return f"not helpful: {against.answer.text}"
         trials = run_pre_filters(self._profile, refused.cycle.state, members)
         if not isinstance(trials, dict):
-            return f"not helpful: {trials.text if isinstance(trials, Reject) else trials.message}"
+            answer = trials.answer
+            return f"not helpful: {answer.message if isinstance(answer, Fault) else answer.text if answer else ''}"
         return self._search_preemption(self._profile, refused, members, trials)
 
     def _search_preemption(

@@ -8,6 +8,7 @@ the same lists and the same state has the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
 from typing import Literal, Protocol
 
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
@@ -112,6 +113,9 @@ class ElasticQuotaCache:
         # Called when quota is released without a placement event.
         self.on_quota_released: Callable[[], None] | None = None
         self.timer: QuotaOperationTimer | None = None  # measures the duration of operations, if set
+        self._now = handle.now
+        self._ignored: set[str] = set()  # uids of terminating pods that do not count any more
+        self._grace_ends: list[tuple[float, str]] = []  # a heap of when terminating pods stop counting, with their uids
         self._state = handle.state
         self._manager = GroupQuotaManager(rules)
         self._total = ClusterTotal(handle.state.table)
@@ -139,6 +143,10 @@ class ElasticQuotaCache:
         """Return why the pod may not start; None when its quota admits it."""
         manager = self._manager if self._total.position == self._nodes.position else self.manager
         return manager.check_pod(manager.pods.get(pod.uid) or self.quota_pod(pod))
+
+    def could_admit_by_preemption(self, pod: PodInfo) -> bool:
+        """Return whether the pod may start if all that it could preempt in its quota were gone."""
+        return self.manager.could_admit_by_preemption(self.quota_pod(pod))
 
     def check_admission_without(self, pod: PodInfo, gone: Iterable[PodInfo]) -> QuotaRefusal | None:
         """Return why the pod may not start if those other pods were gone."""
@@ -189,21 +197,50 @@ class ElasticQuotaCache:
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         released = False
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self._ignored.discard(old.metadata.uid)
             released = bool(self._manager.handle(QuotaPodRemoved(old.metadata.uid)))
         if new is not None:
-            info = None if is_terminal(new) else self._state.pod_info(new)
+            gone = is_terminal(new) or self._ignores(new)
+            info = None if gone else self._state.pod_info(new)
             event: QuotaEvent = QuotaPodRemoved(new.metadata.uid)
             if info is not None and counts_towards_quota(info):
                 event = QuotaPodUpdated(quota_pod_from(info, with_overhead=self.with_overhead))
             released = bool(self._manager.handle(event)) or released
+        released = self._end_grace_periods() or released
         if released and self.on_quota_released is not None:
             self.on_quota_released()
+
+    def _ignores(self, pod: Pod) -> bool:
+        """Return whether the pod is being deleted and does not count any more."""
+        meta, rules = pod.metadata, self.rules
+        if meta.deletion_timestamp is None or not (rules.ignore_terminating or rules.ignore_terminating_immediately):
+            return False
+        ends = meta.deletion_timestamp.timestamp() + (meta.deletion_grace_period_seconds or 0)
+        if rules.ignore_terminating_immediately or ends < self._now():
+            self._ignored.add(meta.uid)
+            return True
+        heappush(self._grace_ends, (ends, meta.uid))
+        return False
+
+    def end_grace_periods(self) -> None:
+        """Stop counting pods whose grace period is over; nothing else tells of the time."""
+        if self._end_grace_periods() and self.on_quota_released is not None:
+            self.on_quota_released()
+
+    def _end_grace_periods(self) -> bool:
+        released = False
+        while self._grace_ends and self._grace_ends[0][0] < self._now():
+            _, uid = heappop(self._grace_ends)
+            if uid in self._manager.pods:
+                self._ignored.add(uid)
+                released = bool(self._manager.handle(QuotaPodRemoved(uid))) or released
+        return released
 
     def _on_placement(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
         uid, manager, timer = pod.uid, self._manager, self.timer
         started = 0.0 if timer is None else timer.now()
         if what == "add":
-            if not manager.assume_pod(uid) and counts_towards_quota(pod):
+            if not manager.assume_pod(uid) and counts_towards_quota(pod) and uid not in self._ignored:
                 manager.handle(QuotaPodUpdated(quota_pod_from(pod, with_overhead=self.with_overhead)))
                 manager.assume_pod(uid)
             if timer is not None:

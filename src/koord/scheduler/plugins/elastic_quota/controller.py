@@ -210,6 +210,7 @@ class QuotaStatusController:
 
     async def reconcile(self) -> None:
         """Check all quotas once, yielding to the scheduler in between."""
+        self._cache.end_grace_periods()
         mark = (self._cache.manager.version, self._quotas.version)
         if mark == self._seen_versions:
             return

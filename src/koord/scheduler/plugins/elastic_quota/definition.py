@@ -62,6 +62,10 @@ class QuotaRules(msgspec.Struct, frozen=True, kw_only=True):
     has_default_group: bool = True  # of pods without a quota (gate DisableDefaultQuota: they belong to none)
     multi_quota_tree: bool = False  # gate MultiQuotaTree
     guarantee_usage: bool = False  # gate ElasticQuotaGuaranteeUsage
+    # Pods that are being deleted count until they are gone; with gate ElasticQuotaIgnoreTerminatingPod until the end of
+    # their grace period, with ElasticQuotaImmediateIgnoreTerminatingPod not at all.
+    ignore_terminating: bool = False
+    ignore_terminating_immediately: bool = False
     default_max: Counts = {}
     system_max: Counts = {}
 
@@ -72,6 +76,8 @@ class QuotaRules(msgspec.Struct, frozen=True, kw_only=True):
         disable_default_quota: bool = False,
         multi_quota_tree: bool = False,
         guarantee_usage: bool = False,
+        ignore_terminating: bool = False,
+        ignore_terminating_immediately: bool = False,
     ) -> QuotaRules:
         full = defaulted_elastic_quota(args)
         return QuotaRules(
@@ -81,6 +87,8 @@ class QuotaRules(msgspec.Struct, frozen=True, kw_only=True):
             has_default_group=not disable_default_quota,
             multi_quota_tree=multi_quota_tree,
             guarantee_usage=guarantee_usage,
+            ignore_terminating=ignore_terminating,
+            ignore_terminating_immediately=ignore_terminating_immediately,
             default_max=resource_amounts(full.default_quota_group_max),
             system_max=resource_amounts(full.system_quota_group_max),
         )

@@ -61,6 +61,8 @@ class ElasticQuotaPlugin(Plugin):
         multi_quota_tree: bool = False,
         guarantee_usage: bool = False,
         ignore_overhead: bool = False,
+        ignore_terminating: bool = False,
+        ignore_terminating_immediately: bool = False,
     ) -> None:
         """Take arguments that are already defaulted."""
         if args.hook_plugins:
@@ -72,6 +74,8 @@ class ElasticQuotaPlugin(Plugin):
             disable_default_quota=disable_default_quota,
             multi_quota_tree=multi_quota_tree,
             guarantee_usage=guarantee_usage,
+            ignore_terminating=ignore_terminating,
+            ignore_terminating_immediately=ignore_terminating_immediately,
         )
         self._handle = handle
         self.quota_cache: ElasticQuotaCache = handle.state.derived(ElasticQuotaCaches).get_or_create(
@@ -100,12 +104,23 @@ class ElasticQuotaPlugin(Plugin):
     # Waking ------------------------------------------------------------------------------------------------------
 
     def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
-        """Return whether the pod is admitted now, or its message is outdated because its quota was added or deleted."""
+        """Return whether the pod is admitted now, at least by preemption, or its quota was added or deleted and its
+        message is outdated.
+        """
         if object_event.event.kind == "ElasticQuota" and object_event.event.action != UPDATE:
             quota = object_event.old if object_event.new is None else object_event.new
             if quota.metadata.name == pod.labels.get(L_QUOTA_NAME):
                 return True
-        return self.quota_cache.check_admission(pod) is None
+        return self.quota_cache.check_admission(pod) is None or self._could_preempt(pod)
+
+    def _could_preempt(self, pod: PodInfo) -> bool:
+        """Return whether preemption within its quota could admit the pod, as far as the quota is concerned."""
+        if pod.shape.spec.preemption_policy == "Never":
+            return False
+        quota = self.quota_cache.manager.quota_of_pod(self.quota_cache.quota_pod(pod))
+        if quota is None or self._rules.is_spared(quota):
+            return False
+        return self.quota_cache.could_admit_by_preemption(pod)
 
     def _announce_released_quota(self) -> None:
         self._handle.actions.publish_event(ObjectEvent(_QUOTA_RELEASED))

@@ -45,6 +45,7 @@ class _AddressPods:
         "non_preemptible_request",
         "non_preemptible_used",
         "pods",
+        "preemptible_used",
         "refusal",
         "request",
         "used",
@@ -56,6 +57,7 @@ class _AddressPods:
         self.non_preemptible_request: Amounts = {}
         self.used: Amounts = {}
         self.non_preemptible_used: Amounts = {}
+        self.preemptible_used: dict[int, Amounts] = {}  # by priority: what a pod above it could preempt
         self.node: QuotaNode | None = None  # where they are counted
         self.refusal: QuotaRefusal | None = None  # why none of them may start
         self.is_unlimited = False  # they are counted in a built-in group without a max
@@ -180,9 +182,9 @@ class GroupQuotaManager:
 
     def _flush_pending_used(self) -> None:
         """Count the assumed pods of the built-in groups, equal ones at once. Sums do not depend on order."""
-        alike: dict[tuple[int, int, bool], tuple[_AddressPods, QuotaPod, int]] = {}
+        alike: dict[tuple[int, int, bool, int], tuple[_AddressPods, QuotaPod, int]] = {}
         for address_pods, pod in self._pending_used:
-            key = (id(address_pods), id(pod.requests), pod.preemptible)
+            key = (id(address_pods), id(pod.requests), pod.preemptible, pod.priority)
             known = alike.get(key)
             alike[key] = (address_pods, pod, 1 if known is None else known[2] + 1)
         self._pending_used.clear()
@@ -232,7 +234,13 @@ class GroupQuotaManager:
 
     def _add_used_to(self, address_pods: _AddressPods, pod: QuotaPod, sign: int) -> None:
         add_in_place(address_pods.used, pod.requests, sign)
-        if not pod.preemptible:
+        if pod.preemptible:
+            by_priority = address_pods.preemptible_used
+            amounts = by_priority.setdefault(pod.priority, {})
+            add_in_place(amounts, pod.requests, sign)
+            if not amounts:
+                del by_priority[pod.priority]
+        else:
             add_in_place(address_pods.non_preemptible_used, pod.requests, sign)
         if self._trees is not None and address_pods.node is not None:
             home_node, own = address_pods.node, pod.requests
@@ -342,10 +350,27 @@ class GroupQuotaManager:
             else trees.tree_of(quota).runtime_of(quota_node)
         )
 
-    def check_pod(self, pod: QuotaPod, *, without: Iterable[QuotaPod] = ()) -> QuotaRefusal | None:
+    def could_admit_by_preemption(self, pod: QuotaPod) -> bool:
+        """Return whether the pod may start once all preemptible pods of its quota with a lower priority are gone."""
+        quota, freed = self.quota_of_pod(pod), Amounts()
+        if quota is None:
+            return False
+        self._current_trees()
+        for address_pods in self._pods_by_address.values():
+            home_node = address_pods.node
+            if home_node is not None and home_node.name == quota and address_pods.refusal is None:
+                for priority, amounts in address_pods.preemptible_used.items():
+                    if priority < pod.priority:
+                        add_in_place(freed, keep_resources(amounts, home_node.definition.max))
+        return bool(freed) and self.check_pod(pod, freed=freed) is None
+
+    def check_pod(
+        self, pod: QuotaPod, *, without: Iterable[QuotaPod] = (), freed: Counts | None = None
+    ) -> QuotaRefusal | None:
         """Check whether the pod may start. Its request counts, even when the watch did not bring it yet.
 
-        `without` are pods preempted in a dry run: their use is removed, but not what they request.
+        `without` are pods preempted in a dry run, `freed` is what pods of its quota use that would be: their use is
+        removed, but not what they request.
         """
         trees = self._current_trees() if self._trees is None else self._trees
         address_pods = self._pods_by_address.get((pod.quota, pod.namespace))
@@ -365,7 +390,7 @@ class GroupQuotaManager:
         if known is not None and self._is_assigned(known):
             gone.append(known)
         if known is not None and known.address == pod.address and known.requests == pod.requests:
-            return self._check_with(trees, home_node, pod, requested, gone)
+            return self._check_with(trees, home_node, pod, requested, gone, freed)
         # As if the watch had brought the pod as it is now: its new request counts, its former one does not.
         former = self._pods_by_address[known.address].node if known is not None else None
         before = (
@@ -375,7 +400,7 @@ class GroupQuotaManager:
         if former is not None:
             former.add_request(before, {}, -1)
         try:
-            return self._check_with(trees, home_node, pod, requested, gone)
+            return self._check_with(trees, home_node, pod, requested, gone, freed)
         finally:
             home_node.add_request(requested, {}, -1)
             if former is not None:
@@ -388,10 +413,17 @@ class GroupQuotaManager:
         return all(used.get(name, 0) + amount <= most.get(name, UNLIMITED) for name, amount in requests.items())
 
     def _check_with(
-        self, trees: QuotaTrees, home_node: QuotaNode, pod: QuotaPod, requested: Amounts, gone: list[QuotaPod]
+        self,
+        trees: QuotaTrees,
+        home_node: QuotaNode,
+        pod: QuotaPod,
+        requested: Amounts,
+        gone: list[QuotaPod],
+        freed: Counts | None,
     ) -> QuotaRefusal | None:
         def used_by(quota_node: QuotaNode) -> Amounts:
-            return self._without(quota_node, quota_node.used, gone)
+            used = self._without(quota_node, quota_node.used, gone)
+            return used if freed is None else subtract_amounts(used, freed)
 
         def fixed() -> Amounts:
             return self._without(
@@ -430,4 +462,4 @@ class GroupQuotaManager:
 
 def _same_request(a: QuotaPod, b: QuotaPod) -> bool:
     """Return whether b requests exactly what a requested of the same quota, so that no sum of requests changes."""
-    return a.address == b.address and a.requests == b.requests and a.preemptible == b.preemptible
+    return (a.address, a.requests, a.preemptible, a.priority) == (b.address, b.requests, b.preemptible, b.priority)

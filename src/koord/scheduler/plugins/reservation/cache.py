@@ -308,6 +308,7 @@ class ReservationCache:
             pod.annotations.get(A_RESERVATION_AFFINITY),
             exact and (exact, pod.shape.number),
             pod.uid if by_name else "",
+            tuple(pod.requests),  # a reservation that shares no resource with a pod is not for it
         )
         known = self._matches.get(key)
         if known is None:

@@ -44,6 +44,7 @@ _LOG = logging.getLogger(__name__)
 # The time of day may jump, so nobody sleeps longer than this on what it says.
 _MAX_SLEEP_S = 15.0
 _RETRY_S = 1.0
+_UNSERVED_AFTER = timedelta(seconds=5)
 _MAX_CONCURRENT_SYNCS = 16
 # Kubernetes' limit of what an event may say.
 _NOTE_BYTES = 1024
@@ -64,6 +65,7 @@ class ReservationController:
         assert isinstance(plugin, ReservationPlugin)
         args = plugin.args
         self._cache = plugin.cache
+        self._scheduler_names = sorted(p.scheduler_name for p in context.plugins if isinstance(p, ReservationPlugin))
         self._context = context
         self._client, self._clock = context.client, context.clock
         self._gc_after = None if args.disable_garbage_collection else timedelta(seconds=args.gc_duration_seconds)
@@ -191,16 +193,13 @@ class ReservationController:
         uid = reservation.metadata.uid
         message = self._cache.failure_messages.pop(uid, None)
         if message is not None and not reservation.status.node_name:
-            self._context.recorder.record(
-                _reservation_reference(reservation),
-                "Warning",
-                "FailedScheduling",
-                _truncate_note(message),
-                action="Scheduling",
-            )
+            self._record_failure(reservation, message)
             known = lifecycle.find_condition(reservation.status.conditions, lifecycle.SCHEDULED_CONDITION)
             if known is None or known.message != message or known.reason != lifecycle.UNSCHEDULABLE_REASON:
                 return step(reservation, ReservationNotPlaced(message), now)
+        unserved = lifecycle.unserved_message(reservation, self._scheduler_names)
+        if unserved:
+            return self._report_unserved(reservation, unserved, now)
         node = reservation.status.node_name
         looked = ReservationObserved(
             node_exists=self._context.handle.state.node(node) is not None if node else None,
@@ -208,6 +207,18 @@ class ReservationController:
             keep_ended=self._gc_after,
         )
         return step(reservation, looked, now)
+
+    def _report_unserved(self, reservation: Reservation, message: str, now: datetime) -> Sequence[LifecycleEffect]:
+        """Say that nobody schedules a Reservation, once and only after another scheduler had time to take it."""
+        created = reservation.metadata.creation_timestamp or now
+        if now < created + _UNSERVED_AFTER:
+            return (RequeueReservationAt(created + _UNSERVED_AFTER),)
+        self._record_failure(reservation, message)
+        return step(reservation, ReservationNotPlaced(message), now)
+
+    def _record_failure(self, reservation: Reservation, message: str) -> None:
+        about, note = _reservation_reference(reservation), _truncate_note(message)
+        self._context.recorder.record(about, "Warning", "FailedScheduling", note, action="Scheduling")
 
     def _owners(self, uid: str, node: str) -> tuple[CurrentOwner, ...]:
         """Return the bound owners of a reservation; assumed ones may still be undone."""

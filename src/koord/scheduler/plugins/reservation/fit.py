@@ -131,13 +131,6 @@ def fits_with_reservation(
     return short, fits_reservation(pod, usage) if usage.info.policy == RESTRICTED else []
 
 
-def is_relevant(pod: ReservationRequest, usage: ReservationUsage) -> bool:
-    """Return whether the reservation reserves something that the pod requests, or the pod demands a reservation."""
-    if pod.affinity is None:
-        return any(name in pod.requests for name in usage.info.resource_names)
-    return not pod.requested_name or pod.requested_name == usage.info.name
-
-
 def filter_node(
     pod: ReservationRequest,
     matched: Sequence[ReservationUsage],
@@ -147,17 +140,15 @@ def filter_node(
 ) -> ReservationRefusal | None:
     """Filter one node for the Reservation plugin; `matched` are the reservations there that the pod may use.
 
-    Where there are none, other plugins filter the node.
+    Where nothing is held for such pods, other plugins filter the node.
     """
-    if not matched:
-        return None if pod.affinity is None else ReservationRefusal((NO_MATCH,), resolvable=False)
-    if pod.ignores_reservations:
+    if pod.affinity is not None and not matched:
+        return ReservationRefusal((NO_MATCH,), resolvable=False)
+    if pod.ignores_reservations or not room.usages:
         return None
     shortages: set[str] = set()
     against: list[str] = []
     for usage in matched:
-        if not is_relevant(pod, usage):
-            continue
         short, reasons = fits_with_reservation(pod, usage, room, ignored=ignored)
         if not short and not reasons:
             return None

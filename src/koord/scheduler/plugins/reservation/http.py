@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from koord.scheduler.cache.pod_shape import HostPort
 from koord.scheduler.plugins.reservation.cache import ReservationCache
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
@@ -28,11 +30,14 @@ def routes(cache: ReservationCache | None) -> tuple[tuple[str, HttpHandler], ...
 
 def reservation_item(cache: ReservationCache, usage: ReservationUsage) -> dict[str, Any]:
     info = usage.info
-    known = cache.reservations.get(info.uid)
+    known, holder = cache.reservations.get(info.uid), cache.state.placed_pod(info.uid)
+    owners = sorted(cache.register.owner_pods(info.uid))
+    reserved_ports = holder.shape.host_ports if holder is not None else ()
+    used_ports = {port for uid in owners for port in _host_ports(cache, uid)}
     left = {name: amount - usage.allocated.get(name, 0) for name, amount in info.reserved.items()}
     return {
         "name": info.name,
-        "namespace": "",
+        "namespace": holder.namespace if info.is_operating_pod and holder is not None else "",
         "uid": info.uid,
         "kind": "Pod" if info.is_operating_pod else "Reservation",
         "available": info.available,
@@ -40,11 +45,13 @@ def reservation_item(cache: ReservationCache, usage: ReservationUsage) -> dict[s
         "allocatable": _wire(info.reserved),
         "reserved": _wire(info.node_reserved),
         "allocated": _wire(usage.allocated),
+        "allocatablePorts": _ports(reserved_ports),
+        "allocatedPorts": _ports(port for port in reserved_ports if port in used_ports),
         "availableResource": _wire({name: max(0, amount) for name, amount in left.items()}),
         "allocatedResource": _wire(usage.allocated),
         "owners": [_plain(owner) for owner in known.spec.owners] if known is not None else [],
         "allocatePolicy": info.effective_policy,
-        "assignedPods": [_assigned(cache, uid) for uid in sorted(cache.register.owner_pods(info.uid))],
+        "assignedPods": [_assigned(cache, uid) for uid in owners],
     }
 
 
@@ -55,7 +62,21 @@ def _assigned(cache: ReservationCache, uid: str) -> dict[str, Any]:
         "Name": pod.name if pod is not None else "",
         "UID": uid,
         "Requests": _wire(part.requests) if part is not None else {},
+        "Ports": _ports(_host_ports(cache, uid)),
     }
+
+
+def _host_ports(cache: ReservationCache, uid: str) -> tuple[HostPort, ...]:
+    pod = cache.state.placed_pod(uid)
+    return pod.shape.host_ports if pod is not None else ()
+
+
+def _ports(ports: Iterable[HostPort]) -> dict[str, list[str]]:
+    """Return host ports by address, in the form that the node service has for used ports."""
+    found: dict[str, list[str]] = {}
+    for protocol, address, port in sorted(ports):
+        found.setdefault(address, []).append(f"{protocol}/{port}")
+    return found
 
 
 def _wire(amounts: Any) -> dict[str, str]:

@@ -14,7 +14,7 @@ patch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.scheduling import (
     AVAILABLE,
     FAILED,
+    PENDING,
     SUCCEEDED,
     Reservation,
     ReservationCondition,
@@ -32,6 +33,7 @@ from koord.api.koordinator.scheduling import (
 )
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
 from koord.api.model import ObjectReference
+from koord.scheduler.cache.reserve_pod import build_reserve_pod
 from koord.values import duration
 from koord.values.amounts import Counts
 from koord.values.resources import materialise, to_wire
@@ -163,6 +165,26 @@ def step(reservation: Reservation, fact: ReservationFact, now: datetime) -> tupl
             return _decide_held(reservation, fact, now) if reservation.status.node_name else ()
 
 
+def unserved_message(reservation: Reservation, scheduler_names: Sequence[str]) -> str:
+    """Return why none of these schedulers takes the Reservation; "" when one does, or another scheduler has."""
+    status, template = reservation.status, reservation.spec.template
+    stated = template.spec.scheduler_name if template is not None else ""
+    named = build_reserve_pod(reservation).spec.scheduler_name
+    if (
+        named in scheduler_names
+        or status.phase not in ("", PENDING)
+        or status.node_name
+        or find_condition(status.conditions, SCHEDULED_CONDITION) is not None
+    ):
+        return ""
+    serves = " or ".join(scheduler_names)
+    if not stated:
+        field = "spec.template.spec.schedulerName is not set"
+        return f"{field}, which means {named}: it schedules no Reservations; set it to {serves}"
+    taken = f"no scheduler named {named} (spec.template.spec.schedulerName) has taken this Reservation"
+    return f"{taken}; this one serves {serves}"
+
+
 def reserved_amounts(reservation: Reservation) -> dict[str, int]:
     """Return what a reservation will hold once it has its node."""
     template = reservation.spec.template
@@ -200,8 +222,10 @@ def _decide_placed(reservation: Reservation, node: str, now: datetime) -> tuple[
 
 
 def _decide_not_placed(reservation: Reservation, message: str, now: datetime) -> tuple[LifecycleEffect, ...]:
-    conditions = unschedulable_conditions(reservation.status.conditions, message, now)
-    return (WriteReservationStatus(msgspec.structs.replace(reservation.status, conditions=conditions), message),)
+    status = reservation.status
+    conditions = unschedulable_conditions(status.conditions, message, now)
+    waiting = msgspec.structs.replace(status, phase=status.phase or PENDING, conditions=conditions)
+    return (WriteReservationStatus(waiting, message),)
 
 
 def _decide_held(reservation: Reservation, seen: ReservationObserved, now: datetime) -> tuple[LifecycleEffect, ...]:

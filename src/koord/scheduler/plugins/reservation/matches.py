@@ -94,7 +94,7 @@ class ReservationMatches:
     def _update_node(self, name: str) -> None:
         self.by_node.pop(name, None)
         self.reserved.pop(name, None)
-        found = tuple(s for s in self._register.on_node(name) if s.is_matchable and self._matches_reservation(s, name))
+        found = tuple(s for s in self._register.on_node(name) if s.is_matchable and self._may_use(s, name))
         if found:
             self.by_node[name] = found
             self.reserved[name] = tuple(r for s in found if (r := self._to_reserved(s)) is not None)
@@ -102,8 +102,11 @@ class ReservationMatches:
         if node is not None and self._layout == self._state.table.layout:
             (self._rows.add if found else self._rows.discard)(node.row)
 
-    def _matches_reservation(self, usage: ReservationUsage, node_name: str) -> bool:
-        return self.request.ignores_reservations or self.match_reservation(usage, node_name).matches
+    def _may_use(self, usage: ReservationUsage, node_name: str) -> bool:
+        request = self.request
+        if request.ignores_reservations:
+            return True
+        return self.match_reservation(usage, node_name).matches and usage.info.has_resources_for(request)
 
     def match_reservation(self, usage: ReservationUsage, node_name: str) -> ReservationMatch:
         node = None if self._omit else self._state.node(node_name)

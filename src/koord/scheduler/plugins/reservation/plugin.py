@@ -62,7 +62,10 @@ from koord.scheduler.plugins.reservation.cycle_state import (
     ALLOCATING_PLUGINS,
     OwnerCycleState,
     ReservePodCycleState,
+    assume_in_dry_run,
     can_allocate_from,
+    dry_run_owners,
+    set_dry_run_owner,
 )
 from koord.scheduler.plugins.reservation.fit import (
     NO_MATCH,
@@ -146,11 +149,13 @@ class ReservationPlugin(Plugin):
         self.cache.omit_node_labels |= omit_node_labels
         self.cache.attach(handle)
         self._handle = handle
+        self.scheduler_name = ""  # of its profile, once that is finished
         self._allocating_plugins: tuple[Plugin, ...] = ()
         self._ignored = IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
         self._preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
 
     def set_profile(self, profile: SchedulerProfile) -> None:
+        self.scheduler_name = profile.scheduler_name
         self._allocating_plugins = tuple(plugin for plugin in profile.plugins() if plugin.name in ALLOCATING_PLUGINS)
 
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
@@ -170,10 +175,11 @@ class ReservationPlugin(Plugin):
         if matches is None or object_event.new is None:
             return False
         info = self.cache.register.info(object_event.new.metadata.uid)
+        request = matches.request
         return (
             info is not None
             and info.available
-            and (matches.request.ignores_reservations or info.matches_owner(matches.request))
+            and (request.ignores_reservations or (info.matches_owner(request) and info.has_resources_for(request)))
         )
 
     def _reserve_state(self, pod: PodInfo) -> ReservePodCycleState:
@@ -236,15 +242,22 @@ class ReservationPlugin(Plugin):
         cycle.restricted_by = tuple(sorted({*cycle.restricted_by, self.name}))
         return None
 
-    def sync_node_copy(self, other: PodInfo, node: NodeInfo) -> None:
-        """Return what a removed owner used to its reservation, and not to whoever looks for room."""
+    def sync_node_copy(self, cycle: CycleState, other: PodInfo, node: NodeInfo) -> None:
+        """Let a pod that a dry run adds use its reservation, and return there what a removed owner used of one."""
         register = self.cache.register
-        part = register.owner_pod(other.uid)
+        if node.name not in register.nodes:
+            return
+        part = register.owner_pod(other.uid) or dry_run_owners(cycle).get(other.uid)
+        if part is None and other.uid in node.pods:
+            part = assume_in_dry_run(cycle, self.cache, other, node, self._ignored)
+        elif part is not None and other.uid not in node.pods:
+            set_dry_run_owner(cycle, other.uid, None)
         usage = register.get(part.reservation) if part is not None else None
         holder = node.pods.get(usage.info.uid) if usage is not None else None
         if usage is not None and holder is not None:
+            after = register.with_owners(usage, node.pods, dry_run_owners(cycle).values())
             node.remove(holder.uid)
-            node.add(holder.with_held(unconsumed_hold(register.limited_to_owners(usage, node.pods), holder)))
+            node.add(holder.with_held(unconsumed_hold(after, holder)))
 
     # Filter ------------------------------------------------------------------------------------------------------
 
@@ -263,10 +276,12 @@ class ReservationPlugin(Plugin):
                 return reject(NONE_FITS)
             return against
         assert isinstance(state, OwnerCycleState)
-        matched = state.matched_on(node)
+        matched = state.matched_on(cycle, node)
         if not matched:
             return None if state.request.affinity is None else _NO_MATCH
-        return _to_reject(filter_node(state.request, matched, state.node_room(node, matched), ignored=self._ignored))
+        # A dry run may have given an allocate-once reservation to another pod.
+        usable = [usage for usage in matched if usage.is_matchable] if dry_run_owners(cycle) else matched
+        return _to_reject(filter_node(state.request, usable, state.node_room(node, matched), ignored=self._ignored))
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         """Return the codes of rows without a reservation for the pod; the others are filtered one by one."""
@@ -348,7 +363,7 @@ class ReservationPlugin(Plugin):
         state = cycle.plugin_data.get(self.name)
         if not isinstance(state, OwnerCycleState):
             return cycle.read(_PRE_ALLOCATION, PreAllocationCandidates).score(node)
-        nominated = state.nominate_on(node)
+        nominated = state.nominate_on(cycle, node)
         return 0 if nominated is None else encode_raw_score(nominated, score_reservation(state.request, nominated))
 
     def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
@@ -379,7 +394,7 @@ class ReservationPlugin(Plugin):
             for allocating_plugin in self._allocating_plugins
             if allocating_plugin.name not in cycle.skip_filter
         ]
-        nominated = state.nominate_on(node, also if allocating_plugins else None)
+        nominated = state.nominate_on(cycle, node, also if allocating_plugins else None)
         if nominated is None:
             return _NO_MATCH if state.request.affinity is not None and not state.request.ignores_reservations else None
         if nominated.info.uid not in told:

@@ -55,11 +55,7 @@ def choose_pre_allocated(
     fits_alone = fits_amounts(demand.reserved, free)
     if demand.prefers_free_capacity and fits_alone:
         return ()
-    within = [
-        c
-        for c in candidates
-        if _is_relevant(demand, c) and fits_amounts(c.requests, demand.reserved, only=demand.reserved)
-    ]
+    within = [c for c in candidates if fits_amounts(c.requests, demand.reserved, only=demand.reserved)]
     if demand.ranked:
         within.sort(key=lambda c: c.rank)
     else:
@@ -99,10 +95,6 @@ def fits_amounts(wanted: Counts, room: Counts, only: Counts | None = None) -> bo
     """Return whether the amounts fit. `only` names the resources that count."""
     names = wanted if only is None else [name for name in wanted if name in only]
     return all(wanted[name] <= room.get(name, 0) for name in names)
-
-
-def _is_relevant(demand: PreAllocationRequest, candidate: PreAllocationCandidate) -> bool:
-    return any(candidate.requests.get(name, 0) for name in demand.reserved)
 
 
 def pre_allocation_error(reservation: Reservation, config: PreAllocationConfig | None) -> str:
@@ -167,6 +159,7 @@ class PreAllocationCandidates:
             pod.is_reserve_pod
             or pod.deleting
             or (A_RESERVATION_ALLOCATED in pod.annotations and not self._is_ours(pod))
+            or not self._reservation_info.shares_resource(pod.requests)
         ):
             return None
         if self._is_cluster_mode:

@@ -105,6 +105,9 @@ def _waiting_pods(
         if answer.mismatch is not None:
             yield ReservationWaiter(pod=_pod_key(pod), why=f"it does not match: {answer.mismatch.value}")
             continue
+        if not info.has_resources_for(request):
+            yield ReservationWaiter(pod=_pod_key(pod), why="it requests nothing of what is reserved")
+            continue
         said = next((c.message for c in pod.status.conditions if c.type == "PodScheduled"), "")
         yield ReservationWaiter(pod=_pod_key(pod), why=said)
 

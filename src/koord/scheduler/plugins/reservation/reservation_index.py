@@ -168,12 +168,17 @@ class ReservationIndex:
         """Return any known reservation, whether or not it holds something now."""
         return self._infos.get(uid)
 
-    def limited_to_owners(self, usage: ReservationUsage, there: Container[str]) -> ReservationUsage:
-        """Return the reservation as it would be with only those of its owners that are in `there`."""
-        parts = self.owner_pods(usage.info.uid)
-        node = usage.info.node
-        left = [part for pod, part in parts.items() if part.node == node and pod in there]
-        return usage if len(left) == usage.owner_count else _build_usage(usage.info, left)
+    def with_owners(
+        self, usage: ReservationUsage, there: Container[str], more: Collection[ReservationOwnerPod] = ()
+    ) -> ReservationUsage:
+        """Return the reservation as it would be with those of its owners that are in `there`, and with `more`."""
+        info = usage.info
+        left = [part for pod, part in self.owner_pods(info.uid).items() if part.node == info.node and pod in there]
+        if more:
+            left += [part for part in more if part.reservation == info.uid]
+        elif len(left) == usage.owner_count:
+            return usage
+        return _build_usage(info, left)
 
     def has_owner_identity(self, uid: str, name: str) -> bool:
         """Return whether some reservation is for a pod of exactly this name or uid."""

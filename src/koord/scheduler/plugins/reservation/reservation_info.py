@@ -18,6 +18,7 @@ from koord.scheduler.plugins.reservation.owner_matching import (
     ReservationRequest,
 )
 from koord.values.amounts import Counts
+from koord.values.resources import PODS
 from koord.values.selector import SelectorError
 
 
@@ -98,6 +99,17 @@ class ReservationInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     def matches_owner(self, pod: ReservationRequest) -> bool:
         return any(owner.matches(pod) for owner in self.owners)
+
+    def has_resources_for(self, pod: ReservationRequest) -> bool:
+        """Return whether the pod requests something that is reserved, or demands a reservation whatever it has."""
+        return pod.affinity is not None or self.shares_resource(pod.requests)
+
+    def shares_resource(self, requests: Counts) -> bool:
+        """Return whether something is reserved that these requests name; one without amounts keeps a place for a pod
+        without requests.
+        """
+        names = [name for name in self.resource_names if name != PODS and self.reserved.get(name, 0)]
+        return any(requests.get(name, 0) for name in names) if names else not any(requests.values())
 
 
 def restricted_resource_names(reserved: Counts, options: tuple[str, ...]) -> tuple[str, ...]:
