@@ -17,8 +17,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.ledger import EvictionLedger
-from koord.policy.eviction.record import EVICTED, FAILED, KOORD_SCHEDULER, EvictionRecord, record_annotations
+from koord.policy.eviction import EVICTED, FAILED, KOORD_SCHEDULER, EvictionLedger, EvictionRecord, record_annotations
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
 from koord.scheduler.framework.decision import PreemptionPlan

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from koord.scheduler.metrics_recorder import MetricsRecorder
-from koord.telemetry.metrics.registry import MetricReading, MetricRegistry, exponential_buckets
+from koord.telemetry.metrics import MetricReading, MetricRegistry, exponential_buckets
 
 _MAX_ATTEMPTS_LABEL = 15  # from here on the number of attempts is told as "15+"
 _SHORT_BUCKETS = exponential_buckets(0.0001, 2, 12)

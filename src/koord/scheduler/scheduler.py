@@ -17,7 +17,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.informer.malformed_objects import MalformedObject
+from koord.kube.informer.reflector import MalformedObject
 from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED, Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
@@ -57,7 +57,7 @@ from koord.scheduler.scheduler_monitor import SchedulerMonitor, SchedulerMonitor
 from koord.scheduler.status_reporter import EventThrottle, StatusReporter
 from koord.scheduler.waiting_pods import WaitingPods
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.cli.commands.config.check import check_text
+from koord.cli.commands.config import check_text
 from koord.cli.up import local_scheduler
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration

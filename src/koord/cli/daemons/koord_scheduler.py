@@ -30,12 +30,11 @@ from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.explain import http
 from koord.scheduler.scheduler import Scheduler
 from koord.scheduler.scheduler_monitor import SchedulerMonitorSettings
-from koord.telemetry import component_server
+from koord.telemetry import component_server, metrics
 from koord.telemetry.clock import WallClock
 from koord.telemetry.component_server import ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply
 from koord.telemetry.logs import Logs
-from koord.telemetry.metrics import exposition
 
 _NOT_LEADER = "the instance is not leader"
 
@@ -110,7 +109,7 @@ def _serve_routes(process: ControllerProcess, scheduler: Scheduler, config: Comp
         """Serve resource metrics; empty while another replica leads, so that a sum over replicas counts each once."""
         pods = scheduler.event_handlers.pods
         body = await resource_metrics.render_resource_metrics(pods.list()) if process.leads() else b""
-        return HttpReply(body=body, content_type=exposition.TEXT_CONTENT_TYPE)
+        return HttpReply(body=body, content_type=metrics.TEXT_CONTENT_TYPE)
 
     server, elected = process.server, process.election_checks()
     server.health("healthz", elected or {"ping": component_server.ping})

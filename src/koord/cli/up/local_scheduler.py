@@ -1,6 +1,4 @@
-"""This module is the scheduler of `koord up`: Kubernetes' and Koordinator's profiles side by side over one
-state.
-"""
+"""This module is the scheduler of `koord up`: Kubernetes' and Koordinator's profiles side by side over one state."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from koord.policy.eviction.record import EvictionRecord
+from koord.policy.eviction import EvictionRecord
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.configuration.config_file import effective_configuration
 from koord.scheduler.explain.report import PermitWait, PodReport, PodReportInputs, report_attempt, report_pod

@@ -18,7 +18,7 @@ from koord.api.koordinator.custom_kinds import DEVICES
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATE_HINT, A_DEVICE_ALLOCATED
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES, PODS, PRIORITY_CLASSES
 from koord.api.kubernetes.pod import Pod
-from koord.cli.commands.node.devices import print_device_occupancy, read_device_occupancy
+from koord.cli.commands.node_occupancy import print_device_occupancy, read_device_occupancy
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.scheduler.configuration.completed_config import CompletedConfig

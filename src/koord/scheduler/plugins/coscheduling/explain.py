@@ -14,9 +14,9 @@ QueueStatus = Callable[[str], QueuedPodStatus | None]  # where a pod is in the q
 
 
 class GangMemberReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Report one member; `state` is bound, waiting (has a node, waits for the others), queued, backing off, held,
-    asleep or
-    ended.
+    """Report one member.
+
+    `state` is bound, waiting (has a node, waits for the others), queued, backing off, held, asleep or ended.
     """
 
     pod: str
