@@ -9,6 +9,7 @@ import msgspec
 
 from koord.api.config.plugin_set import PluginEntry, PluginSet
 from koord.api.config.scheduler.configuration import SchedulerPlugins
+from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.protocol import L_SCHEDULER_NAME
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.cli.up import local_scheduler
@@ -116,5 +117,30 @@ def test_one_whose_binding_has_not_been_sent_is_checked_too() -> None:
             assert await world.node_of("earlier-0") == "n0"
             assert await world.node_of("waiting") == ""
             await world.client.delete(PODS, "waiting", "default", grace_seconds=0)
+
+    run_virtual(main)
+
+
+def test_a_waiting_reservation_is_let_go_too() -> None:
+    def template(scheduler: str) -> dict[str, object]:
+        container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "1"}}}
+        return {"spec": {"schedulerName": scheduler, "containers": [container]}}
+
+    async def main(clock: LoopClock) -> None:
+        async with faulty_cluster(clock, waiting_config()) as world:
+            await world.add_node("n0", cpu="1")
+            spec = {"template": template(KOORD_SCHEDULER), "owners": [{"object": {"name": "p"}}], "ttl": "1h"}
+            made = unwrap(await world.client.create(RESERVATIONS, {"metadata": {"name": "r"}, "spec": spec}))
+            await clock.sleep(5)
+            uid = made.metadata.uid
+            assert world.scheduler.waiting_pods.get(uid) is not None
+            changed = {"spec": {"template": template("somebody-else")}}
+            unwrap(await world.client.patch(RESERVATIONS, "r", changed, kind="merge"))
+            await clock.sleep(5)
+            assert world.scheduler.waiting_pods.get(uid) is None
+            assert world.scheduler.state.placed_pod(uid) is None
+            await world.add_pod("other")
+            await world.settle(30)
+            assert await world.node_of("other") == "n0"
 
     run_virtual(main)

@@ -160,7 +160,7 @@ def _outcome_line(outcome: WhatIfOutcome) -> tuple[str, str]:
 @click.option(
     "--scheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord-scheduler runs."
 )
-@click.option("--scheduler-port", default=10251, show_default=True, help="The port its service listens on.")
+@click.option("--scheduler-port", default=10251, show_default=True, help="The port of its --port.")
 @click.option(
     "--replicas",
     type=click.IntRange(1, MAX_PODS_PER_WORKLOAD),

@@ -16,7 +16,6 @@ from koord.cli.up import local_scheduler
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.feature_gates import apply_feature_gates
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache as Devices
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocationCache
 from koord.scheduler.plugins.registry import REGISTRY
@@ -141,9 +140,7 @@ def test_one_that_cannot_have_all_of_it_waits_and_leaves_nothing_behind() -> Non
 
 @pytest.mark.parametrize("gate", [False, True])
 def test_with_its_gate_a_reservation_holds_what_its_devices_come_to(gate: bool) -> None:
-    made = CompletedConfig.complete(
-        local_scheduler.default_configuration(), apply_feature_gates(REGISTRY, {"ResizePod": gate})
-    )
+    made = CompletedConfig.complete(local_scheduler.default_configuration(), REGISTRY, {"ResizePod": gate})
     assert isinstance(made, CompletedConfig)
 
     async def story(life: RandomWorkload) -> None:

@@ -24,7 +24,6 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.feature_gates import apply_feature_gates
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.plugins.reservation.cache import ReservationCache
 from koord.scheduler.plugins.reservation.metrics import register_reservation_metrics
@@ -58,9 +57,7 @@ def assembled(gates: dict[str, bool] | None = None, **args: Any) -> CompletedCon
         plugins=everywhere,
         plugin_config=(PluginConfig(name=ReservationPlugin.name, args=args),) if args else (),
     )
-    made = CompletedConfig.complete(
-        KubeSchedulerConfiguration(profiles=(profile,)), apply_feature_gates(REGISTRY, gates or {})
-    )
+    made = CompletedConfig.complete(KubeSchedulerConfiguration(profiles=(profile,)), REGISTRY, gates)
     assert isinstance(made, CompletedConfig), made
     return made
 

@@ -46,9 +46,7 @@ class NetworkCoscheduling(Coscheduling):
     def __init__(
         self, args: CoschedulingArgs, handle: Handle, *, batch: bool = False, patches_pending_members: bool = True
     ) -> None:
-        """Take defaulted arguments. `batch`: schedule all members of a plan without looking at other pods between
-        them.
-        """
+        """Take defaulted arguments. `batch`: schedule all members of a plan with no other pod between them."""
         super().__init__(args, handle, patches_pending_members=patches_pending_members)
         self._batch = batch
         self.planner = NetworkPlanner(handle)
