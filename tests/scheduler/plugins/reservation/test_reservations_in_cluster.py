@@ -32,10 +32,7 @@ from koord.scheduler.plugins.reservation.report import reservation_reports
 from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.metrics import MetricRegistry
-from tests.scheduler.faulty_cluster import FaultyCluster
-from tests.scheduler.faulty_cluster import FaultyTransport
-from tests.scheduler.faulty_cluster import RequestFate
-from tests.scheduler.faulty_cluster import faulty_cluster
+from tests.scheduler.faulty_cluster import FaultyCluster, FaultyTransport, RequestFate, faulty_cluster
 
 AFFINITY = "scheduling.koordinator.sh/reservation-affinity"
 ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
