@@ -97,7 +97,7 @@ def test_replaced_resources_count_behind_both_gates(gates: tuple[str, ...], coun
         assert await evaluator.admit(asked(obj)) == AdmissionAllowed()
         assert await requested(context) == counted
 
-    evaluating(main, **dict.fromkeys(gates, True))
+    evaluating(main, disturb=None, limit=10, **dict.fromkeys(gates, True))
 
 
 def test_a_retry_waits_between_half_of_the_jitter_and_all_of_it() -> None:

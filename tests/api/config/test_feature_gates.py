@@ -22,8 +22,9 @@ from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 ON = {
     "manager": (
         MANAGER_GATES,
-        31,
-        "PodMutatingWebhook PodValidatingWebhook ElasticMutatingWebhook ElasticValidatingWebhook WebhookFramework",
+        32,
+        "PodMutatingWebhook PodValidatingWebhook ElasticMutatingWebhook ElasticValidatingWebhook WebhookFramework "
+        "NodeSLOValidatingWebhook",
     ),
     "scheduler": (
         SCHEDULER_GATES,

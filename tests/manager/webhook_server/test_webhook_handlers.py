@@ -74,7 +74,7 @@ def test_the_table_has_a_gate_for_every_route() -> None:
 
 def test_gates_choose_what_is_served_and_what_is_registered() -> None:
     off = {name: gate.default for name, gate in MANAGER_GATES.items()}
-    assert len(served_routes(off)) == 5
+    assert len(served_routes(off)) == 6
     assert "/validate-pod-binding" in {route.path for route in served_routes(off)}
     assert "/validate-pod-binding" not in {route.path for route in registered_routes(off)}
     assert served_routes({**off, "WebhookFramework": False}) == ()

@@ -85,6 +85,7 @@ MANAGER_GATES: dict[str, FeatureGate] = {
     "NodeMutatingWebhook": _OFF,
     "NodeValidatingWebhook": _OFF,
     "ConfigMapValidatingWebhook": _OFF,
+    "NodeSLOValidatingWebhook": _ON,  # ours
     "ReservationMutatingWebhook": _OFF,
     "WebhookFramework": _ON,
     "ColocationProfileSkipMutatingResources": _OFF,
