@@ -110,6 +110,16 @@ MANAGER_GATES: dict[str, FeatureGate] = {
     **_TRANSFORMERS,
 }
 
+# Where koord installs koord-manager. Its webhook makes pods that share GPUs ask for koordinator.sh/gpu.shared, which
+# nodes offer behind this gate alone: with Koordinator's defaults such pods fit nowhere.
+SHIPPED_MANAGER_GATES = "EnableSyncGPUSharedResource=true"
+
+
+def shipped_manager_gates(stated: str) -> str:
+    """Return the text of the gates of an installed koord-manager; what is stated wins."""
+    return ",".join(filter(None, (SHIPPED_MANAGER_GATES, stated)))
+
+
 SCHEDULER_GATES: dict[str, FeatureGate] = {
     "CompatibleCSIStorageCapacity": _OFF,
     "DisableCSIStorageCapacityInformer": _OFF,

@@ -50,6 +50,7 @@ def manifests(
     tell_interference: bool = False,
 ) -> list[Obj] | str:
     """Return the objects in an order in which they can be applied, or what is wrong with the gates."""
+    feature_gates = gates.shipped_manager_gates(feature_gates)
     switched = gates.parse_feature_gates(feature_gates, MANAGER_GATES)
     if isinstance(switched, list):
         return f"--feature-gates: {'; '.join(map(str, switched))}"

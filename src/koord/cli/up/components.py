@@ -81,7 +81,9 @@ def choose_components(
     descheduler = local_descheduler.descheduler_assembly(Path(file) if file else None)
     if isinstance(descheduler, str):
         return f"--set descheduler.config: {descheduler}"
-    switched = gates.parse_feature_gates(settings.get("manager.feature-gates", ""), MANAGER_GATES)
+    switched = gates.parse_feature_gates(
+        gates.shipped_manager_gates(settings.get("manager.feature-gates", "")), MANAGER_GATES
+    )
     if isinstance(switched, list):
         return f"--set manager.feature-gates: {'; '.join(map(str, switched))}"
     pools: tuple[SimulatedPool, ...] | node_profile.InvalidProfile

@@ -34,6 +34,12 @@ from koord.telemetry.component_server import ComponentServer
 MANAGER_PAGE = "koord-manager"
 
 
+def default_settings() -> ManagerSettings:
+    switched = gates.parse_feature_gates(gates.shipped_manager_gates(""), MANAGER_GATES)
+    assert isinstance(switched, dict)  # the names are our own
+    return ManagerSettings(gates=switched)
+
+
 class LocalManager:
     """LocalManager is a component of the embedded cluster: it leads from the start, as there is no other."""
 
@@ -48,7 +54,7 @@ class LocalManager:
             informers=context.informers,
             clock=context.clock,
             recorder=recorder,
-            settings=settings or ManagerSettings(gates=gates.default_feature_gates(MANAGER_GATES)),
+            settings=settings or default_settings(),
         )
         self.manager = Manager(world, wishes or ManagerOptions(), seed=context.seed)
         self._names: list[str] = []
