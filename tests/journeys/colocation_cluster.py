@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NODES, PODS
 from koord.api.kubernetes.pod import Pod
 from koord.cli.up import local_scheduler
@@ -23,6 +22,7 @@ from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.context import NAMESPACE, ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.telemetry.clock import LoopClock, run_virtual
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"

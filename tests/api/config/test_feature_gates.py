@@ -10,7 +10,6 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.gates import (
     DESCHEDULER_GATES,
     KOORDLET_GATES,
-    MANAGER_GATES,
     RUNTIME_HOOK_GATES,
     SCHEDULER_GATES,
     THRESHOLD_GATED_FEATURES,
@@ -18,6 +17,7 @@ from koord.api.config.gates import (
     parse_feature_gates,
 )
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.manager.feature_gates import MANAGER_GATES
 
 ON = {
     "manager": (

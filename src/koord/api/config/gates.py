@@ -18,8 +18,16 @@ _STAGE_GATES = {"AllAlpha": ALPHA, "AllBeta": BETA}
 
 
 class FeatureGate(msgspec.Struct, frozen=True):
+    """Describe a gate; where this version cannot give one of its values, `unbuilt` is that value and `why` says so.
+
+    A gate of both values that changes nothing says `why` alone.
+    """
+
     default: bool
     stage: str
+    effect: str = ""  # what it switches, for people
+    unbuilt: bool | None = None
+    why: str = ""
 
 
 FeatureGateTable = Mapping[str, FeatureGate]
@@ -31,7 +39,8 @@ def parse_feature_gates(
     """Return every gate of the program with its value, or all that is wrong with the text.
 
     AllAlpha and AllBeta set the gates of a stage that the text does not name. `tolerated` names are those of
-    other registries that the same flag accepts; they change nothing here.
+    other registries that the same flag accepts; they change nothing here. A value that is not built is refused, unless
+    it is the default: then `feature_gate_warnings` has a sentence about it.
     """
     stated: dict[str, bool] = {}
     errors: list[FieldError] = []
@@ -46,9 +55,25 @@ def parse_feature_gates(
             stated[name] = switch
         elif name not in tolerated:
             errors.append(FieldError(name, None, f"is not a known feature gate; known are {', '.join(sorted(known))}"))
-    if errors:
-        return errors
-    return {name: _gate_value(name, gate, stated) for name, gate in known.items()}
+    values = {name: _gate_value(name, gate, stated) for name, gate in known.items()}
+    errors += [
+        FieldError(name, value, f"is not built: {known[name].why}")
+        for name, value in values.items()
+        if value is known[name].unbuilt and value is not known[name].default
+    ]
+    return errors or values
+
+
+def feature_gate_warnings(values: Mapping[str, bool], known: FeatureGateTable) -> list[str]:
+    """Return a sentence for each gate whose default is not built, and for each that was switched without effect."""
+    found = []
+    for name, gate in known.items():
+        on = "on" if values[name] else "off"
+        if values[name] is gate.unbuilt:
+            found.append(f"feature gate {name} is {on} by default, without effect: {gate.why}")
+        elif gate.unbuilt is None and gate.why and values[name] is not gate.default:
+            found.append(f"feature gate {name} is switched {on}, which changes nothing: {gate.why}")
+    return found
 
 
 def _gate_value(name: str, gate: FeatureGate, stated: Mapping[str, bool]) -> bool:
@@ -76,49 +101,6 @@ _TRANSFORMERS = {
 }
 
 DESCHEDULER_GATES: dict[str, FeatureGate] = {"DisablePVCReservation": _OFF_BETA}
-
-MANAGER_GATES: dict[str, FeatureGate] = {
-    "PodMutatingWebhook": _ON,
-    "PodValidatingWebhook": _ON,
-    "ElasticMutatingWebhook": _ON,  # named so on the wire, though it is about quotas
-    "ElasticValidatingWebhook": _ON,
-    "NodeMutatingWebhook": _OFF,
-    "NodeValidatingWebhook": _OFF,
-    "ConfigMapValidatingWebhook": _OFF,
-    "NodeSLOValidatingWebhook": _ON,  # ours
-    "ReservationMutatingWebhook": _OFF,
-    "WebhookFramework": _ON,
-    "ColocationProfileSkipMutatingResources": _OFF,
-    "ColocationProfileSkipValidatingPriority": _OFF,
-    "MultiQuotaTree": _OFF,
-    "ElasticQuotaIgnorePodOverhead": _OFF,
-    "ElasticQuotaGuaranteeUsage": _OFF,
-    "ElasticQuotaEnableUpdateResourceKey": _OFF,
-    "ElasticQuotaEvaluationTransformPod": _OFF,
-    "DisableDefaultQuota": _OFF,
-    "SupportParentQuotaSubmitPod": _OFF,
-    "EnableQuotaAdmission": _OFF,
-    "EnableQuotaAdmissionOnUpdate": _OFF,
-    "EnableSyncGPUSharedResource": _OFF,
-    "ColocationProfileController": _OFF,
-    "ValidatePodDeviceResource": _OFF,
-    "EnablePodEnhancedValidator": _OFF,
-    "DisableExtendedResourceSpec": _OFF,
-    "DisableDeviceResourceSpec": _OFF,
-    "BindingAdmissionWebhook": _OFF,
-    **DESCHEDULER_GATES,
-    **_TRANSFORMERS,
-}
-
-# Where koord installs koord-manager. Its webhook makes pods that share GPUs ask for koordinator.sh/gpu.shared, which
-# nodes offer behind this gate alone: with Koordinator's defaults such pods fit nowhere.
-SHIPPED_MANAGER_GATES = "EnableSyncGPUSharedResource=true"
-
-
-def shipped_manager_gates(stated: str) -> str:
-    """Return the text of the gates of an installed koord-manager; what is stated wins."""
-    return ",".join(filter(None, (SHIPPED_MANAGER_GATES, stated)))
-
 
 SCHEDULER_GATES: dict[str, FeatureGate] = {
     "CompatibleCSIStorageCapacity": _OFF,

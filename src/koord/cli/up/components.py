@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
 from koord.descheduler.configuration import DeschedulerSetup as Descheduling
 from koord.embedded.cluster import Component, ComponentContext, ComponentFactory
@@ -19,6 +18,7 @@ from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.manager.context import ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES, shipped_manager_gates
 from koord.scheduler.configuration.completed_config import CompletedConfig
 
 
@@ -82,7 +82,7 @@ def choose_components(
     if isinstance(descheduler, str):
         return f"--set descheduler.config: {descheduler}"
     switched = gates.parse_feature_gates(
-        gates.shipped_manager_gates(settings.get("manager.feature-gates", "")), MANAGER_GATES
+        shipped_manager_gates(settings.get("manager.feature-gates", "")), MANAGER_GATES
     )
     if isinstance(switched, list):
         return f"--set manager.feature-gates: {'; '.join(map(str, switched))}"

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.gates import MANAGER_GATES, default_feature_gates
+from koord.api.config.gates import default_feature_gates
 from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.controllers.noderesource.controller import NodeResourceController
+from koord.manager.feature_gates import MANAGER_GATES
 from tests.manager.controllers.noderesource.noderesource_harness import ON, NodeResourceHarness, Plain, run_in_harness
 
 MID_CPU = "kubernetes.io/mid-cpu"
