@@ -125,8 +125,9 @@ async def test_a_decision_that_runs_out_of_stack_is_400(server: WebhookServer, m
 
 
 @pytest.fixture
-async def impatient(material: CertificateMaterial) -> AsyncIterator[WebhookServer]:
-    limits = ServerLimits(body_bytes=1000, header_s=0.05, body_s=0.05, decision_s=0.05)
+async def impatient(material: CertificateMaterial, request: pytest.FixtureRequest) -> AsyncIterator[WebhookServer]:
+    """A server with the limits that the test names; all others are out of reach."""
+    limits = ServerLimits(**{"header_s": 600.0, "body_s": 600.0, "decision_s": 600.0, **request.param})
     handlers = {PATH: WebhookHandler(MUTATE_POD, decide)}
     server = WebhookServer(handlers, WebhookMetrics(MetricRegistry()), WallClock(), limits=limits)
     server.identity.adopt(material)
@@ -151,28 +152,24 @@ async def send(server: WebhookServer, pem: bytes, text: bytes) -> bytes:
         writer.close()
 
 
-@pytest.mark.parametrize(
-    ("sent", "answer"),
-    [
-        pytest.param(b"", b"", id="nothing"),
-        pytest.param(b"POST /mutate-pod HTTP/1.1\r\nHost: a\r\nX-Slow: ", b"", id="half-a-head"),
-        pytest.param(
-            b"POST /mutate-pod HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{",
-            b"the body did not come within 0.05 s",
-            id="half-a-body",
-        ),
-    ],
-)
-async def test_a_caller_that_does_not_finish_is_let_go(
-    impatient: WebhookServer, material: CertificateMaterial, sent: bytes, answer: bytes
+@pytest.mark.parametrize("impatient", [{"header_s": 0.05}], indirect=True)
+@pytest.mark.parametrize("sent", [b"", b"POST / HTTP/1.1\r\nHost: a\r\nX-Slow: "], ids=["nothing", "half-a-head"])
+async def test_a_connection_without_a_request_is_closed(
+    impatient: WebhookServer, material: CertificateMaterial, sent: bytes
 ) -> None:
-    sent = sent.replace(b"/mutate-pod", PATH.encode())
+    assert await send(impatient, material.ca_cert, sent) == b""
+
+
+@pytest.mark.parametrize("impatient", [{"body_s": 0.05}], indirect=True)
+async def test_a_body_that_does_not_come_is_408(impatient: WebhookServer, material: CertificateMaterial) -> None:
+    sent = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode()
     said = await send(impatient, material.ca_cert, sent)
-    assert said.endswith(answer)
-    assert said.startswith(b"HTTP/1.1 408" if answer else b"")
+    assert said.startswith(b"HTTP/1.1 408")
+    assert said.endswith(b"the body did not come within 0.05 s")
     assert (await call(impatient, material.ca_cert, None, "/healthz"))[0] == 200
 
 
+@pytest.mark.parametrize("impatient", [{"body_bytes": 1000, "decision_s": 0.05}], indirect=True)
 async def test_a_large_body_and_a_slow_decision_have_an_end(
     impatient: WebhookServer, material: CertificateMaterial
 ) -> None:
