@@ -28,9 +28,10 @@ from bench.apiserver import _cpu_s, _rss_mb, _target
 from bench.http_load_generator import Target, read_answer
 from bench.manager import NAMESPACE, create, server
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.cli.daemons.lifecycle import event_loop_factory
-from koord.cli.manifests.cluster_objects import priority_classes, webhook_configurations
+from koord.cli.manifests.cluster_objects import priority_classes
+from koord.cli.manifests.cluster_objects import webhook_configurations
+from koord.manager.feature_gates import MANAGER_GATES
 from tools.controlplane import free_port
 
 RATE = 200

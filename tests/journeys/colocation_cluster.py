@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NODES, PODS
 from koord.api.kubernetes.pod import Pod
 from koord.cli.up import local_scheduler
@@ -23,6 +22,7 @@ from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.context import NAMESPACE, ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.telemetry.clock import LoopClock, run_virtual
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
@@ -71,9 +71,13 @@ class ColocationCluster(msgspec.Struct, frozen=True):
 
 
 def run_on_colocation_cluster(
-    main: Callable[[ColocationCluster], Awaitable[None]], *pools: SimulatedPool, switches: str = "", seed: int = 1
+    main: Callable[[ColocationCluster], Awaitable[None]],
+    *pools: SimulatedPool,
+    switches: str = "",
+    settings: ManagerSettings | None = None,
+    seed: int = 1,
 ) -> None:
-    """Run `main` on such a cluster; `switches` are feature gates of koord-manager."""
+    """Run `main` on such a cluster; `switches` are feature gates of koord-manager, `settings` all of its settings."""
     switched = gates.parse_feature_gates(switches, MANAGER_GATES)
     assert isinstance(switched, dict)
 
@@ -87,7 +91,7 @@ def run_on_colocation_cluster(
             return made["fleet"]  # type: ignore[no-any-return]
 
         def manager(c: ComponentContext) -> LocalManager:
-            made["manager"] = LocalManager(c, ManagerSettings(gates=switched))
+            made["manager"] = LocalManager(c, settings or ManagerSettings(gates=switched))
             return made["manager"]  # type: ignore[no-any-return]
 
         cluster = EmbeddedCluster(

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, PODS
 from koord.cli.up import local_scheduler
 from koord.cli.up.local_manager import LocalManager
@@ -19,6 +18,7 @@ from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.node_agent import SimulatedAgent
 from koord.sim.agents.node_agent import SimulatedAgentSettings as AgentSettings

@@ -6,7 +6,6 @@ from typing import Any
 
 from koord.api.config import gates
 from koord.api.config.descheduler.plugin_args import API_VERSION
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.kubernetes.pod import Pod
@@ -23,6 +22,7 @@ from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.journeys.colocation_cluster import REPORT_S, pod
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.gates import MANAGER_GATES, default_feature_gates
+from koord.api.config.gates import default_feature_gates
 from koord.api.koordinator.custom_kinds import NODE_METRICS
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.builtin_kinds import PODS
@@ -14,6 +14,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests, recorded_qos_class
 from koord.api.model import convert, encode
 from koord.manager.context import ManagerContext, ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.informer_transforms import register_transforms, trim_node_metric, trim_pod
 from tests.manager.manager_harness import run_with_context
 

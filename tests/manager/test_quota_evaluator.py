@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from random import Random
 from typing import Any
 
 import pytest
 
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
-from koord.api.koordinator.protocol import A_QUOTA_CHILD_REQUEST, L_QUOTA_NAME
+from koord.api.koordinator.protocol import A_QUOTA_CHILD_REQUEST, A_REPLACE_RESOURCES, L_QUOTA_NAME
 from koord.api.kubernetes.admission import AdmissionRequest
+from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable
 from koord.manager.context import ManagerContext
-from koord.manager.quota_evaluator import QuotaEvaluator
+from koord.manager.quota_evaluator import EvaluatorOptions, QuotaEvaluator
 from koord.manager.quota_topology_cache import QuotaTopologyCache
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
 from tests.manager.manager_harness import FaultyTransport, run_with_faulty_transport
@@ -76,6 +78,56 @@ def test_pods_add_up_until_the_quota_is_full() -> None:
         assert await requested(context) == {"cpu": "10"}
 
     evaluating(main)
+
+
+@pytest.mark.parametrize(
+    ("gates", "counted"),
+    [
+        pytest.param((), {"cpu": "1"}, id="off"),
+        pytest.param(("ElasticQuotaEvaluationTransformPod",), {"cpu": "1"}, id="without-the-transformer"),
+        pytest.param(("ReplaceResourcesTransformer",), {"cpu": "1"}, id="not-in-the-evaluation"),
+        pytest.param(("ElasticQuotaEvaluationTransformPod", "ReplaceResourcesTransformer"), {"cpu": "3"}, id="both"),
+    ],
+)
+def test_replaced_resources_count_behind_both_gates(gates: tuple[str, ...], counted: dict[str, str]) -> None:
+    async def main(context: ManagerContext, evaluator: QuotaEvaluator) -> None:
+        obj = pod("1")
+        obj["metadata"]["annotations"] = {A_REPLACE_RESOURCES: "cpu:,x:cpu"}
+        obj["spec"]["containers"][0]["resources"]["requests"]["x"] = "3"
+        assert await evaluator.admit(asked(obj)) == AdmissionAllowed()
+        assert await requested(context) == counted
+
+    evaluating(main, disturb=None, limit=10, **dict.fromkeys(gates, True))
+
+
+def test_a_retry_waits_between_half_of_the_jitter_and_all_of_it() -> None:
+    async def main(context: ManagerContext, _: QuotaEvaluator) -> None:
+        live = QuotaTopologyCache(context)
+        await live.start()
+        options = EvaluatorOptions(jitter_s=0.4, max_total_jitter_s=100.0)
+        patient = QuotaEvaluator(context, live, options, Random(7))
+        waits = []
+        for _number in range(20):
+            clients.append(context.client)
+            began = context.clock.monotonic()
+            assert await patient.admit(asked(pod("100m"))) == AdmissionAllowed()
+            waits.append(context.clock.monotonic() - began)
+        assert all(0.2 <= wait < 0.4 for wait in waits), waits
+        assert max(waits) - min(waits) > 0.05, "they differ, so that replicas do not meet again"
+        await patient.stop()
+        await live.stop()
+
+    clients: list[Client] = []  # one that is to write first
+    numbers: list[int] = []
+
+    async def conflict_once(request: ApiRequest) -> ApiResponse | None:
+        if request.method == "PATCH" and clients:
+            numbers.append(len(numbers))
+            touch = {"metadata": {"annotations": {"touched": str(len(numbers))}}}
+            unwrap(await clients.pop().patch(ELASTIC_QUOTAS, "q", touch, "default", kind="merge"))
+        return None
+
+    evaluating(main, disturb=conflict_once)
 
 
 def test_a_crowd_is_admitted_exactly_up_to_the_limit() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.gates import MANAGER_GATES, default_feature_gates
+from koord.api.config.gates import default_feature_gates
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTA_PROFILES, ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import (
     A_QUOTA_SHARED_WEIGHT,
@@ -27,6 +27,7 @@ from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.context import ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.telemetry.clock import Clock, LoopClock, run_virtual
 from tests.manager.webhooks.quota.quota_builders import quota
 

@@ -1,10 +1,11 @@
-"""koord-scheduler and koord-descheduler on a real API server with RBAC, with the roles that `koord manifests` prints.
+"""The scheduler, descheduler and manager on a real API server with RBAC, with the roles that `koord manifests` prints.
 
 Every kind of write that they make is accepted, and no role may write more than that.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,33 @@ import pytest
 import yaml
 
 from koord.api.config.descheduler.migration_args import DELETE, SOFT_EVICTION
-from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS, POD_GROUPS, POD_MIGRATION_JOBS, RESERVATIONS
+from koord.api.koordinator.custom_kinds import (
+    CLUSTER_COLOCATION_PROFILES,
+    ELASTIC_QUOTA_PROFILES,
+    ELASTIC_QUOTAS,
+    NODE_METRICS,
+    NODE_RESOURCE_TOPOLOGIES,
+    NODE_SLOS,
+    POD_GROUPS,
+    POD_MIGRATION_JOBS,
+    RECOMMENDATIONS,
+    RESERVATIONS,
+)
 from koord.api.koordinator.protocol import A_SOFT_EVICTION, L_EVICT_POLICY
-from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, REPLICA_SETS
+from koord.api.kubernetes.builtin_kinds import (
+    CONFIG_MAPS,
+    EVENTS_EVENTS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    REPLICA_SETS,
+)
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.context import NAMESPACE
-from tests.real.installed_plane import InstalledPlane, installed_plane, objects, pod, program, until
-from tests.real.manager_process import account
+from tests.real.installed_plane import GATES, InstalledPlane, installed_plane, objects, pod, program, until
+from tests.real.manager_process import account, running
 from tests.real.reach import connect
 from tools.controlplane import free_port
 
@@ -263,3 +283,117 @@ async def with_owned_pods(client: Client, namespace: str, *names: str) -> str:
         status = {"status": {"phase": "Running", "conditions": [ready]}}
         unwrap(await client.patch(PODS, name, status, namespace, kind="merge", subresource="status"))
     return owner.uid
+
+
+async def test_the_manager_works_with_the_rights_it_declares(installed: InstalledPlane, tmp_path: Path) -> None:
+    made = objects("settings", "manager")
+    installed.apply(made)
+    kubeconfig = account(installed.plane, tmp_path, "koord-manager", NAMESPACE)
+    environ = {"WEBHOOK_HOST": "127.0.0.1", "WEBHOOK_CERT_WRITER": "secret"}
+    with running(kubeconfig, tmp_path, f"--feature-gates={GATES}", environ=environ):
+        async with connect(installed.plane.kubeconfig) as client:
+            try:
+                await manage_all_sorts(client)
+            finally:
+                assert installed.denied() == [], "a right is missing"
+    assert installed.denied() == [], "a right is missing"
+    unused = written_rights(made) - used_rights(installed.requests())
+    assert unused <= {
+        ("", "secrets", "patch"),  # of a certificate that is replaced
+        ("analysis.koordinator.sh", "recommendations", "patch"),  # what was learnt, every ten minutes
+        ("events.k8s.io", "events", "patch"),  # of an event that happens again
+    }
+
+
+async def manage_all_sorts(client: Client) -> None:
+    """A node that comes, reports, has zones and goes; other settings; a pool's quota, a profile, a recommendation."""
+    unwrap(await client.create(NAMESPACES, {"metadata": {"name": "managed"}}))
+    waiting = pod("waiting", app="managed")
+    waiting["spec"]["schedulerName"] = "nobody"
+    unwrap(await client.create(PODS, waiting, "managed"))
+    unwrap(await client.create(NODES, {"metadata": {"name": "lender", "labels": {"pool": "managed"}}}))
+    amounts = {"cpu": "10", "memory": "20Gi", "pods": "100"}
+    status = {"status": {"capacity": amounts, "allocatable": amounts}}
+    unwrap(await client.patch(NODES, "lender", status, kind="merge", subresource="status"))
+
+    async def has_objects() -> bool:
+        found = [await client.get(resource, "lender") for resource in (NODE_METRICS, NODE_SLOS)]
+        return not any(isinstance(one, ApiError) for one in found)
+
+    await until(client, has_objects)
+    zone = {
+        "name": "node-0",
+        "type": "Node",
+        "resources": [
+            {"name": name, "capacity": amounts[name], "allocatable": amounts[name], "available": amounts[name]}
+            for name in ("cpu", "memory")
+        ],
+    }
+    topology = {"metadata": {"name": "lender"}, "topologyPolicies": ["None"], "zones": [zone]}
+    unwrap(await client.create(NODE_RESOURCE_TOPOLOGIES, topology))
+    usage = {"resources": {"cpu": "1", "memory": "2Gi"}}
+    report = {
+        "updateTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "nodeMetric": {"nodeUsage": usage, "systemUsage": usage},
+        "podsMetric": [],
+    }
+    unwrap(await client.patch(NODE_METRICS, "lender", {"status": report}, kind="merge", subresource="status"))
+
+    async def lends() -> bool:
+        zones = (await client.dynamic.get(NODE_RESOURCE_TOPOLOGIES, "lender"))["zones"]  # type: ignore[index]
+        node = unwrap(await client.get(NODES, "lender"))
+        listed = [entry["name"] for entry in zones[0]["resources"]]
+        return "kubernetes.io/batch-cpu" in node.status.allocatable and "kubernetes.io/batch-cpu" in listed
+
+    await until(client, lends)
+
+    async def configure(key: str, text: str) -> None:
+        unwrap(await client.patch(CONFIG_MAPS, "slo-controller-config", {"data": {key: text}}, NAMESPACE, kind="merge"))
+
+    await configure("colocation-config", '{"enable":true,"metricReportIntervalSeconds":30}')
+    await configure("resource-threshold-config", '{"clusterStrategy":{"enable":true,"cpuSuppressThresholdPercent":50}}')
+    await configure("host-application-config", "{")  # told in an event
+
+    async def follows() -> bool:
+        slo, metric = unwrap(await client.get(NODE_SLOS, "lender")), unwrap(await client.get(NODE_METRICS, "lender"))
+        threshold, policy = slo.spec.resource_used_threshold_with_be, metric.spec.metric_collect_policy
+        assert threshold is not None
+        assert policy is not None
+        return threshold.cpu_suppress_threshold_percent == 50 and policy.report_interval_seconds == 30
+
+    await until(client, follows)
+    pool = {"quotaName": "pool", "nodeSelector": {"matchLabels": {"pool": "managed"}}}
+    unwrap(await client.create(ELASTIC_QUOTA_PROFILES, {"metadata": {"name": "pool"}, "spec": pool}, "managed"))
+
+    async def pool_has(cpu: str) -> bool:
+        quota = await client.get(ELASTIC_QUOTAS, "pool", "managed")
+        return not isinstance(quota, ApiError) and quota.spec.min.get("cpu") == cpu
+
+    await until(client, lambda: pool_has("10"))
+    grown = {"status": {"capacity": {"cpu": "12"}, "allocatable": {"cpu": "12"}}}
+    unwrap(await client.patch(NODES, "lender", grown, kind="merge", subresource="status"))
+    await until(client, lambda: pool_has("12"))
+
+    selector = {"matchLabels": {"app": "managed"}}
+    managed = {"name": "late", "labels": {"config.koordinator.sh/controller-managed": "true"}}
+    profile = {"metadata": managed, "spec": {"selector": selector, "labels": {"from-profile": "yes"}}}
+    unwrap(await client.create(CLUSTER_COLOCATION_PROFILES, profile))
+
+    async def relabelled() -> bool:
+        return unwrap(await client.get(PODS, "waiting", "managed")).metadata.labels.get("from-profile") == "yes"
+
+    await until(client, relabelled)
+    target = {"type": "podSelector", "podSelector": selector}
+    unwrap(await client.create(RECOMMENDATIONS, {"metadata": {"name": "r"}, "spec": {"target": target}}, "managed"))
+
+    async def recommended() -> bool:
+        return bool(unwrap(await client.get(RECOMMENDATIONS, "r", "managed")).status.conditions)
+
+    await until(client, recommended)
+    unwrap(await client.delete(NODES, "lender"))
+
+    async def gone() -> bool:
+        found = [await client.get(resource, "lender") for resource in (NODE_METRICS, NODE_SLOS)]
+        return all(isinstance(one, ApiError) for one in found)
+
+    await until(client, gone)

@@ -154,6 +154,7 @@ class Manager:
             for kind, gate, make in CONTROLLERS
             if is_enabled(kind.name, options.controllers) and (not gate or context.settings.is_gate_enabled(gate))
         )
+        self._leads = leads
         self._started: list[ManagerController] = []
         self.registry.source(self._readings)
 
@@ -197,6 +198,9 @@ class Manager:
                 _LOG.error("controller %s did not stop cleanly", controller.name, exc_info=end)
 
     def _readings(self) -> Iterable[MetricReading]:
+        leading = ((), float(self._leads()))
+        help = "1 while this replica holds the lease and its controllers run, 0 otherwise."
+        yield MetricReading("koordinator_manager_is_leader", help, "gauge", (), (leading,))
         yield from self.configuration.readings()
         yield from self.quotas.readings()
         for controller in self.controllers:

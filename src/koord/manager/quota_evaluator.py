@@ -158,7 +158,9 @@ class QuotaEvaluator:
         refused: ApiError | None = None
         for attempt in range(tries + 1):
             if attempt:
-                pause = min(self._rng.random() * self._options.jitter_s, self._options.max_total_jitter_s - slept)
+                # Half of the jitter at least, so that a busy quota is given time.
+                pause = self._options.jitter_s * self._rng.uniform(0.5, 1.0)
+                pause = min(pause, self._options.max_total_jitter_s - slept)
                 slept += max(pause, 0.0)
                 await self._clock.sleep(max(pause, 0.0))
                 answer = await self._client.get(ELASTIC_QUOTAS, key[1], key[0])
@@ -182,13 +184,15 @@ class QuotaEvaluator:
     def _decide(self, quota: ElasticQuota, group: list[_PendingPod]) -> tuple[str | None, list[_PendingPod]]:
         """Deny the pods that do not fit; return the sum to write and the pods that it admits."""
         moment: datetime = now(self._clock)
-        transform = self._gate("ElasticQuotaEvaluationTransformPod")
+        transform = self._gate("ElasticQuotaEvaluationTransformPod") and self._gate("ReplaceResourcesTransformer")
+        ignore_overhead = self._gate("ElasticQuotaIgnorePodOverhead")
         total: str | None = None
         admitted: list[_PendingPod] = []
         for waiter in group:
             if waiter.verdict.done():
                 continue
-            match evaluate(quota, pod_quota_request(waiter.pod, quota, moment, transform=transform)):
+            request = pod_quota_request(waiter.pod, quota, moment, transform=transform, ignore_overhead=ignore_overhead)
+            match evaluate(quota, request):
                 case QuotaExceeded(message):
                     _resolve_all([waiter], AdmissionDenied(400, message))
                 case MalformedAnnotation() as spoilt:

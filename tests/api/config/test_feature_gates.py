@@ -10,20 +10,21 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.gates import (
     DESCHEDULER_GATES,
     KOORDLET_GATES,
-    MANAGER_GATES,
     RUNTIME_HOOK_GATES,
     THRESHOLD_GATED_FEATURES,
     default_feature_gates,
     parse_feature_gates,
 )
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 
 ON = {
     "manager": (
         MANAGER_GATES,
-        31,
-        "PodMutatingWebhook PodValidatingWebhook ElasticMutatingWebhook ElasticValidatingWebhook WebhookFramework",
+        32,
+        "PodMutatingWebhook PodValidatingWebhook ElasticMutatingWebhook ElasticValidatingWebhook WebhookFramework "
+        "NodeSLOValidatingWebhook",
     ),
     "scheduler": (
         SCHEDULER_GATES,

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord.api.config.gates import MANAGER_GATES, default_feature_gates
+from koord.api.config.gates import default_feature_gates
 from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES, NODE_METRICS
 from koord.api.kubernetes.builtin_kinds import LEASES, MUTATING_WEBHOOK_CONFIGURATIONS, NAMESPACES, NODES, PODS, SECRETS
 from koord.api.kubernetes.builtin_kinds import VALIDATING_WEBHOOK_CONFIGURATIONS as VALIDATING
@@ -26,6 +26,7 @@ from koord.kube.config.loader import load_connection
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import Unreachable
 from koord.manager.context import NAMESPACE, ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.telemetry.clock import Clock, WallClock
 from koord.telemetry.logs import Logs
 from tools.controlplane import free_port
@@ -134,6 +135,7 @@ async def test_it_serves_leads_and_ends(tmp_path: Path) -> None:
         assert status == 200
         assert "koord_manager_webhook_webhook_duration_milliseconds_count" in text
         assert "slo_controller_nodemetric_reconcile_count" in text
+        assert "koordinator_manager_is_leader 1" in text
         for path in ("/internal-metrics", "/external-metrics", "/all-metrics"):
             assert (await running.get(path))[0] == 200
         assert isinstance(await client.get(SECRETS, "koordinator-webhook-certs", NAMESPACE), ApiError), "a host: files"
@@ -212,7 +214,9 @@ async def test_a_standby_serves_webhooks_and_writes_nothing_else(tmp_path: Path)
         await until(ready)
         unwrap(await client.get(SECRETS, "koordinator-webhook-certs", NAMESPACE))
         assert isinstance(await client.get(NODE_METRICS, "n1"), ApiError)
-        assert 'leader_election_master_status{name="koordinator-manager"} 0' in (await running.get("/metrics"))[1]
+        metrics = (await running.get("/metrics"))[1]
+        assert 'leader_election_master_status{name="koordinator-manager"} 0' in metrics
+        assert "koordinator_manager_is_leader 0" in metrics
         stop.set()
         assert await task == 0
 

@@ -124,7 +124,7 @@ def test_the_descheduler_understands_its_arguments_and_configuration() -> None:
     assert (profile.deschedule, profile.balance) == ((), ()), "nothing moves until somebody says what"
 
 
-def test_default_webhooks_are_those_of_the_chart() -> None:
+def test_default_webhooks_are_those_of_the_chart_and_one_of_ours() -> None:
     objects = printed()
     names = [
         webhook["name"].removesuffix(".koordinator.sh")
@@ -133,7 +133,7 @@ def test_default_webhooks_are_those_of_the_chart() -> None:
             objects, f"{kind}WebhookConfiguration", f"koordinator-{kind.lower()}-webhook-configuration"
         )["webhooks"]
     ]
-    assert names == ["mpod-create", "mpod-update", "melasticquota", "vpod", "velasticquota"]
+    assert names == ["mpod-create", "mpod-update", "melasticquota", "vpod", "velasticquota", "vnodeslo"]
 
 
 def test_gates_register_more_and_only_configuration_fails_closed() -> None:

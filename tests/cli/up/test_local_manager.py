@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES, ELASTIC_QUOTAS, NODE_METRICS, NODE_SLOS
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from koord.cli.up.components import choose_components
@@ -18,6 +17,7 @@ from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.context import NAMESPACE, ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.telemetry.clock import LoopClock, run_virtual
 
 PROFILE = {

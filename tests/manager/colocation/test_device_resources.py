@@ -46,6 +46,11 @@ BROKEN: dict[str, Any] = {"health": False}
             {"gpu-core": 100, "gpu-memory": 9000, "gpu-memory-ratio": 100},
             id="other-vendor",
         ),
+        pytest.param(
+            device({"type": "gpu", "health": True, "resources": {"koordinator.sh/gpu-memory": "9000"}}),
+            {"gpu": 0, "gpu-memory": 9000},
+            id="without-cores-there-are-none",
+        ),
         pytest.param(device({**GPU, **BROKEN}), None, id="all-broken"),
         pytest.param(device(RDMA), None, id="no-gpu"),
         pytest.param(None, None, id="no-device"),

@@ -144,10 +144,77 @@ def test_a_bad_selector_is_passed_over_and_the_next_entry_still_counts() -> None
     ]
 
 
-def test_what_has_no_effect_or_is_out_of_range_is_remarked() -> None:
-    result = documents.parse_threshold('{"clusterStrategy":{"enabled":true,"cpuSuppressThresholdPercent":150}}')
-    assert good(result).cluster.cpu_suppress_threshold_percent == 150, "used all the same"
+def test_what_has_no_effect_or_does_not_fit_is_remarked() -> None:
+    given = {"enabled": True, "memoryEvictThresholdPercent": 10, "memoryEvictLowerPercent": 20}
+    result = documents.parse_threshold(json.dumps({"clusterStrategy": given}))
+    assert good(result).cluster.memory_evict_lower_percent == 20, "used all the same"
     assert words(result) == [
         ("clusterStrategy.enabled", "is not a known setting and has no effect: did you mean enable?"),
-        ("clusterStrategy.cpuSuppressThresholdPercent", "must be from 0 to 100"),
+        (
+            "clusterStrategy.memoryEvictThresholdPercent",
+            "must be greater than clusterStrategy.memoryEvictLowerPercent (20)",
+        ),
     ]
+
+
+@pytest.mark.parametrize(
+    ("parse", "given", "field", "rule"),
+    [
+        pytest.param(
+            documents.parse_threshold,
+            {"clusterStrategy": {"cpuSuppressThresholdPercent": 160}},
+            "clusterStrategy.cpuSuppressThresholdPercent",
+            "must be from 1 to 100",
+            id="above-the-schema",
+        ),
+        pytest.param(
+            documents.parse_threshold,
+            {"nodeStrategies": [selected(memoryEvictThresholdPercent=0)]},
+            "nodeStrategies[0].memoryEvictThresholdPercent",
+            "must be from 1 to 100",
+            id="evicts-at-once",
+        ),
+        pytest.param(
+            documents.parse_qos,
+            {"clusterStrategy": {"beClass": {"blkioQOS": {"blocks": [{"ioCfg": {"ioWeightPercent": 0}}]}}}},
+            "clusterStrategy.beClass.blkioQOS.blocks[0].ioCfg.ioWeightPercent",
+            "must be from 1 to 100",
+            id="deep-inside",
+        ),
+        pytest.param(
+            documents.parse_cpu_burst,
+            {"clusterStrategy": {"policy": "sometimes"}},
+            "clusterStrategy.policy",
+            "must be one of 'none', 'cpuBurstOnly', 'cfsQuotaBurstOnly', 'auto'",
+            id="unknown-policy",
+        ),
+        pytest.param(
+            documents.parse_system,
+            {"clusterStrategy": {"totalNetworkBandwidth": "-1M"}},
+            "clusterStrategy.totalNetworkBandwidth",
+            "must not be negative",
+            id="negative-quantity",
+        ),
+        pytest.param(
+            documents.parse_host_applications,
+            {"applications": [{"name": "a", "qos": "BEST"}]},
+            "applications[0].qos",
+            "must be one of 'LSE', 'LSR', 'LS', 'BE', 'SYSTEM'",
+            id="unknown-class",
+        ),
+        pytest.param(
+            documents.parse_colocation,
+            {"metricMemoryCollectPolicy": "all"},
+            "metricMemoryCollectPolicy",
+            "must be one of 'usageWithoutPageCache', 'usageWithHotPageCache', 'usageWithPageCache'",
+            id="a-policy-that-NodeMetric-refuses",
+        ),
+    ],
+)
+def test_a_value_that_no_node_can_use_rejects_the_document(
+    parse: Callable[[str], Any], given: dict[str, Any], field: str, rule: str
+) -> None:
+    result = parse(json.dumps(given))
+    assert isinstance(result, RejectedDocument)
+    assert not result.is_unreadable
+    assert (result.error.field, result.error.rule) == (field, rule)

@@ -56,7 +56,7 @@ def test_nothing_is_fine() -> None:
             "resource_threshold_config",
             {"nodeStrategies": [entry(cpuSuppressThresholdPercent=101)]},
             "nodeStrategies[0].cpuSuppressThresholdPercent",
-            "must be from 0 to 100",
+            "must be from 1 to 100",
             id="out-of-range",
         ),
         pytest.param(

@@ -79,6 +79,7 @@ def test_the_first_layer_that_matches_wins_alone() -> None:
         pytest.param("10M", "10M", "cluster", id="good"),
         pytest.param("1000M", "1G", "cluster", id="as-printed"),
         pytest.param("wrong-format", None, BANDWIDTH, id="unreadable-takes-the-strategy-away"),
+        pytest.param("-5M", None, BANDWIDTH, id="negative-too"),
     ],
 )
 def test_bandwidth_annotation(annotation: str | None, bandwidth: str | None, source: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
-from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, EVENTS_EVENTS, NODES
 from koord.api.model import to_dict
 from koord.api.patch.merge_patch import create_merge_patch, merge_patch
 from koord.kube.controller.controller import Done
@@ -20,7 +20,7 @@ from koord.manager.context import ManagerContext
 from koord.manager.controllers.nodemetric import NodeMetricController
 from koord.manager.controllers.nodeslo import NodeSLOController
 from tests.manager.manager_harness import run_with_context
-from tests.manager.slo_config import add_node, settle, with_configuration, write_config
+from tests.manager.slo_config import NAME, NAMESPACE, add_node, config_events, settle, with_configuration, write_config
 
 ControllersUnderTest = tuple[ManagerContext, SloControllerConfig, NodeSLOController, NodeMetricController]
 
@@ -300,19 +300,85 @@ def test_an_invalid_strategy_keeps_what_nodes_have_and_new_nodes_get_the_last_go
     play(story)
 
 
-def test_what_the_schema_refuses_is_tried_again_and_counted_and_the_node_keeps_what_it_has() -> None:
+def test_a_value_that_the_schema_refuses_is_not_written_and_told_on_the_configmap() -> None:
     async def story(controllers: ControllersUnderTest) -> None:
         context, _, slo, _ = controllers
-        await write_config(context)
+        await write_config(context, resource_threshold_config={"clusterStrategy": {"enable": "yes"}})
         await add_node(context, "n1")
         await begin(controllers)
-        await write_config(context, resource_threshold_config={"clusterStrategy": {"cpuSuppressThresholdPercent": 150}})
-        await settle(context)
+        bad = {"clusterStrategy": {"cpuSuppressThresholdPercent": 160, "cpuSuppressPolicy": "some"}}
+        await write_config(context, resource_threshold_config=bad)
+        await context.clock.sleep(600)
         assert (await threshold(context, "n1"))["cpuSuppressThresholdPercent"] == 65
-        assert slo.counter.counts["failed", "updateNodeSLO"] >= 1
+        assert slo.counter.counts["failed", "updateNodeSLO"] == 0, "nothing is tried that must fail"
+        assert (await config_events(context))[1:] == [
+            (
+                "SLOCfgInvalid",
+                "resource-threshold-config: clusterStrategy.cpuSuppressThresholdPercent is 160, must be from 1 to 100; "
+                "resource-threshold-config: clusterStrategy.cpuSuppressPolicy is \"some\", must be one of 'cpuset', "
+                "'cfsQuota'; nothing is changed until it is corrected",
+            )
+        ]
         await write_config(context, resource_threshold_config={"clusterStrategy": {"cpuSuppressThresholdPercent": 50}})
         await settle(context)
         assert (await threshold(context, "n1"))["cpuSuppressThresholdPercent"] == 50
+
+    play(story)
+
+
+def test_what_the_api_server_refuses_is_told_on_the_node_and_not_tried_in_a_loop() -> None:
+    async def story(controllers: ControllersUnderTest) -> None:
+        context, _, _, metric = controllers
+        await write_config(context, colocation_config={"enable": True})
+        await add_node(context, "n1")
+        await begin(controllers)
+        policy = {STRATEGY: '{"metricMemoryCollectPolicy":"all","metricReportIntervalSeconds":7}'}
+        unwrap(await context.client.patch(NODES, "n1", {"metadata": {"annotations": policy}}, kind="merge"))
+        await context.clock.sleep(200)
+        assert metric.counter.counts["failed", "updateNodeMetric"] == 1
+        events = unwrap(await context.client.list(EVENTS_EVENTS)).items
+        (told,) = [event.note for event in events if event.reason == "NodeMetricRefused"]
+        assert "nodeMemoryCollectPolicy" in told
+        mended = {STRATEGY: '{"metricReportIntervalSeconds":7}'}
+        unwrap(await context.client.patch(NODES, "n1", {"metadata": {"annotations": mended}}, kind="merge"))
+        await settle(context)
+        assert await interval(context, "n1") == 7
+
+    play(story)
+
+
+def test_a_configmap_that_was_deleted_while_the_manager_was_down_is_the_defaults_until_it_comes_back() -> None:
+    async def story(controllers: ControllersUnderTest) -> None:
+        context, configuration, first_slo, first_metric = controllers
+        documents: dict[str, Any] = {
+            "colocation_config": {"enable": True, "metricReportIntervalSeconds": 20},
+            "resource_threshold_config": {"clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 50}},
+        }
+        await write_config(context, **documents)
+        await add_node(context, "old")
+        await begin(controllers)
+        await first_slo.stop()
+        await first_metric.stop()
+        await configuration.stop()
+        unwrap(await context.client.delete(CONFIG_MAPS, NAME, NAMESPACE))
+        await add_node(context, "new")
+        await settle(context)
+        again = SloControllerConfig(context)
+        slo, metric = NodeSLOController(context, again), NodeMetricController(context, again)
+        try:
+            await begin((context, again, slo, metric))
+            assert [status.reason for status in again.watcher.statuses()] == ["ConfigMapNotFound"] * 8
+            assert [await interval(context, name) for name in ("old", "new")] == [20, 60], "a node keeps its spec"
+            assert [(await threshold(context, name))["enable"] for name in ("old", "new")] == [False, False]
+            await write_config(context, **documents)
+            await settle(context)
+            assert [await interval(context, name) for name in ("old", "new")] == [20, 20]
+            for name in ("old", "new"):
+                assert (await threshold(context, name))["cpuSuppressThresholdPercent"] == 50
+        finally:
+            await slo.stop()
+            await metric.stop()
+            await again.stop()
 
     play(story)
 

@@ -33,7 +33,7 @@ STEPS = st.one_of(
     st.tuples(st.just("label"), st.sampled_from(NAMES), st.sampled_from(["a", "b"])),
     st.tuples(st.just("edit"), st.sampled_from(NAMES), st.integers(0, 100)),
     st.tuples(st.just("lose"), st.sampled_from(NAMES), st.none()),
-    st.tuples(st.just("config"), st.sampled_from(["a", "b"]), st.integers(0, 100)),
+    st.tuples(st.just("config"), st.sampled_from(["a", "b"]), st.integers(-5, 110)),
     st.tuples(st.just("broken"), st.sampled_from(BROKEN), st.none()),
     st.tuples(st.just("wait"), st.none(), st.none()),
 )
@@ -67,8 +67,9 @@ async def take(context: ManagerContext, step: tuple[str, Any, Any], good: dict[s
     elif what == "config":
         entry = {"name": which, "nodeSelector": {"matchLabels": {"g": which}}, "cpuSuppressThresholdPercent": value}
         await write_config(context, resource_threshold_config={"nodeStrategies": [entry]})
-        good.clear()
-        good[which] = value
+        if 1 <= value <= 100:  # any other value leaves the last good settings in use
+            good.clear()
+            good[which] = value
     elif what == "broken":
         await write_config(context, resource_threshold_config=which)
     else:

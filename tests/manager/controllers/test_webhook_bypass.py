@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NAMESPACES, PODS
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
@@ -16,6 +15,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import ManagerContext, ManagerSettings
 from koord.manager.controllers.webhook_bypass import WebhookBypassController
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.telemetry.clock import LoopClock, run_virtual
 
 Test = Callable[[Client, WebhookBypassController], Awaitable[None]]

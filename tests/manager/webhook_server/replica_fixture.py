@@ -19,12 +19,14 @@ from koord.api.kubernetes.builtin_kinds import (
     SECRETS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.controller.controller import Requeue
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap
+from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, WatchStream
 from koord.manager.context import NAMESPACE, ManagerContext, ManagerSettings
 from koord.manager.webhook_server.cert_rotator import (
     MUTATING_NAME,
@@ -140,13 +142,43 @@ async def add_pod(client: Client, name: str) -> None:
     unwrap(await client.create(PODS, pod, NAMESPACE))
 
 
+class Killed(BaseException):
+    """The process was ended without a word."""
+
+
+class CutTransport:
+    """The way to the API server of a process that is killed after some writes: the next one is never sent."""
+
+    def __init__(self, writes: int) -> None:
+        self.server: Transport | None = None
+        self.left = writes
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        if request.method != "GET":
+            if not self.left:
+                raise Killed
+            self.left -= 1
+        assert self.server is not None
+        return await self.server.send(request)
+
+    async def watch(self, request: ApiRequest) -> WatchStream | ApiResponse:
+        assert self.server is not None
+        return await self.server.watch(request)
+
+    async def close(self) -> None:
+        """The cluster closes its own end."""
+
+
 @asynccontextmanager
-async def cluster_context() -> AsyncIterator[ManagerContext]:
-    """A cluster as the manifests leave it: namespace and webhook configurations, no certificate."""
+async def cluster_context(cut: CutTransport | None = None) -> AsyncIterator[ManagerContext]:
+    """A cluster as the manifests leave it: namespace and webhook configurations, no certificate. `cut` leads to it."""
     clock = WallClock()
     cluster = EmbeddedCluster(ClusterSettings(http=False), clock=clock)
     await cluster.start()
     assert cluster.client is not None
+    assert cluster.server is not None
+    if cut is not None:
+        cut.server = InProcessTransport(cluster.server, ADMIN)
     client = cluster.client
     unwrap(await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}}))
     path = {"service": {"namespace": "x", "name": "x", "path": PATH}}

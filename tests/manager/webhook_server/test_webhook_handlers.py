@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES, ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import (
     A_QUOTA_ADMISSION,
@@ -21,6 +20,7 @@ from koord.api.kubernetes.admission import AdmissionRequest, GroupVersionResourc
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import NAMESPACE, ManagerContext
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.program import CONTROLLERS, is_enabled, unknown_controllers
 from koord.manager.quota_evaluator import QuotaEvaluator
 from koord.manager.quota_topology_cache import QuotaTopologyCache
@@ -74,7 +74,7 @@ def test_the_table_has_a_gate_for_every_route() -> None:
 
 def test_gates_choose_what_is_served_and_what_is_registered() -> None:
     off = {name: gate.default for name, gate in MANAGER_GATES.items()}
-    assert len(served_routes(off)) == 5
+    assert len(served_routes(off)) == 6
     assert "/validate-pod-binding" in {route.path for route in served_routes(off)}
     assert "/validate-pod-binding" not in {route.path for route in registered_routes(off)}
     assert served_routes({**off, "WebhookFramework": False}) == ()

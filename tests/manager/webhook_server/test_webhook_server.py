@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
@@ -17,7 +18,7 @@ from koord.api.kubernetes.admission import AdmissionRequest
 from koord.manager.webhook_server.certificate import CertificateMaterial, generate
 from koord.manager.webhook_server.handlers import WebhookHandler
 from koord.manager.webhook_server.metrics import WebhookMetrics
-from koord.manager.webhook_server.server import WebhookServer
+from koord.manager.webhook_server.server import ServerLimits, WebhookServer
 from koord.manager.webhooks.admission import AdmissionDecision, AdmissionDenied
 from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics import MetricRegistry
@@ -45,9 +46,13 @@ async def server(material: CertificateMaterial) -> AsyncIterator[WebhookServer]:
     await server.stop()
 
 
-def decide(request: AdmissionRequest) -> AdmissionDecision:
+async def decide(request: AdmissionRequest) -> AdmissionDecision:
     if request.name == "bad":
         raise KeyError("a fault of ours")
+    if request.name == "deep":
+        raise RecursionError("maximum recursion depth exceeded")
+    if request.name == "slow":
+        await asyncio.Event().wait()
     return AdmissionDenied(403, "not you") if request.name == "no" else label_object(request)
 
 
@@ -90,6 +95,87 @@ async def test_a_fault_of_ours_is_left_to_the_failure_policy(
     assert status == 500
     assert _metric(server, "failed_decisions") == 1
     assert (await call(server, material.ca_cert, review()))[0] == 200
+
+
+def nested(depth: int, name: str = "p") -> bytes:
+    """A review of an object with lists in each other, so many that no parser of ours goes down to the end."""
+    return review(name=name).replace(b'"metadata"', b'"x":' + b"[" * depth + b"]" * depth + b',"metadata"', 1)
+
+
+@pytest.mark.parametrize("depth", [900, 990, 10_000, 400_000])
+async def test_an_object_that_is_nested_too_deeply_is_400_and_the_server_goes_on(
+    server: WebhookServer, material: CertificateMaterial, depth: int
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        for path, body in ((PATH, nested(depth)), ("/convert", nested(depth))):
+            url = f"https://127.0.0.1:{server.port}{path}"
+            async with session.post(url, data=body, ssl=trusting(material.ca_cert)) as answer:
+                said = await answer.text()
+                assert answer.status == 400 or (depth < 1000 and answer.status == 200), said
+                if answer.status == 400 and path == PATH:
+                    assert "nested too deeply" in said
+    assert (await call(server, material.ca_cert, review()))[0] == 200
+    assert _metric(server, "failed_decisions") == 0
+
+
+async def test_a_decision_that_runs_out_of_stack_is_400(server: WebhookServer, material: CertificateMaterial) -> None:
+    status, raw = await call(server, material.ca_cert, review(name="deep"))
+    assert status == 400
+    assert "nested too deeply" in json.loads(raw)["response"]["status"]["message"]
+
+
+@pytest.fixture
+async def impatient(material: CertificateMaterial, request: pytest.FixtureRequest) -> AsyncIterator[WebhookServer]:
+    """A server with the limits that the test names; all others are out of reach."""
+    limits = ServerLimits(**{"header_s": 600.0, "body_s": 600.0, "decision_s": 600.0, **request.param})
+    handlers = {PATH: WebhookHandler(MUTATE_POD, decide)}
+    server = WebhookServer(handlers, WebhookMetrics(MetricRegistry()), WallClock(), limits=limits)
+    server.identity.adopt(material)
+    await server.start("127.0.0.1", 0)
+    yield server
+    await server.stop()
+
+
+async def send(server: WebhookServer, pem: bytes, text: bytes) -> bytes:
+    """Send some bytes, nothing more, and return what comes until the server hangs up."""
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", server.port, ssl=trusting(pem), server_hostname="127.0.0.1"
+    )
+    try:
+        writer.write(text)
+        await writer.drain()
+        async with asyncio.timeout(30):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("impatient", [{"header_s": 0.05}], indirect=True)
+@pytest.mark.parametrize("sent", [b"", b"POST / HTTP/1.1\r\nHost: a\r\nX-Slow: "], ids=["nothing", "half-a-head"])
+async def test_a_connection_without_a_request_is_closed(
+    impatient: WebhookServer, material: CertificateMaterial, sent: bytes
+) -> None:
+    assert await send(impatient, material.ca_cert, sent) == b""
+
+
+@pytest.mark.parametrize("impatient", [{"body_s": 0.05}], indirect=True)
+async def test_a_body_that_does_not_come_is_408(impatient: WebhookServer, material: CertificateMaterial) -> None:
+    sent = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{{".encode()
+    said = await send(impatient, material.ca_cert, sent)
+    assert said.startswith(b"HTTP/1.1 408")
+    assert said.endswith(b"the body did not come within 0.05 s")
+    assert (await call(impatient, material.ca_cert, None, "/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize("impatient", [{"body_bytes": 1000, "decision_s": 0.05}], indirect=True)
+async def test_a_large_body_and_a_slow_decision_have_an_end(
+    impatient: WebhookServer, material: CertificateMaterial
+) -> None:
+    assert (await call(impatient, material.ca_cert, b" " * 2000))[0] == 413
+    assert (await call(impatient, material.ca_cert, review(name="slow")))[0] == 500
+    assert _metric(impatient, "failed_decisions") == 1
 
 
 async def test_health_pages_and_unknown_paths(server: WebhookServer, material: CertificateMaterial) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.koordinator.profiles import ClusterColocationProfile
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.admission import AdmissionRequest, GroupVersionResource, UserInfo
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.model import convert
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.webhooks.admission_context import AdmissionContext
 from koord.manager.webhooks.colocation_profile import ProfileCache
 from koord.manager.webhooks.quota.topology import QuotaInfo, QuotaTopology

@@ -203,6 +203,61 @@ def test_values_out_of_range(key: str, config: Plain, message: Plain) -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "config", "message"),
+    [
+        pytest.param(
+            "resource-threshold-config",
+            {"clusterStrategy": {"cpuSuppressThresholdPercent": 0}},
+            {THRESHOLD + "CPUSuppressThresholdPercent": "CPUSuppressThresholdPercent must be 1 or greater"},
+            id="a-level-of-zero",
+        ),
+        pytest.param(
+            "resource-threshold-config",
+            {"nodeStrategies": [entry(cpuEvictPolicy="byChance")]},
+            {
+                "ResourceThresholdCfg.NodeStrategies[0].ResourceThresholdStrategy.CPUEvictPolicy": (
+                    "CPUEvictPolicy must be one of 'evictByRealLimit', 'evictByAllocatable'"
+                )
+            },
+            id="unknown-policy",
+        ),
+        pytest.param(
+            "resource-qos-config",
+            {"clusterStrategy": {"beClass": {"memoryQOS": {"pageCacheLimitSize": -1}}}},
+            {BE + "MemoryQOS.PageCacheLimitSize": "PageCacheLimitSize must be 0 or greater"},
+            id="negative-size",
+        ),
+        pytest.param(
+            "colocation-config",
+            {"cpuCalculatePolicy": "usageAndRequest"},
+            {"ColocationCfg.CPUCalculatePolicy": "CPUCalculatePolicy must be one of 'usage', 'maxUsageRequest'"},
+            id="a-policy-that-would-act-as-another",
+        ),
+        pytest.param(
+            "host-application-config",
+            {"applications": [{"name": "a", "cgroupPath": {"base": "Root"}}]},
+            {
+                "HostApplicationCfg.Applications[0].CgroupPath.Base": (
+                    "Base must be one of 'CgroupRoot', 'Kubepods', 'KubepodsBurstable', 'KubepodsBesteffort'"
+                )
+            },
+            id="a-document-that-upstream-does-not-look-at",
+        ),
+        pytest.param(
+            "cpu-normalization-config",
+            {"enable": True, "defaultRatio": 9},
+            {"CPUNormalizationCfg.DefaultRatio": "DefaultRatio must be from 1.0 to 5.0"},
+            id="a-ratio",
+        ),
+    ],
+)
+def test_what_upstream_lets_pass_and_no_node_can_use(key: str, config: Plain, message: Plain) -> None:
+    given = {"system-config": "{}", key: config}
+    assert refusal(admitted(given)) == ("ConfigParamInvalid", message)
+    assert admitted(given, given) == AdmissionAllowed(), "what is there already may stay"
+
+
+@pytest.mark.parametrize(
     ("selector", "message"),
     [
         pytest.param(

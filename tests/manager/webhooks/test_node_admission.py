@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -161,3 +162,37 @@ def test_qos_is_judged_only_beside_a_readable_system_config() -> None:
     assert [group.key for group in node_strategy_groups({"resource-qos-config": "{}"})] == []
     both = {"resource-qos-config": "{}", "system-config": "{}"}
     assert [group.key for group in node_strategy_groups(both)] == ["resource-qos-config", "system-config"]
+
+
+def node_slo(**threshold: Any) -> Obj:
+    return {"metadata": {"name": "n1"}, "spec": {"resourceUsedThresholdWithBE": threshold}}
+
+
+@pytest.mark.parametrize(
+    ("obj", "old", "why"),
+    [
+        pytest.param(node_slo(cpuSuppressThresholdPercent=65), None, None, id="good"),
+        pytest.param(
+            node_slo(memoryEvictThresholdPercent=0, cpuSuppressPolicy="all"),
+            None,
+            "spec.resourceUsedThresholdWithBE.memoryEvictThresholdPercent is 0, must be from 1 to 100; "
+            "spec.resourceUsedThresholdWithBE.cpuSuppressPolicy is \"all\", must be one of 'cpuset', 'cfsQuota'",
+            id="several",
+        ),
+        pytest.param(
+            node_slo(cpuEvictTimeWindowSeconds=-5),
+            node_slo(cpuEvictTimeWindowSeconds=5),
+            "spec.resourceUsedThresholdWithBE.cpuEvictTimeWindowSeconds is -5, must be greater than 0",
+            id="update",
+        ),
+        pytest.param(
+            node_slo(memoryEvictThresholdPercent=0, enable=True),
+            node_slo(memoryEvictThresholdPercent=0),
+            None,
+            id="it-was-there-before",
+        ),
+    ],
+)
+def test_node_slo(obj: Obj, old: Obj | None, why: str | None) -> None:
+    verdict = node_admission.validate_node_slo(request(obj, old, resource="nodeslos"))
+    assert verdict == (AdmissionAllowed() if why is None else AdmissionDenied(400, why))

@@ -47,6 +47,8 @@ def parse_json(
         value = decode(text.encode(), shape)
         for amount in amounts(value) if amounts else ():
             Quantity.parse(amount)
+    except RecursionError:
+        return MalformedAnnotation(key, "it is nested too deeply")
     except (msgspec.DecodeError, QuantityError) as error:
         return MalformedAnnotation(key, str(error))
     return value

@@ -101,38 +101,6 @@ _TRANSFORMERS = {
 
 DESCHEDULER_GATES: dict[str, FeatureGate] = {"DisablePVCReservation": _OFF_BETA}
 
-MANAGER_GATES: dict[str, FeatureGate] = {
-    "PodMutatingWebhook": _ON,
-    "PodValidatingWebhook": _ON,
-    "ElasticMutatingWebhook": _ON,  # named so on the wire, though it is about quotas
-    "ElasticValidatingWebhook": _ON,
-    "NodeMutatingWebhook": _OFF,
-    "NodeValidatingWebhook": _OFF,
-    "ConfigMapValidatingWebhook": _OFF,
-    "ReservationMutatingWebhook": _OFF,
-    "WebhookFramework": _ON,
-    "ColocationProfileSkipMutatingResources": _OFF,
-    "ColocationProfileSkipValidatingPriority": _OFF,
-    "MultiQuotaTree": _OFF,
-    "ElasticQuotaIgnorePodOverhead": _OFF,
-    "ElasticQuotaGuaranteeUsage": _OFF,
-    "ElasticQuotaEnableUpdateResourceKey": _OFF,
-    "ElasticQuotaEvaluationTransformPod": _OFF,
-    "DisableDefaultQuota": _OFF,
-    "SupportParentQuotaSubmitPod": _OFF,
-    "EnableQuotaAdmission": _OFF,
-    "EnableQuotaAdmissionOnUpdate": _OFF,
-    "EnableSyncGPUSharedResource": _OFF,
-    "ColocationProfileController": _OFF,
-    "ValidatePodDeviceResource": _OFF,
-    "EnablePodEnhancedValidator": _OFF,
-    "DisableExtendedResourceSpec": _OFF,
-    "DisableDeviceResourceSpec": _OFF,
-    "BindingAdmissionWebhook": _OFF,
-    **DESCHEDULER_GATES,
-    **_TRANSFORMERS,
-}
-
 KOORDLET_GATES: dict[str, FeatureGate] = {
     "AuditEvents": _OFF,
     "AuditEventsHTTPHandler": _OFF,

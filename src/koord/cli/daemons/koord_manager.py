@@ -19,6 +19,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.leader_election import LeaseConfig
 from koord.manager import program
 from koord.manager.context import ManagerContext
+from koord.manager.feature_gates import manager_gate_warnings
 from koord.manager.informer_transforms import register_transforms
 from koord.manager.program import LEASE_NAME, Manager
 from koord.telemetry import component_server
@@ -43,6 +44,8 @@ def run_manager(values: FlagValues, logs: Logs) -> int:
         return report_errors(MANAGER_PROGRAM, [plan])
     for name, why in MANAGER_FLAGS.set_without_effect(values):
         _LOG.info("--%s has no effect: %s", name, why)
+    for line in manager_gate_warnings(plan.settings.gates):
+        _LOG.warning("--feature-gates: %s", line)
     try:
         connection = load_connection(os.environ, WallClock(), path=plan.kubeconfig)
     except BadConfig as wrong:

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.manager import program
 from koord.manager.context import NAMESPACE, ManagerSettings
 from koord.manager.controllers.colocation_profile import ProfileControllerOptions
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.quota_evaluator import EvaluatorOptions
 from koord.manager.webhook_server.cert_rotator import (
     MUTATING_NAME,

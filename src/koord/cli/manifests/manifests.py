@@ -13,7 +13,8 @@ import yaml
 from koord import __version__
 from koord.api.config import gates
 from koord.api.config.descheduler import configuration as shipped_descheduling
-from koord.api.config.gates import KOORDLET_GATES, MANAGER_GATES, RUNTIME_HOOK_GATES
+from koord.api.config.gates import KOORDLET_GATES
+from koord.api.config.gates import RUNTIME_HOOK_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.model import to_dict
 from koord.api.schema import crd_manifests
@@ -29,6 +30,7 @@ from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
 from koord.manager import program
 from koord.manager.context import NAMESPACE
+from koord.manager.feature_gates import MANAGER_GATES, shipped_manager_gates
 from koord.scheduler import rbac as scheduler_rbac
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
@@ -53,6 +55,7 @@ def manifests(
     tell_interference: bool = False,
 ) -> list[Obj] | str:
     """Return the objects in an order in which they can be applied, or what is wrong with the gates."""
+    feature_gates = shipped_manager_gates(feature_gates)
     switched = gates.parse_feature_gates(feature_gates, MANAGER_GATES)
     if isinstance(switched, list):
         return f"--feature-gates: {'; '.join(map(str, switched))}"

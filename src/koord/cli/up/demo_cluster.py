@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.koordinator.custom_kinds import CLUSTER_COLOCATION_PROFILES
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES
 from koord.api.kubernetes.resource import Resource
@@ -21,6 +20,7 @@ from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.sim import colocation_day
 from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.cluster_load import LoadObserver

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.kubernetes.admission import AdmissionRequest, GroupVersionKind, GroupVersionResource, UserInfo
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
 from koord.api.kubernetes.resource import Resource
@@ -24,6 +23,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.transport.api_error import ApiError
 from koord.manager import program
 from koord.manager.context import ManagerContext, ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES, shipped_manager_gates
 from koord.manager.program import Manager, ManagerOptions
 from koord.manager.webhook_server.handlers import WebhookHandler, WebhookHandlers
 from koord.manager.webhook_server.registration import exclude_namespaces
@@ -32,6 +32,12 @@ from koord.manager.webhooks.admission import AdmissionDenied
 from koord.telemetry.component_server import ComponentServer
 
 MANAGER_PAGE = "koord-manager"
+
+
+def default_settings() -> ManagerSettings:
+    switched = gates.parse_feature_gates(shipped_manager_gates(""), MANAGER_GATES)
+    assert isinstance(switched, dict)  # the names are our own
+    return ManagerSettings(gates=switched)
 
 
 class LocalManager:
@@ -48,7 +54,7 @@ class LocalManager:
             informers=context.informers,
             clock=context.clock,
             recorder=recorder,
-            settings=settings or ManagerSettings(gates=gates.default_feature_gates(MANAGER_GATES)),
+            settings=settings or default_settings(),
         )
         self.manager = Manager(world, wishes or ManagerOptions(), seed=context.seed)
         self._names: list[str] = []

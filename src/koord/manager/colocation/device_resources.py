@@ -20,7 +20,7 @@ from koord.api.koordinator.resource_name import (
 )
 from koord.manager.colocation.models import ColocationDevice, ColocationDeviceInfo
 from koord.values import resources as vector
-from koord.values.quantity import Quantity
+from koord.values.quantity import ZERO, Quantity
 
 GPU_NAMES = (GPU, GPU_CORE, NPU_CORE, NPU_CPU, NPU_DVPP, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED)
 RDMA_NAMES = (RDMA,)
@@ -50,8 +50,8 @@ def decide_gpu(device: ColocationDevice | None, *, shared: bool) -> DeviceResour
     for card in healthy:
         total = vector.add(total, vector.parse(card.resources))
     labels = device.metadata.labels
-    if labels.get(L_GPU_VENDOR, "") in _SHOWN_AS_GPU and GPU_CORE in total:
-        total[GPU] = total[GPU_CORE]
+    if labels.get(L_GPU_VENDOR, "") in _SHOWN_AS_GPU:
+        total[GPU] = total.get(GPU_CORE, ZERO)
     if shared:
         total[GPU_SHARED] = Quantity.from_value(len(healthy) * _WHOLE)
     return DeviceResources(

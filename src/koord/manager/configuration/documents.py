@@ -1,6 +1,6 @@
 """Parsing of each document of slo-controller-config into strategies that are complete for a node. Pure.
 
-What a broken document does to settings in use is decided in koord.manager.configuration.kept.
+What a broken document does to settings in use is decided in koord.manager.configuration.last_good.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HostApplications = tuple[HostApplicationSpec, ...]
 
 class ParsedDocument(msgspec.Struct, Generic[T], frozen=True):
     value: T
-    remarks: tuple[FieldError, ...] = ()  # what has no effect, and what a node may refuse
+    remarks: tuple[FieldError, ...] = ()  # what has no effect, or not the one that was meant
 
 
 class RejectedDocument(msgspec.Struct, frozen=True):
@@ -41,6 +41,7 @@ class RejectedDocument(msgspec.Struct, frozen=True):
 
     error: FieldError
     is_unreadable: bool = True  # not readable; False: readable, with a value that cannot be used
+    more: tuple[FieldError, ...] = ()  # further values that cannot be used
 
 
 def parse_colocation(text: str) -> ParsedDocument[LayeredStrategy[colocation.ColocationStrategy]] | RejectedDocument:
@@ -52,12 +53,10 @@ def parse_colocation(text: str) -> ParsedDocument[LayeredStrategy[colocation.Col
         return RejectedDocument(given)
     cluster = overlay(colocation.DEFAULT_COLOCATION, given)
     if flaws := colocation.validate_runtime(cluster):
-        return RejectedDocument(flaws[0], is_unreadable=False)
-
-    def usable(strategy: colocation.ColocationStrategy) -> list[FieldError]:
-        return colocation.validate_runtime(strategy)
-
-    return _build_layers(text, colocation.ColocationConfig, cluster, given.node_configs, "nodeConfigs", usable)
+        return _reject_values(flaws)
+    return _build_layers(
+        text, colocation.ColocationConfig, cluster, given.node_configs, "nodeConfigs", colocation.validate_runtime
+    )
 
 
 def parse_threshold(text: str) -> ParsedDocument[LayeredStrategy[ResourceThresholdStrategy]] | RejectedDocument:
@@ -95,6 +94,8 @@ def parse_host_applications(text: str) -> ParsedDocument[LayeredStrategy[HostApp
     given = decode_lenient(text, slo_documents.HostApplicationConfig)
     if isinstance(given, FieldError):
         return RejectedDocument(given)
+    if flaws := slo_validation.strategy_errors(given):
+        return _reject_values(flaws)
     layers, remarks = [], _unknown_field_errors(text, slo_documents.HostApplicationConfig)
     for index, entry in enumerate(given.node_configs):
         selector = _build_selector(entry.node_selector, f"nodeConfigs[{index}]")
@@ -106,17 +107,27 @@ def parse_host_applications(text: str) -> ParsedDocument[LayeredStrategy[HostApp
 
 
 def _parse_nested(
-    text: str, model: type[Any], default: S, ranges: Callable[[Any], list[FieldError]]
+    text: str, model: type[Any], default: S, validate: Callable[[Any], list[FieldError]]
 ) -> ParsedDocument[LayeredStrategy[S]] | RejectedDocument:
-    """Parse `{clusterStrategy, nodeStrategies}`. A value out of range is used, as upstream does, and remarked on."""
+    """Parse `{clusterStrategy, nodeStrategies}`. Two values that do not fit each other are used, and remarked on.
+
+    A value that NodeSLO's schema refuses would be refused for every node, again and again, and one that no node can use
+    would be used: the document as a whole has no effect then.
+    """
     if not text:
         return ParsedDocument(LayeredStrategy(cluster=default))
     given = decode_lenient(text, model)
     if isinstance(given, FieldError):
         return RejectedDocument(given)
+    if flaws := slo_validation.strategy_errors(given):
+        return _reject_values(flaws)
     cluster = default if given.cluster_strategy is None else overlay(default, given.cluster_strategy)
     read_layers = _build_layers(text, model, cluster, given.node_strategies, "nodeStrategies")
-    return ParsedDocument(read_layers.value, (*read_layers.remarks, *ranges(given)))
+    return ParsedDocument(read_layers.value, (*read_layers.remarks, *validate(given)))
+
+
+def _reject_values(flaws: list[FieldError]) -> RejectedDocument:
+    return RejectedDocument(flaws[0], is_unreadable=False, more=tuple(flaws[1:]))
 
 
 def _parse_flat(text: str, model: type[Any], default: S) -> ParsedDocument[LayeredStrategy[S]] | RejectedDocument:

@@ -11,14 +11,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from koord.api.config.decode import decode_lenient, unknown_names
-from koord.api.config.field_error import FieldError, FieldOrder, range_errors
+from koord.api.config.decode import decode_lenient
+from koord.api.config.decode import unknown_names
+from koord.api.config.field_error import FieldError
+from koord.api.config.field_error import FieldOrder
 from koord.api.config.slo import colocation, slo_documents, slo_validation
-from koord.api.config.slo.slo_validation import unknown_choices
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.webhooks.configmap import NodeStrategyGroup, find_overlap
-from koord.manager.webhooks.slo_config_rules import check_network_shares, has_quantity_shares, network_share_errors
+from koord.manager.webhooks.slo_config_rules import check_network_shares, has_quantity_shares
 from koord.values.selector import Selector, SelectorError
 
 Severity = Literal["error", "warning"]
@@ -84,11 +85,8 @@ def _inspect_document(key: str, config: Any, text: str) -> list[ConfigFinding]:
             for unknown in unknown_names(msgspec.json.decode(text), slo_documents.DOCUMENT_MODELS[key])
         ],
     )
-    found += error_findings(key, unknown_choices(config))
-    if key in _RANGES:
-        found += error_findings(key, _RANGES[key](config))
-    else:
-        found += error_findings(key, _ratio_errors(config))
+    flaws = slo_validation.unusable_values(config) + (_RANGES[key](config) if key in _RANGES else [])
+    found += error_findings(key, list({flaw.field: flaw for flaw in reversed(flaws)}.values())[::-1])
     found += _inspect_selectors(key, *slo_documents.node_entries(config))
     for path, strategy, pair in _bound_pairs(key, config):
         found += _unpaired_bound(key, path, strategy, pair)
@@ -120,32 +118,6 @@ def _inspect_selectors(key: str, where: str, given: Iterable[Any]) -> list[Confi
             key, [FieldError(where, None, f"has entries for the same nodes: {names}; the first one wins")]
         )
     return found
-
-
-def _ratio_errors(config: Any) -> list[FieldError]:
-    flaws: list[FieldError] = []
-    if isinstance(config, slo_documents.CPUNormalizationConfig):
-        for path, normalization in (("", config), *_with_paths(config.node_configs)):
-            flaws += _check_ratio(f"{path}defaultRatio", normalization.default_ratio)
-            for cpu, of_model in normalization.ratio_model.items():
-                for field in msgspec.structs.fields(of_model):
-                    here = f"{path}ratioModel[{cpu}].{field.encode_name}"
-                    flaws += _check_ratio(here, getattr(of_model, field.name))
-    elif isinstance(config, slo_documents.ResourceAmplificationConfig):
-        for path, amplification in (("", config), *_with_paths(config.node_configs)):
-            for resource, ratio in amplification.resource_amplification_ratio.items():
-                flaws += range_errors(f"{path}resourceAmplificationRatio[{resource}]", ratio, low=1)
-    return flaws
-
-
-def _with_paths(given: Iterable[Any]) -> list[tuple[str, Any]]:
-    return [(f"nodeConfigs[{index}].", entry) for index, entry in enumerate(given)]
-
-
-def _check_ratio(path: str, ratio: float | None) -> list[FieldError]:
-    return range_errors(
-        path, ratio, low=slo_documents.MIN_CPU_NORMALIZATION_RATIO, high=slo_documents.MAX_CPU_NORMALIZATION_RATIO
-    )
 
 
 def _bound_pairs(key: str, config: Any) -> Iterable[tuple[str, Any, FieldOrder]]:
@@ -204,18 +176,13 @@ def _inspect_together(documents: Mapping[str, Any]) -> list[ConfigFinding]:
 
 
 def _inspect_network(qos: slo_documents.QOSConfig, system: slo_documents.SystemConfig) -> list[ConfigFinding]:
-    every: list[tuple[str, ResourceQOSStrategy]] = [
-        (f"nodeStrategies[{index}].", node) for index, node in enumerate(qos.node_strategies)
-    ]
-    if qos.cluster_strategy is not None:
-        every.insert(0, ("clusterStrategy.", qos.cluster_strategy))
-    flaws = [flaw for path, strategy in every for flaw in network_share_errors(strategy, path)]
-    if flaws:
-        return error_findings(slo_documents.RESOURCE_QOS, flaws)
+    if slo_validation.strategy_errors(qos):
+        return []  # a share that cannot be read has no sum
     refusal = check_network_shares(qos, system)
     if not isinstance(refusal, str):
         return []
-    if any(has_quantity_shares(strategy) for _, strategy in every):  # upstream's webhook adds amounts up as percentages
+    every: list[ResourceQOSStrategy] = [*([qos.cluster_strategy] if qos.cluster_strategy else []), *qos.node_strategies]
+    if any(map(has_quantity_shares, every)):  # upstream's webhook adds amounts up as percentages
         text = f"states network requests as amounts; {REFUSED_BY_WEBHOOK}, which adds them up as percentages"
         return [warning_finding(slo_documents.RESOURCE_QOS, "", text)]
     return error_findings(slo_documents.RESOURCE_QOS, [FieldError("", None, refusal)])

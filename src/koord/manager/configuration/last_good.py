@@ -16,6 +16,9 @@ DocumentState = Literal["Unknown", "Default", "Applied", "Rejected"]
 DocumentParser = Callable[[str], ParsedDocument[T] | RejectedDocument]
 
 
+_MAX_TOLD = 5  # values of one document that a message names
+
+
 class DocumentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The status of one document, in the shape of a condition."""
 
@@ -81,7 +84,10 @@ class LastGoodDocument(Generic[T]):
 
     def _reject(self, unread: RejectedDocument) -> RejectedDocument:
         stays = "the last good settings stay in use" if self.available else "nothing is changed until it is corrected"
-        message = f"{describe_error(self.key, unread.error)}; {stays}"
+        told = [unread.error, *unread.more[: _MAX_TOLD - 1]]
+        left = len(unread.more) + 1 - len(told)
+        words = [describe_error(self.key, error) for error in told] + ([f"{left} more"] if left else [])
+        message = "; ".join((*words, stays))
         reason = "Unreadable" if unread.is_unreadable else "InvalidValue"
         self.status = DocumentStatus(key=self.key, state="Rejected", reason=reason, message=message)
         self.remarks = ()

@@ -72,6 +72,8 @@ def decide_node_slo(
     system: SystemStrategy | None = chosen("systemStrategy", settings.system, had.system_strategy)
     applications = chosen("hostApplications", settings.host_applications, had.host_applications)
     bandwidth = node_codecs.parse_network_bandwidth(annotations)
+    if isinstance(bandwidth, str) and Quantity.parse(bandwidth).sign() < 0:
+        bandwidth = MalformedAnnotation(A_NETWORK_BANDWIDTH, f"{bandwidth} is negative")
     flaw = bandwidth if isinstance(bandwidth, MalformedAnnotation) else None
     if flaw is not None:
         # As upstream does it: without a bandwidth that can be believed the node gets no system strategy at all.

@@ -22,6 +22,7 @@ class NodeMetricController(PerNodeObjectController[NodeMetric]):
     rights: ClassVar[tuple[RbacRule, ...]] = (
         RbacRule("", ("nodes",), READ_VERBS),
         RbacRule("slo.koordinator.sh", ("nodemetrics",), (*READ_VERBS, "create", "patch", "delete")),
+        RbacRule("events.k8s.io", ("events",), ("create", "patch")),
     )
 
     def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:

@@ -18,7 +18,8 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import to_dict
 from koord.api.patch.merge_patch import create_merge_patch
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
@@ -31,6 +32,8 @@ O = TypeVar("O", bound=Object)  # noqa: E741  an object
 _LOG = logging.getLogger(__name__)
 
 WORKERS = 4
+REFUSED_RETRY_S = 300.0
+BAD_REQUEST = 400  # by a webhook
 
 
 class DesiredSpec(msgspec.Struct, frozen=True):
@@ -89,28 +92,28 @@ class PerNodeObjectController(ABC, Generic[O]):
         if wanted.spec is None:
             return Done()
         if obj is None:
-            return await self._create(name, wanted)
+            return await self._create(node, wanted)
         patch = create_merge_patch(to_dict(obj.spec), to_dict(wanted.spec))  # type: ignore[attr-defined]
         if not patch:
             return Done()
-        return await self._update(obj, patch)
+        return await self._update(node, obj, patch)
 
-    async def _create(self, name: str, wanted: DesiredSpec) -> ReconcileResult:
+    async def _create(self, node: Node, wanted: DesiredSpec) -> ReconcileResult:
         assert wanted.spec is not None
-        body = {"metadata": {"name": name}, "spec": {**wanted.extra, **to_dict(wanted.spec)}}
+        body = {"metadata": {"name": node.metadata.name}, "spec": {**wanted.extra, **to_dict(wanted.spec)}}
         answer = await self._context.client.create(self._resource, body)
         if isinstance(answer, ApiError) and answer.already_exists:
             return Requeue("made by somebody else meanwhile")  # the cache will show it
-        return self._outcome(answer, f"create{self._resource.kind}")
+        return self._outcome(answer, f"create{self._resource.kind}", node)
 
-    async def _update(self, obj: O, patch: dict[str, Any]) -> ReconcileResult:
+    async def _update(self, node: Node, obj: O, patch: dict[str, Any]) -> ReconcileResult:
         meta = obj.metadata
         answer = await self._context.client.patch(
             self._resource, meta.name, {"spec": patch}, kind="merge", uid=meta.uid
         )
         if isinstance(answer, ApiError) and (answer.not_found or answer.conflict):
             return Requeue("changed meanwhile")
-        return self._outcome(answer, f"update{self._resource.kind}")
+        return self._outcome(answer, f"update{self._resource.kind}", node)
 
     async def _remove(self, obj: O) -> ReconcileResult:
         answer = await self._context.client.delete(self._resource, obj.metadata.name, uid=obj.metadata.uid)
@@ -120,13 +123,20 @@ class PerNodeObjectController(ABC, Generic[O]):
             return Requeue("changed meanwhile")
         return self._outcome(answer, f"delete{self._resource.kind}")
 
-    def _outcome(self, answer: object, reason: str) -> ReconcileResult:
-        if isinstance(answer, ApiError):
-            self.counter.failed(reason)
-            self._quiet.warning("%s: %s refused: %s", self.name, reason, answer)
+    def _outcome(self, answer: object, reason: str, node: Node | None = None) -> ReconcileResult:
+        if not isinstance(answer, ApiError):
+            self.counter.succeeded(reason)
+            return Done()
+        self.counter.failed(reason)
+        self._quiet.warning("%s: %s refused: %s", self.name, reason, answer)
+        if node is None or not (answer.invalid or answer.code == BAD_REQUEST):
             return Requeue(str(answer))
-        self.counter.succeeded(reason)
-        return Done()
+        # The same object would be refused again: only other settings, or another schema, can change that.
+        message = f"its {self._resource.kind} keeps what it has: {answer.message}"
+        self._context.recorder.record(
+            object_reference(NODES, node), "Warning", f"{self._resource.kind}Refused", message
+        )
+        return RequeueAfter(REFUSED_RETRY_S)
 
     def _node_changed(self, change: ObjectChange[Node]) -> None:
         old, new = change.old, change.object.metadata

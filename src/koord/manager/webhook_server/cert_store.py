@@ -29,6 +29,7 @@ from koord.telemetry.clock import Clock, now
 
 CURRENT_LINK = "..data"
 _GENERATION_PREFIX = "..generation_"
+_PARTIAL_PREFIX = "..partial_"
 _PRIVATE_FILES = frozenset((CA_KEY, *KEY))
 
 
@@ -60,6 +61,8 @@ def write_cert_dir(folder: Path, files: dict[str, bytes]) -> bool:
         # The generation before this one stays for a reader that is in the middle of it.
         if old.name not in (generation.name, before):
             shutil.rmtree(old)
+    for partial in folder.glob(f"{_PARTIAL_PREFIX}*"):  # of a process that was killed
+        partial.unlink(missing_ok=True)
     return True
 
 
@@ -76,7 +79,7 @@ def _link(folder: Path, name: str, target: str) -> None:
         return
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
-    partial = folder / f"..{name.lstrip('.')}.{os.getpid()}"
+    partial = folder / f"{_PARTIAL_PREFIX}{os.getpid()}_{name.lstrip('.')}"
     partial.unlink(missing_ok=True)
     partial.symlink_to(target)
     partial.replace(path)

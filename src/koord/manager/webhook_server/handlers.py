@@ -171,6 +171,7 @@ class WebhookHandlers:
             "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota": quotas.validate,
             "/mutate-node-status": node_admission.mutate_node_status,
             "/validate-node": lambda request: node_admission.validate_node(request, self._config_data()),
+            "/validate-nodeslo": node_admission.validate_node_slo,
             "/validate-configmap": lambda request: configmap.admit_configmap(request, self._configmap_context()),
             "/mutate-reservation": self._with_fetched_names(
                 lambda request: reservation.mutate_reservation(request, self.admission_context())

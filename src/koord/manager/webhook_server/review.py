@@ -15,6 +15,8 @@ REVIEW_API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 REVIEW_KIND = "AdmissionReview"
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
+TOO_DEEP = "the object is nested too deeply: hundreds of lists or maps in each other cannot be decided on"
+
 _REVIEW_DECODER = msgspec.json.Decoder(AdmissionReview)
 
 
@@ -44,6 +46,8 @@ def decode_review(body: bytes) -> DecodedReview | MalformedReview:
         return MalformedReview(f"the body is not an AdmissionReview: {error}")
     except UnicodeDecodeError as error:
         return MalformedReview(f"the body is not UTF-8: {error}")
+    except RecursionError:
+        return MalformedReview(TOO_DEEP)
     if review.kind != REVIEW_KIND or review.api_version not in REVIEW_API_VERSIONS:
         asked = f"{review.api_version or '<no apiVersion>'} {review.kind or '<no kind>'}"
         return MalformedReview(
@@ -102,6 +106,8 @@ def convert_review(body: bytes) -> bytes | MalformedReview:
     """Answer a ConversionReview. Every kind has one version: its own comes back unchanged, any other is refused."""
     try:
         review = msgspec.json.decode(body, type=_ConversionReview)
+    except RecursionError:
+        return MalformedReview(TOO_DEEP)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return MalformedReview(f"the body is not a ConversionReview: {error}")
     if review.kind != "ConversionReview" or review.api_version != CONVERSION_API_VERSION:

@@ -155,6 +155,23 @@ ROUTES: tuple[WebhookRoute, ...] = (
         ),
     ),
     WebhookRoute(
+        path="/validate-nodeslo",  # ours: values that no koordlet can use
+        gate="NodeSLOValidatingWebhook",
+        mutates=False,
+        object_type="nodeslo",
+        entries=(
+            WebhookEntry(
+                name="vnodeslo.koordinator.sh",
+                operations=("CREATE", "UPDATE"),
+                group="slo.koordinator.sh",
+                version="v1alpha1",
+                resources=("nodeslos",),
+                namespace_selector=None,
+                timeout_s=10,
+            ),
+        ),
+    ),
+    WebhookRoute(
         path="/validate-configmap",
         gate="ConfigMapValidatingWebhook",
         mutates=False,

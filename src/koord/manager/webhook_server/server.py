@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping
@@ -9,6 +10,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from koord.manager.webhook_server import review
 from koord.manager.webhook_server.certificate import CertificateMaterial
@@ -50,13 +52,21 @@ class ServingIdentity:
 
 _LOG = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 16 << 20  # an object and its predecessor, each of the size that etcd takes, with room
-# Longer than callers keep idle connections (90 s in Go): a server that hangs up first makes a call fail now and then.
-KEEPALIVE_S = 3600
 SHUTDOWN_TIMEOUT_S = 10.0
 JSON = "application/json"
 
 DebugPage = Callable[[], Any]  # what a debug page shows, as JSON
+
+
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one caller may take. API servers give up after 30 s themselves, and send 3 MiB at most, twice."""
+
+    body_bytes: int = 16 << 20
+    header_s: float = 15.0  # from the connection to the end of its first request's headers
+    body_s: float = 30.0
+    decision_s: float = 30.0
+    # Longer than callers keep idle connections (90 s in Go): if the server hangs up first, a call fails now and then.
+    idle_s: float = 180.0
 
 
 class WebhookServer:
@@ -68,6 +78,7 @@ class WebhookServer:
         *,
         identity: ServingIdentity | None = None,
         pages: Mapping[str, DebugPage] | None = None,
+        limits: ServerLimits = ServerLimits(),  # noqa: B008 - a frozen value
     ) -> None:
         self.identity = identity or ServingIdentity()
         self.port = 0
@@ -75,7 +86,10 @@ class WebhookServer:
         self._pages = dict(pages or {})
         self._metrics = metrics
         self._clock = clock
+        self._limits = limits
         self._runner: web.AppRunner | None = None
+        self._listener: asyncio.Server | None = None
+        self._silent: set[asyncio.BaseProtocol] = set()  # new connections that have not sent a request yet
 
     @property
     def paths(self) -> frozenset[str]:
@@ -83,40 +97,90 @@ class WebhookServer:
 
     async def start(self, host: str = "0.0.0.0", port: int = 9876) -> None:
         """Listen; port 0 takes any free one. Handshakes fail until the identity has a certificate."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
+
+        @web.middleware
+        async def note_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+            self._silent.discard(request.protocol)
+            return await handler(request)
+
+        app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[note_request])
         app.router.add_get("/healthz", _health)
-        app.router.add_post("/convert", _convert)
+        app.router.add_post("/convert", self._convert)
         for path, page in self._pages.items():
             app.router.add_get(path, _page_handler(page))
         for path, handler in self._handlers.items():
             app.router.add_post(path, self._handler(path, handler))
         self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=KEEPALIVE_S, shutdown_timeout=SHUTDOWN_TIMEOUT_S
+            app, access_log=None, keepalive_timeout=self._limits.idle_s, shutdown_timeout=SHUTDOWN_TIMEOUT_S
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, ssl_context=self.identity.context(), reuse_address=True)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            self._new_connection, host, port, ssl=self.identity.context(), reuse_address=True
+        )
+        self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Stop after the calls that are being answered have finished."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    # Limits ------------------------------------------------------------------------------------------------------
+
+    def _new_connection(self) -> asyncio.BaseProtocol:
+        assert self._runner is not None
+        assert self._runner.server is not None
+        made = self._runner.server()
+        self._silent.add(made)
+        asyncio.get_running_loop().call_later(self._limits.header_s, self._close_if_silent, made)
+        return made
+
+    def _close_if_silent(self, connection: web.RequestHandler) -> None:
+        """Close a connection that has not sent one whole request head: it would be held for nothing."""
+        if connection in self._silent:
+            self._silent.discard(connection)
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    async def _read(self, request: web.Request) -> bytes | web.Response:
+        """Return the body, or the answer to a caller that does not send it in time."""
+        try:
+            async with asyncio.timeout(self._limits.body_s):
+                return await request.read()
+        except TimeoutError:
+            why = f"the body did not come within {self._limits.body_s:g} s"
+            _LOG.warning("%s: %s", request.path, why)
+            return web.Response(status=408, text=why, headers={"Connection": "close"})
+
+    # Answers -----------------------------------------------------------------------------------------------------
 
     def _handler(self, path: str, handler: WebhookHandler) -> Callable[[web.Request], Any]:
         malformed = self._metrics.malformed_reviews.labels(path)
         failed = self._metrics.failed_decisions.labels(path)
 
+        def reject(why: str) -> web.Response:
+            malformed.inc()
+            _LOG.warning("%s: %s", path, why)
+            return web.Response(status=400, body=review.encode_rejection(why), content_type=JSON)
+
         async def handle(request: web.Request) -> web.Response:
-            asked = review.decode_review(await request.read())
+            body = await self._read(request)
+            if isinstance(body, web.Response):
+                return body
+            asked = review.decode_review(body)
             if isinstance(asked, review.MalformedReview):
-                malformed.inc()
-                _LOG.warning("%s: %s", path, asked.why)
-                return web.Response(status=400, body=review.encode_rejection(asked.why), content_type=JSON)
+                return reject(asked.why)
             began = self._clock.monotonic()
             try:
-                answer = await handler.answer(asked.request)
+                async with asyncio.timeout(self._limits.decision_s):
+                    answer = await handler.answer(asked.request)
+                encoded = review.encode_review(asked, answer)
+            except RecursionError:
+                return reject(review.TOO_DEEP)
             except Exception:  # noqa: BLE001  one bad object must not end the server; it is logged and counted
                 # Not a denial: whether a call that failed lets the object through is the failure policy's to say.
                 failed.inc()
@@ -124,9 +188,18 @@ class WebhookServer:
                 _LOG.exception("%s: deciding about %s %s/%s failed", path, about.kind.kind, about.namespace, about.name)
                 return web.Response(status=500, text=f"the decision of {path} failed; see the log of koord-manager")
             self._observe(handler, asked.request.operation, answer.allowed, self._clock.monotonic() - began)
-            return web.Response(body=review.encode_review(asked, answer), content_type=JSON)
+            return web.Response(body=encoded, content_type=JSON)
 
         return handle
+
+    async def _convert(self, request: web.Request) -> web.Response:
+        body = await self._read(request)
+        if isinstance(body, web.Response):
+            return body
+        answer = review.convert_review(body)
+        if isinstance(answer, review.MalformedReview):
+            return web.Response(status=400, text=answer.why)
+        return web.Response(body=answer, content_type=JSON)
 
     def _observe(self, handler: WebhookHandler, operation: str, allowed: bool, took_s: float) -> None:
         kind = "mutate" if handler.route.mutates else "validate"
@@ -137,13 +210,6 @@ class WebhookServer:
 
 async def _health(_: web.Request) -> web.Response:
     return web.Response(text="ok")
-
-
-async def _convert(request: web.Request) -> web.Response:
-    answer = review.convert_review(await request.read())
-    if isinstance(answer, review.MalformedReview):
-        return web.Response(status=400, text=answer.why)
-    return web.Response(body=answer, content_type=JSON)
 
 
 def _page_handler(page: DebugPage) -> Callable[[web.Request], Any]:

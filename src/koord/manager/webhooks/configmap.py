@@ -1,7 +1,7 @@
 """The validating admission of slo-controller-config: changed documents must be readable, in range and unambiguous.
 
-Only the documents that upstream checks are checked, so that what one accepts the other does. `koord config check`
-inspects all of them, offline. A node may match one strategy of a document only.
+What upstream refuses is refused in its words. What it lets pass and no node can use is refused as well. `koord config
+check` inspects all documents, offline. A node may match one strategy of a document only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from koord.api.koordinator.protocol import (
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.manager.webhooks.slo_config_rules import check_network_shares, find_value_errors
+from koord.manager.webhooks.slo_config_rules import check_network_shares, find_unusable_values, find_value_errors
 from koord.values.go_format import in_json
 from koord.values.selector import Selector, SelectorError
 
@@ -116,6 +116,14 @@ def admit_configmap(request: AdmissionRequest, context: ConfigMapAdmissionContex
         if isinstance(outcome, ConfigRefusal):
             return AdmissionDenied(400, str(outcome))
         groups.append(outcome)
+    for key in (key for key in slo_documents.KEYS if key not in slo_documents.VALIDATED_KEYS):
+        # Upstream does not look at these. Text that cannot be read is left to the controllers, which tell of it.
+        text = data.get(key, "")
+        config = decode_lenient(text, slo_documents.DOCUMENT_MODELS[key]) if text != before.get(key, "") else None
+        if config is None or isinstance(config, FieldError):
+            continue
+        if unusable := find_unusable_values(key, config):
+            return AdmissionDenied(400, str(ConfigRefusal(REASON_CONFIG_PARAMETER, unusable)))
     groups = [group for group in groups if len(group.strategies) > 1]
     for name, labels in sorted(context.nodes()) if groups else ():
         for group in groups:
@@ -147,6 +155,8 @@ def check_document(
         return ConfigRefusal(REASON_CONFIG_PARAMETER, values)
     if system is not None and (shares := check_network_shares(config, system)):
         return ConfigRefusal(REASON_CONFIG_PARAMETER, shares)
+    if unusable := find_unusable_values(key, config):
+        return ConfigRefusal(REASON_CONFIG_PARAMETER, unusable)
     if context.require_names and (names := _check_names(key, [name for name, _ in made])):
         return names
     return find_overlap(group, [entry.node_selector for entry in entries]) or group

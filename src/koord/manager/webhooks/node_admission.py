@@ -1,4 +1,4 @@
-"""The admission of nodes: amplified allocatable in their status, and labels that match one strategy per document."""
+"""The admission of nodes (amplified allocatable, labels that match one strategy per document) and of NodeSLOs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import msgspec
 
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.config.slo.slo_validation import strategy_errors
 from koord.api.koordinator.protocol import A_RAW_ALLOCATABLE, A_RESOURCE_AMPLIFICATION_RATIO
 from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.koordinator.slo import NodeSLO
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.node import Node
 from koord.api.model import ResourceList, convert
@@ -24,6 +26,7 @@ from koord.manager.webhooks.admission import (
     writable,
 )
 from koord.manager.webhooks.configmap import conflict_text, node_strategy_groups
+from koord.values.go_format import in_json
 from koord.values.quantity import ZERO, Quantity
 from koord.values.quantity_syntax import QuantityError
 
@@ -102,3 +105,16 @@ def validate_node(request: AdmissionRequest, config: Mapping[str, str] | None) -
         if len(names) > 1:
             return AdmissionDenied(400, conflict_text(group.key, names, node.metadata.name))
     return AdmissionAllowed()
+
+
+def validate_node_slo(request: AdmissionRequest) -> AdmissionDecision:
+    """Deny values that no koordlet can use. Those that the object had before are let pass: others may write it."""
+    if request.resource.resource != "nodeslos" or request.sub_resource or request.operation not in ("CREATE", "UPDATE"):
+        return AdmissionAllowed()
+    try:
+        wrong = strategy_errors(convert(request.object or {}, NodeSLO).spec, "spec")
+        before = strategy_errors(convert(request.old_object or {}, NodeSLO).spec, "spec")
+    except msgspec.ValidationError as error:
+        return AdmissionDenied(400, str(error))
+    told = [f"{error.field} is {in_json(error.value)}, {error.rule}" for error in wrong if error not in before]
+    return AdmissionDenied(400, "; ".join(told)) if told else AdmissionAllowed()

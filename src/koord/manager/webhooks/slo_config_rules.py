@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.field_error import FieldError, FieldLimit, FieldOrder, range_errors
+from koord.api.config.field_error import FieldLimit, FieldOrder
 from koord.api.config.slo import colocation, slo_documents, slo_validation
 from koord.api.config.slo.slo_documents import QOSConfig, SystemConfig
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
@@ -24,6 +24,24 @@ _GO_INITIALISM = re.compile(r"(cpu|cfs|cat|mba|lsr|ls|be)(?=[A-Z])")
 _QOS_CLASS_FIELDS = ("lsr_class", "ls_class", "be_class", "system_class", "cgroup_root")
 _CPU_BURST_CONFIG_FIELDS = frozenset({"cpu_burst_percent", "cfs_quota_burst_percent", "cfs_quota_burst_period_seconds"})
 
+# The Go names of the documents, and of the strategy inside a node's entry.
+_TITLES = {
+    slo_documents.COLOCATION: "ColocationCfg",
+    slo_documents.RESOURCE_THRESHOLD: "ResourceThresholdCfg",
+    slo_documents.RESOURCE_QOS: "ResourceQOSCfg",
+    slo_documents.SYSTEM: "SystemCfg",
+    slo_documents.CPU_BURST: "CPUBurstCfg",
+    slo_documents.HOST_APPLICATION: "HostApplicationCfg",
+    slo_documents.CPU_NORMALIZATION: "CPUNormalizationCfg",
+    slo_documents.RESOURCE_AMPLIFICATION: "ResourceAmplificationCfg",
+}
+_STRATEGIES = {
+    slo_documents.RESOURCE_THRESHOLD: "ResourceThresholdStrategy",
+    slo_documents.RESOURCE_QOS: "ResourceQOSStrategy",
+    slo_documents.SYSTEM: "SystemStrategy",
+    slo_documents.CPU_BURST: "CPUBurstStrategy",
+}
+
 CheckedStruct = tuple[
     str, msgspec.Struct, Sequence[FieldLimit], Sequence[FieldOrder]
 ]  # the Go path of a struct and its rules
@@ -33,6 +51,19 @@ def find_value_errors(key: str, config: Any) -> dict[str, str]:
     """Return the Go path of each wrong field with its sentence, sorted as Go writes maps."""
     found = {path: text for part in _checked_structs(key, config) for path, text in _struct_errors(*part)}
     return dict(sorted(found.items()))
+
+
+def find_unusable_values(key: str, config: Any) -> dict[str, str]:
+    """Return the Go path of each value that upstream's webhook lets pass and no node can use, with a sentence."""
+    found = {}
+    for error in slo_validation.unusable_values(config):
+        *parents, name = [go_field_name(part) for part in error.field.split(".")]
+        strategy = _STRATEGIES.get(key, "")
+        parents = [
+            f"{part}.{strategy}" if strategy and part.startswith("NodeStrategies[") else part for part in parents
+        ]
+        found[".".join((_TITLES[key], *parents, name))] = f"{name} {error.rule}"
+    return found
 
 
 def go_field_name(wire: str) -> str:
@@ -46,12 +77,7 @@ def _checked_structs(key: str, config: Any) -> Iterator[CheckedStruct]:
         for index, node in enumerate(config.node_configs):
             yield f"ColocationCfg.NodeConfigs[{index}].ColocationStrategy.", node, colocation.ADMISSION_LIMITS, ()
         return
-    name, strategy = {
-        slo_documents.RESOURCE_THRESHOLD: ("ResourceThresholdCfg", "ResourceThresholdStrategy"),
-        slo_documents.RESOURCE_QOS: ("ResourceQOSCfg", "ResourceQOSStrategy"),
-        slo_documents.SYSTEM: ("SystemCfg", "SystemStrategy"),
-        slo_documents.CPU_BURST: ("CPUBurstCfg", "CPUBurstStrategy"),
-    }[key]
+    name, strategy = _TITLES[key], _STRATEGIES[key]
     if config.cluster_strategy is not None:
         yield from _strategy_structs(key, f"{name}.ClusterStrategy.", config.cluster_strategy)
     for index, node in enumerate(config.node_strategies):
@@ -162,17 +188,6 @@ def check_network_shares(config: QOSConfig, system: SystemConfig) -> ShareRefusa
     return None
 
 
-def network_share_errors(strategy: ResourceQOSStrategy, path: str) -> list[FieldError]:
-    """Return the shares that cannot be used by themselves, with their wire paths below `path`."""
-    flaws = []
-    for share in _stated_shares(strategy):
-        if isinstance(share.value, int):
-            flaws += range_errors(f"{path}{share.path}", share.value, low=0, high=WHOLE_PERCENT)
-        elif not _is_quantity(share.value):
-            flaws.append(FieldError(f"{path}{share.path}", share.value, "must be a percentage or a quantity"))
-    return flaws
-
-
 def _first_bad_share(strategy: ResourceQOSStrategy, path: str) -> dict[str, str] | None:
     for share in _stated_shares(strategy):
         if isinstance(share.value, int) and not 0 <= share.value <= WHOLE_PERCENT:
@@ -229,7 +244,6 @@ def _node_bandwidth(config: QOSConfig, index: int, system: SystemConfig) -> str 
 
 
 class _NetworkShare(msgspec.Struct, frozen=True):
-    path: str
     go_path: str
     field: str
     value: int | str
@@ -246,7 +260,4 @@ def _stated_shares(strategy: ResourceQOSStrategy) -> Iterator[_NetworkShare]:
         for field in _NETWORK_SHARE_FIELDS:
             value = getattr(network, field)
             if value is not None:
-                path = f"{classes[name]}.networkQOS.{fields[field]}"
-                yield _NetworkShare(
-                    path, f"{go_field_name(classes[name])}.{go_field_name(fields[field])}", field, value
-                )
+                yield _NetworkShare(f"{go_field_name(classes[name])}.{go_field_name(fields[field])}", field, value)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from koord.api.config.gates import MANAGER_GATES, default_feature_gates
+from koord.api.config.gates import default_feature_gates
 from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, EVENTS_EVENTS, NAMESPACES, NODES, PODS
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
@@ -20,6 +20,7 @@ from koord.kube.transport.interface import ApiRequest, ApiResponse, WatchStream
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext, ManagerSettings
 from koord.manager.controllers.noderesource.controller import NodeResourceController
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.values.timestamp import text
 

@@ -222,3 +222,31 @@ def test_nothing_is_kept_of_nodes_that_are_gone() -> None:
         assert harness.controller.remembered_nodes() == 0
 
     run_in_harness(main)
+
+
+def test_a_flood_of_reports_is_worked_on_one_write_at_a_time_and_ends_with_the_last() -> None:
+    nodes, turns = [f"n{number}" for number in range(4)], 100
+
+    async def main(harness: NodeResourceHarness) -> None:
+        await harness.configure()
+        for name in nodes:
+            await harness.node(name)
+            await harness.report(name)
+        await harness.manage()
+
+        async def slow(request: ApiRequest) -> ApiResponse | None:
+            if request.method == "PATCH":
+                await harness.clock.sleep(1.0)
+            return None
+
+        harness.wire.before, before = slow, len(harness.wire.writes)
+        for turn in range(turns):  # 20 reports a second of each node, each too different to be passed over
+            for name in nodes:
+                await harness.report(name, cpu=5 + 40 * (turn % 2))
+            await harness.clock.sleep(0.05)
+            assert harness.controller.loop.queue.depth <= len(nodes), "a node waits once, however much it reports"
+        await harness.settle(5)
+        assert [await harness.lent(name) for name in nodes] == ["20k"] * len(nodes)
+        assert len(harness.wire.writes) - before <= len(nodes) * 8, "one write a second, not one for each report"
+
+    run_in_harness(main)

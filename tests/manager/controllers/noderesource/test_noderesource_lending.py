@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
+from koord.api.config.gates import default_feature_gates
 from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.controllers.noderesource.controller import NodeResourceController
-from tests.manager.controllers.noderesource.noderesource_harness import ON, NodeResourceHarness, run_in_harness
+from koord.manager.feature_gates import MANAGER_GATES
+from tests.manager.controllers.noderesource.noderesource_harness import ON, NodeResourceHarness, Plain, run_in_harness
 
 MID_CPU = "kubernetes.io/mid-cpu"
 ORIGIN = "node.koordinator.sh/originExtendedAllocatable"
@@ -207,18 +209,40 @@ def test_pods_count_with_the_next_report() -> None:
     run_in_harness(main)
 
 
-def test_devices() -> None:
-    gpu = {
-        "type": "gpu",
-        "id": "g",
-        "minor": 0,
-        "health": True,
-        "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"},
-    }
+GPU = {
+    "type": "gpu",
+    "id": "g",
+    "minor": 0,
+    "health": True,
+    "resources": {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"},
+}
 
+
+@pytest.mark.parametrize(
+    ("gates", "shared", "told"),
+    [
+        pytest.param({}, None, ["GPUSharedNotSynced"], id="no-pod-that-shares-fits"),
+        pytest.param({"EnableSyncGPUSharedResource": True}, "200", [], id="synced"),
+        pytest.param({"DisableDeviceResourceSpec": True}, None, [], id="no-pod-is-made-to-ask"),
+    ],
+)
+def test_shared_gpus_are_offered_or_it_is_told_why_not(gates: Plain, shared: str | None, told: list[str]) -> None:
     async def main(harness: NodeResourceHarness) -> None:
         await begun(harness)
-        await harness.device(gpu, {**gpu, "minor": 1}, {"type": "rdma", "minor": 0, "health": True})
+        await harness.device(GPU, {**GPU, "minor": 1})
+        await harness.settle()
+        await harness.report()
+        await harness.settle()
+        assert await harness.lent(resource="koordinator.sh/gpu.shared") == shared
+        assert await harness.reasons() == told
+
+    run_in_harness(main, gates=default_feature_gates(MANAGER_GATES) | gates)
+
+
+def test_devices() -> None:
+    async def main(harness: NodeResourceHarness) -> None:
+        await begun(harness)
+        await harness.device(GPU, {**GPU, "minor": 1}, {"type": "rdma", "minor": 0, "health": True})
         await harness.settle()
         assert await harness.lent(resource="koordinator.sh/gpu") == "200"
         assert await harness.lent(resource="koordinator.sh/rdma") == "100"

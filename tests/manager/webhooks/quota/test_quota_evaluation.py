@@ -36,7 +36,7 @@ def elastic(used: Any = None, limit: Any = None, **more: Any) -> ElasticQuota:
 
 
 def pod(requests: dict[str, Any], **more: Any) -> Pod:
-    spec = {"containers": [{"name": "c", "resources": {"requests": requests}}]}
+    spec = {"containers": [{"name": "c", "resources": {"requests": requests}}], "overhead": more.pop("overhead", None)}
     return convert({"metadata": {"name": "p", **more.pop("metadata", {})}, "spec": spec, **more}, Pod)
 
 
@@ -71,10 +71,19 @@ def test_request(given: Pod, request_: dict[str, str]) -> None:
     assert asked(given, elastic()) == request_
 
 
-def test_renamed_resources_count_only_when_asked_for() -> None:
-    renamed = pod({"x": 2, "cpu": 1, "memory": "1Gi"}, metadata={"annotations": {A_REPLACE_RESOURCES: "x:cpu,memory:"}})
-    assert asked(renamed, elastic()) == {"cpu": "1", "memory": "1Gi"}
-    assert asked(renamed, elastic(), transform=True) == {"cpu": "3"}
+def test_replaced_resources_count_only_when_asked_for() -> None:
+    replaced = pod(
+        {"cpu": 2, "memory": "1Gi", "x": 1}, metadata={"annotations": {A_REPLACE_RESOURCES: "cpu:batch,memory:,x:y"}}
+    )
+    quota = elastic(max={"cpu": 9, "memory": "9Gi", "batch": 9000, "y": 3})
+    assert asked(replaced, quota) == {"cpu": "2", "memory": "1Gi"}
+    assert asked(replaced, quota, transform=True) == {"batch": "2k", "y": "1"}
+
+
+def test_overhead_counts_unless_the_gate_says_otherwise() -> None:
+    wrapped = pod({"cpu": 1}, overhead={"cpu": "500m"})
+    assert asked(wrapped, elastic()) == {"cpu": "1500m"}
+    assert asked(wrapped, elastic(), ignore_overhead=True) == {"cpu": "1"}
 
 
 @pytest.mark.parametrize(

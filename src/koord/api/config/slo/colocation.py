@@ -8,9 +8,9 @@ from typing import Any
 from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.config.field_error import FieldError, FieldLimit, limit_errors, percent_limit
+from koord.api.config.field_error import FieldError, FieldLimit, enum_errors, limit_errors, percent_limit
 from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY
-from koord.api.koordinator.slo import MEMORY_WITHOUT_PAGE_CACHE, AggregatePolicy
+from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES, MEMORY_WITHOUT_PAGE_CACHE, AggregatePolicy
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import Model
 
@@ -119,9 +119,10 @@ def validate_admission(config: ColocationConfig) -> list[FieldError]:
 def validate_runtime(strategy: ColocationStrategy) -> list[FieldError]:
     """Return what makes a merged strategy unusable to the controllers."""
     errors = limit_errors(strategy, RUNTIME_LIMITS)
-    if strategy.metric_memory_collect_policy == "":
-        errors.append(FieldError("metricMemoryCollectPolicy", "", "must not be empty"))
-    return errors
+    # The schema of NodeMetric refuses any other.
+    return errors + enum_errors(
+        "metricMemoryCollectPolicy", strategy.metric_memory_collect_policy, MEMORY_COLLECT_POLICIES
+    )
 
 
 def parse_colocation_strategy(annotations: Mapping[str, str]) -> ColocationStrategy | MalformedAnnotation | None:

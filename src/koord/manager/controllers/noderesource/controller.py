@@ -22,7 +22,7 @@ from koord.manager.colocation.numa_zones import should_write_zones
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.noderesource.informers import NodeResourceInformers
-from koord.manager.controllers.noderesource.writer import MetricEventReporter, NodeResourceWriter
+from koord.manager.controllers.noderesource.writer import NodeEventReporter, NodeResourceWriter
 from koord.manager.explain.lending_history import NodeLendingHistory
 from koord.manager.reconcile_loop import FAILED, SUCCEEDED, ReconcileCounter, ReconcileLoop
 from koord.telemetry.clock import now
@@ -49,7 +49,9 @@ class NodeResourceController:
         self._clock = context.clock
         self._configuration = configuration
         self._parts = enabled_plugins(context.settings.plugins)
-        self._gpu_shared = context.settings.is_gate_enabled(GPU_SHARED_GATE)
+        gate = context.settings.is_gate_enabled
+        self._gpu_shared = gate(GPU_SHARED_GATE)
+        self._webhook_asks_for_gpu_shared = gate("PodMutatingWebhook") and not gate("DisableDeviceResourceSpec")
         self.counter = ReconcileCounter(
             "slo_controller_node_resource_reconcile_count", "The count of reconciling node resource"
         )
@@ -57,7 +59,7 @@ class NodeResourceController:
         self.informers = NodeResourceInformers(context.informers, context.settings.sync_period_s)
         self.loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile, workers=WORKERS)
         self._writer = NodeResourceWriter(context.client, context.clock, self.counter)
-        self._event_reporter = MetricEventReporter(context.recorder)
+        self._event_reporter = NodeEventReporter(context.recorder)
         self._synced_at: dict[str, float] = {}  # when each node's resources were last brought in line
         self._zones_synced_at: dict[str, float] = {}
         self._decisions: dict[str, ColocationDecision] = {}
@@ -97,6 +99,8 @@ class NodeResourceController:
         self._decisions[key] = decision
         self._count_plugin_runs(decision)
         self._event_reporter.report(node, decision.degraded)
+        if decision.gpu is not None and decision.gpu.healthy and self._webhook_asks_for_gpu_shared:
+            self._event_reporter.report_gpu_shared(node, synced=self._gpu_shared)
         refused = [why for why in (await self._write_zones(view, decision), await self._write(view, decision)) if why]
         if refused:
             return Requeue("; ".join(refused))

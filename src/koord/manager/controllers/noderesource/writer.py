@@ -6,6 +6,7 @@ import logging
 from random import Random
 
 from koord.api.koordinator.custom_kinds import NODE_RESOURCE_TOPOLOGIES
+from koord.api.koordinator.resource_name import GPU_SHARED
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder, EventType, object_reference
@@ -101,11 +102,12 @@ class NodeResourceWriter:
 
 ABNORMAL_REASON = "NodeMetricAbnormal"
 RESTORED_REASON = "NodeMetricRestored"
+GPU_SHARED_REASON = "GPUSharedNotSynced"
 
 _LOG = logging.getLogger(__name__)
 
 
-class MetricEventReporter:
+class NodeEventReporter:
     """Records an event on the node when its NodeMetric becomes unusable or usable again: once per change.
 
     A node that never reported gets no event: its koordlet may not have started yet.
@@ -114,6 +116,7 @@ class MetricEventReporter:
     def __init__(self, recorder: EventRecorder) -> None:
         self._recorder = recorder
         self.reported: dict[str, DegradeCause] = {}
+        self._without_gpu_shared: set[str] = set()
 
     def report(self, node: ColocationNode, degraded: DegradedMetric | None) -> None:
         """Record the change, if any. `degraded` is None for a usable report and for a node without co-location."""
@@ -128,8 +131,22 @@ class MetricEventReporter:
             if degraded is None:
                 self._record(node, "Normal", RESTORED_REASON, "the NodeMetric is usable again")
 
+    def report_gpu_shared(self, node: ColocationNode, *, synced: bool) -> None:
+        """Say once of a node with GPUs that no pod that shares one fits on it."""
+        name = node.metadata.name
+        if synced or GPU_SHARED in node.status.allocatable:
+            self._without_gpu_shared.discard(name)
+        elif name not in self._without_gpu_shared:
+            self._without_gpu_shared.add(name)
+            message = (
+                f"pods that share GPUs are made to ask for {GPU_SHARED}, which this node does not offer:"
+                " start koord-manager with --feature-gates=EnableSyncGPUSharedResource=true"
+            )
+            self._record(node, "Warning", GPU_SHARED_REASON, message)
+
     def forget(self, name: str) -> None:
         self.reported.pop(name, None)
+        self._without_gpu_shared.discard(name)
 
     def _record(self, node: ColocationNode, type: EventType, reason: str, message: str) -> None:
         _LOG.info("node %s: %s: %s", node.metadata.name, reason, message)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from koord.api.annotations import pod_codecs, quota_codecs
+from koord.api.annotations import quota_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import (
     A_QUOTA_ADMISSION,
@@ -31,12 +31,11 @@ from koord.api.koordinator.resource_name import (
     NVIDIA_GPU,
 )
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
-from koord.api.kubernetes.container import Container
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests
-from koord.api.model import ResourceList
+from koord.policy.pod_transform import replace_resources
 from koord.values import resources as vector
-from koord.values.quantity import ZERO, Quantity
+from koord.values.quantity import ZERO
 from koord.values.resources import Resources
 
 _UNLIMITED_QUOTAS = frozenset({"", DEFAULT_QUOTA, SYSTEM_QUOTA, ROOT_QUOTA})
@@ -72,14 +71,16 @@ def is_limited_quota(quota_name: str) -> bool:
     return quota_name not in _UNLIMITED_QUOTAS
 
 
-def pod_quota_request(pod: Pod, quota: ElasticQuota, now: datetime, *, transform: bool = False) -> Resources:
-    """Return what the pod takes of the quota; nothing once it has ended. `transform` honours renamed resources."""
+def pod_quota_request(
+    pod: Pod, quota: ElasticQuota, now: datetime, *, transform: bool = False, ignore_overhead: bool = False
+) -> Resources:
+    """Return what the pod takes of the quota; nothing once it has ended. `transform` honours replaced resources."""
     if pod.status.phase in ("Failed", "Succeeded") or _is_past_grace_period(pod, now):
         return {}
-    if transform:
-        pod = _rename_resources(pod)
-    counted = vector.materialise(pod_requests(pod.spec))
-    return vector.remove_zeros(vector.mask(counted, quota.spec.max.keys()))
+    spec = (replace_resources(pod) if transform else pod).spec
+    if ignore_overhead:
+        spec = msgspec.structs.replace(spec, overhead=None)
+    return vector.remove_zeros(vector.mask(vector.materialise(pod_requests(spec)), quota.spec.max.keys()))
 
 
 def evaluate(quota: ElasticQuota, request: Resources) -> QuotaFits | QuotaExceeded | MalformedAnnotation:
@@ -118,26 +119,3 @@ def _is_past_grace_period(pod: Pod, now: datetime) -> bool:
     if meta.deletion_timestamp is None or meta.deletion_grace_period_seconds is None:
         return False
     return now > meta.deletion_timestamp + timedelta(seconds=meta.deletion_grace_period_seconds)
-
-
-def _rename_resources(pod: Pod) -> Pod:
-    names = pod_codecs.parse_replace_resources(pod.metadata.annotations)
-    if not names:
-        return pod
-
-    def renamed(container: Container) -> Container:
-        requests: dict[str, Quantity] = {}
-        for name, amount in vector.parse(container.resources.requests).items():
-            target = names.get(name, name)
-            if target != pod_codecs.ERASED:
-                requests = vector.add(requests, {target: amount})
-        listed: ResourceList = {**vector.to_wire(requests)}
-        resources = msgspec.structs.replace(container.resources, requests=listed)
-        return msgspec.structs.replace(container, resources=resources)
-
-    spec = msgspec.structs.replace(
-        pod.spec,
-        containers=tuple(map(renamed, pod.spec.containers)),
-        init_containers=tuple(map(renamed, pod.spec.init_containers)),
-    )
-    return msgspec.structs.replace(pod, spec=spec)
