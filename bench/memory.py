@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.cli.up import local_descheduler, local_scheduler
 from koord.cli.up.local_manager import LocalManager
@@ -36,6 +35,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.config.loader import load_connection
 from koord.kube.transport.http import HttpTransport
 from koord.manager.context import ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.telemetry.clock import LoopClock, WallClock, run_virtual
 from tests.koord_up_process import KoordUpProcess, start_koord_up
 from tools.controlplane import free_port

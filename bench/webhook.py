@@ -29,8 +29,7 @@ from bench.http_load_generator import Target, read_answer
 from bench.manager import NAMESPACE, create, server
 from koord.api.config import gates
 from koord.cli.daemons.lifecycle import event_loop_factory
-from koord.cli.manifests.cluster_objects import priority_classes
-from koord.cli.manifests.cluster_objects import webhook_configurations
+from koord.cli.manifests.cluster_objects import priority_classes, webhook_configurations
 from koord.manager.feature_gates import MANAGER_GATES
 from tools.controlplane import free_port
 

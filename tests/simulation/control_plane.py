@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.api.config import gates
-from koord.api.config.gates import MANAGER_GATES
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
 from koord.api.schema import crd_manifests
 from koord.cli.up import local_manager, local_scheduler
@@ -34,6 +33,7 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.leader_election import LeaseConfig
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import NAMESPACE, ManagerContext, ManagerSettings
+from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.informer_transforms import register_transforms as manager_transforms
 from koord.manager.program import Manager
 from koord.scheduler.configuration.completed_config import CompletedConfig

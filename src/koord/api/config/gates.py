@@ -93,12 +93,6 @@ _ON = FeatureGate(True, BETA)
 _OFF = FeatureGate(False, ALPHA)
 _OFF_BETA = FeatureGate(False, BETA)
 
-_TRANSFORMERS = {
-    "PriorityTransformer": _OFF,
-    "PreemptionPolicyTransformer": _OFF,
-    "ReplaceResourcesTransformer": _OFF,
-}
-
 DESCHEDULER_GATES: dict[str, FeatureGate] = {"DisablePVCReservation": _OFF_BETA}
 
 KOORDLET_GATES: dict[str, FeatureGate] = {

@@ -13,8 +13,7 @@ import yaml
 from koord import __version__
 from koord.api.config import gates
 from koord.api.config.descheduler import configuration as shipped_descheduling
-from koord.api.config.gates import KOORDLET_GATES
-from koord.api.config.gates import RUNTIME_HOOK_GATES
+from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.model import to_dict
 from koord.api.schema import crd_manifests

@@ -11,10 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from koord.api.config.decode import decode_lenient
-from koord.api.config.decode import unknown_names
-from koord.api.config.field_error import FieldError
-from koord.api.config.field_error import FieldOrder
+from koord.api.config.decode import decode_lenient, unknown_names
+from koord.api.config.field_error import FieldError, FieldOrder
 from koord.api.config.slo import colocation, slo_documents, slo_validation
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector

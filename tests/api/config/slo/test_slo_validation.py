@@ -12,7 +12,7 @@ from koord.api.config.slo import defaults
 from koord.api.config.slo.slo_validation import FIELD_CHOICES, strategy_errors
 from koord.api.koordinator.slo import Extensions, NodeSLOSpec
 from koord.api.model import convert
-from koord.api.schema.structural import unwrap_annotated
+from koord.api.schema import unwrap_annotated
 
 FREE_TEXT = {"name", "parentDir", "relativePath"}
 ANY_NUMBER = {"evictEnabledPriorityThreshold"}  # a priority may be anything
