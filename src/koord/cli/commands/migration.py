@@ -46,6 +46,8 @@ def build_migration_job(
     at_once: bool = False,
     ttl: str = "5m",
     reason: str = "",
+    grace_seconds: int | None = None,
+    dry_run: bool = False,
 ) -> ManifestObject:
     """Return the PodMigrationJob to create. `pod` is as the server has it; `at_once` does not wait between moves of a
     workload.
@@ -57,6 +59,11 @@ def build_migration_job(
         "ttl": ttl,
         "paused": paused,
     }
+    options: ManifestObject = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
+    if dry_run:
+        options["dryRun"] = ["All"]
+    if options:
+        spec["deleteOptions"] = options
     if to:
         spec["reservationOptions"] = {"template": {"spec": {"template": _pod_template_for_node(pod, to)}}}
     annotations = record_annotations(
@@ -133,6 +140,8 @@ def migrate() -> None:
 @click.option("--now", "at_once", is_flag=True, help="Do not wait between two moves of one workload.")
 @click.option("--ttl", metavar="TIME", help=f"Give up after this long. Default: {TTL}, with --paused {PAUSED_TTL}.")
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job, for those who ask later.")
+@click.option("--grace-period", type=click.IntRange(min=0), metavar="SECONDS", help="Default: what the pod asks for.")
+@click.option("--dry-run", is_flag=True, help="Ask the API server whether the pod could be evicted; it stays.")
 @click.option("--descheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where it runs.")
 @click.option(
     "--descheduler-port", default=DESCHEDULER_PORT, show_default=True, help="The port it tells about itself on."
@@ -147,6 +156,8 @@ def pod(
     at_once: bool,
     ttl: str | None,
     reason: str,
+    grace_period: int | None,
+    dry_run: bool,
     descheduler_namespace: str,
     descheduler_port: int,
     kubeconfig: str,
@@ -180,12 +191,23 @@ def pod(
             cluster_access.fail(f"koord-descheduler would refuse it: {told['forbidden']}; {force}")
         made = await client.create(
             POD_MIGRATION_JOBS,
-            build_migration_job(found, mode=mode, to=to, paused=paused, at_once=at_once, ttl=limit, reason=reason),
+            build_migration_job(
+                found,
+                mode=mode,
+                to=to,
+                paused=paused,
+                at_once=at_once,
+                ttl=limit,
+                reason=reason,
+                grace_seconds=grace_period,
+                dry_run=dry_run,
+            ),
         )
         if isinstance(made, ApiError):
             cluster_access.fail(f"the job cannot be made: {made}")
         job = made.metadata.name
-        click.echo(f"podmigrationjob {job} made for {space}/{name}{f', to {to}' if to else ''}")
+        only = ": a dry run, the pod stays" if dry_run else ""
+        click.echo(f"podmigrationjob {job} made for {space}/{name}{f', to {to}' if to else ''}{only}")
         if isinstance(told, str):
             click.echo(f"No koord-descheduler answers, so nobody may carry it out: {told}", err=True)
         elif told.get("limited") and not at_once:

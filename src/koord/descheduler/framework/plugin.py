@@ -43,7 +43,6 @@ class EvictionProposal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     evictor: str  # the evict plugin of the profile, which carries it out
     target: str = ""
-    delete_options: dict[str, Any] | None = None
     dry_run: bool = False  # of the plugin or of the whole program: told of, not done
     figures: EvictionFigures = EvictionFigures()
 

@@ -41,10 +41,12 @@ from koord.descheduler.migration.step import (
     EvictPod,
     JobEvent,
     MigrationFacts,
+    MigrationStep,
     NormalizeReservationTtl,
     SetPodUid,
     StepAction,
     next_step,
+    refused_for_good,
 )
 from koord.descheduler.migration.writer import JobGarbageCollector, JobWriteCache, MigrationWriter
 from koord.descheduler.snapshot_source import SnapshotSource
@@ -55,7 +57,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import ItemExponentialRateLimiter
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction import DRY_RUN
+from koord.policy.eviction import DRY_RUN, REFUSED
 from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
@@ -126,11 +128,8 @@ class MigrationJobController:
             "mode": args.default_job_mode,
             "ttl": duration.text(duration.parse(args.default_job_ttl or "5m")),
         }
-        options = proposal.delete_options
-        if options is None and args.default_delete_options is not None:
-            options = to_dict(args.default_delete_options)
-        if options is not None:
-            spec["deleteOptions"] = options
+        if args.default_delete_options is not None:
+            spec["deleteOptions"] = to_dict(args.default_delete_options)
         annotations = {
             A_EVICT_REASON: proposal.reason,
             A_EVICT_TRIGGER: proposal.plugin,
@@ -226,7 +225,10 @@ class MigrationJobController:
                 done = await self._execute_action(job, now.action)
                 if isinstance(done, str):
                     return Requeue(done)
-                job = done or job
+                if isinstance(done, MigrationStep):
+                    now = done
+                else:
+                    job = done or job
             if now.status is not None and now.status != job.status:
                 written = await self._writer.patch_status(job, now.status)
                 if isinstance(written, ApiError):
@@ -270,6 +272,7 @@ class MigrationJobController:
         return MigrationFacts(
             now_s=self._context.clock.time(),
             default_mode=self._plugin.args.default_job_mode,
+            default_delete_options=self._plugin.args.default_delete_options,
             pod=pod,
             reservation=reservation,
             successor=successor,
@@ -288,10 +291,14 @@ class MigrationJobController:
         asked = await self._context.client.get(RESERVATIONS, name)
         return None if isinstance(asked, ApiError) and asked.not_found else asked
 
-    async def _execute_action(self, job: PodMigrationJob, action: StepAction) -> PodMigrationJob | str | None:
-        """Execute the action. Return the changed job, None when it is unchanged, or the error message."""
+    async def _execute_action(
+        self, job: PodMigrationJob, action: StepAction
+    ) -> PodMigrationJob | MigrationStep | str | None:
+        """Execute the action. Return the changed job, None when it is unchanged, the error message when it is to be
+        tried again, or the step to take instead when it never is.
+        """
         if isinstance(action, EvictPod):
-            return await self._evict(job, action.pod)
+            return await self._evict(job, action)
         if isinstance(action, SetPodUid):
             written = await self._writer.set_pod_uid(job, action.uid)
             return str(written) if isinstance(written, ApiError) else written
@@ -316,12 +323,17 @@ class MigrationJobController:
             self._record_event(job, JobEvent("Warning", "FailedCreateReservation", text))
         return text
 
-    async def _evict(self, job: PodMigrationJob, pod: Pod) -> str | None:
-        failed = await self._evictor.evict(job, pod)
-        if failed is not None:
-            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            self._record_event(job, JobEvent("Warning", "Evicting", f'Failed evict Pod "{name}" caused by {failed}'))
-            return failed
+    async def _evict(self, job: PodMigrationJob, action: EvictPod) -> MigrationStep | str | None:
+        pod, options = action.pod, action.options
+        result = await self._evictor.evict(job, pod, options)
+        if result.outcome == DRY_RUN:
+            return None
+        if result.is_final or (result.outcome == REFUSED and options is not None and options.is_dry_run):
+            return refused_for_good(job, options, result.error_text, self._context.clock.time())
+        if not result.evicted:
+            name, why = f"{pod.metadata.namespace}/{pod.metadata.name}", result.error_text
+            self._record_event(job, JobEvent("Warning", "Evicting", f'Failed evict Pod "{name}" caused by {why}'))
+            return why
         workload = self._snapshot_source.workloads.get(controller_uid(pod))
         self._plugin.limiter.record_eviction(pod, workload, self._context.clock.time())
         return None

@@ -14,6 +14,8 @@
                reservation expired / failed                     Failed/ReservationExpired, Failed/Unschedulable
                reservation on the pod's own node                Failed/ForbiddenMigratePod
                taken by somebody else before the eviction       Failed/ForbiddenMigratePod
+               the server can never accept the eviction         drop the reservation; Failed/FailedEvict
+               delete options ask for a dry run                 drop the reservation; Succeeded or Failed/DryRun
                pod had no node itself                           wait until it has: Succeeded
                place is ready                                   evict; gone: wait for its successor
                successor lives in the reservation               ReservationBound=True; wait until it is ready
@@ -36,9 +38,11 @@ from koord.api.koordinator.scheduling import (
     RUNNING,
     SUCCEEDED,
     PodMigrationJob,
+    PodMigrationJobCondition,
     PodMigrationJobStatus,
     Reservation,
 )
+from koord.api.kubernetes.meta import DeleteOptions
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import ObjectReference
 from koord.descheduler.framework.snapshot import is_available
@@ -66,6 +70,7 @@ from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL
 from koord.values import duration
 
 RECHECK_S = 3.0
+DRY_RUN, FAILED_EVICT = "DryRun", "FailedEvict"  # reasons of the Eviction condition, and of a job's end
 
 
 # Actions ---------------------------------------------------------------------------------------------------------
@@ -87,7 +92,10 @@ class DeleteJobReservation(msgspec.Struct, frozen=True):
 
 
 class EvictPod(msgspec.Struct, frozen=True):
+    """Evict the pod with these options. With a dry run among them the server is asked, and the pod stays."""
+
     pod: Pod
+    options: DeleteOptions | None = None
 
 
 class SetPodUid(msgspec.Struct, frozen=True):
@@ -126,6 +134,7 @@ class MigrationFacts(msgspec.Struct, frozen=True, kw_only=True):
     pod: Pod | None = None
     reservation: Reservation | None = None
     successor: Pod | None = None  # the pod that lives in the reservation
+    default_delete_options: DeleteOptions | None = None  # of jobs that have none
     rate_limit_reason: str = ""
 
 
@@ -249,22 +258,50 @@ def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
             status=with_condition(status, facts.now_s, EVICTION, TRUE, "EvictComplete"),
             event=JobEvent("Normal", "EvictComplete", f'Pod "{_pod_name(job)}" has been evicted'),
         )
+    if begun is not None and begun.reason in (DRY_RUN, FAILED_EVICT):
+        return _end_without_eviction(job, begun)
     if begun is not None and begun.reason == "Evicting":
         return MigrationStep(requeue_after_s=RECHECK_S)
     if reservation is not None and _is_reservation_taken(reservation):
         return _fail(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
     if reservation is not None and reservation.status.phase == FAILED:
         return _fail(status, "ReservationExpired", "Reservation expired")
+    options = job.spec.delete_options or facts.default_delete_options
+    if options is not None and options.is_dry_run:
+        text = f'Dry run: Pod "{_pod_name(job)}" would be evicted from node "{pod.spec.node_name}"'
+        tried = with_condition(status, facts.now_s, EVICTION, FALSE, DRY_RUN, text)
+        return MigrationStep(action=EvictPod(pod, options), status=tried)
     why = eviction_codecs.parse_evict_reason(job.metadata.annotations)
     text = f'Pod "{_pod_name(job)}" evicted from node "{pod.spec.node_name}" by the reason "{why}"'
     # One that is going already, perhaps because an earlier process of ours saw to it, is not asked again.
     going = pod.metadata.deletion_timestamp is not None
     return MigrationStep(
-        action=None if going else EvictPod(pod),
+        action=None if going else EvictPod(pod, options),
         status=with_condition(status, facts.now_s, EVICTION, FALSE, "Evicting", text),
         requeue_after_s=RECHECK_S,
         event=JobEvent("Normal", "Evicting", text),
     )
+
+
+def refused_for_good(job: PodMigrationJob, options: DeleteOptions | None, why: str, now_s: float) -> MigrationStep:
+    """Return the step after an eviction that the server does not accept, and that is not tried again."""
+    text = f'Failed evict Pod "{_pod_name(job)}" caused by {why}'
+    if options is not None and options.is_dry_run:
+        text = f"Dry run: {text}"
+    return MigrationStep(
+        status=with_condition(job.status, now_s, EVICTION, FALSE, FAILED_EVICT, text),
+        event=JobEvent("Warning", FAILED_EVICT, text),
+    )
+
+
+def _end_without_eviction(job: PodMigrationJob, tried: PodMigrationJobCondition) -> MigrationStep:
+    """End a job whose pod stays, and give its place back."""
+    release = DeleteJobReservation(reservation_name(job)) if reservation_name(job) else None
+    text = tried.message
+    if tried.reason == FAILED_EVICT:
+        return _fail(job.status, DRY_RUN if text.startswith("Dry run: ") else FAILED_EVICT, text, action=release)
+    done = msgspec.structs.replace(succeeded_status(job.status, text), reason=DRY_RUN)
+    return MigrationStep(action=release, status=done, event=JobEvent("Normal", DRY_RUN, text))
 
 
 def _await_successor(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation) -> MigrationStep:
