@@ -209,7 +209,15 @@ class DeschedulerHarness:
         )
 
     async def add_pod(
-        self, name: str, node: str = "n1", *, owner: str = "rs", ready: bool = True, grace: int = 0, **meta: Any
+        self,
+        name: str,
+        node: str = "n1",
+        *,
+        owner: str = "rs",
+        ready: bool = True,
+        grace: int = 0,
+        cpu: str = "",
+        **meta: Any,
     ) -> Pod:
         found = unwrap(await self.client.get(REPLICA_SETS, owner, "default"))
         reference = {
@@ -231,7 +239,7 @@ class DeschedulerHarness:
                 "nodeName": node,
                 "schedulerName": SCHEDULER,
                 "terminationGracePeriodSeconds": grace,
-                "containers": [{"name": "c", "image": "app"}],
+                "containers": [{"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}} if cpu else {}}],
             },
         }
         unwrap(await self.client.create(PODS, body))

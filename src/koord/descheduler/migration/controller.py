@@ -36,6 +36,7 @@ from koord.descheduler.migration.job import (
 )
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.migration.protection import controller_uid
+from koord.descheduler.migration.reservation_fit import reservation_misfit
 from koord.descheduler.migration.step import (
     CreateReservation,
     EvictPod,
@@ -44,6 +45,7 @@ from koord.descheduler.migration.step import (
     MigrationStep,
     NormalizeReservationTtl,
     SetPodUid,
+    StampReservationOrder,
     StepAction,
     next_step,
     refused_for_good,
@@ -63,6 +65,7 @@ from koord.values import duration
 _LOG = logging.getLogger(__name__)
 
 _BY_POD, _BY_RESERVATION = "pod", "reservation"  # indexes over jobs
+_BY_NODE = "descheduler-node"  # index over reservations
 # Between attempts that fail. Not longer: a job must notice that its time is over.
 BACKOFF_BASE_S, BACKOFF_MAX_S = 0.05, 10.0
 MAX_STEPS_PER_RECONCILE = 12  # more than any job has; a job that needs more waits for its next turn
@@ -104,6 +107,8 @@ class MigrationJobController:
         snapshot_source.jobs.add_index(_BY_RESERVATION, lambda job: [reservation_name(job)])
         snapshot_source.jobs.add_event_handler(self._on_job)
         snapshot_source.pods.add_event_handler(self._on_pod)
+        if not self._reservations.has_index(_BY_NODE):
+            self._reservations.add_index(_BY_NODE, lambda reservation: [reservation.status.node_name])
         self._reservations.add_event_handler(self._on_reservation)
 
     async def start(self) -> None:
@@ -220,7 +225,9 @@ class MigrationJobController:
                 reservation = await self._get_reservation(facts.reservation.metadata.name)
                 if isinstance(reservation, ApiError):
                     return Requeue(str(reservation))
-                now = next_step(job, msgspec.structs.replace(facts, reservation=reservation))
+                misfit = self._reservation_misfit(facts.pod, reservation)
+                looked = msgspec.structs.replace(facts, reservation=reservation, reservation_misfit=misfit)
+                now = next_step(job, looked)
             if now.action is not None:
                 done = await self._execute_action(job, now.action)
                 if isinstance(done, str):
@@ -275,9 +282,18 @@ class MigrationJobController:
             default_delete_options=self._plugin.args.default_delete_options,
             pod=pod,
             reservation=reservation,
+            reservation_misfit=self._reservation_misfit(pod, reservation),
             successor=successor,
             rate_limit_reason=self.rate_limit_reason(pod) if pod is not None else "",
         )
+
+    def _reservation_misfit(self, pod: Pod | None, reservation: Reservation | None) -> str:
+        """Return why the pod's successor could not take the reservation; empty when it could, or either is gone."""
+        if pod is None or reservation is None:
+            return ""
+        node = reservation.status.node_name
+        there = self._reservations.by_index(_BY_NODE, node) if node else ()
+        return reservation_misfit(pod, reservation, self._snapshot_source.snapshot_of_node(node), there) or ""
 
     async def _get_pod(self, namespace: str, name: str) -> Pod | ApiError | None:
         known = self._snapshot_source.pods.get(namespace, name)
@@ -309,6 +325,8 @@ class MigrationJobController:
             return reserved
         if isinstance(action, NormalizeReservationTtl):
             refused = await self._writer.normalize_reservation_ttl(action.name, action.ttl)
+        elif isinstance(action, StampReservationOrder):
+            refused = await self._writer.stamp_reservation_order(action.name, action.order_ms)
         else:
             refused = await self._writer.delete_reservation(action.name)
         return None if refused is None else str(refused)

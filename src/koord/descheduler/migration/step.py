@@ -13,6 +13,7 @@
                reservation cannot be scheduled (yet)            ReservationScheduled=False, wait
                reservation expired / failed                     Failed/ReservationExpired, Failed/Unschedulable
                reservation on the pod's own node                Failed/ForbiddenMigratePod
+               reservation cannot take the pod's successor      Failed/ForbiddenMigratePod
                taken by somebody else before the eviction       Failed/ForbiddenMigratePod
                the server can never accept the eviction         drop the reservation; Failed/FailedEvict
                delete options ask for a dry run                 drop the reservation; Succeeded or Failed/DryRun
@@ -31,6 +32,7 @@ from typing import TypeAlias
 import msgspec
 
 from koord.api.annotations import eviction_codecs
+from koord.api.koordinator.protocol import L_RESERVATION_ORDER
 from koord.api.koordinator.scheduling import (
     EVICT_DIRECTLY,
     FAILED,
@@ -87,6 +89,13 @@ class NormalizeReservationTtl(msgspec.Struct, frozen=True):
     ttl: str
 
 
+class StampReservationOrder(msgspec.Struct, frozen=True):
+    """Label the reservation that a job names, so that the scheduler prefers it to others that match."""
+
+    name: str
+    order_ms: int
+
+
 class DeleteJobReservation(msgspec.Struct, frozen=True):
     name: str
 
@@ -104,7 +113,9 @@ class SetPodUid(msgspec.Struct, frozen=True):
     uid: str
 
 
-StepAction: TypeAlias = CreateReservation | NormalizeReservationTtl | DeleteJobReservation | EvictPod | SetPodUid
+StepAction: TypeAlias = (
+    CreateReservation | NormalizeReservationTtl | StampReservationOrder | DeleteJobReservation | EvictPod | SetPodUid
+)
 
 
 class JobEvent(msgspec.Struct, frozen=True):
@@ -133,6 +144,7 @@ class MigrationFacts(msgspec.Struct, frozen=True, kw_only=True):
     default_mode: str
     pod: Pod | None = None
     reservation: Reservation | None = None
+    reservation_misfit: str = ""  # why the pod's successor could not take it
     successor: Pod | None = None  # the pod that lives in the reservation
     default_delete_options: DeleteOptions | None = None  # of jobs that have none
     rate_limit_reason: str = ""
@@ -195,9 +207,17 @@ def _await_reservation(job: PodMigrationJob, facts: MigrationFacts) -> Migration
     if reservation is None:
         return _fail(status, "MissingReservation", f'Abort job caused by missing Reservation "{name}"')
     ttl = reservation.spec.ttl
-    theirs = CREATED_BY_LABEL not in reservation.metadata.labels and not is_condition_true(status, RESERVATION_CREATED)
+    labels = reservation.metadata.labels
+    begun = find_condition(status, EVICTION) is not None
+    if facts.reservation_misfit and not begun:
+        text = f'Reservation "{name}" cannot take Pod "{_pod_name(job)}": {facts.reservation_misfit}'
+        return _fail(status, "ForbiddenMigratePod", text)
+    theirs = CREATED_BY_LABEL not in labels and not is_condition_true(status, RESERVATION_CREATED)
     if theirs and ttl and (tidy := duration.text(duration.parse(ttl))) != ttl:
         return MigrationStep(action=NormalizeReservationTtl(name, tidy))
+    # Upstream's update loses the label where there is none yet, and its users see objects without any stay so.
+    if theirs and labels and L_RESERVATION_ORDER not in labels:
+        return MigrationStep(action=StampReservationOrder(name, int(facts.now_s * 1000)))
     created = with_condition(status, facts.now_s, RESERVATION_CREATED, TRUE)
     if not is_condition_true(status, RESERVATION_CREATED):
         text = f'Successfully create Reservation "{name}"'
@@ -239,10 +259,17 @@ def _await_reservation_scheduled(
 
 
 def _evict_and_await_successor(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation) -> MigrationStep:
-    owners = reservation.spec.owners
-    if any(o.object is not None and o.controller is None and o.label_selector is None for o in owners):
+    if _is_for_pending_pod(job, reservation):
         return _await_pending_pod_scheduled(job, facts, reservation)
     return _evict(job, facts, reservation) or _await_successor(job, facts, reservation)
+
+
+def _is_for_pending_pod(job: PodMigrationJob, reservation: Reservation) -> bool:
+    """Return whether the reservation is for the job's pod itself, which has no node, rather than for a successor."""
+    uid = job.spec.pod_ref.uid if job.spec.pod_ref is not None else ""
+    ours = CREATED_BY_LABEL in reservation.metadata.labels
+    alone = (o.object for o in reservation.spec.owners if o.controller is None and o.label_selector is None)
+    return any(ours or named.uid == uid for named in alone if named is not None)
 
 
 def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation | None = None) -> MigrationStep | None:

@@ -8,7 +8,7 @@ import logging
 from typing import Any, ClassVar
 
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
-from koord.api.koordinator.protocol import A_PASSED_ARBITRATION, DESCHEDULER_NAME
+from koord.api.koordinator.protocol import A_PASSED_ARBITRATION, DESCHEDULER_NAME, L_RESERVATION_ORDER
 from koord.api.koordinator.scheduling import PodMigrationJob, PodMigrationJobStatus
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
@@ -88,6 +88,11 @@ class MigrationWriter:
 
     async def normalize_reservation_ttl(self, name: str, ttl: str) -> ApiError | None:
         answer = await self._context.client.patch(RESERVATIONS, name, {"spec": {"ttl": ttl}}, kind="merge")
+        return answer if isinstance(answer, ApiError) else None
+
+    async def stamp_reservation_order(self, name: str, order_ms: int) -> ApiError | None:
+        patch = {"metadata": {"labels": {L_RESERVATION_ORDER: str(order_ms)}}}
+        answer = await self._context.client.patch(RESERVATIONS, name, patch, kind="merge")
         return answer if isinstance(answer, ApiError) else None
 
     async def delete_reservation(self, name: str) -> ApiError | None:
