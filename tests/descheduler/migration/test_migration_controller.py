@@ -471,6 +471,41 @@ def stuck(harness: DeschedulerHarness, name: str) -> Any:
     return harness.client.patch(PODS, name, {"status": status}, "default", kind="merge", subresource="status")
 
 
+@pytest.mark.parametrize(
+    ("limits", "moving"),
+    [
+        ({"maxMigratingPerWorkload": 1, "maxUnavailablePerWorkload": 9}, 1),
+        ({"maxMigratingPerWorkload": 3, "maxUnavailablePerWorkload": 9}, 3),
+        ({"maxMigratingPerWorkload": "50%", "maxUnavailablePerWorkload": 9}, 5),
+        ({"maxMigratingPerWorkload": 9, "maxUnavailablePerWorkload": 4}, 4),
+        ({"maxMigratingPerWorkload": 9, "maxUnavailablePerWorkload": 9, "maxMigratingPerNamespace": 6}, 6),
+        ({"maxMigratingPerWorkload": 9, "maxUnavailablePerWorkload": 9, "maxMigratingGlobally": 2}, 2),
+        ({}, 2),
+    ],
+)
+@pytest.mark.parametrize("by_hand", [False, True], ids=["proposed", "by-hand"])
+def test_as_many_move_as_the_limits_allow_and_the_next_follow(
+    limits: dict[str, Any], moving: int, by_hand: bool
+) -> None:
+    async def story(harness: DeschedulerHarness) -> None:
+        for index in range(10):
+            await harness.add_pod(f"p{index}")
+            await stuck(harness, f"p{index}")
+        free = {"maxMigratingPerNode": 0, "objectLimiters": {"workload": {"duration": "0s"}}}
+        harness.start(interval="2s", deschedule={} if by_hand else STUCK, **free, **limits)
+        if by_hand:
+            for index in range(10):
+                await harness.add_job(f"j{index}", f"p{index}")
+        for left in (10, 10 - moving if by_hand else 10):
+            await harness.settle(20)
+            running = [job for job in await harness.jobs() if job.status.phase == "Running"]
+            assert len(running) == min(moving, left)
+            for job in running:  # it comes to its end, and makes room for another
+                unwrap(await harness.client.delete(POD_MIGRATION_JOBS, job.metadata.name))
+
+    run_in_harness(story)
+
+
 @pytest.mark.parametrize("args", [{"dry_run": True}, {"dryRun": True}], ids=["of-the-program", "of-the-evictor"])
 def test_a_dry_run_evicts_nobody_and_is_recorded_as_one(args: dict[str, Any]) -> None:
     async def story(harness: DeschedulerHarness) -> None:
