@@ -99,7 +99,11 @@ class MigrationJobController:
         self.arbiter = MigrationArbiter(
             context, snapshot_source, plugin, self._writer, self._write_cache, self._on_arbitration_passed
         )
-        self._garbage_collector = JobGarbageCollector(context, snapshot_source, self._writer)
+        self._garbage_collector = JobGarbageCollector(context, snapshot_source, self._reservations, self._writer)
+        # By uid: jobs whose pod this process saw before any eviction, or that it moved on itself; and jobs with an
+        # eviction of which it does not know the outcome. Of other jobs an earlier process may have evicted the pod.
+        self._seen_before_eviction: set[str] = set()
+        self._uncertain_evictions: set[str] = set()
         self._orphaned_reservations: dict[str, str] = {}  # by name of a deleted job: the reservation that was its own
         self._created_jobs: dict[str, str] = {}  # by uid of the pod: the job made for it, until the watch shows that
         self._tasks: list[asyncio.Task[None]] = []
@@ -171,15 +175,17 @@ class MigrationJobController:
         job = change.object
         if job.spec.pod_ref is not None:
             self._created_jobs.pop(job.spec.pod_ref.uid, None)
+        if change.kind == "deleted" or not is_active(job):
+            self.arbiter.forget(job)
+            self._write_cache.forget(job.metadata.name)
+            self._seen_before_eviction.discard(job.metadata.uid)
+            self._uncertain_evictions.discard(job.metadata.uid)
         if change.kind == "deleted":
-            self.arbiter.forget(job)
-            self._write_cache.forget(job.metadata.name)
-            if name := reservation_name(job):
-                self._orphaned_reservations[job.metadata.name] = name
-                self._queue.add(job.metadata.name)
+            # One that was made, and not yet written into the job, has the job's uid for a name.
+            self._orphaned_reservations[job.metadata.name] = reservation_name(job) or job.metadata.uid
+            self._queue.add(job.metadata.name)
         elif not is_active(job):
-            self.arbiter.forget(job)
-            self._write_cache.forget(job.metadata.name)
+            return
         elif has_passed_arbitration(job):
             self._queue.add(job.metadata.name)
         else:
@@ -241,6 +247,7 @@ class MigrationJobController:
                 if isinstance(written, ApiError):
                     return Done() if written.not_found else Requeue(str(written))
                 job = written
+                self._seen_before_eviction.add(job.metadata.uid)
             self._write_cache.record_write(job)
             if now.event is not None:
                 self._record_event(job, now.event)
@@ -276,6 +283,9 @@ class MigrationJobController:
             return successor
         if successor is not None and after is not None and successor.metadata.uid != after.uid:
             successor = None  # gone, and another has its name
+        uid = job.metadata.uid
+        if pod is not None and ref is not None and ref.uid in ("", pod.metadata.uid):
+            self._seen_before_eviction.add(uid)
         return MigrationFacts(
             now_s=self._context.clock.time(),
             default_mode=self._plugin.args.default_job_mode,
@@ -285,6 +295,7 @@ class MigrationJobController:
             reservation_misfit=self._reservation_misfit(pod, reservation),
             successor=successor,
             rate_limit_reason=self.rate_limit_reason(pod) if pod is not None else "",
+            may_have_been_evicted=uid in self._uncertain_evictions or uid not in self._seen_before_eviction,
         )
 
     def _reservation_misfit(self, pod: Pod | None, reservation: Reservation | None) -> str:
@@ -343,7 +354,12 @@ class MigrationJobController:
 
     async def _evict(self, job: PodMigrationJob, action: EvictPod) -> MigrationStep | str | None:
         pod, options = action.pod, action.options
+        uid, uncertain = job.metadata.uid, self._uncertain_evictions
+        was_uncertain = uid in uncertain
+        uncertain.add(uid)
         result = await self._evictor.evict(job, pod, options)
+        if not (was_uncertain or result.evicted or result.is_uncertain):
+            uncertain.discard(uid)
         if result.outcome == DRY_RUN:
             return None
         if result.is_final or (result.outcome == REFUSED and options is not None and options.is_dry_run):

@@ -108,7 +108,7 @@ class PodEvictor:
                 PODS, meta.name, patch, meta.namespace, kind="merge", uid=meta.uid, dry_run=dry_run
             )
         except TRANSIENT_ERRORS as outage:
-            return EvictionResult(outcome=FAILED, detail=str(outage))
+            return EvictionResult(outcome=FAILED, detail=str(outage), is_uncertain=True)
         if isinstance(answer, ApiError) and not answer.not_found:
             return EvictionResult(outcome=FAILED, detail=answer.message, error=answer)
         return EvictionResult(outcome=DRY_RUN if dry_run else EVICTED, detail="it is marked for soft eviction")

@@ -19,10 +19,12 @@
                delete options ask for a dry run                 drop the reservation; Succeeded or Failed/DryRun
                pod had no node itself                           wait until it has: Succeeded
                place is ready                                   evict; gone: wait for its successor
+               pod gone, and the eviction's answer is not known as if it were
                successor lives in the reservation               ReservationBound=True; wait until it is ready
                successor is ready                               Succeeded
 
-No pod is evicted before the place of its successor is certain, and every wait ends with the job's ttl.
+No pod is evicted before the place of its successor is certain, and every wait ends with the job's ttl. A process may
+die between an eviction and the status that says so; the next one takes a pod that is gone for one that was evicted.
 """
 
 from __future__ import annotations
@@ -148,6 +150,8 @@ class MigrationFacts(msgspec.Struct, frozen=True, kw_only=True):
     successor: Pod | None = None  # the pod that lives in the reservation
     default_delete_options: DeleteOptions | None = None  # of jobs that have none
     rate_limit_reason: str = ""
+    # An eviction was sent and its answer lost, or an earlier process may have sent one before it died.
+    may_have_been_evicted: bool = False
 
 
 NO_STEP = MigrationStep()
@@ -158,9 +162,35 @@ def next_step(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep:
     if job.spec.paused or status.phase not in ACTIVE_PHASES:
         return NO_STEP
     if is_past_ttl(job, facts.now_s):
-        ref = reservation_name(job)
-        text = "Abort job caused by timeout"
-        return _fail(status, "Timeout", text, action=DeleteJobReservation(ref) if ref else None)
+        return _finish_late(job, facts) or _time_out(job)
+    return _next_step_in_time(job, facts)
+
+
+def _time_out(job: PodMigrationJob) -> MigrationStep:
+    ref = reservation_name(job)
+    release = DeleteJobReservation(ref) if ref else None
+    return _fail(job.status, "Timeout", "Abort job caused by timeout", action=release)
+
+
+def _finish_late(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep | None:
+    """Return the step of a job whose pod has left and which has nothing to wait for: what is done is no failure."""
+    if job.status.phase != RUNNING or not _has_left(job, facts):
+        return None
+    step = _next_step_in_time(job, facts)
+    return step if step.action is None and step.requeue_after_s is None and step.status is not None else None
+
+
+def _has_left(job: PodMigrationJob, facts: MigrationFacts) -> bool:
+    """Return whether the pod is gone, and by this job's eviction as far as anybody can tell."""
+    if facts.pod is not None and not _is_other_pod(job, facts.pod):
+        return False
+    options = _delete_options(job, facts)
+    evicts = options is None or not options.is_dry_run
+    return find_condition(job.status, EVICTION) is not None or (evicts and facts.may_have_been_evicted)
+
+
+def _next_step_in_time(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep:
+    status = job.status
     if status.phase in ("", PENDING) or job.spec.pod_ref is None or not job.spec.pod_ref.uid:
         return _begin(job, facts)
     waits = _await_rate_limit(job, facts)
@@ -279,7 +309,7 @@ def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
         return None
     begun = find_condition(status, EVICTION)
     if pod is None or _is_other_pod(job, pod):
-        if begun is None:
+        if not _has_left(job, facts):
             return _fail_missing_pod(job)
         return MigrationStep(
             status=with_condition(status, facts.now_s, EVICTION, TRUE, "EvictComplete"),
@@ -293,7 +323,7 @@ def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
         return _fail(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
     if reservation is not None and reservation.status.phase == FAILED:
         return _fail(status, "ReservationExpired", "Reservation expired")
-    options = job.spec.delete_options or facts.default_delete_options
+    options = _delete_options(job, facts)
     if options is not None and options.is_dry_run:
         text = f'Dry run: Pod "{_pod_name(job)}" would be evicted from node "{pod.spec.node_name}"'
         tried = with_condition(status, facts.now_s, EVICTION, FALSE, DRY_RUN, text)
@@ -376,6 +406,10 @@ def _await_pending_pod_scheduled(
 def _pod_name(job: PodMigrationJob) -> str:
     ref = job.spec.pod_ref
     return "" if ref is None else f"{ref.namespace}/{ref.name}"
+
+
+def _delete_options(job: PodMigrationJob, facts: MigrationFacts) -> DeleteOptions | None:
+    return job.spec.delete_options or facts.default_delete_options
 
 
 def _is_other_pod(job: PodMigrationJob, pod: Pod) -> bool:

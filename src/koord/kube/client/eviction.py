@@ -22,6 +22,7 @@ class EvictionResult(msgspec.Struct, frozen=True, kw_only=True):
     outcome: EvictionOutcome
     detail: str = ""
     error: ApiError | None = None
+    is_uncertain: bool = False  # there was no answer, or one after which the pod may be on its way out all the same
     is_final: bool = False  # no other try can succeed: the delete options are invalid, or a precondition failed
 
     @property
@@ -62,9 +63,9 @@ async def evict_pod(
         async with asyncio.timeout(timeout_s):
             error = await client.evict(namespace, name, uid=uid, options=_wire_options(options))
     except TimeoutError:
-        return EvictionResult(outcome=FAILED, detail=f"no answer within {timeout_s:.0f} s")
+        return EvictionResult(outcome=FAILED, detail=f"no answer within {timeout_s:.0f} s", is_uncertain=True)
     except TRANSIENT_ERRORS as outage:
-        return EvictionResult(outcome=FAILED, detail=str(outage))
+        return EvictionResult(outcome=FAILED, detail=str(outage), is_uncertain=True)
     return _result(error, uid, options, refusal=REFUSED, retries_conflict=retries_conflict)
 
 
@@ -81,7 +82,7 @@ async def delete_pod(
     try:
         answer = await client.delete(PODS, name, namespace, uid=uid, options=_wire_options(options))
     except TRANSIENT_ERRORS as outage:
-        return EvictionResult(outcome=FAILED, detail=str(outage))
+        return EvictionResult(outcome=FAILED, detail=str(outage), is_uncertain=True)
     error = answer if isinstance(answer, ApiError) else None
     return _result(error, uid, options, refusal=FAILED, retries_conflict=retries_conflict)
 
@@ -102,5 +103,10 @@ def _result(
     if error.not_found or (error.conflict and not retries_conflict and not lost):
         return EvictionResult(outcome=EVICTED, detail=f"it was gone: {error.message}", error=error)
     final = error.code in (400, 422) or (error.conflict and lost)
-    outcome = refusal if error.too_many else FAILED
-    return EvictionResult(outcome=outcome, detail=error.message, error=error, is_final=final)
+    return EvictionResult(
+        outcome=refusal if error.too_many else FAILED,
+        detail=error.message,
+        error=error,
+        is_final=final,
+        is_uncertain=error.code >= 500 or (error.conflict and not final),
+    )
