@@ -4,6 +4,7 @@ and shows who asked for which move, how far each is and what blocks it.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from koord.api.koordinator.scheduling import EVICT_DIRECTLY, RESERVATION_FIRST
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.cli import amount_format, cluster_access
 from koord.cli.commands.deschedule import DESCHEDULER_PORT
+from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.printing import plain_table, print_result
 from koord.descheduler.explain.migration_report import MigrationReport, report_migration
 from koord.descheduler.migration.job import EVICTION, find_condition, is_active, reservation_name
@@ -85,8 +87,20 @@ def build_migration_job(
     return {"metadata": {"generateName": f"{meta['name'][:50]}-", "annotations": annotations}, "spec": spec}
 
 
-def migration_blocker(pod: ManifestObject, *, mode: str, to: str) -> str | None:
-    """Return why the request cannot succeed from the start, or None."""
+def schedulers_with_reservations(config: ManifestObject) -> set[str]:
+    """Return the names of the profiles of a KubeSchedulerConfiguration that have the Reservation plugin."""
+    return {
+        profile.get("schedulerName", "")
+        for profile in config.get("profiles") or ()
+        for point in (profile.get("plugins") or {}).values()
+        if any(plugin.get("name") == "Reservation" for plugin in point.get("enabled") or ())
+    }
+
+
+def migration_blocker(
+    pod: ManifestObject, *, mode: str, to: str, schedulers: Collection[str] = (SCHEDULER,)
+) -> str | None:
+    """Return why the request cannot succeed from the start, or None. `schedulers` are those that know reservations."""
     meta, spec = pod["metadata"], pod["spec"]
     name, here = f"{meta['namespace']}/{meta['name']}", spec.get("nodeName", "")
     phase = (pod.get("status") or {}).get("phase", "")
@@ -97,10 +111,12 @@ def migration_blocker(pod: ManifestObject, *, mode: str, to: str) -> str | None:
     if mode == EVICT_DIRECTLY:
         return "--to needs a reservation, and --mode EvictDirectly makes none" if to else None
     scheduler = spec.get("schedulerName", "")
-    if scheduler != SCHEDULER:
+    if scheduler not in schedulers:
+        without = " without --to" if to else ""
         return (
-            f"{name} is scheduled by {scheduler}, which knows no reservations: --mode EvictDirectly evicts it, "
-            "and its successor goes where there is room"
+            f"{name} is scheduled by {scheduler}, which knows no reservations, so no place can be held for it: "
+            f"set schedulerName to {' or '.join(sorted(schedulers))} in its workload, or use --mode EvictDirectly"
+            f"{without}, which evicts it and leaves it to {scheduler} where its successor goes"
         )
     if to and to == here:
         return f"{name} is on {to} already"
@@ -179,7 +195,9 @@ def pod(
         found = await client.dynamic.get(PODS, name, space)
         if isinstance(found, ApiError):
             cluster_access.fail(found.message)
-        wrong = migration_blocker(found, mode=mode, to=to)
+        config = await cluster_access.ask_program(client, SCHEDULER, "/configz", descheduler_namespace, SCHEDULER_PORT)
+        known = schedulers_with_reservations(config["componentconfig"]) if isinstance(config, dict) else set[str]()
+        wrong = migration_blocker(found, mode=mode, to=to, schedulers=known or {SCHEDULER})
         if wrong is None and to:
             wrong = await _node_blocker(client, to)
         if wrong is not None:

@@ -8,15 +8,16 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler import shipped
-from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.cli.up.local_program import LocalProgram
 from koord.embedded.cluster import ComponentContext
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.config_file import load_configuration
+from koord.scheduler.configuration.config_file import dump_configuration, load_configuration
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.explain import http
 from koord.scheduler.explain.explainer import Explainer
@@ -30,8 +31,7 @@ DEFAULT_SCHEDULER_NAME = "default-scheduler"
 def default_configuration() -> KubeSchedulerConfiguration:
     """Return the default configuration: every schedulerName that a pod may have is served here."""
     given = shipped.configuration()
-    same_queue = SchedulerPlugins(queue_sort=shipped.plugins().queue_sort)  # all profiles must say the same of it
-    kubernetes = KubeSchedulerProfile(scheduler_name=DEFAULT_SCHEDULER_NAME, plugins=same_queue)
+    kubernetes = KubeSchedulerProfile(scheduler_name=DEFAULT_SCHEDULER_NAME, plugins=shipped.reservation_plugins())
     return msgspec.structs.replace(given, profiles=(*given.profiles, kubernetes))
 
 
@@ -69,6 +69,8 @@ def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None =
         assembly = found
     scheduler = Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed)
     endpoint = ComponentServer(context.clock)
+    shown = yaml.safe_load(dump_configuration(assembly))
+    endpoint.config(lambda: shown)
     services = ServiceRoutes(endpoint)
     for path, handler in http.explain_routes(Explainer(scheduler, context.clock)):
         services.add("GET", path, handler)
