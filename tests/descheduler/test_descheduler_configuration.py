@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from koord.api.config.descheduler import shipped
 from koord.api.config.descheduler.plugin_args import API_VERSION
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, config_warnings, load_config
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
@@ -129,3 +130,18 @@ def test_what_upstream_accepts_and_never_fires_is_told(
 
 def test_an_ordinary_configuration_is_not_remarked_on() -> None:
     assert of_loads(LOADS) == []
+
+
+@pytest.mark.parametrize("namespace", ["koordinator-system", "elsewhere"])
+def test_the_shipped_configuration_is_not_remarked_on(namespace: str) -> None:
+    found = build_setup(shipped.configuration(namespace))
+    assert isinstance(found, DeschedulerSetup)
+    assert config_warnings(found) == []
+
+
+def test_arguments_of_a_plugin_that_is_not_enabled_are_remarked_on() -> None:
+    for args in (LOADS, {**shipped.low_node_load_args(), "paused": True}):
+        found = good(made([profile([{"name": "LowNodeLoad", "args": args}])], deschedulingInterval="1m"))
+        assert [why for _, why in config_warnings(found)] == [
+            "are of LowNodeLoad, which is not enabled: they have no effect"
+        ]

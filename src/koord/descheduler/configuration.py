@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.descheduler import shipped
 from koord.api.config.descheduler.configuration import DeschedulerConfiguration, DeschedulerPlugins, defaulted, validate
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
+from koord.api.config.plugin_set import PluginConfig
 from koord.api.config.strict_decode import decode_strict as load_document
 from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, RoundLimits, overrides_method
 from koord.descheduler.framework.pod_selection import build_selector
@@ -144,7 +146,7 @@ def _outlive_interval(args: Any, interval_s: float) -> Any:
     return msgspec.structs.replace(args, detector_cache_timeout=duration.text(duration.from_seconds(interval_s)))
 
 
-LOW_NODE_LOAD, MIGRATION_CONTROLLER = "LowNodeLoad", "MigrationController"
+LOW_NODE_LOAD, MIGRATION_CONTROLLER = shipped.LOW_NODE_LOAD, shipped.MIGRATION_CONTROLLER
 
 
 def config_warnings(setup: DeschedulerSetup) -> list[tuple[str, str]]:
@@ -173,12 +175,22 @@ def _profile_warnings(profile: ProfileConfig, path: str) -> Iterator[tuple[str, 
     for index, entry in enumerate(profile.plugin_config):
         where = f"{path}.pluginConfig[{index}]"
         if entry.name not in running:
+            if _is_as_shipped(entry):
+                continue  # they are there so that enabling it is one line
             yield f"{where}.args", f"are of {entry.name}, which is not enabled: they have no effect"
         elif entry.name == LOW_NODE_LOAD:
             yield from _low_node_load_warnings(entry.args or {}, f"{where}.args")
             yield from _namespace_warnings(entry.args or {}, profile, f"{where}.args")
         elif entry.name == MIGRATION_CONTROLLER and _is_zero((entry.args or {}).get("defaultJobTTL")):
             yield f"{where}.args.defaultJobTTL", "is 0: jobs do not time out; they are cleared away after 30 minutes"
+
+
+def _is_as_shipped(entry: PluginConfig) -> bool:
+    """Return whether the entry is that of the shipped configuration, whatever its namespaces."""
+    if entry.name != LOW_NODE_LOAD:
+        return False
+    args, anywhere = entry.args or {}, {"evictableNamespaces": None}
+    return {**args, **anywhere} == {**shipped.low_node_load_args(), **anywhere}
 
 
 def _is_zero(given: Any) -> bool:
