@@ -237,10 +237,15 @@ def print_pool(console: Console, pool: PoolLoadReport) -> None:
     if shown:
         console.print(f"\nLowNodeLoad sees the nodes{title} so:", style="bold")
         resources = list(dict.fromkeys(name for one in shown for name in one.used))
-        columns = [(f"{name.upper()} % (LOW..HIGH)", "right") for name in resources]
-        table = plain_table(("  NODE", "left"), *columns, ("STANDING", "left"))
+        prod = list(dict.fromkeys(name for one in shown for name in one.prod_used))
+        columns = [f"{name.upper()} % (LOW..HIGH)" for name in resources]
+        columns += [f"PROD {name.upper()} % (LOW..HIGH)" for name in prod]
+        table = plain_table(("  NODE", "left"), *((title, "right") for title in columns), ("STANDING", "left"))
         for one in shown:
             cells = [_usage_cell(one.used.get(name), one.low.get(name), one.high.get(name)) for name in resources]
+            cells += [
+                _usage_cell(one.prod_used.get(name), one.prod_low.get(name), one.prod_high.get(name)) for name in prod
+            ]
             table.add_row(f"  {one.node}", *cells, one.standing)
         console.print(table)
     if len(shown) < len(pool.nodes):
