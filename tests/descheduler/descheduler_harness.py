@@ -116,7 +116,13 @@ class Replica:
     """One process: with `elects` it works only while it holds the lease."""
 
     def __init__(
-        self, harness: DeschedulerHarness, name: str, descheduler_setup: DeschedulerSetup, *, elects: bool = False
+        self,
+        harness: DeschedulerHarness,
+        name: str,
+        descheduler_setup: DeschedulerSetup,
+        *,
+        elects: bool = False,
+        gates: frozenset[str] = frozenset(),
     ) -> None:
         assert harness.cluster.server is not None
         self.name = name
@@ -134,6 +140,7 @@ class Replica:
             recorder=self.recorder,
             metrics=DeschedulerMetrics(self.registry),
             identity=name,
+            gates=gates,
         )
         self.descheduler = Descheduler(context, descheduler_setup)
         self.election: LeaderElector | None = None
@@ -176,8 +183,10 @@ class DeschedulerHarness:
         self.replicas: list[Replica] = []
         self.gone: Counter[str] = Counter()  # uids of deleted pods
 
-    def start(self, name: str = "one", *, elects: bool = False, **config: Any) -> Replica:
-        replica = Replica(self, name, setup_of(**config), elects=elects)
+    def start(
+        self, name: str = "one", *, elects: bool = False, gates: frozenset[str] = frozenset(), **config: Any
+    ) -> Replica:
+        replica = Replica(self, name, setup_of(**config), elects=elects, gates=gates)
         self.replicas.append(replica)
         return replica
 
@@ -217,6 +226,7 @@ class DeschedulerHarness:
         ready: bool = True,
         grace: int = 0,
         cpu: str = "",
+        volumes: list[dict[str, Any]] | None = None,
         **meta: Any,
     ) -> Pod:
         found = unwrap(await self.client.get(REPLICA_SETS, owner, "default"))
@@ -239,6 +249,7 @@ class DeschedulerHarness:
                 "nodeName": node,
                 "schedulerName": SCHEDULER,
                 "terminationGracePeriodSeconds": grace,
+                "volumes": volumes or [],
                 "containers": [{"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}} if cpu else {}}],
             },
         }

@@ -118,6 +118,10 @@ def of_loads(args: dict[str, Any], migration: dict[str, Any] | None = None, **co
             id="no-namespace-left",
         ),
         pytest.param(LOADS, {"defaultJobTTL": "0s"}, {}, "do not time out", id="no-ttl"),
+        pytest.param(LOADS, {"arbitrationArgs": {"enabled": False}}, {}, "always arbitrated", id="no-arbitration"),
+        pytest.param(LOADS, {"priorityThreshold": {"name": "x"}}, {}, "give the value", id="priority-by-name"),
+        pytest.param(LOADS, {"defaultDeleteOptions": {"dryRun": ["All"]}}, {}, "evict nobody", id="dry-run"),
+        pytest.param(LOADS, {"defaultDeleteOptions": {"preconditions": {"uid": "x"}}}, {}, "all others", id="one-pod"),
         pytest.param(LOADS, {}, {"maxNoOfPodsToEvictTotal": 0}, "no pod is ever evicted", id="none-allowed"),
         pytest.param(LOADS, {}, {"deschedulingInterval": "0s"}, "one round", id="once"),
     ],
@@ -145,3 +149,15 @@ def test_arguments_of_a_plugin_that_is_not_enabled_are_remarked_on() -> None:
         assert [why for _, why in config_warnings(found)] == [
             "are of LowNodeLoad, which is not enabled: they have no effect"
         ]
+
+
+def test_thresholds_of_a_priority_level_are_told_to_have_no_effect() -> None:
+    levels = [
+        {"name": "dear", "nodeSelector": {"matchLabels": {"a": "b"}}, "keepThreshold": {"cpu": 1}},
+        {"name": "cheap", "nodeSelector": {"matchLabels": {"a": "c"}}},
+    ]
+    config = [{"name": "CustomPriority", "args": {"evictionOrder": levels}}]
+    found = good(made([profile(config, balance=enabled("CustomPriority"))], deschedulingInterval="1m"))
+    assert config_warnings(found) == [
+        ("profiles[0].pluginConfig[0].args.evictionOrder[0].keepThreshold", "has no effect, as in Koordinator")
+    ]

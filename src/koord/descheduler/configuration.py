@@ -147,6 +147,7 @@ def _outlive_interval(args: Any, interval_s: float) -> Any:
 
 
 LOW_NODE_LOAD, MIGRATION_CONTROLLER = shipped.LOW_NODE_LOAD, shipped.MIGRATION_CONTROLLER
+CUSTOM_PRIORITY = "CustomPriority"
 
 
 def config_warnings(setup: DeschedulerSetup) -> list[tuple[str, str]]:
@@ -181,8 +182,26 @@ def _profile_warnings(profile: ProfileConfig, path: str) -> Iterator[tuple[str, 
         elif entry.name == LOW_NODE_LOAD:
             yield from _low_node_load_warnings(entry.args or {}, f"{where}.args")
             yield from _namespace_warnings(entry.args or {}, profile, f"{where}.args")
-        elif entry.name == MIGRATION_CONTROLLER and _is_zero((entry.args or {}).get("defaultJobTTL")):
-            yield f"{where}.args.defaultJobTTL", "is 0: jobs do not time out; they are cleared away after 30 minutes"
+        elif entry.name == MIGRATION_CONTROLLER:
+            yield from _migration_warnings(entry.args or {}, f"{where}.args")
+        elif entry.name == CUSTOM_PRIORITY:
+            for level, one in enumerate((entry.args or {}).get("evictionOrder") or ()):
+                for field in one.keys() & {"keepThreshold", "rejectThreshold"}:
+                    yield f"{where}.args.evictionOrder[{level}].{field}", "has no effect, as in Koordinator"
+
+
+def _migration_warnings(args: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    if _is_zero(args.get("defaultJobTTL")):
+        yield f"{path}.defaultJobTTL", "is 0: jobs do not time out; they are cleared away after 30 minutes"
+    if (args.get("arbitrationArgs") or {}).get("enabled") is False:
+        yield f"{path}.arbitrationArgs.enabled", "is false, which has no effect: jobs are always arbitrated"
+    if (args.get("priorityThreshold") or {}).get("name"):
+        yield f"{path}.priorityThreshold.name", "has no effect here, as in Koordinator: give the value"
+    options = args.get("defaultDeleteOptions") or {}
+    if options.get("dryRun"):
+        yield f"{path}.defaultDeleteOptions.dryRun", "is set: jobs without options of their own evict nobody"
+    if options.get("preconditions"):
+        yield f"{path}.defaultDeleteOptions.preconditions", "hold for one pod at most: jobs for all others fail"
 
 
 def _is_as_shipped(entry: PluginConfig) -> bool:

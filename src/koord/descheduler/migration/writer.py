@@ -25,6 +25,8 @@ from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
 
+DISABLE_PVC_RESERVATION = "DisablePVCReservation"  # feature gate: reservations are made without the pod's claims
+
 JobPatchResult = PodMigrationJob | ApiError
 
 
@@ -38,7 +40,7 @@ class MigrationWriter:
 
     def __init__(self, context: DeschedulerContext) -> None:
         self._context = context
-        self._drop_claims = "DisablePVCReservation" in context.gates
+        self._drop_claims = DISABLE_PVC_RESERVATION in context.gates
 
     async def patch_status(self, job: PodMigrationJob, status: PodMigrationJobStatus) -> JobPatchResult:
         # What became empty must be said: a merge patch keeps what it does not name.
