@@ -15,7 +15,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.descheduler.framework.node_fit import raw_allocatable
 from koord.descheduler.framework.pod_selection import pod_rank
-from koord.descheduler.framework.snapshot import ClusterSnapshot
+from koord.descheduler.framework.snapshot import ClusterSnapshot, namespaced_name
 
 FULL_PERCENT = 100.0
 
@@ -92,7 +92,10 @@ PodKey = tuple[str, str]
 
 
 class NodeLoad:
-    """The load of one node. It changes during a round as pods are moved from and to the node."""
+    """The load of one node. It changes during a round as pods are moved from and to the node.
+
+    What pods that are on their way out use is not counted: it is about to be free, and nobody else need go for it.
+    """
 
     __slots__ = ("bounds", "node", "pod_usage", "pods", "prod_bounds", "prod_pods", "prod_usage", "size", "usage")
 
@@ -109,13 +112,12 @@ class NodeLoad:
         self.pod_usage = pod_usage
         self.prod_pods = [pod for pod in pods if pod_rank(pod).priority_class == PROD]
         self.size = raw_allocatable(node)
-        prod_usage = [
-            pod_usage[key]
-            for pod in self.prod_pods
-            if (key := (pod.metadata.namespace, pod.metadata.name)) in pod_usage
-        ]
-        self.usage = _sum_usage((system, *pod_usage.values()), resources, len(pods))
-        self.prod_usage = _sum_usage(prod_usage, resources, len(self.prod_pods))
+        leaving = {namespaced_name(pod) for pod in pods if pod.metadata.deletion_timestamp is not None}
+        staying_prod = {namespaced_name(pod) for pod in self.prod_pods} - leaving
+        used = [usage for key, usage in pod_usage.items() if key not in leaving]
+        used_by_prod = [usage for key, usage in pod_usage.items() if key in staying_prod]
+        self.usage = _sum_usage((system, *used), resources, len(pods) - len(leaving))
+        self.prod_usage = _sum_usage(used_by_prod, resources, len(staying_prod))
         self.bounds = self.prod_bounds = ThresholdAmounts(low={}, high={})
 
     def copy(self) -> NodeLoad:
@@ -132,7 +134,7 @@ class NodeLoad:
 
     def usage_of_pod(self, pod: Pod) -> Mapping[str, int] | None:
         """Return the usage of the pod; None when none was reported."""
-        return self.pod_usage.get((pod.metadata.namespace, pod.metadata.name))
+        return self.pod_usage.get(namespaced_name(pod))
 
 
 def _sum_usage(parts: Sequence[Mapping[str, int]], resources: Sequence[str], pods: int) -> dict[str, int]:
