@@ -42,12 +42,13 @@ def setup_of(
     *,
     interval: str = "0s",
     deschedule: dict[str, Any] | None = None,
+    balance: dict[str, Any] | None = None,
     dry_run: bool = False,
     evictor: str = "",
     **migration: Any,
 ) -> DeschedulerSetup:
-    """`deschedule` are plugins with their arguments; the rest are arguments of MigrationController."""
-    plugins = deschedule or {}
+    """`deschedule` and `balance` are plugins with their arguments; the rest are arguments of MigrationController."""
+    first, then = deschedule or {}, balance or {}
     other = {"enabled": [{"name": evictor}], "disabled": [{"name": "*"}]} if evictor else {}
     config = load_config(
         {
@@ -59,13 +60,14 @@ def setup_of(
                 {
                     "name": "p",
                     "plugins": {
-                        "deschedule": {"enabled": [{"name": name} for name in plugins]},
+                        "deschedule": {"enabled": [{"name": name} for name in first]},
+                        "balance": {"enabled": [{"name": name} for name in then]},
                         "evict": other,
                         "filter": other,
                     },
                     "pluginConfig": [
                         {"name": "MigrationController", "args": migration},
-                        *({"name": name, "args": args} for name, args in plugins.items()),
+                        *({"name": name, "args": args} for name, args in {**first, **then}.items()),
                     ],
                 }
             ],

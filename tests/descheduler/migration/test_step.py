@@ -184,7 +184,7 @@ def test_a_named_reservation_that_is_not_there_ends_the_job() -> None:
 def test_a_persons_reservation_gets_its_ttl_tidied_first() -> None:
     theirs = make_reservation(ttl="60m")
     theirs.metadata.labels.clear()
-    assert next_step(running(), facts(reservation=theirs)).action == NormalizeReservationTtl("r", "1h0m0s")
+    assert next_step(running(), facts(reservation=theirs)).action == NormalizeReservationTtl("r", "1h0m0s", "res-r")
     ours = make_reservation(ttl="60m")
     assert next_step(running(), facts(reservation=ours)).action is None
 

@@ -67,6 +67,7 @@ class EvictionProposal(msgspec.Struct, frozen=True, kw_only=True):
 
 class CordonEffect(msgspec.Struct, frozen=True, kw_only=True):
     node: str
+    uid: str = ""  # of the node
     unschedulable: bool
     profile: str
     plugin: str
@@ -223,6 +224,7 @@ class EvictorHandle:
         self._state.effects.append(
             CordonEffect(
                 node=node,
+                uid=self.snapshot.nodes[node].metadata.uid,
                 unschedulable=unschedulable,
                 profile=self._profile.name,
                 plugin=self._plugin.name,

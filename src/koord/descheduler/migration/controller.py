@@ -335,9 +335,9 @@ class MigrationJobController:
                 return await self._record_reservation_failure(job, reserved)
             return reserved
         if isinstance(action, NormalizeReservationTtl):
-            refused = await self._writer.normalize_reservation_ttl(action.name, action.ttl)
+            refused = await self._writer.normalize_reservation_ttl(action.name, action.uid, action.ttl)
         elif isinstance(action, StampReservationOrder):
-            refused = await self._writer.stamp_reservation_order(action.name, action.order_ms)
+            refused = await self._writer.stamp_reservation_order(action.name, action.uid, action.order_ms)
         else:
             refused = await self._writer.delete_reservation(action.name)
         return None if refused is None else str(refused)

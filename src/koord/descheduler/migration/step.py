@@ -89,6 +89,7 @@ class NormalizeReservationTtl(msgspec.Struct, frozen=True):
 
     name: str
     ttl: str
+    uid: str = ""
 
 
 class StampReservationOrder(msgspec.Struct, frozen=True):
@@ -96,6 +97,7 @@ class StampReservationOrder(msgspec.Struct, frozen=True):
 
     name: str
     order_ms: int
+    uid: str = ""
 
 
 class DeleteJobReservation(msgspec.Struct, frozen=True):
@@ -244,10 +246,10 @@ def _await_reservation(job: PodMigrationJob, facts: MigrationFacts) -> Migration
         return _fail(status, "ForbiddenMigratePod", text)
     theirs = CREATED_BY_LABEL not in labels and not is_condition_true(status, RESERVATION_CREATED)
     if theirs and ttl and (tidy := duration.text(duration.parse(ttl))) != ttl:
-        return MigrationStep(action=NormalizeReservationTtl(name, tidy))
+        return MigrationStep(action=NormalizeReservationTtl(name, tidy, reservation.metadata.uid))
     # Upstream's update loses the label where there is none yet, and its users see objects without any stay so.
     if theirs and labels and L_RESERVATION_ORDER not in labels:
-        return MigrationStep(action=StampReservationOrder(name, int(facts.now_s * 1000)))
+        return MigrationStep(action=StampReservationOrder(name, int(facts.now_s * 1000), reservation.metadata.uid))
     created = with_condition(status, facts.now_s, RESERVATION_CREATED, TRUE)
     if not is_condition_true(status, RESERVATION_CREATED):
         text = f'Successfully create Reservation "{name}"'

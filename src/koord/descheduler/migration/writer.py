@@ -90,13 +90,14 @@ class MigrationWriter:
         named = {"spec": {"reservationOptions": {"reservationRef": {"name": wanted["metadata"]["name"]}}}}
         return await self._patch(job, named)
 
-    async def normalize_reservation_ttl(self, name: str, ttl: str) -> ApiError | None:
-        answer = await self._context.client.patch(RESERVATIONS, name, {"spec": {"ttl": ttl}}, kind="merge")
-        return answer if isinstance(answer, ApiError) else None
+    async def normalize_reservation_ttl(self, name: str, uid: str, ttl: str) -> ApiError | None:
+        return await self._patch_reservation(name, uid, {"spec": {"ttl": ttl}})
 
-    async def stamp_reservation_order(self, name: str, order_ms: int) -> ApiError | None:
-        patch = {"metadata": {"labels": {L_RESERVATION_ORDER: str(order_ms)}}}
-        answer = await self._context.client.patch(RESERVATIONS, name, patch, kind="merge")
+    async def stamp_reservation_order(self, name: str, uid: str, order_ms: int) -> ApiError | None:
+        return await self._patch_reservation(name, uid, {"metadata": {"labels": {L_RESERVATION_ORDER: str(order_ms)}}})
+
+    async def _patch_reservation(self, name: str, uid: str, patch: dict[str, Any]) -> ApiError | None:
+        answer = await self._context.client.patch(RESERVATIONS, name, patch, kind="merge", uid=uid)
         return answer if isinstance(answer, ApiError) else None
 
     async def delete_reservation(self, name: str) -> ApiError | None:
