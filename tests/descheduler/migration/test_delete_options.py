@@ -15,7 +15,7 @@ from koord.api.model import to_dict
 from koord.cli.commands.migration import build_migration_job
 from koord.kube.transport.api_error import unwrap
 from tests.descheduler.descheduler_harness import DeschedulerHarness, Replica, run_in_harness
-from tests.descheduler.migration.test_migration_controller import place_of, protect
+from tests.descheduler.migration.test_migration_controller import STUCK, place_of, protect, stuck
 
 POLICIES = ["Eviction", "Delete", "SoftEviction"]
 ALL: dict[str, Any] = {"dryRun": ["All"]}
@@ -168,6 +168,20 @@ def test_options_that_can_never_be_met_end_the_job_and_the_pod_stays(policy: str
         assert 'Failed evict Pod "default/a" caused by' in status.message
         assert await harness.reservations() == []
         sent_options(one)  # asked once
+
+    run_in_harness(story)
+
+
+def test_dry_runs_of_a_plugin_follow_each_other_as_evictions_would() -> None:
+    async def story(harness: DeschedulerHarness) -> None:
+        await harness.add_pod("a")
+        await stuck(harness, "a")
+        one = harness.start(interval="2s", deschedule=STUCK, defaultJobMode="EvictDirectly", defaultDeleteOptions=ALL)
+        await harness.settle(120)
+        (job,) = await harness.jobs()
+        assert (job.status.phase, job.status.reason) == ("Succeeded", "DryRun")
+        assert await harness.pod("a") is not None
+        assert [record.outcome for record in one.descheduler.ledger] == ["dry-run"]
 
     run_in_harness(story)
 

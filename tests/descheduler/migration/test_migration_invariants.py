@@ -156,3 +156,46 @@ async def vanish(harness: DeschedulerHarness, victim: str) -> None:
     space = "default" if victim in ("pod", "workload") else None
     grace = 0 if victim == "pod" else None
     await harness.client.delete(VICTIMS[victim], names[victim], space, grace_seconds=grace)
+
+
+def of_template(template: Any) -> dict[str, Any]:
+    return {"reservationOptions": {"template": template}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "words"),
+    [
+        pytest.param({"ttl": "soon"}, "InvalidSpec", "spec.ttl: ", id="ttl"),
+        pytest.param({"mode": "Sideways"}, "InvalidSpec", "spec.mode: 'Sideways' is neither", id="mode"),
+        pytest.param(of_template({"spec": "x"}), "InvalidSpec", "template.spec: must be a map", id="spec"),
+        pytest.param(of_template({"metadata": "x"}), "InvalidSpec", "template.metadata: must be", id="metadata"),
+        pytest.param(of_template({"spec": {"template": "x"}}), "InvalidSpec", "spec.template: must", id="pod"),
+        pytest.param(
+            of_template({"spec": {"template": {"spec": {"affinity": "x"}}}}), "InvalidSpec", "affinity: ", id="affinity"
+        ),
+        pytest.param(of_template({"spec": {"owners": "x"}}), "FailedCreateReservation", "spec.owners", id="owners"),
+        pytest.param({"reservationOptions": {"reservationRef": {"name": "odd"}}}, "", "", id="ttl-of-a-reservation"),
+    ],
+)
+def test_a_job_that_cannot_be_understood_fails_and_stops_nobody_else(
+    spec: dict[str, Any], reason: str, words: str
+) -> None:
+    async def story(harness: DeschedulerHarness) -> None:
+        free: dict[str, Any] = {"objectLimiters": {"workload": {"duration": "0s"}}}
+        one = harness.start(maxMigratingPerWorkload=5, maxUnavailablePerWorkload=5, **free)
+        await reserve(harness, "odd", ttl="soon")
+        await harness.add_pod("a")
+        await harness.add_pod("z")
+        await harness.add_job("bad", "a", **spec)
+        await harness.settle(20)
+        await harness.add_job("good", "z", mode="EvictDirectly")
+        await harness.settle(20)
+        assert (await harness.job("good")).status.phase == "Succeeded"
+        status = (await harness.job("bad")).status
+        assert (status.phase, status.reason) == ("Failed", reason) if reason else status.phase == "Running"
+        assert words in status.message
+        assert one.evictions() == (["z"] if reason else ["a", "z"])
+        await harness.settle(40 * 60)
+        assert await harness.jobs() == []
+
+    run_in_harness(story)

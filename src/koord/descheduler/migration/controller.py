@@ -49,6 +49,7 @@ from koord.descheduler.migration.step import (
     StepAction,
     next_step,
     refused_for_good,
+    reservation_refused,
 )
 from koord.descheduler.migration.writer import JobGarbageCollector, JobWriteCache, MigrationWriter
 from koord.descheduler.snapshot_source import SnapshotSource
@@ -332,6 +333,8 @@ class MigrationJobController:
         if isinstance(action, CreateReservation):
             reserved = await self._writer.create_reservation(job)
             if isinstance(reserved, ApiError):
+                if reserved.code in (400, 422):
+                    return reservation_refused(job, str(reserved), self._context.clock.time())
                 return await self._record_reservation_failure(job, reserved)
             return reserved
         if isinstance(action, NormalizeReservationTtl):
@@ -361,6 +364,8 @@ class MigrationJobController:
         if not (was_uncertain or result.evicted or result.is_uncertain):
             uncertain.discard(uid)
         if result.outcome == DRY_RUN:
+            if A_JOB_CREATED_BY in job.metadata.annotations:  # or its plugin would ask again in the next round
+                self._record_in_limiter(pod)
             return None
         if result.is_final or (result.outcome == REFUSED and options is not None and options.is_dry_run):
             return refused_for_good(job, options, result.error_text, self._context.clock.time())
@@ -368,9 +373,12 @@ class MigrationJobController:
             name, why = f"{pod.metadata.namespace}/{pod.metadata.name}", result.error_text
             self._record_event(job, JobEvent("Warning", "Evicting", f'Failed evict Pod "{name}" caused by {why}'))
             return why
+        self._record_in_limiter(pod)
+        return None
+
+    def _record_in_limiter(self, pod: Pod) -> None:
         workload = self._snapshot_source.workloads.get(controller_uid(pod))
         self._plugin.limiter.record_eviction(pod, workload, self._context.clock.time())
-        return None
 
     def _record_event(self, job: PodMigrationJob, event: JobEvent) -> None:
         about = object_reference(POD_MIGRATION_JOBS, job)

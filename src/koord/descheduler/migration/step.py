@@ -4,6 +4,7 @@
     ---------  -------------------------------------------  -------------------------------------------------------
     any        paused, or ended                                 nothing
     any alive  older than its ttl                               drop the reservation; Failed/Timeout
+    any alive  ttl, mode or template not understood             Failed/InvalidSpec
     Pending    pod reference incomplete                         Failed/InvalidPodRef
                no such pod                                      Failed/MissingPod
                else                                             Running, with the pod's uid
@@ -65,13 +66,14 @@ from koord.descheduler.migration.job import (
     find_condition,
     is_condition_true,
     is_past_ttl,
+    normalized_duration,
     reservation_name,
+    spec_error,
     succeeded_status,
     with_condition,
 )
 from koord.descheduler.migration.protection import EVICT_ANNOTATION
 from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL
-from koord.values import duration
 
 RECHECK_S = 3.0
 DRY_RUN, FAILED_EVICT = "DryRun", "FailedEvict"  # reasons of the Eviction condition, and of a job's end
@@ -193,6 +195,9 @@ def _has_left(job: PodMigrationJob, facts: MigrationFacts) -> bool:
 
 def _next_step_in_time(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep:
     status = job.status
+    wrong = spec_error(job) if find_condition(status, EVICTION) is None else None
+    if wrong is not None:
+        return _fail(status, "InvalidSpec", f"Abort job caused by {wrong}")
     if status.phase in ("", PENDING) or job.spec.pod_ref is None or not job.spec.pod_ref.uid:
         return _begin(job, facts)
     waits = _await_rate_limit(job, facts)
@@ -245,7 +250,7 @@ def _await_reservation(job: PodMigrationJob, facts: MigrationFacts) -> Migration
         text = f'Reservation "{name}" cannot take Pod "{_pod_name(job)}": {facts.reservation_misfit}'
         return _fail(status, "ForbiddenMigratePod", text)
     theirs = CREATED_BY_LABEL not in labels and not is_condition_true(status, RESERVATION_CREATED)
-    if theirs and ttl and (tidy := duration.text(duration.parse(ttl))) != ttl:
+    if theirs and ttl and (tidy := normalized_duration(ttl)) != ttl:
         return MigrationStep(action=NormalizeReservationTtl(name, tidy, reservation.metadata.uid))
     # Upstream's update loses the label where there is none yet, and its users see objects without any stay so.
     if theirs and labels and L_RESERVATION_ORDER not in labels:
@@ -340,6 +345,12 @@ def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
         requeue_after_s=RECHECK_S,
         event=JobEvent("Normal", "Evicting", text),
     )
+
+
+def reservation_refused(job: PodMigrationJob, why: str, now_s: float) -> MigrationStep:
+    """Return the step after the server called the reservation of a job invalid, which it will always be."""
+    reason = "FailedCreateReservation"
+    return _fail(with_condition(job.status, now_s, RESERVATION_CREATED, FALSE, reason, why), reason, why)
 
 
 def refused_for_good(job: PodMigrationJob, options: DeleteOptions | None, why: str, now_s: float) -> MigrationStep:

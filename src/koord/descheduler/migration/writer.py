@@ -15,13 +15,12 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
 from koord.descheduler.context import DeschedulerContext
-from koord.descheduler.migration.job import reservation_name
+from koord.descheduler.migration.job import normalized_duration, reservation_name, ttl_s
 from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL, build_reservation
 from koord.descheduler.snapshot_source import SnapshotSource
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class MigrationWriter:
     async def mark_passed(self, job: PodMigrationJob) -> JobPatchResult:
         """Mark the job as passed, and normalize its ttl on the way."""
         patch: dict[str, Any] = {"metadata": {"annotations": {A_PASSED_ARBITRATION: "true"}}}
-        if job.spec.ttl and (tidy := duration.text(duration.parse(job.spec.ttl))) != job.spec.ttl:
+        if job.spec.ttl and (tidy := normalized_duration(job.spec.ttl)) != job.spec.ttl:
             patch["spec"] = {"ttl": tidy}
         return await self._patch(job, patch)
 
@@ -168,13 +167,15 @@ class JobGarbageCollector:
     async def run(self) -> None:
         while True:
             await self._context.clock.sleep(GC_INTERVAL_S)
-            for job in self._snapshot_source.jobs.list():
-                if is_garbage(job, self._context.clock.time()):
-                    await self._delete_job(job)
             try:
+                for job in self._snapshot_source.jobs.list():
+                    if is_garbage(job, self._context.clock.time()):
+                        await self._delete_job(job)
                 await self._delete_orphaned_reservations()
             except TRANSIENT_ERRORS as outage:
                 _LOG.warning("reservations without a job are not cleared away yet: %s", outage)
+            except Exception:  # noqa: BLE001  one bad object must not end this for good: it is told
+                _LOG.exception("jobs are not cleared away this time")
 
     async def _delete_orphaned_reservations(self) -> None:
         known, now_s = _reservation_names(self._snapshot_source.jobs.list()), self._context.clock.time()
@@ -217,7 +218,6 @@ def is_orphan(reservation: Reservation, known: Container[str], now_s: float) -> 
 
 def is_garbage(job: PodMigrationJob, now_s: float) -> bool:
     """Return whether the job is old enough to be deleted, in whatever phase."""
-    ttl_s = duration.parse_seconds(job.spec.ttl) if job.spec.ttl else 0.0
-    created = job.metadata.creation_timestamp
-    keep_s = ttl_s + GRACE_AFTER_TTL_S if ttl_s > 0 else MAX_AGE_WITHOUT_TTL_S
+    limit_s, created = ttl_s(job), job.metadata.creation_timestamp
+    keep_s = limit_s + GRACE_AFTER_TTL_S if limit_s > 0 else MAX_AGE_WITHOUT_TTL_S
     return created is not None and now_s - created.timestamp() >= keep_s

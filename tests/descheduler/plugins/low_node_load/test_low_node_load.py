@@ -153,6 +153,7 @@ def test_a_victim_that_takes_its_time_makes_no_others(leaving: tuple[str, ...]) 
         pytest.param([], "it has no NodeMetric", id="none"),
         pytest.param([using("cold", {}, age_s=180)], "its NodeMetric is 180 s old", id="expired-exactly"),
         pytest.param([convert({"metadata": {"name": "cold"}}, NodeMetric)], "never filled", id="empty"),
+        pytest.param([using("cold", {"cpu": "much"})], "cannot be read", id="unreadable"),
     ],
 )
 def test_a_node_without_a_fresh_report_takes_nobody(metrics: list[NodeMetric], why: str) -> None:

@@ -16,6 +16,7 @@ from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.descheduler.framework.node_fit import raw_allocatable
 from koord.descheduler.framework.pod_selection import pod_rank
 from koord.descheduler.framework.snapshot import ClusterSnapshot, namespaced_name
+from koord.values.quantity_syntax import QuantityError
 
 FULL_PERCENT = 100.0
 
@@ -164,8 +165,11 @@ def compute_node_load(
     age_s = snapshot.now_s - status.update_time.timestamp()
     if age_s >= expires_s:
         return UnusableMetric(name, f"its NodeMetric is {age_s:.0f} s old, and expires after {expires_s:.0f} s")
-    used = {(p.namespace, p.name): resource_amounts(p.pod_usage.resources) for p in status.pods_metric}
-    system = resource_amounts(status.node_metric.system_usage.resources)
+    try:
+        used = {(p.namespace, p.name): resource_amounts(p.pod_usage.resources) for p in status.pods_metric}
+        system = resource_amounts(status.node_metric.system_usage.resources)
+    except QuantityError as error:
+        return UnusableMetric(name, f"its NodeMetric cannot be read: {error}")
     return NodeLoad(node, list(snapshot.iter_pods_on_node(name)), used, system, resources)
 
 
