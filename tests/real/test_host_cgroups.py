@@ -206,7 +206,7 @@ def test_readings_of_a_group_that_works(node: Node) -> None:
         process.kill()
         process.wait()
         process.stdin.close()
-    for read in (usage.memory_stat, usage.throttling, usage.memory_usage_bytes, usage.memory_numa_pages, usage.cpuset):
+    for read in (usage.memory_stat, usage.throttling, usage.cpuset):
         assert not isinstance(read(node.tree, BOX), IoError), read
 
 
@@ -233,7 +233,7 @@ def test_pods_are_noticed_in_the_real_tree(node: Node) -> None:
 
 def test_this_machine_reads_well() -> None:
     host = Host.local()
-    for read in (procfs.cpu_times, procfs.meminfo, procfs.diskstats, procfs.loadavg, procfs.uptime_s, procfs.boot_id):
+    for read in (procfs.cpu_times, procfs.meminfo, procfs.boot_id):
         assert not isinstance(read(host), IoError), read
     found = online_cpus(host)
     assert not isinstance(found, IoError)

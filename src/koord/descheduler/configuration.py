@@ -7,13 +7,20 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.descheduler import shipped
-from koord.api.config.descheduler.configuration import DeschedulerConfiguration, DeschedulerPlugins, defaulted, validate
+from koord.api.config.decode import decode_strict as load_document
+from koord.api.config.descheduler.configuration import (
+    LOW_NODE_LOAD,
+    MIGRATION_CONTROLLER,
+    DeschedulerConfiguration,
+    DeschedulerPlugins,
+    defaulted,
+    low_node_load_args,
+    validate,
+)
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginConfig
-from koord.api.config.strict_decode import decode_strict as load_document
 from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, RoundLimits, overrides_method
 from koord.descheduler.framework.pod_selection import build_selector
 from koord.descheduler.plugins.registry import REGISTRY, PluginFactory
@@ -146,7 +153,6 @@ def _outlive_interval(args: Any, interval_s: float) -> Any:
     return msgspec.structs.replace(args, detector_cache_timeout=duration.text(duration.from_seconds(interval_s)))
 
 
-LOW_NODE_LOAD, MIGRATION_CONTROLLER = shipped.LOW_NODE_LOAD, shipped.MIGRATION_CONTROLLER
 CUSTOM_PRIORITY = "CustomPriority"
 
 
@@ -209,7 +215,7 @@ def _is_as_shipped(entry: PluginConfig) -> bool:
     if entry.name != LOW_NODE_LOAD:
         return False
     args, anywhere = entry.args or {}, {"evictableNamespaces": None}
-    return {**args, **anywhere} == {**shipped.low_node_load_args(), **anywhere}
+    return {**args, **anywhere} == {**low_node_load_args(), **anywhere}
 
 
 def _is_zero(given: Any) -> bool:

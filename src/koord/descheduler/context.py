@@ -9,7 +9,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.policy.eviction import EvictionLedger
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 SUCCESS, ERROR = "success", "error"
 

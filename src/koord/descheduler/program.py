@@ -22,7 +22,7 @@ from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor
 from koord.descheduler.snapshot_source import SnapshotSource
 from koord.kube.events.recorder import EventRecorder
-from koord.kube.leader.election import lease_rules
+from koord.kube.leader_election import lease_rules
 from koord.kube.transport.delegated_auth import DelegatedAuth
 
 _LOG = logging.getLogger(__name__)

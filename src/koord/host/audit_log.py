@@ -46,8 +46,6 @@ class AuditEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class AuditPage(msgspec.Struct, frozen=True):
-    """A page of events, and the token of the next one."""
-
     lines: list[bytes]
     token: str  # "" when there is nothing older
 
@@ -85,9 +83,7 @@ class AuditLog:
         self._readers: dict[str, _Reader] = {}
 
     def append(self, event: AuditEvent, verbose: int = 0) -> IoError | None:
-        """Append an event. Events wait in memory for up to five seconds of further events; `flush` writes them at
-        once.
-        """
+        """Append an event. It waits in memory for up to five seconds of further events; `flush` writes at once."""
         if 0 < self._verbose < verbose:
             return None
         stamped = msgspec.structs.replace(event, created_at=event.created_at or _local(self._clock.time()))

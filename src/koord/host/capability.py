@@ -60,18 +60,8 @@ def check_kidled(host: Host) -> IoError | None:
     return None
 
 
-def check_page_idle(host: Host) -> IoError | None:
-    """Return None when mainline's idle page bitmap exists. It reports pages and no groups, so no
-    cold size comes from it.
-    """
-    path = f"{host.paths.sys}/kernel/mm/page_idle/bitmap"
-    return None if host.exists(path) else unsupported(path, "this kernel has no idle page tracking")
-
-
 def burst_above_quota(tree: CgroupTree) -> bool | IoError:
-    """Return whether the kernel accepts a burst above the quota (vendors' do, mainline does not),
-    probed in a group of ours.
-    """
+    """Return whether the kernel accepts a burst above the quota (vendors' do), probed in a group of ours."""
     group = f"{tree.layout.kubepods}/{_PROBE_GROUP}"
     folder = tree.group_path("cpu", group)
     io_error = tree.host.make_folder(folder)

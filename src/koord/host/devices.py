@@ -1,5 +1,6 @@
-"""Devices: PCI and RDMA cards from sysfs (where they are attached, their ports' health, their virtual functions), and
-accelerators that a vendor's plugin describes in files, one JSON list of devices per file.
+"""Devices from sysfs: PCI and RDMA cards, disks, volume groups and mounts (lsblk, vgs and lvs need not be installed).
+
+Accelerators that a vendor's plugin describes come from files, one JSON list of devices per file.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import msgspec
 
 from koord.api.model import decode
 from koord.host.filesystem import Host
-from koord.host.hardware import PciLocation, RdmaCard, Xpu
+from koord.host.hardware import BlockDevices, PciLocation, RdmaCard, Xpu
 from koord.host.io_error import IoError, malformed
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 
@@ -33,7 +34,9 @@ def pci_attribute(host: Host, address: str, name: str) -> str:
 
 def pci_location(host: Host, address: str) -> PciLocation:
     found = _PCI_ROOT.search(host.real_path(pci_device_dir(host, address)))
-    return PciLocation(max(integer(pci_attribute(host, address, "numa_node")) or 0, 0), found[0] if found else "")
+    return PciLocation(
+        max(parse_decimal_int(pci_attribute(host, address, "numa_node")) or 0, 0), found[0] if found else ""
+    )
 
 
 _NETWORK = "0x02"  # the class of network controllers
@@ -75,11 +78,11 @@ def _active(host: Host, ports: str) -> bool:
 
 
 def _functions(host: Host, address: str) -> tuple[str, ...]:
-    if (integer(pci_attribute(host, address, "sriov_numvfs")) or 0) <= 0:
+    if (parse_decimal_int(pci_attribute(host, address, "sriov_numvfs")) or 0) <= 0:
         return ()
     names = host.list_names(pci_device_dir(host, address))
     links = [name for name in ([] if isinstance(names, IoError) else names) if name.startswith("virtfn")]
-    links.sort(key=lambda name: integer(name.removeprefix("virtfn")) or 0)
+    links.sort(key=lambda name: parse_decimal_int(name.removeprefix("virtfn")) or 0)
     targets = [host.read_link(f"{pci_device_dir(host, address)}/{name}") for name in links]
     return tuple(target.rpartition("/")[2] for target in targets if isinstance(target, str))
 
@@ -108,3 +111,77 @@ def xpus(host: Host, folder: str) -> list[Xpu] | IoError:
                 return malformed(path, f"device {one.uuid!r} has no number but {one.minor!r}")
         found += devices
     return sorted(found, key=lambda one: int(one.minor))
+
+
+_LVM = "LVM-"
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+def storage(host: Host) -> BlockDevices | IoError:
+    block = f"{host.paths.sys}/block"
+    names = host.list_names(block)
+    if isinstance(names, IoError):
+        return names
+    disks: dict[str, str] = {}
+    partitions: dict[str, str] = {}
+    for name in names:
+        number = _text(host, f"{block}/{name}/dev")
+        if not number or name.startswith(("dm-", "loop", "ram", "zram")):
+            continue
+        disks[f"/dev/{name}"] = number
+        for part in _names(host, f"{block}/{name}"):
+            if part.startswith(name) and host.exists(f"{block}/{name}/{part}/partition"):
+                partitions[f"/dev/{part}"] = f"/dev/{name}"
+    groups: dict[str, set[str]] = {}
+    volumes: dict[str, str] = {}
+    for name in names:
+        label = _text(host, f"{block}/{name}/dm/name")
+        if not label or not _text(host, f"{block}/{name}/dm/uuid").startswith(_LVM):
+            continue
+        group = volume_group_of_mapper_name(label)
+        volumes[f"/dev/mapper/{label}"] = group
+        groups.setdefault(group, set()).update(_names(host, f"{block}/{name}/slaves"))
+    on_one = {group: f"/dev/{next(iter(below))}" for group, below in groups.items() if len(below) == 1}
+    mounts = _mounts(host)
+    if isinstance(mounts, IoError):
+        return mounts
+    return BlockDevices(
+        disks=disks,
+        partitions=partitions,
+        volume_groups={group: partitions.get(device, device) for group, device in on_one.items()},
+        logical_volumes=volumes,
+        mounts=mounts,
+    )
+
+
+def volume_group_of_mapper_name(label: str) -> str:
+    """Return the volume group of a device-mapper name such as `my--group-data`: two dashes stand for one."""
+    return label.replace("--", "\0").partition("-")[0].replace("\0", "-")
+
+
+def _mounts(host: Host) -> dict[str, str] | IoError:
+    """Return the mounts as the machine's first process sees them, not the agent's container."""
+    text = host.read(f"{host.paths.proc}/1/mountinfo")
+    if isinstance(text, IoError):
+        return text
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        head, dash, tail = line.partition(" - ")
+        words, rest = head.split(), tail.split()
+        if dash and len(words) > 4 and len(rest) > 1:
+            found[_unescape_octal(words[4])] = _unescape_octal(rest[1])
+    return found
+
+
+def _unescape_octal(text: str) -> str:
+    return _OCTAL.sub(lambda found: chr(int(found[1], 8)), text)
+
+
+def _names(host: Host, path: str) -> list[str]:
+    names = host.list_names(path)
+    return [] if isinstance(names, IoError) else names
+
+
+def _text(host: Host, path: str) -> str:
+    text = host.read(path)
+    return "" if isinstance(text, IoError) else text.strip()

@@ -1,6 +1,7 @@
 """The machine's file systems: where they are mounted, and the few file operations that all readers are made of.
 
-What a text means is left to the readers. Nothing here creates a file: a cgroup file that does not exist must stay so.
+What a text means is left to the readers. `Host` never creates a file: a cgroup file that does not exist must stay so.
+The agent's own files that outlive it are appended to, replaced atomically and removed by the functions at the end.
 """
 
 from __future__ import annotations
@@ -59,7 +60,6 @@ class Host:
 
     @staticmethod
     def local(paths: HostPaths | None = None) -> Host:
-        """Return the machine that this process runs on."""
         return Host(paths, ticks_per_s=os.sysconf("SC_CLK_TCK"), page_bytes=os.sysconf("SC_PAGE_SIZE"))
 
     def read(self, path: str) -> str | IoError:
@@ -121,9 +121,7 @@ class Host:
             return _io_error(path, READ, error)
 
     def list_folders(self, path: str) -> list[str] | IoError:
-        """Return the names of the directories directly below, sorted. Cgroups are directories; links and files are
-        not.
-        """
+        """Return the names of the directories directly below, sorted. Cgroups are directories, links are not."""
         try:
             with os.scandir(path) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -163,3 +161,47 @@ class Host:
 
 def _io_error(path: str, stage: str, error: OSError) -> IoError:
     return IoError(path, stage, error.errno or 0, "" if error.errno else str(error))
+
+
+def append_file(path: str, text: str) -> IoError | None:
+    """Append text, making the file and its directory when they do not exist."""
+    return _put(path, text, os.O_APPEND, path)
+
+
+def replace_file(path: str, text: str) -> IoError | None:
+    """Replace the file atomically: readers see the old file or the new one, never half of it."""
+    beside = f"{path}.new"
+    io_error = _put(beside, text, os.O_TRUNC, path)
+    if io_error is not None:
+        return io_error
+    try:
+        os.replace(beside, path)
+    except OSError as error:
+        return IoError(path, WRITE, error.errno or 0, str(error))
+    return None
+
+
+def remove_file(path: str) -> IoError | None:
+    """Remove the file; one that is gone already is no error."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return IoError(path, WRITE, error.errno or 0, str(error))
+    return None
+
+
+def _put(path: str, text: str, flags: int, named: str) -> IoError | None:
+    try:
+        os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o644)
+        try:
+            data = text.encode()
+            while data:
+                data = data[os.write(descriptor, data) :]
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        return IoError(named, WRITE, error.errno or 0, str(error))
+    return None

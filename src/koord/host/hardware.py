@@ -1,6 +1,6 @@
 """The hardware of a machine as data: CPUs, NUMA memory, block devices, network cards, accelerators and kernel features.
 
-The readers are in `hardware_topology`, `storage`, `devices` and `capability`.
+The readers are in `hardware_topology`, `devices` and `capability`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from koord.api.model import Model, ResourceList
 
 
 class MachineCpu(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One logical CPU and its place in the topology, ordered as reports want them: by NUMA node, socket, core and
-    number.
-    """
+    """One logical CPU and its place in the topology, in the order of reports: by NUMA node, socket, core, number."""
 
     node: int = 0
     socket: int = 0
@@ -26,8 +24,6 @@ class MachineCpu(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class CpuModel(msgspec.Struct, frozen=True, kw_only=True):
-    """The model and features of the first CPU."""
-
     model: str = ""
     vendor: str = ""
     flags: frozenset[str] = frozenset()
@@ -45,8 +41,6 @@ class NumaNode(msgspec.Struct, frozen=True):
 
 
 class HugePages(msgspec.Struct, frozen=True):
-    """The huge pages reserved on one NUMA node."""
-
     node: int
     pages_2m: int
     pages_1g: int
@@ -88,8 +82,6 @@ class PciLocation(msgspec.Struct, frozen=True):
 
 
 class RdmaCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One RDMA network card."""
-
     address: str
     minor: int
     healthy: bool  # every port is active
@@ -130,8 +122,6 @@ class Xpu(Model, frozen=True, kw_only=True):
 
 
 class CapabilityState(enum.Enum):
-    """CapabilityState says whether a knob works on this node."""
-
     SUPPORTED = "supported"
     DEGRADED = "degraded"  # works with a difference that `how` explains
     OFF = "off"  # not there

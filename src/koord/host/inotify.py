@@ -19,9 +19,7 @@ _ROOM = 65_536
 
 
 class DirectoryChange(msgspec.Struct, frozen=True):
-    """A directory that was made or removed. With `overflowed` alone, the kernel's queue was full:
-    list everything again.
-    """
+    """A directory that was made or removed. `overflowed`: the kernel's queue was full, list everything again."""
 
     folder: str = ""
     name: str = ""
@@ -30,8 +28,6 @@ class DirectoryChange(msgspec.Struct, frozen=True):
 
 
 class InotifyWatcher:
-    """An inotify instance."""
-
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._by_watch: dict[int, str] = {}

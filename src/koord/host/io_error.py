@@ -1,5 +1,5 @@
-"""IoError is what went wrong with one file, as a value: the path, the stage, the errno, or the text that was
-malformed.
+"""This module holds what went wrong with one file, as a value: the path, the stage, the errno, or the text
+that was malformed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESRCH})
 
 
 class IoError(msgspec.Struct, frozen=True):
-    """An I/O error as a return value. `errno` is 0 when the text was malformed or this machine has no such file at
-    all.
-    """
+    """An I/O error as a return value. `errno` is 0 when the text was malformed or this machine has no such file."""
 
     path: str
     stage: str

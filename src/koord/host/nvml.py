@@ -55,8 +55,6 @@ class _Utilization(ctypes.Structure):
 
 
 class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
-    """One NVIDIA card."""
-
     uuid: str
     minor: int
     total_bytes: int
@@ -73,8 +71,6 @@ class GpuProcessUsage(msgspec.Struct, frozen=True):
 
 
 class Nvml:
-    """The opened library."""
-
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
         self._handles: dict[str, ctypes.c_void_p] = {}  # by uuid
@@ -95,9 +91,7 @@ class Nvml:
         return text.value.decode("utf-8", "replace") if code == _SUCCESS else ""
 
     def cards(self) -> list[GpuCard] | IoError:
-        """Return the cards by minor. One card that fails makes it an error: half of the cards would
-        look like all of them.
-        """
+        """Return the cards by minor. One that fails makes it an error: half of the cards would look like all."""
         count = ctypes.c_uint()
         code = self._library.nvmlDeviceGetCount_v2(ctypes.byref(count))
         if code != _SUCCESS:

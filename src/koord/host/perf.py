@@ -31,8 +31,6 @@ class Cpi(msgspec.Struct, frozen=True):
 
 
 class CpiCounter:
-    """Open perf counters of one cgroup."""
-
     def __init__(self, path: str, cycles: list[int], instructions: list[int]) -> None:
         self._path = path
         self._cycles = cycles

@@ -1,4 +1,4 @@
-"""Readers of /proc: CPU time, memory, disks, load, uptime, boot id and kernel release."""
+"""Readers of /proc: CPU time, memory and boot id."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, malformed
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
@@ -17,8 +17,6 @@ class CpuTimes(msgspec.Struct, frozen=True):
 
 
 class MemInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of /proc/meminfo, in bytes."""
-
     total: int
     free: int
     available: int
@@ -37,31 +35,6 @@ class MemInfo(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def used_with_page_cache(self) -> int:
         return self.total - self.free
-
-
-class DiskStats(msgspec.Struct, frozen=True):
-    """One line of /proc/diskstats; sectors have 512 bytes whatever the disk's are."""
-
-    device: str
-    name: str
-    reads: int
-    read_sectors: int
-    read_ms: int
-    writes: int
-    written_sectors: int
-    write_ms: int
-    in_flight: int
-    busy_ms: int
-
-
-class LoadAverage(msgspec.Struct, frozen=True):
-    """The numbers of /proc/loadavg."""
-
-    one: float
-    five: float
-    fifteen: float
-    running: int
-    threads: int
 
 
 def cpu_times(host: Host) -> CpuTimes | IoError:
@@ -116,73 +89,13 @@ def parse_kilobytes(text: str) -> dict[str, int]:
     for line in text.splitlines():
         head, colon, rest = line.partition(":")
         words = rest.split()
-        number = integer(words[0]) if colon and words else None
+        number = parse_decimal_int(words[0]) if colon and words else None
         if number is not None:
             name = head.split()[-1] if head.startswith("Node ") else head
             found[name] = number * 1024 if words[-1] == "kB" else number
     return found
 
 
-def diskstats(host: Host) -> list[DiskStats] | IoError:
-    path = f"{host.paths.proc}/diskstats"
-    text = host.read(path)
-    if isinstance(text, IoError):
-        return text
-    found: list[DiskStats] = []
-    for line in text.splitlines():
-        words = line.split()
-        if len(words) < 14:
-            return malformed(path, f"short line {line!r}")
-        try:
-            count = [int(word) for word in words[3:14]]
-        except ValueError:
-            return malformed(path, f"no number in {line!r}")
-        found.append(
-            DiskStats(
-                f"{words[0]}:{words[1]}",
-                words[2],
-                count[0],
-                count[2],
-                count[3],
-                count[4],
-                count[6],
-                count[7],
-                count[8],
-                count[9],
-            )
-        )
-    return found
-
-
-def loadavg(host: Host) -> LoadAverage | IoError:
-    path = f"{host.paths.proc}/loadavg"
-    text = host.read(path)
-    if isinstance(text, IoError):
-        return text
-    words = text.split()
-    try:
-        running, _, threads = words[3].partition("/")
-        return LoadAverage(float(words[0]), float(words[1]), float(words[2]), int(running), int(threads))
-    except (IndexError, ValueError):
-        return malformed(path, f"unexpected text {text[:80]!r}")
-
-
-def uptime_s(host: Host) -> float | IoError:
-    path = f"{host.paths.proc}/uptime"
-    text = host.read(path)
-    if isinstance(text, IoError):
-        return text
-    try:
-        return float(text.split()[0])
-    except (IndexError, ValueError):
-        return malformed(path, f"unexpected text {text[:80]!r}")
-
-
 def boot_id(host: Host) -> str | IoError:
     text = host.read(f"{host.paths.proc}/sys/kernel/random/boot_id")
-    return text if isinstance(text, IoError) else text.strip()
-
-
-def kernel_release(host: Host) -> str | IoError:
-    text = host.read(f"{host.paths.proc}/sys/kernel/osrelease")
     return text if isinstance(text, IoError) else text.strip()

@@ -15,14 +15,12 @@ from koord.host.cgroup.stat import parse_ids
 from koord.host.filesystem import Host
 from koord.host.hardware_topology import cpu_model
 from koord.host.io_error import IoError, malformed, unsupported
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 _CAT, _MBA = "cat_l3", "mba"
 
 
 class CacheMonitor(msgspec.Struct, frozen=True):
-    """The monitors of one cache domain of one group."""
-
     cache: int
     llc_bytes: int
     mbm_local_bytes: int
@@ -30,14 +28,11 @@ class CacheMonitor(msgspec.Struct, frozen=True):
 
 
 class CacheAllocation(msgspec.Struct, frozen=True):
-    """A group's schemata by cache id."""
-
     l3: dict[int, int]
     mb: dict[int, int]
 
 
 def group_dir(host: Host, group: str = "") -> str:
-    """Return the directory of a group."""
     return "/".join(filter(None, (host.paths.sys_fs, "resctrl", group)))
 
 
@@ -110,7 +105,6 @@ def add_tasks(host: Host, group: str, ids: Iterable[int]) -> list[IoError]:
 
 
 def monitors(host: Host, group: str) -> list[CacheMonitor] | IoError:
-    """Return the monitors of a group by cache."""
     base = f"{group_dir(host, group)}/mon_data"
     domains = host.list_folders(base)
     if isinstance(domains, IoError):
@@ -118,7 +112,7 @@ def monitors(host: Host, group: str) -> list[CacheMonitor] | IoError:
     found: list[CacheMonitor] = []
     for domain in domains:
         parts = domain.split("_")  # mon_L3_00
-        cache = integer(parts[2]) if len(parts) > 2 else None
+        cache = parse_decimal_int(parts[2]) if len(parts) > 2 else None
         if cache is None:
             return malformed(f"{base}/{domain}", "no cache id in the name")
         counts: list[int] = []
@@ -126,7 +120,7 @@ def monitors(host: Host, group: str) -> list[CacheMonitor] | IoError:
             text = host.read(f"{base}/{domain}/{name}")
             if isinstance(text, IoError):
                 return text
-            number = integer(text.strip())
+            number = parse_decimal_int(text.strip())
             if number is None:  # "Unavailable" while the hardware counts for another group
                 return malformed(f"{base}/{domain}/{name}", text.strip())
             counts.append(number)

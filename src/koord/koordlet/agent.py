@@ -20,8 +20,7 @@ from koord.host.filesystem import Host
 from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
-from koord.koordlet.eviction.evictor import KoordletEvictor
-from koord.koordlet.eviction.tracker import EvictionRequest
+from koord.koordlet.evictor import KoordletEvictor
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
 from koord.koordlet.inputs.kubelet_client import KubeletClient
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeInputs
@@ -38,6 +37,7 @@ from koord.koordlet.scrape_metrics import ScrapeTimeMetrics
 from koord.koordlet.series.metric_kind import retention_s
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
@@ -46,7 +46,7 @@ from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.policy.eviction import EvictionLedger
 from koord.telemetry.clock import Clock, now
 from koord.telemetry.component_server import ComponentServer, HealthCheck
-from koord.telemetry.metrics.process import register_process_metrics
+from koord.telemetry.process import register_process_metrics
 from koord.values import timestamp
 
 _LOG = logging.getLogger(__name__)
@@ -216,9 +216,7 @@ class Koordlet:
         return control_loop
 
     async def _follow_pods(self) -> None:
-        """Run the pod source. The kubelet's address is on the Node: waiting for it briefly spares
-        the API server a list.
-        """
+        """Run the pod source. The kubelet's address is on the Node: a short wait spares the API server a list."""
         waited_s = 0.0
         while self.node_watcher.node is None and waited_s < NODE_WAIT_S:
             await self._clock.sleep(0.1)

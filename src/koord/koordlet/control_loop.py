@@ -19,13 +19,13 @@ from koord.koordlet.cgroup_writer.effects import WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.collect.collector_set import CollectorSet
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
 from koord.telemetry.clock import Clock
 from koord.values import timestamp
@@ -97,7 +97,6 @@ class ControlLoop:
         return probe_capabilities(self.tree, probe=not self._settings.safe_mode)
 
     def strategy_statuses(self) -> list[StrategyStatus]:
-        """Return what each enabled strategy last did."""
         return list(self._strategy_statuses.values())
 
     def close(self) -> None:

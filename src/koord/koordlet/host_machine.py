@@ -1,6 +1,4 @@
-"""The machine that the agent runs on, as strategies see it: it reads the cgroup tree and writes through the
-executor.
-"""
+"""The machine that the agent runs on, as strategies see it: reads of the cgroup tree, writes by the executor."""
 
 from __future__ import annotations
 
@@ -12,10 +10,10 @@ from koord.host import resctrl
 from koord.host.capability import burst_above_quota
 from koord.host.cgroup import knob, usage
 from koord.host.cgroup.tree import CgroupTree
+from koord.host.devices import storage
 from koord.host.hardware import BlockDevices
 from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
-from koord.host.storage import storage
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.inputs.machine import L3Cache, MachineShape

@@ -10,14 +10,14 @@ from koord.api.config.slo.defaults import CFS_QUOTA
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.node_inputs import NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies import cpu_burst, cpu_suppress
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.runner import StrategyResult
-from koord.telemetry.metrics.registry import Gauge, MetricFamily, MetricRegistry, exponential_buckets
+from koord.telemetry.metrics import Gauge, MetricFamily, MetricRegistry, exponential_buckets
 
 EXPIRE_S = 300.0
 _UNITS = {BATCH_CPU: "integer", MID_CPU: "integer", BATCH_MEMORY: "byte", MID_MEMORY: "byte"}
@@ -96,7 +96,6 @@ class KoordletMetrics:
         self.update_ms.labels(kind_of_file, "success" if done else "failed").observe(seconds * 1000)
 
     def count_eviction(self, now_s: float, victim: EvictionRequest) -> None:
-        """Count one evicted pod."""
         labels = (self.node, victim.namespace, victim.name, victim.reason)
         self.evictions.labels(self.node, victim.reason).inc()
         self.eviction_details.labels(*labels).inc()
@@ -126,7 +125,6 @@ class KoordletMetrics:
                 self._burst(one, pods)
 
     def count_info_collect(self, name: str, good: bool) -> None:
-        """Count one attempt to collect information about the machine."""
         self.info_status[name].labels(self.node, "succeeded" if good else "failed").inc()
 
     def expire(self, now_s: float) -> None:

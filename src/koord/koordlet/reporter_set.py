@@ -1,6 +1,4 @@
-"""Build and wire the reporters of this node: NodeMetric with its predictions, NodeResourceTopology,
-Device, interference.
-"""
+"""Build the reporters of this node: NodeMetric with its predictions, NodeResourceTopology, Device, interference."""
 
 from __future__ import annotations
 
@@ -115,7 +113,6 @@ class ReporterSet:
 
     @property
     def memory_policy(self) -> str:
-        """Return which memory the NodeMetric asks to be collected."""
         return self.node_metric.policy.memory
 
     @property

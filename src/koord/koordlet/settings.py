@@ -1,4 +1,4 @@
-"""The agent's settings as one value; flags and feature gates are turned into it by the CLI."""
+"""The agent's settings as one value, which the CLI makes of flags and feature gates, and the RBAC rules it needs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import msgspec
 
 from koord.api.config import gates
 from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
@@ -51,6 +52,21 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_gates() -> frozenset[str]:
-    """Return the names of the gates that are on by default."""
     both = {**gates.default_feature_gates(KOORDLET_GATES), **gates.default_feature_gates(RUNTIME_HOOK_GATES)}
     return frozenset(name for name, on in both.items() if on)
+
+
+RBAC_RULES: tuple[RbacRule, ...] = (
+    RbacRule("", ("nodes", "pods"), READ_VERBS),
+    RbacRule("", ("nodes/status",), ("patch",)),  # conditions of what the kernel supports
+    RbacRule("", ("nodes/proxy",), ("get",)),  # the kubelet's /pods and /configz
+    RbacRule("", ("persistentvolumeclaims",), ("get",)),  # of pods that want disk limits on their volumes
+    RbacRule("", ("pods/eviction",), ("create",)),
+    RbacRule("", ("events",), ("create", "patch")),
+    RbacRule("slo.koordinator.sh", ("nodeslos", "nodemetrics"), READ_VERBS),
+    RbacRule("slo.koordinator.sh", ("nodemetrics/status",), ("patch",)),
+    RbacRule("scheduling.koordinator.sh", ("devices",), (*READ_VERBS, "create", "patch")),
+    RbacRule("topology.node.k8s.io", ("noderesourcetopologies",), (*READ_VERBS, "create", "patch")),
+)
+# With --tell-interference: the annotation on pods that others disturb.
+INTERFERENCE_RBAC_RULES: tuple[RbacRule, ...] = (RbacRule("", ("pods",), ("patch",)),)

@@ -1,4 +1,5 @@
-"""Describe one eviction: which program evicted which pod, by which rule, on which numbers, and with which outcome.
+"""Describe one eviction (which program evicted which pod, by which rule, on which numbers, with which outcome), and
+keep the newest records of one program, bounded in number and in bytes; older ones are in Events.
 
 A program builds the record when it decides, with the outcome `requested`, and concludes it when the API server has
 answered. The record travels as JSON in an annotation: on the Event about the pod, which outlives the pod, and on a

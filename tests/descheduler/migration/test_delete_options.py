@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from koord.api.annotations import eviction_codecs
-from koord.api.annotations.eviction_codecs import SoftEviction
+from koord.api.annotations import pod_codecs
+from koord.api.annotations.pod_codecs import SoftEviction
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS
 from koord.api.koordinator.protocol import A_SOFT_EVICTION
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS
@@ -107,7 +107,7 @@ def test_all_options_reach_whoever_removes_the_pod(policy: str) -> None:
         left = await harness.pod("a")
         assert left is not None
         if policy == "SoftEviction":
-            found = eviction_codecs.parse_soft_eviction(left.metadata.annotations)
+            found = pod_codecs.parse_soft_eviction(left.metadata.annotations)
             assert isinstance(found, SoftEviction)
             assert found.delete_options is not None
             assert to_dict(found.delete_options) == stated
@@ -132,7 +132,7 @@ def test_a_job_without_options_has_those_of_the_configuration(
         pod = await harness.pod("a")
         assert pod is not None
         if policy == "SoftEviction":
-            found = eviction_codecs.parse_soft_eviction(pod.metadata.annotations)
+            found = pod_codecs.parse_soft_eviction(pod.metadata.annotations)
             assert isinstance(found, SoftEviction)
             asked = found.delete_options.grace_period_seconds if found.delete_options is not None else None
             assert (30 if asked is None else asked) == grace

@@ -11,8 +11,11 @@ from koord.host.cgroup.codec import (
     CpuListCodec,
     CpuMaxColumnCodec,
     CpuWeightCodec,
+    LimitOrder,
     MemoryLimitCodec,
     cfs_quota_of_milli,
+    fits,
+    loosest,
     shares_of_milli,
     shares_of_weight,
     weight_of_shares,
@@ -26,7 +29,6 @@ from koord.host.cgroup.device_codec import (
     devices,
 )
 from koord.host.cgroup.knob import KNOBS, KnobRoot
-from koord.host.cgroup.limit_order import LimitOrder, fits, loosest
 
 
 @pytest.mark.parametrize(

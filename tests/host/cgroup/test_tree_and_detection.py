@@ -170,12 +170,9 @@ def test_readings_are_equal_on_both_versions(machine: FakeMachine) -> None:
     memory = usage.memory_stat(tree, group)
     assert not isinstance(memory, IoError)
     assert (memory.usage, memory.usage_with_page_cache, memory.cache, memory.rss) == (155, 755, 700, 300)
-    assert usage.memory_limit_bytes(tree, group) == -1
-    assert usage.memory_usage_bytes(tree, group) == 1_048_576
     assert (usage.cpu_quota_us(tree, group), usage.cpu_period_us(tree, group)) == (-1, 100_000)
     assert usage.cpu_limit_milli(tree, group) is None
     assert usage.cpuset(tree, group) == CPUSet.parse("0-3")
-    assert usage.memory_numa_pages(tree, group) == ({0: 20, 1: 10} if machine.version == 1 else {0: 30, 1: 1})
 
 
 def test_limits_that_are_set(tmp_path: Path) -> None:
@@ -235,13 +232,6 @@ def test_the_sandbox_is_the_group_that_no_container_has(machine: FakeMachine) ->
     assert usage.sandbox_group(machine.tree, pod, known) == f"{pod}/pause"
     assert usage.sandbox_group(machine.tree, pod, []) is None
     assert usage.sandbox_group(machine.tree, pod, known[:1]) is None
-
-
-def test_descending(machine: FakeMachine) -> None:
-    pod = machine.pod(BEST_EFFORT, UID, "containerd://one")
-    top = "kubepods/besteffort"
-    assert machine.tree.descend(top, 2) == [top, pod, f"{pod}/one"]
-    assert machine.tree.descend("kubepods/gone", 2) == ["kubepods/gone"]
 
 
 def test_cold_memory(tmp_path: Path) -> None:

@@ -441,5 +441,3 @@ def test_a_group_that_we_may_not_open_does_not_switch_the_node_off(
     world.clock.advance(700)
     assert world.do(write(QUOTA, BOX, "50000")) == [WriteOutcome.OFF]
     assert world.do(write(QUOTA, POD, "40000")) == [WriteOutcome.OFF]
-    world.executor.reenable_knobs()
-    assert world.do(write(QUOTA, POD, "40000")) == [WriteOutcome.WRITTEN]

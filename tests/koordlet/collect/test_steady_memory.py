@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from koord.api.koordinator.qos_class import BURSTABLE
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.fd_cache import FdBudget
+from koord.host.cgroup.usage_reader import FdBudget
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
-from koord.koordlet.collect.collector import CollectorStatuses
+from koord.koordlet.collect.collector import CollectContext, CollectorStatuses
 from koord.koordlet.collect.pod_resource import PodResourceCollector
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.reporters.builders.interference import InterferenceDetector
@@ -83,7 +83,9 @@ def test_counters_of_pods_that_are_gone_do_not_pile_up(tmp_path: Path) -> None:
     node = FakeNode(tmp_path, 2)
     tree = CgroupTree(node.machine.host, 2, CgroupLayout("cgroupfs"))
     budget = FdBudget(10_000)
-    collector = PodResourceCollector(tree, node.store, node.clock, CollectorStatuses(()), budget, 20, page_cache=False)
+    collector = PodResourceCollector(
+        CollectContext(tree, node.store, node.clock, CollectorStatuses(()), budget, 20), page_cache=False
+    )
     kept: list[int] = []
     for step, pods in day(0.5, 100):
         node.clock.advance(STEP_S)
@@ -146,7 +148,9 @@ def test_no_counter_and_no_clock_makes_an_impossible_sample(
 ) -> None:
     node = CgroupTree(Host(), 2, CgroupLayout("cgroupfs"))
     store, clock = SeriesStore(metric_kind.retention_s()), ManualClock()
-    collector = PodResourceCollector(node, store, clock, CollectorStatuses(()), FdBudget(0), 20, page_cache=False)
+    collector = PodResourceCollector(
+        CollectContext(node, store, clock, CollectorStatuses(()), FdBudget(0), 20), page_cache=False
+    )
     pods = (PodMeta(uid="a", group="g"),)
     collector._track_pods(pods)
     meter = Meter(list(readings))

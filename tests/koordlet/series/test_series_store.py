@@ -128,15 +128,6 @@ def test_quiet_series_expire_by_kind() -> None:
     assert [*store.keys("short")] == []
 
 
-def test_a_vanished_pod_takes_its_series_along() -> None:
-    store = SeriesStore({})
-    store.add((metric_kind.POD_CPU, "gone"), 1.0, 1.0)
-    store.add((metric_kind.POD_MEMORY, "gone"), 1.0, 1.0)
-    store.add((metric_kind.POD_CPU, "here"), 1.0, 1.0)
-    assert store.drop_subject("gone") == 2
-    assert len(store) == 1
-
-
 def test_the_number_of_series_is_bounded() -> None:
     store = SeriesStore({}, most_series=2)
     assert [store.add((metric_kind.POD_CPU, str(n)), 1.0, 1.0) for n in range(3)] == [True, True, False]

@@ -13,7 +13,6 @@ from koord.api.koordinator.protocol import A_EVICTION_POLICY, A_EVICTION_PRIORIT
 from koord.api.koordinator.qos_class import BE, LS
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MID_CPU
 from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.cpu_evict import (
     BeCpuUsage,
@@ -24,6 +23,7 @@ from koord.koordlet.strategies.cpu_evict import (
     usage_release,
     usage_task,
 )
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.victim_selection import (
     BE_CPU_EVICT,
     CPU_ALLOCATABLE_EVICT,

@@ -11,8 +11,8 @@ from koord.api.koordinator.protocol import L_EVICTION_ENABLED
 from koord.api.koordinator.qos_class import BE, LS
 from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
 from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.memory_evict import MemoryEvictView, decide_memory_evict
 from koord.koordlet.strategies.victim_selection import (
     BE_MEMORY_EVICT,

@@ -26,12 +26,12 @@ from koord.host.cgroup import knob
 from koord.host.cgroup.knob import CgroupFile
 from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, WriteOutcome
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.blkio import BlkioView, decide_blkio
 from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
 from koord.koordlet.strategies.cpu_suppress import BeGroup, CpuSuppressView, decide_cpu_suppress
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.group_identity import GroupIdentityView, decide_group_identity
 from koord.koordlet.strategies.memory_qos import MemoryQosView, decide_memory_qos
 from koord.koordlet.strategies.strategy import StrategyPlan

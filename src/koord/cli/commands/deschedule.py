@@ -1,34 +1,24 @@
-"""This module is `koord deschedule --dry-run`: what a round of the descheduler would do, on a live cluster or a
-snapshot, printed plugin by plugin, then what was declined and which nodes were not judged.
+"""This module is `koord deschedule --dry-run`: what a round of the descheduler would do, on a live cluster or
+a snapshot, printed plugin by plugin, then what was declined and which nodes were not judged.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
-import yaml
 
-from koord.api.config.descheduler import shipped
-from koord.api.config.descheduler.configuration import (
-    DeschedulerConfiguration,
-    DeschedulerPlugins,
-    DeschedulerProfile,
-    defaulted,
-)
-from koord.api.config.plugin_set import PluginConfig, PluginEntry, PluginSet
+from koord.api.config.descheduler import configuration
+from koord.api.config.descheduler.configuration import DeschedulerConfiguration
 from koord.api.koordinator.protocol import DESCHEDULER_NAME
-from koord.api.kubernetes.resource import Resource
 from koord.cli import cluster_access
-from koord.cli.commands.simulate.pod_input import read_objects
+from koord.cli.commands.deschedule_plan import DryRunPlan, plan_dry_run
+from koord.cli.commands.object_lists import list_live_objects, read_objects, save_objects
 from koord.cli.daemons.descheduler_config import read_descheduler_config
 from koord.cli.printing import plain_table, print_result
-from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
+from koord.descheduler.configuration import load_config
 from koord.descheduler.explain.round_report import (
     APPROPRIATE,
     EVICT,
@@ -41,140 +31,13 @@ from koord.descheduler.explain.round_report import (
 )
 from koord.descheduler.framework.round import ready_nodes, run_round
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
-from koord.descheduler.plugins.registry import ENTRY_POINT_GROUP, load_registry
 from koord.descheduler.snapshot_source import required_resources, snapshot_from_lists
 from koord.kube.client.typed_client import Client
-from koord.kube.transport.api_error import ApiError
 from koord.scheduler.explain.snapshot import ApiSnapshot as Kept
 from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-PROPOSING_POINTS = ("deschedule", "balance")
-IMMEDIATE_ANOMALY_CONDITION = {"timeout": "1m", "consecutiveAbnormalities": 1, "consecutiveNormalities": 1}
-
-
-class DryRunPlan(msgspec.Struct, frozen=True):
-    assembly: DeschedulerSetup
-    notes: list[str]
-
-
-def plan_dry_run(given: DeschedulerConfiguration, *, plugin: str = "", certain: bool = True) -> DryRunPlan | str:
-    """Plan a dry run. `plugin` alone is asked, if named: with the arguments that the configuration has for it, whether
-    or not it is enabled.
-    """
-    notes: list[str] = []
-    config = defaulted(given)
-    if plugin:
-        chosen = _limit_to_plugin(config, plugin, notes)
-        if isinstance(chosen, str):
-            return chosen
-        config = chosen
-    running = _enabled_plugin_names(config)
-    if not running:
-        notes.append(
-            "The configuration enables no plugin that moves pods. Name one with --plugin, for example LowNodeLoad."
-        )
-    if shipped.LOW_NODE_LOAD in running:
-        if certain:
-            config = _without_anomaly_wait(config)
-            notes.append(
-                "Every full node counts as certain. A running descheduler waits until a node was too full in several "
-                "rounds in a row (anomalyCondition); --no-certain shows what a first round would do."
-            )
-        else:
-            notes.append("This is a first round: no node can be known for long enough, unless one mark is enough.")
-    made = _assembled(config)
-    return made if isinstance(made, str) else DryRunPlan(made, [*notes, *_paused_plugin_notes(made)])
-
-
-def _assembled(config: DeschedulerConfiguration) -> DeschedulerSetup | str:
-    made = build_setup(config, load_registry(entry_points(group=ENTRY_POINT_GROUP)))
-    return "; ".join(map(str, made)) if isinstance(made, list) else made
-
-
-def _enabled_plugin_names(config: DeschedulerConfiguration) -> set[str]:
-    return {
-        one.name
-        for profile in config.profiles
-        for point in PROPOSING_POINTS
-        for one in getattr(profile.plugins or DeschedulerPlugins(), point).enabled
-    }
-
-
-def _limit_to_plugin(config: DeschedulerConfiguration, plugin: str, notes: list[str]) -> DeschedulerConfiguration | str:
-    """Leave out the other plugins that propose; filters and evictors stay."""
-    if plugin in _enabled_plugin_names(config):
-        return _with_profiles(config, tuple(_profile_with_plugin(profile, plugin) for profile in config.profiles))
-    notes.append(f"{plugin} is not enabled in the configuration: this is what it would do if it were.")
-    first, *rest = (_profile_with_plugin(profile, plugin) for profile in config.profiles)
-    configured = any(one.name == plugin and one.args for one in first.plugin_config)
-    if not configured and plugin == shipped.LOW_NODE_LOAD:
-        others = tuple(one for one in first.plugin_config if one.name != plugin)
-        args = shipped.low_node_load_args()
-        first = msgspec.structs.replace(first, plugin_config=(*others, PluginConfig(name=plugin, args=args)))
-        low, high = (", ".join(f"{k} {v}" for k, v in given.items()) for given in (shipped.LOW, shipped.HIGH))
-        notes.append(f"It has no arguments: thresholds are those that are shipped, {low} % and {high} %.")
-    wrong = ""
-    for point in PROPOSING_POINTS:
-        plugins = msgspec.structs.replace(
-            first.plugins or DeschedulerPlugins(), **{point: PluginSet(enabled=(PluginEntry(name=plugin),))}
-        )
-        tried = _with_profiles(config, (msgspec.structs.replace(first, plugins=plugins), *rest))
-        made = _assembled(tried)
-        if not isinstance(made, str):
-            return tried
-        if "does not extend" not in made:
-            wrong = wrong or made
-    return wrong or f"{plugin} neither deschedules nor balances"
-
-
-def _profile_with_plugin(profile: DeschedulerProfile, plugin: str) -> DeschedulerProfile:
-    given = profile.plugins or DeschedulerPlugins()
-    kept = {
-        point: PluginSet(enabled=tuple(one for one in getattr(given, point).enabled if one.name == plugin))
-        for point in PROPOSING_POINTS
-    }
-    limited: DeschedulerProfile = msgspec.structs.replace(profile, plugins=msgspec.structs.replace(given, **kept))
-    return limited
-
-
-def _without_anomaly_wait(config: DeschedulerConfiguration) -> DeschedulerConfiguration:
-    def sure(profile: DeschedulerProfile) -> DeschedulerProfile:
-        entries = tuple(
-            msgspec.structs.replace(one, args=_immediate_args(one.args)) if one.name == shipped.LOW_NODE_LOAD else one
-            for one in profile.plugin_config
-        )
-        changed: DeschedulerProfile = msgspec.structs.replace(profile, plugin_config=entries)
-        return changed
-
-    return _with_profiles(config, tuple(map(sure, config.profiles)))
-
-
-def _immediate_args(args: dict[str, Any]) -> dict[str, Any]:
-    changed = {**args, "anomalyCondition": IMMEDIATE_ANOMALY_CONDITION}
-    if args.get("nodePools"):
-        changed["nodePools"] = [{**pool, "anomalyCondition": IMMEDIATE_ANOMALY_CONDITION} for pool in args["nodePools"]]
-    return changed
-
-
-def _with_profiles(
-    config: DeschedulerConfiguration, profiles: tuple[DeschedulerProfile, ...]
-) -> DeschedulerConfiguration:
-    changed: DeschedulerConfiguration = msgspec.structs.replace(config, profiles=profiles)
-    return changed
-
-
-def _paused_plugin_notes(assembly: DeschedulerSetup) -> list[str]:
-    running = {one.name for profile in assembly.profiles for one in (*profile.deschedule, *profile.balance)}
-    return [
-        f"{entry.name} is paused by its arguments and proposes nothing."
-        for profile in assembly.config.profiles
-        for entry in profile.plugin_config
-        if entry.name in running and (entry.args or {}).get("paused")
-    ]
 
 
 MAX_TABLE_ROWS = 30  # rows of one table
@@ -352,22 +215,23 @@ def deschedule(
     if snapshot_file is not None:
         if save is not None:
             cluster_access.fail("--save needs a live cluster; with --snapshot there is a file already")
-        config, source = _configuration_from_file(config_file) or (shipped.configuration(), "the one that is shipped")
+        config, source = _configuration_from_file(config_file) or (
+            configuration.shipped_configuration(),
+            "the one that is shipped",
+        )
         plan = _plan_or_fail(config, plugin, certain)
-        found = _decide(plan, Kept(_read_snapshot_objects(Path(snapshot_file))), None, source, certain)
-        print_result(found, output, lambda console: print_dry_run(console, found))
+        _print_result(_decide(plan, Kept(_read_snapshot_objects(Path(snapshot_file))), None, source, certain), output)
         return
 
     async def main(client: Client, clock: Clock) -> None:
-        config, source = _configuration_from_file(config_file) or await _configuration_of_running_descheduler(
+        found = _configuration_from_file(config_file) or await _configuration_of_running_descheduler(
             client, descheduler_namespace, descheduler_port
         )
-        plan = _plan_or_fail(config, plugin, certain)
-        kept = await _read_live_objects(client, required_resources(plan.assembly.plugins()))
+        plan = _plan_or_fail(found[0], plugin, certain)
+        kept = Kept(await list_live_objects(client, required_resources(plan.assembly.plugins())))
         if save is not None:
-            _save_objects(kept, save)
-        found = _decide(plan, kept, clock.time(), source, certain)
-        print_result(found, output, lambda console: print_dry_run(console, found))
+            save_objects(kept.objects(), save)
+        _print_result(_decide(plan, kept, clock.time(), found[1], certain), output)
 
     cluster_access.run_with_client(main, kubeconfig, context)
 
@@ -387,7 +251,7 @@ async def _configuration_of_running_descheduler(
     answer = await cluster_access.ask_program(client, DESCHEDULER_NAME, "/configz", namespace, port)
     config = load_config(answer.get("componentconfig")) if isinstance(answer, dict) else []
     if isinstance(config, list):
-        return shipped.configuration(), "the one that is shipped, as no koord-descheduler answers"
+        return configuration.shipped_configuration(), "the one that is shipped, as no koord-descheduler answers"
     return config, "that of the running koord-descheduler"
 
 
@@ -405,27 +269,6 @@ def _read_snapshot_objects(place: Path) -> list[dict[str, Any]]:
     if not files:
         cluster_access.fail(f"{place}: there is no .yaml or .json file in it")
     return [each for file in files for each in read_objects(str(file))]
-
-
-async def _read_live_objects(client: Client, resources: Sequence[Resource[Any]]) -> Kept:
-    async def listed(resource: Resource[Any]) -> list[dict[str, Any]]:
-        answer = await client.dynamic.list(resource)
-        if isinstance(answer, ApiError):
-            if answer.not_found:  # a kind that this server does not have: there can be none of it
-                return []
-            cluster_access.fail(f"cannot list {resource.plural}: {answer.message}")
-        return [{"apiVersion": resource.api_version, "kind": resource.kind, **item} for item in answer.items]
-
-    lists = await asyncio.gather(*map(listed, resources))
-    return Kept(item for items in lists for item in items)
-
-
-def _save_objects(kept: Kept, file: str) -> None:
-    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": kept.objects()}, sort_keys=False)
-    try:
-        Path(file).write_text(text)
-    except OSError as error:
-        cluster_access.fail(f"--save {file}: {error.strerror}")
 
 
 def _decide(plan: DryRunPlan, kept: Kept, now_s: float | None, source: str, certain: bool) -> DescheduleDryRun:
@@ -450,3 +293,7 @@ def _decide(plan: DryRunPlan, kept: Kept, now_s: float | None, source: str, cert
         notes=plan.notes,
         round=report_round(outcome, plugins, snapshot.now_s),
     )
+
+
+def _print_result(found: DescheduleDryRun, output: str) -> None:
+    print_result(found, output, lambda console: print_dry_run(console, found))

@@ -1,12 +1,12 @@
-"""This module is `koord migrate` and `koord migrations`: it requests the migration of a pod, approves or cancels one,
-and shows who asked for which move, how far each is and what blocks it.
+"""This module is `koord migrate`, which requests, approves or cancels the migration of a pod, and `koord migrations`,
+which shows which pods are on the move and what blocks them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -15,9 +15,10 @@ from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.koordinator.protocol import A_EVICT_REASON, DESCHEDULER_NAME, SCHEDULER
 from koord.api.koordinator.scheduling import EVICT_DIRECTLY, RESERVATION_FIRST
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
-from koord.cli import amount_format, cluster_access
+from koord.cli import cluster_access, printing
 from koord.cli.commands.deschedule import DESCHEDULER_PORT
 from koord.cli.commands.explain.pod import SCHEDULER_PORT
+from koord.cli.commands.object_lists import ManifestObject
 from koord.cli.printing import plain_table, print_result
 from koord.descheduler.explain.migration_report import MigrationReport, report_migration
 from koord.descheduler.migration.job import EVICTION, find_condition, is_active, reservation_name
@@ -31,8 +32,6 @@ from koord.values.duration import DurationError, parse_seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
-
-ManifestObject = dict[str, Any]
 
 MODES = (RESERVATION_FIRST, EVICT_DIRECTLY)
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -397,4 +396,4 @@ def print_migration(console: Console, one: MigrationReport, moment: datetime) ->
 
 
 def _age(one: MigrationReport, moment: datetime) -> str:
-    return "-" if one.created is None else amount_format.format_duration((moment - one.created).total_seconds())
+    return "-" if one.created is None else printing.format_duration((moment - one.created).total_seconds())

@@ -1,6 +1,4 @@
-"""This module holds what the co-location demonstration shows at one moment, and its summary at the end, as
-data.
-"""
+"""This module holds what the co-location demonstration shows at one moment, and its summary at the end, as data."""
 
 from __future__ import annotations
 

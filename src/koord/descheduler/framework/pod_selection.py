@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.annotations import eviction_codecs
+from koord.api.annotations import pod_codecs
 from koord.api.config.descheduler.plugin_args import DeschedulerPodSelector, NamespaceFilter
 from koord.api.koordinator.qos_class import (
     BATCH,
@@ -28,7 +28,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.descheduler.framework.snapshot import namespaced_name
 from koord.policy import qos
-from koord.values.go_strconv import parse_decimal_int
+from koord.values.go_format import parse_decimal_int
 from koord.values.selector import Selector
 
 
@@ -84,7 +84,7 @@ def pod_rank(pod: Pod) -> PodRank:
         priority_class=qos.priority_class_with_default(labels, pod.spec.priority, kube_qos),
         priority=pod.spec.priority or 0,
         deletion_cost=_parse_deletion_cost(annotations.get(DELETION_COST, "")),
-        eviction_cost=eviction_codecs.eviction_cost_or_zero(annotations),
+        eviction_cost=pod_codecs.eviction_cost_or_zero(annotations),
         created_s=0.0 if created is None else created.timestamp(),
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koord.api.annotations.eviction_codecs import NEVER_EVICT_COST, eviction_cost_or_zero
+from koord.api.annotations.pod_codecs import NEVER_EVICT_COST, eviction_cost_or_zero
 from koord.api.config.descheduler.migration_args import MigrationControllerArgs
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import IntOrString

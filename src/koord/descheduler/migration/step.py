@@ -34,7 +34,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from koord.api.annotations import eviction_codecs
+from koord.api.annotations import pod_codecs
 from koord.api.koordinator.protocol import L_RESERVATION_ORDER
 from koord.api.koordinator.scheduling import (
     EVICT_DIRECTLY,
@@ -335,7 +335,7 @@ def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
         text = f'Dry run: Pod "{_pod_name(job)}" would be evicted from node "{pod.spec.node_name}"'
         tried = with_condition(status, facts.now_s, EVICTION, FALSE, DRY_RUN, text)
         return MigrationStep(action=EvictPod(pod, options), status=tried)
-    why = eviction_codecs.parse_evict_reason(job.metadata.annotations)
+    why = pod_codecs.parse_evict_reason(job.metadata.annotations)
     text = f'Pod "{_pod_name(job)}" evicted from node "{pod.spec.node_name}" by the reason "{why}"'
     # One that is going already, perhaps because an earlier process of ours saw to it, is not asked again.
     going = pod.metadata.deletion_timestamp is not None

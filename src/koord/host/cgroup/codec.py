@@ -7,10 +7,11 @@ values would rewrite a file for ever.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 
 from koord.values.cpuset import CPUSet, CPUSetError
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 MIN_SHARES, MAX_SHARES = 2, 262_144
 MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
@@ -54,7 +55,6 @@ Check = Callable[[str], bool]
 
 
 def accept_any(value: str) -> bool:
-    """Accept any value that is not empty."""
     return bool(value)
 
 
@@ -62,7 +62,7 @@ def integer_between(low: int, high: int) -> Check:
     """Return a check for integers of a range; `max` is the largest integer."""
 
     def check(value: str) -> bool:
-        number = MAX_INT64 if value == MAX else integer(value)
+        number = MAX_INT64 if value == MAX else parse_decimal_int(value)
         return number is not None and low <= number <= high
 
     return check
@@ -85,7 +85,6 @@ class FileCodec:
         return value if self.check(value) else None
 
     def decode(self, field: str) -> str:
-        """Return the value of a field."""
         return field
 
     def extract(self, text: str, key: str) -> str | None:
@@ -97,7 +96,6 @@ class FileCodec:
         return field
 
     def same_field(self, one: str, other: str) -> bool:
-        """Return whether two fields mean the same."""
         return one == other
 
 
@@ -105,7 +103,7 @@ class CpuWeightCodec(FileCodec):
     """cpu.weight, with values in shares."""
 
     def encode(self, value: str) -> str | None:
-        shares = integer(value)
+        shares = parse_decimal_int(value)
         weight = None if shares is None else weight_of_shares(shares)
         return None if weight is None else str(weight)
 
@@ -135,7 +133,7 @@ class MemoryLimitCodec(FileCodec):
         self._page = page_bytes
 
     def encode(self, value: str) -> str | None:
-        number = MAX_INT64 if value == MAX else integer(value)
+        number = MAX_INT64 if value == MAX else parse_decimal_int(value)
         if number is None or number < -1:
             return None
         return self._unlimited if number == -1 or number >= V1_UNLIMITED_BYTES else str(number)
@@ -147,7 +145,7 @@ class MemoryLimitCodec(FileCodec):
         return self._pages(one) == self._pages(other)
 
     def _pages(self, field: str) -> int | str | None:
-        number = -1 if field == MAX else integer(field)
+        number = -1 if field == MAX else parse_decimal_int(field)
         if number is None:
             return field
         return None if number == -1 or number >= V1_UNLIMITED_BYTES // self._page * self._page else number // self._page
@@ -162,7 +160,7 @@ class CpuMaxColumnCodec(FileCodec):
         self.needs_text = column == 1
 
     def encode(self, value: str) -> str | None:
-        number = integer(value)
+        number = parse_decimal_int(value)
         if number is None or (number <= 0 and not (number == -1 and self._column == 0)):
             return None
         return MAX if number == -1 else str(number)
@@ -182,7 +180,7 @@ class CfsQuotaCodec(FileCodec):
     """cpu.cfs_quota_us of cgroup v1, where every negative number means no limit."""
 
     def encode(self, value: str) -> str | None:
-        number = integer(value)
+        number = parse_decimal_int(value)
         if number is None or (number <= 0 and number != -1):
             return None
         return str(number)
@@ -205,7 +203,46 @@ class CpuListCodec(FileCodec):
 
 
 def _comparable_amount(field: str) -> int | str:
-    number = MAX_INT64 if field in (MAX, "-1") else integer(field)
+    number = MAX_INT64 if field in (MAX, "-1") else parse_decimal_int(field)
     if number is None:
         return field
     return MAX_INT64 if number >= V1_UNLIMITED_BYTES else number
+
+
+class LimitOrder(enum.Enum):
+    """LimitOrder says how the values of a knob relate to those of parent groups, which decides the order of writes."""
+
+    FREE = "free"  # values do not depend on those of parents
+    SIZE = "size"  # a number that may grow and shrink, whatever the parent's is
+    LIMIT = "limit"  # a child without a limit has its parent's: it fits always
+    SHARE = "share"  # a protection (memory.min): no protection is the least, `max` the most
+    CPUS = "cpus"  # sets; version 1 takes the empty set at its word
+    INHERITED_CPUS = "inherited cpus"  # sets; version 2 reads the empty set as the parent's
+
+
+def loosest(order: LimitOrder, now: str, wanted: str) -> str:
+    """Return the field that allows all that both allow: written on the way down, before anything narrows."""
+    if order is LimitOrder.INHERITED_CPUS and not (now and wanted):
+        return ""
+    if order in (LimitOrder.CPUS, LimitOrder.INHERITED_CPUS):
+        return str(CPUSet.parse_or_empty(now) | CPUSet.parse_or_empty(wanted))
+    return wanted if order is LimitOrder.FREE or limit_size(wanted) >= limit_size(now) else now
+
+
+def fits(order: LimitOrder, child: str, parent: str) -> bool:
+    """Return whether a child's field fits in its parent's."""
+    if order is LimitOrder.INHERITED_CPUS and not (child and parent):
+        return True
+    if order in (LimitOrder.CPUS, LimitOrder.INHERITED_CPUS):
+        return CPUSet.parse_or_empty(child) <= CPUSet.parse_or_empty(parent)
+    if order is LimitOrder.LIMIT and limit_size(child) == float("inf"):
+        return True
+    return order in (LimitOrder.FREE, LimitOrder.SIZE) or limit_size(child) <= limit_size(parent)
+
+
+def limit_size(field: str) -> float:
+    """Return the number in a field; text that is no number is no limit, so that nothing is narrowed because of it."""
+    if field in (MAX, "-1"):
+        return float("inf")
+    number = parse_decimal_int(field)
+    return float("inf") if number is None or number < 0 or number >= V1_UNLIMITED_BYTES else number

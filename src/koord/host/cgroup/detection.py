@@ -16,8 +16,6 @@ _LISTEN = "0A"  # the state of a listening socket in /proc/net/tcp
 
 
 class KubeletProcess(msgspec.Struct, frozen=True):
-    """KubeletProcess describes how this node's kubelet was started."""
-
     pid: int
     driver: str
     root: tuple[str, ...]
@@ -113,8 +111,6 @@ _MOST_FOLDERS = 2_000  # a search must not walk a machine with a hundred thousan
 
 
 class DetectedLayout(msgspec.Struct, frozen=True):
-    """A layout, and how it was found."""
-
     layout: CgroupLayout
     how: str
 

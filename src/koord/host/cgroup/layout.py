@@ -26,7 +26,6 @@ class CgroupLayout(msgspec.Struct, frozen=True):
 
     @property
     def kubepods(self) -> str:
-        """Return the group of all pods."""
         return self.qos_dir(GUARANTEED)
 
     def qos_dir(self, kube_qos: str) -> str:
@@ -34,7 +33,6 @@ class CgroupLayout(msgspec.Struct, frozen=True):
         return self._path(("kubepods", *filter(None, (_TIER[kube_qos],))))
 
     def pod_dir(self, kube_qos: str, uid: str) -> str:
-        """Return the group of a pod."""
         if self.driver == CGROUPFS:
             return f"{self.qos_dir(kube_qos)}/pod{uid}"
         above = self.qos_dir(kube_qos)
@@ -96,5 +94,4 @@ class CgroupLayout(msgspec.Struct, frozen=True):
 
 
 def kube_qos_of_path(path: str) -> str:
-    """Return the Kubernetes QoS class of a group's path."""
     return BEST_EFFORT if "besteffort" in path else BURSTABLE if "burstable" in path else GUARANTEED

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from koord.host.cgroup.codec import MAX_INT64
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 _V1_MEMORY = (
     "total_cache",
@@ -78,7 +78,7 @@ def numbers_of_keys(text: str, keys: tuple[str, ...]) -> list[int] | None:
 
 def parse_usage_ns(text: str, version: int) -> int | None:
     if version == 1:
-        return integer(text.strip())
+        return parse_decimal_int(text.strip())
     found = numbers_of_keys(text, ("usage_usec",))
     return None if found is None else found[0] * 1000
 
@@ -97,19 +97,7 @@ def parse_memory_stat(text: str, version: int) -> MemoryStat | None:
 def parse_amount(text: str) -> int | None:
     """Parse a byte count; `max` is the largest integer."""
     text = text.strip()
-    return MAX_INT64 if text == "max" else integer(text)
-
-
-def parse_numa_pages(text: str, version: int) -> dict[int, int] | None:
-    """Parse the pages per NUMA node."""
-    lines = text.splitlines()
-    if version == 1:
-        return _v1_numa(lines[0]) if lines and lines[0].startswith("total") else None
-    by_name = {line.partition(" ")[0]: line for line in lines}
-    anon, file = _v2_numa(by_name.get("anon", "")), _v2_numa(by_name.get("file", ""))
-    if anon is None or file is None or anon.keys() != file.keys():
-        return None
-    return {node: anon[node] // NUMA_PAGE + file[node] // NUMA_PAGE for node in anon}
+    return MAX_INT64 if text == "max" else parse_decimal_int(text)
 
 
 def parse_numa_bytes(text: str, version: int, page_bytes: int) -> dict[int, int] | None:
@@ -149,9 +137,7 @@ def parse_pressure(text: str) -> Pressure | None:
 
 
 def parse_cold_bytes(text: str, boundary: int = 5) -> int | None:
-    """Parse the bytes that nobody touched for `boundary` or more scan buckets, from a vendor kernel's
-    memory.idle_page_stats.
-    """
+    """Parse the bytes untouched for `boundary` or more scan buckets, from a vendor kernel's memory.idle_page_stats."""
     lines = text.strip("\n").split("\n")
     if len(lines) != _IDLE_LINES:
         return None
@@ -159,7 +145,7 @@ def parse_cold_bytes(text: str, boundary: int = 5) -> int | None:
     for line in lines[14:]:
         words = line.split()
         if words and words[0] in _COLD_KEYS:
-            cold = [integer(word) for word in words[1 + boundary :]]
+            cold = [parse_decimal_int(word) for word in words[1 + boundary :]]
             if any(number is None for number in cold):
                 return None
             total += sum(number for number in cold if number is not None)

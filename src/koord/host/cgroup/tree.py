@@ -102,22 +102,6 @@ class CgroupTree:
         names = self.host.list_folders(self.group_path(subsystem, group))
         return names if isinstance(names, IoError) else [f"{group}/{name}" if group else name for name in names]
 
-    def descend(self, group: str, depth: int, subsystem: str = "cpu") -> list[str]:
-        """Return the group and all below it down to a depth, parents first. Groups that vanish meanwhile are
-        left out.
-        """
-        level = [group]
-        found = [group]
-        for _ in range(depth):
-            below: list[str] = []
-            for one in level:
-                children = self.children(one, subsystem)
-                if not isinstance(children, IoError):
-                    below += children
-            found += below
-            level = below
-        return found
-
     def _join(self, knob: Knob, knob_file: KnobFile, group: str) -> str:
         # net_cls has no version 2: such nodes keep its version 1 folder
         subsystem = knob_file.subsystem if knob.root is KnobRoot.CGROUP else ""

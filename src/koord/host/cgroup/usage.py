@@ -15,10 +15,7 @@ from koord.host.cgroup.knob import (
     CPUSET,
     CPUSET_EFFECTIVE,
     MEMORY_IDLE_PAGES,
-    MEMORY_LIMIT,
-    MEMORY_NUMA_STAT,
     MEMORY_STAT,
-    MEMORY_USAGE,
     PROCS,
     TASKS,
     CgroupFile,
@@ -27,11 +24,9 @@ from koord.host.cgroup.stat import (
     MemoryStat,
     Pressure,
     Throttling,
-    parse_amount,
     parse_cold_bytes,
     parse_ids,
     parse_memory_stat,
-    parse_numa_pages,
     parse_pressure,
     parse_throttling,
     parse_usage_ns,
@@ -39,7 +34,7 @@ from koord.host.cgroup.stat import (
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.values.cpuset import CPUSet, CPUSetError
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 T = TypeVar("T")
 
@@ -55,21 +50,6 @@ def throttling(tree: CgroupTree, group: str) -> Throttling | IoError:
 
 def memory_stat(tree: CgroupTree, group: str) -> MemoryStat | IoError:
     return _read_parsed(tree, MEMORY_STAT, group, lambda text: parse_memory_stat(text, tree.version))
-
-
-def memory_usage_bytes(tree: CgroupTree, group: str) -> int | IoError:
-    """Return everything charged to the group, its page cache included."""
-    return _read_parsed(tree, MEMORY_USAGE, group, parse_amount)
-
-
-def memory_limit_bytes(tree: CgroupTree, group: str) -> int | IoError:
-    """Return the memory limit; -1 is no limit."""
-    return _read_number(tree, MEMORY_LIMIT, group)
-
-
-def memory_numa_pages(tree: CgroupTree, group: str) -> dict[int, int] | IoError:
-    """Return the pages by NUMA node."""
-    return _read_parsed(tree, MEMORY_NUMA_STAT, group, lambda text: parse_numa_pages(text, tree.version))
 
 
 def cold_bytes(tree: CgroupTree, group: str, boundary: int = 5) -> int | IoError:
@@ -154,7 +134,7 @@ def _read_number(tree: CgroupTree, knob: str, group: str) -> int | IoError:
     value = tree.value(knob, group)
     if isinstance(value, IoError):
         return value
-    number = integer(value)
+    number = parse_decimal_int(value)
     return (
         malformed(tree.path(CgroupFile(knob, group)) or knob, f"{value[:40]!r} is no number")
         if number is None

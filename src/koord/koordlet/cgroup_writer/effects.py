@@ -18,9 +18,7 @@ FileKey: TypeAlias = tuple[str, str, str]  # knob, group, part of the file
 
 
 class WriteCgroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Write one file of one cgroup. `group` is the directory below the subsystem's root, such as
-    kubepods/besteffort.
-    """
+    """Write one file of one cgroup. `group` is the directory below the controller's root, as kubepods/besteffort."""
 
     group: str
     file: str
@@ -70,8 +68,6 @@ FileEffect: TypeAlias = WriteEffect | AddTasks
 
 
 class WriteOutcome(enum.Enum):
-    """The outcome of one effect."""
-
     WRITTEN = "written"
     SAME = "same"  # read, and already right
     FRESH = "fresh"  # known to be right, not read again yet
@@ -96,7 +92,6 @@ class FileWriteResult(msgspec.Struct, frozen=True):
 
     @property
     def is_applied(self) -> bool:
-        """Return whether the file has the wanted value now."""
         return self.status in (WriteOutcome.WRITTEN, WriteOutcome.SAME, WriteOutcome.FRESH)
 
 
@@ -121,7 +116,6 @@ class OwnerConflict(ValueError):
 
 
 def file_of_effect(effect: WriteEffect) -> CgroupFile:
-    """Return the cgroup file that an effect writes."""
     if isinstance(effect, WriteCgroup):
         return CgroupFile(effect.file, effect.group)
     if isinstance(effect, WriteSystem):

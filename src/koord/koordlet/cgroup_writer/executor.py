@@ -11,8 +11,8 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from koord.host import resctrl
+from koord.host.cgroup.codec import loosest
 from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, CgroupFile, KnobFile, KnobRoot, KnobSupport
-from koord.host.cgroup.limit_order import loosest
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.cgroup_writer.effects import (
@@ -77,7 +77,6 @@ class CgroupExecutor:
 
     @property
     def owners(self) -> Mapping[FileKey, str]:
-        """Return the owner of each file."""
         return self._state.owners
 
     def execute(self, effects: Sequence[FileEffect]) -> list[FileWriteResult]:
@@ -141,10 +140,6 @@ class CgroupExecutor:
             self._state.forget(key)
         return results
 
-    def reenable_knobs(self) -> None:
-        """Enable disabled knobs again, after an operator changed the node."""
-        self._state.disabled_knobs.clear()
-
     def sweep(self) -> int:
         """Forget files of groups that are gone, so that memory is bounded by the pods that exist; return how many."""
         self._sweep_at = self._clock.monotonic() + self._refresh_s
@@ -165,14 +160,11 @@ class CgroupExecutor:
         return (file.knob, file.dir, "" if codec is None else codec.key(value_of_effect(effect)))
 
     def _is_idle(self, group: str) -> bool:
-        """Return whether this executor made the group idle."""
         entry = self._state.entries.get((CPU_IDLE, group, ""))
         return entry is not None and entry.actual == "1"
 
     def _add_tasks(self, effect: AddTasks) -> FileWriteResult:
-        """Move threads into a resctrl group. Threads that ended meanwhile are no failure, a group
-        that cannot be made is.
-        """
+        """Move threads into a resctrl group. Threads that ended meanwhile are no failure."""
         host = self._tree.host
         io_error = resctrl.make_group(host, effect.group)
         io_errors = [io_error] if io_error is not None else resctrl.add_tasks(host, effect.group, effect.tasks)
@@ -272,9 +264,7 @@ class CgroupExecutor:
         step: PendingWrite | None = None,
         field: str = "",
     ) -> FileWriteResult:
-        """Classify an I/O error, remember it, and report it once: in the log, in the audit log, with its likely
-        reason.
-        """
+        """Classify an I/O error, remember it, and report it once with its likely reason, also in the audit log."""
         verdict = classify_io_error(
             io_error, folder_exists=self._group_remains(key), basic=knob_file.support is KnobSupport.ALWAYS
         )
@@ -346,9 +336,7 @@ class CgroupExecutor:
         return list(results.values())
 
     def _restore_step(self, origin: JournalEntry, why: str) -> PendingWrite | None:
-        """Return the write that undoes an entry, or None when the group is gone, was recreated, or
-        somebody else wrote since.
-        """
+        """Return the write that undoes an entry; None when the group is gone or new, or somebody else wrote."""
         file = CgroupFile(origin.knob, origin.dir)
         knob_file, path = self._tree.knob_file(origin.knob), self._tree.path(file)
         if knob_file is None or path is None:

@@ -1,6 +1,4 @@
-"""The executor's state: who owns each file, what it should hold, when to check it again, and which writes were
-refused.
-"""
+"""The executor's state: who owns each file, what it should hold, when to check it, and which writes were refused."""
 
 from __future__ import annotations
 
@@ -76,7 +74,6 @@ class ExecutorState:
         self.refusals.pop(key, None)
 
     def is_backing_off(self, key: FileKey, value: str, now: float) -> bool:
-        """Return whether the file is still backing off from a refusal."""
         refusal = self.refusals.get(key)
         if refusal is None:
             return False
@@ -93,9 +90,7 @@ class ExecutorState:
         return before is None or before.code != code
 
     def retry_related(self, key: FileKey) -> None:
-        """End the back-off of related files after a write that worked: above, below or beside, the
-        kernel may accept now.
-        """
+        """End the back-off of related files after a write that worked: the kernel may accept them now."""
         knob, group, _ = key
         paired = _PAIRED_KNOB.get(knob)
         for other in [

@@ -10,7 +10,7 @@ from collections.abc import Callable, Set
 
 import msgspec
 
-from koord.host.cgroup.codec import FileCodec
+from koord.host.cgroup.codec import FileCodec, LimitOrder, fits, limit_size
 from koord.host.cgroup.knob import (
     CPU_BURST,
     CPU_IDLE,
@@ -23,7 +23,6 @@ from koord.host.cgroup.knob import (
     KnobFile,
     KnobRoot,
 )
-from koord.host.cgroup.limit_order import LimitOrder, fits, limit_size
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.cgroup_writer.effects import FileKey, WriteEffect, WriteRecord, file_of_effect
@@ -61,8 +60,6 @@ def no_op(*_: object) -> None:
 
 
 class FileWriter:
-    """The writer performs single writes of a batch and journals and audits each of them."""
-
     def __init__(
         self, tree: CgroupTree, clock: Clock, journal: WriteJournal, audit: AuditCallback, measure: MeasureCallback
     ) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from koord.host import state_file
+from koord.host import filesystem
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.host.procfs import boot_id
@@ -65,13 +65,10 @@ class WriteJournal:
         return self._origins.get(key)
 
     def entries_of(self, owner: str) -> list[JournalEntry]:
-        """Return the entries of an owner."""
         return [origin for origin in self._origins.values() if origin.owner == owner]
 
     def record_write(self, key: FileKey, owner: str, before: str, after: str, inode: int) -> None:
-        """Record a write that is about to happen. The first write's `before` is the original for as
-        long as the group lives.
-        """
+        """Record a write that is about to happen. The first write's `before` stays the original."""
         known = self._origins.get(key)
         original = before
         if known is not None and known.inode == inode:
@@ -96,11 +93,13 @@ class WriteJournal:
             self._rewrite(self._path)
             return
         self._lines += 1
-        self.io_error = state_file.append(self._path, msgspec.json.encode(origin).decode() + "\n")
+        self.io_error = filesystem.append_file(self._path, msgspec.json.encode(origin).decode() + "\n")
 
     def _rewrite(self, path: str) -> None:
         lines: list[msgspec.Struct] = [_Head(self._boot), *self._origins.values()]
-        self.io_error = state_file.replace(path, "".join(msgspec.json.encode(line).decode() + "\n" for line in lines))
+        self.io_error = filesystem.replace_file(
+            path, "".join(msgspec.json.encode(line).decode() + "\n" for line in lines)
+        )
         if self.io_error is None:
             self._lines = len(lines)
 

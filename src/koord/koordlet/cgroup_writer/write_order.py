@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from koord.host.cgroup.codec import LimitOrder, fits, loosest
 from koord.host.cgroup.knob import CPU_BURST, CPU_IDLE, CPU_QUOTA, MEMORY_LIMIT, MEMORY_SWAP_LIMIT, KnobFile
-from koord.host.cgroup.limit_order import LimitOrder, fits, loosest
 
 # Order in one group on the way down, widest first. On the way up it is reversed: burst, quota; limit, swap.
 # Leaving idle comes first, since shares cannot be written before; entering idle comes last for the same reason.
@@ -18,7 +18,6 @@ _RANK = {MEMORY_SWAP_LIMIT: _FIRST, CPU_QUOTA: _SECOND, MEMORY_LIMIT: _SECOND, C
 
 
 def depth(group: str) -> int:
-    """Return how many levels a group lies below the root."""
     return group.count("/") + 1 if group else 0
 
 

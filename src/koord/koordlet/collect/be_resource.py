@@ -8,15 +8,11 @@ from koord.api.koordinator.qos_class import BE, BEST_EFFORT
 from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.host.cgroup import usage
 from koord.host.cgroup.knob import CPUSET, CPUSET_EFFECTIVE, CgroupFile
-from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import CgroupUsageReader
-from koord.host.fd_cache import FdBudget, KeepOpenFile
+from koord.host.cgroup.usage_reader import CgroupUsageReader, KeepOpenFile
 from koord.host.io_error import IoError, malformed
-from koord.koordlet.collect.collector import CollectorStatuses, UsageCollector
+from koord.koordlet.collect.collector import CollectContext, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.store import SeriesStore
-from koord.telemetry.clock import Clock
 from koord.values.cpuset import CPUSet, CPUSetError
 
 BE_RESOURCE = "best-effort"
@@ -24,18 +20,10 @@ _KEY = (metric_kind.NODE_BE, metric_kind.BE_USAGE)
 
 
 class BeResourceCollector(UsageCollector):
-    def __init__(
-        self,
-        tree: CgroupTree,
-        store: SeriesStore,
-        clock: Clock,
-        statuses: CollectorStatuses,
-        budget: FdBudget,
-        longest_gap_s: float,
-    ) -> None:
-        super().__init__(tree, store, clock, statuses, budget, longest_gap_s)
-        self._root = tree.layout.qos_dir(BEST_EFFORT)
-        self._usage_reader = CgroupUsageReader(tree, self._root, budget)
+    def __init__(self, context: CollectContext) -> None:
+        super().__init__(context)
+        self._root = context.tree.layout.qos_dir(BEST_EFFORT)
+        self._usage_reader = CgroupUsageReader(context.tree, self._root, context.budget)
         self._cpusets: dict[str, _CpusetReader] = {}
         self._seen: Sequence[PodMeta] | None = None
         self._request_milli = 0

@@ -1,20 +1,19 @@
-"""Collectors share this: settings, a timer, a status that is logged once per change, and the base of those that read
+"""This module holds what collectors share: settings, a timer, statuses, and the base of those that read
 cgroups every tick.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 
 import msgspec
 
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.fd_cache import FdBudget
+from koord.host.cgroup.usage_reader import FdBudget
 from koord.host.io_error import IoError
 from koord.koordlet.problem_log import ProblemLog
-from koord.koordlet.series.counter_rate import CounterRates
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import Clock
 
@@ -48,9 +47,7 @@ class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectorStatus(msgspec.Struct, frozen=True, gc=False):
-    """The status of one collector: `problem` is "" while it works; `answered` is False until it worked or
-    said that it never will.
-    """
+    """The status of one collector: `problem` is "" while it works; `answered`: it worked, or never will."""
 
     problem: str = ""
     answered: bool = False
@@ -70,11 +67,9 @@ class CollectorStatuses:
 
     @property
     def all_answered(self) -> bool:
-        """Return whether every collector has answered."""
         return all(one.answered for one in self._now.values())
 
     def works(self, name: str) -> None:
-        """Record that a collector works."""
         if self._now.get(name) != _OK:
             self._now[name] = _OK
             if name in self._logs:
@@ -115,26 +110,29 @@ class IntervalTimer:
         return True
 
 
-class UsageCollector:
-    """The base of collectors that sample groups every tick; `longest_gap_s` bounds the time between two reads of a
-    counter whose difference is still a rate.
+class CollectContext(msgspec.Struct, frozen=True):
+    """CollectContext is all that collectors work with; `longest_gap_s` bounds the time between two reads
+    whose difference is still a rate.
     """
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        store: SeriesStore,
-        clock: Clock,
-        statuses: CollectorStatuses,
-        budget: FdBudget,
-        longest_gap_s: float,
-    ) -> None:
-        self._tree = tree
-        self._store = store
-        self._clock = clock
-        self._statuses = statuses
-        self._budget = budget
-        self._counters = CounterRates(longest_gap_s)
+    tree: CgroupTree
+    store: SeriesStore
+    clock: Clock
+    statuses: CollectorStatuses
+    budget: FdBudget
+    longest_gap_s: float
+
+
+class UsageCollector:
+    """The base of collectors that sample every tick."""
+
+    def __init__(self, context: CollectContext) -> None:
+        self._tree = context.tree
+        self._store = context.store
+        self._clock = context.clock
+        self._statuses = context.statuses
+        self._budget = context.budget
+        self._counters = CounterRates(context.longest_gap_s)
 
     def expire(self, at_s: float) -> None:
         """Forget the counters of groups that are gone."""
@@ -145,3 +143,43 @@ class UsageCollector:
             self._statuses.works(name)
         else:
             self._statuses.fails(name, io_error, permanent=permanent)
+
+
+class CounterRates:
+    """Rates of monotonic counters, by key. What makes a difference meaningless gives no rate and restarts the counter:
+    the first read, a counter or a clock that went back, a long gap, and a rate that the machine cannot reach.
+    """
+
+    def __init__(self, longest_gap_s: float) -> None:
+        self._longest_gap_s = longest_gap_s
+        self._seen: dict[Hashable, tuple[float, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def rate(self, key: Hashable, at_s: float, total: float, ceiling: float | None = None) -> float | None:
+        """Return the units per second since the last call; None when there is no meaningful rate."""
+        before = self._seen.get(key)
+        self._seen[key] = (at_s, total)
+        if before is None:
+            return None
+        gap_s, grown = at_s - before[0], total - before[1]
+        if not 0 < gap_s <= self._longest_gap_s or grown < 0:
+            return None
+        found = grown / gap_s
+        return None if ceiling is not None and found > ceiling else found
+
+    def share(self, key: Hashable, at_s: float, part: float, whole: float) -> float | None:
+        """Return the growth of `part` by that of `whole`, such as throttled periods of all periods; 0 of nothing."""
+        parts = self.rate((key, "part"), at_s, part)
+        wholes = self.rate((key, "whole"), at_s, whole)
+        if parts is None or wholes is None:
+            return None
+        return min(parts / wholes, 1.0) if wholes > 0 else 0.0
+
+    def expire(self, now_s: float) -> int:
+        """Forget counters that were not read for the longest gap, or were read in the future; return how many."""
+        quiet = [key for key, (at_s, _) in self._seen.items() if not 0 <= now_s - at_s <= self._longest_gap_s]
+        for key in quiet:
+            del self._seen[key]
+        return len(quiet)

@@ -11,7 +11,7 @@ from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.fd_cache import FdBudget
+from koord.host.cgroup.usage_reader import FdBudget
 from koord.host.nvml import GpuCard
 from koord.host.resctrl import CacheMonitor
 from koord.koordlet.collect import (
@@ -22,12 +22,17 @@ from koord.koordlet.collect import (
     node_resource,
     performance,
     pod_resource,
-    resctrl,
 )
 from koord.koordlet.collect import performance as stall
 from koord.koordlet.collect.be_resource import BeResourceCollector
 from koord.koordlet.collect.cold_memory import ColdMemoryCollector
-from koord.koordlet.collect.collector import CollectorStatus, CollectorStatuses, CollectSettings, IntervalTimer
+from koord.koordlet.collect.collector import (
+    CollectContext,
+    CollectorStatus,
+    CollectorStatuses,
+    CollectSettings,
+    IntervalTimer,
+)
 from koord.koordlet.collect.gpu import GpuCollector
 from koord.koordlet.collect.host_application import HostApplicationCollector, HostApplicationsUsage
 from koord.koordlet.collect.node_resource import (
@@ -36,9 +41,8 @@ from koord.koordlet.collect.node_resource import (
     NodeResourceCollector,
     NodeUsageSample,
 )
-from koord.koordlet.collect.performance import CpiCollector, PsiCollector
+from koord.koordlet.collect.performance import CpiCollector, PsiCollector, ResctrlCollector
 from koord.koordlet.collect.pod_resource import PodResourceCollector, PodsUsageSample
-from koord.koordlet.collect.resctrl import ResctrlCollector
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
@@ -75,9 +79,7 @@ _EXPIRE_S = 60.0
 
 
 class CollectorSet:
-    """The set of enabled collectors. `store` keeps samples `settings.interval_s` apart; `budget` bounds the open
-    files.
-    """
+    """The enabled collectors. `store` keeps samples `settings.interval_s` apart; `budget` bounds the open files."""
 
     def __init__(
         self,
@@ -93,12 +95,13 @@ class CollectorSet:
         self._clock = clock
         self._settings = settings
         self._statuses = statuses = CollectorStatuses(_collector_names(settings))
-        gap_s, caches = settings.longest_gap_s, settings.page_cache
+        caches = settings.page_cache
+        context = CollectContext(tree, store, clock, statuses, budget, settings.longest_gap_s)
         self._info = NodeInfoCollector(tree.host, statuses, settings)
-        self._node = NodeResourceCollector(tree.host, store, clock, statuses, gap_s, page_cache=caches)
-        self._pods = PodResourceCollector(tree, store, clock, statuses, budget, gap_s, page_cache=caches)
-        self._best_effort = BeResourceCollector(tree, store, clock, statuses, budget, gap_s)
-        self._applications = HostApplicationCollector(tree, store, clock, statuses, budget, gap_s)
+        self._node = NodeResourceCollector(context, page_cache=caches)
+        self._pods = PodResourceCollector(context, page_cache=caches)
+        self._best_effort = BeResourceCollector(context)
+        self._applications = HostApplicationCollector(context)
         self._pressure = PsiCollector(tree, store, statuses, settings.psi_s) if settings.psi else None
         self._cycles = (
             CpiCollector(tree, store, statuses, settings.cpi_s, settings.cpi_window_s) if settings.cpi else None
@@ -140,7 +143,6 @@ class CollectorSet:
 
     @property
     def statuses(self) -> Mapping[str, CollectorStatus]:
-        """Return the status of each enabled collector."""
         return self._statuses.current
 
     @property
@@ -155,7 +157,6 @@ class CollectorSet:
 
     @property
     def cache_monitors(self) -> Mapping[str, tuple[CacheMonitor, ...]]:
-        """Return the last resctrl sample by QoS class."""
         return {} if self._cache is None else self._cache.latest
 
     @property
@@ -209,7 +210,7 @@ def _collector_names(settings: CollectSettings) -> tuple[str, ...]:
         (settings.psi, stall.PRESSURE),
         (settings.cpi, performance.CYCLES),
         (settings.cold_pages, cold_memory.COLD_MEMORY),
-        (settings.resctrl, resctrl.RESCTRL),
+        (settings.resctrl, performance.RESCTRL),
         (settings.gpu, gpu.GPU),
     )
     always = (

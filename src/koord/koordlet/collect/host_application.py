@@ -9,14 +9,10 @@ import msgspec
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.knob import MEMORY_USAGE, CgroupFile
 from koord.host.cgroup.stat import parse_amount
-from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import CgroupUsageReader
-from koord.host.fd_cache import FdBudget, KeepOpenFile
+from koord.host.cgroup.usage_reader import CgroupUsageReader, KeepOpenFile
 from koord.host.io_error import IoError, malformed
-from koord.koordlet.collect.collector import CollectorStatuses, UsageCollector
+from koord.koordlet.collect.collector import CollectContext, UsageCollector
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.store import SeriesStore
-from koord.telemetry.clock import Clock
 
 HOST_APPLICATIONS = "host-applications"
 
@@ -29,16 +25,8 @@ class HostApplicationsUsage(msgspec.Struct, kw_only=True, gc=False):
 class HostApplicationCollector(UsageCollector):
     """Samples CPU and memory of each host application; with `page_cache` their page cache counts as theirs."""
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        store: SeriesStore,
-        clock: Clock,
-        statuses: CollectorStatuses,
-        budget: FdBudget,
-        longest_gap_s: float,
-    ) -> None:
-        super().__init__(tree, store, clock, statuses, budget, longest_gap_s)
+    def __init__(self, context: CollectContext) -> None:
+        super().__init__(context)
         self._known: dict[str, tuple[CgroupUsageReader, KeepOpenFile]] = {}
         self._seen: Sequence[HostApplicationSpec] = ()
         self.page_cache = False  # whether their page cache counts as theirs
@@ -58,7 +46,6 @@ class HostApplicationCollector(UsageCollector):
         self._track(())
 
     def groups(self) -> dict[str, str]:
-        """Return the group of each application by its name."""
         return {name: usage_reader.group for name, (usage_reader, _) in self._known.items()}
 
     def _measure(

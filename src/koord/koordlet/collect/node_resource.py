@@ -7,25 +7,26 @@ from collections.abc import Mapping
 import msgspec
 
 from koord.host import hardware_topology, procfs
+from koord.host.devices import storage
 from koord.host.filesystem import Host
 from koord.host.hardware import BlockDevices, CpuModel, HugePages, MachineCpu, NumaNode
 from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
 from koord.host.procfs import CpuTimes
-from koord.host.storage import storage
-from koord.koordlet.collect.collector import CollectorStatuses, CollectSettings, IntervalTimer
+from koord.koordlet.collect.collector import (
+    CollectContext,
+    CollectorStatuses,
+    CollectSettings,
+    IntervalTimer,
+    UsageCollector,
+)
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.counter_rate import CounterRates
-from koord.koordlet.series.store import SeriesStore
-from koord.telemetry.clock import Clock
 
 INFO, STORAGE = "node-info", "storage"
 
 
 class NodeHardwareInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The hardware of the node: CPUs, NUMA nodes, CPU model, disks. Empty until read; a later failure
-    keeps what is known.
-    """
+    """The hardware of the node: CPUs, NUMA nodes, CPU model, disks. A later failure keeps what is known."""
 
     processors: tuple[MachineCpu, ...] = ()
     model: CpuModel = CpuModel()
@@ -99,24 +100,12 @@ class NodeUsageSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     numa_bytes: dict[int, int] | None = None
 
 
-class NodeResourceCollector:
+class NodeResourceCollector(UsageCollector):
     """Samples CPU and memory of the node and of each NUMA node."""
 
-    def __init__(
-        self,
-        host: Host,
-        store: SeriesStore,
-        clock: Clock,
-        statuses: CollectorStatuses,
-        longest_gap_s: float,
-        *,
-        page_cache: bool,
-    ) -> None:
-        self._host = host
-        self._store = store
-        self._clock = clock
-        self._statuses = statuses
-        self._counters = CounterRates(longest_gap_s)
+    def __init__(self, context: CollectContext, *, page_cache: bool) -> None:
+        super().__init__(context)
+        self._host = context.tree.host
         self.page_cache = page_cache
 
     def sample(self, now_s: float, info: NodeHardwareInfo) -> NodeUsageSample:
@@ -178,6 +167,3 @@ class NodeResourceCollector:
             self._store.add((metric_kind.NUMA_MEMORY, str(node.id)), now_s, node.used)
         self._statuses.works(NUMA)
         return {node.id: node.used for node in nodes}
-
-    def expire(self, at_s: float) -> None:
-        self._counters.expire(at_s)

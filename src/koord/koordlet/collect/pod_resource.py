@@ -9,15 +9,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage_reader import CgroupUsageReader
-from koord.host.fd_cache import FdBudget
 from koord.host.io_error import IoError, unsupported
-from koord.koordlet.collect.collector import CollectorStatuses, UsageCollector
+from koord.koordlet.collect.collector import CollectContext, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.store import SeriesKey, SeriesStore
-from koord.telemetry.clock import Clock
+from koord.koordlet.series.store import SeriesKey
 
 POD, THROTTLED = "pods", "throttled"
 POD_COLLECTORS = (POD, THROTTLED)
@@ -69,18 +66,8 @@ class _MeasuredPod:
 class PodResourceCollector(UsageCollector):
     """Samples all pods and containers of the node."""
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        store: SeriesStore,
-        clock: Clock,
-        statuses: CollectorStatuses,
-        budget: FdBudget,
-        longest_gap_s: float,
-        *,
-        page_cache: bool,
-    ) -> None:
-        super().__init__(tree, store, clock, statuses, budget, longest_gap_s)
+    def __init__(self, context: CollectContext, *, page_cache: bool) -> None:
+        super().__init__(context)
         self._known: dict[str, _MeasuredPod] = {}
         self._seen: Sequence[PodMeta] = ()
         self._ceiling = 1.0

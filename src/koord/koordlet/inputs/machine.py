@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.qos_class import BEST_EFFORT, GUARANTEED
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
@@ -50,10 +50,6 @@ class MachineShape(msgspec.Struct, frozen=True, kw_only=True):
         return self.groups.get(GUARANTEED, "")
 
     @property
-    def burstable(self) -> str:
-        return self.groups.get(BURSTABLE, "")
-
-    @property
     def besteffort(self) -> str:
         return self.groups.get(BEST_EFFORT, "")
 
@@ -68,9 +64,7 @@ class NodeMachine(Protocol):
     def shape(self) -> MachineShape: ...
 
     def read_knob(self, group: str, file: str) -> str | None:
-        """Return the present value in cgroup v1's notation, or None when it cannot be read. Files of the whole
-        machine have the group "".
-        """
+        """Return the value in cgroup v1's notation, or None; files of the whole machine have the group ""."""
         ...
 
     def has_knob(self, file: str) -> bool:
@@ -83,9 +77,7 @@ class NodeMachine(Protocol):
 
     def thread_ids(self, group: str) -> tuple[int, ...]: ...
 
-    def resctrl_threads(self, name: str) -> frozenset[int]:
-        """Return the thread ids in a resctrl group."""
-        ...
+    def resctrl_threads(self, name: str) -> frozenset[int]: ...
 
     def limited_disks(self, group: str) -> frozenset[str]:
         """Return the numbers (major:minor) of the disks for which a group has limits or settings now."""

@@ -17,8 +17,8 @@ from koord.values.cpuset import EMPTY, CPUSet
 
 
 class NodeProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of a Node that decisions need, computed once per change. CPU is in milli-cores, all else in
-    units.
+    """NodeProperties is all that decisions need of a Node, computed once per change. CPU is in milli-cores,
+    all else in units.
     """
 
     name: str
@@ -58,7 +58,6 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def node_properties(node: Node) -> NodeProperties:
-    """Compute the properties of a Node that decisions need."""
     annotations = node.metadata.annotations
     milli, reserved = _reservation(annotations)
     ratio = cpu_codecs.parse_cpu_normalization_ratio(annotations)

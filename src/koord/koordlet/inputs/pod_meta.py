@@ -25,9 +25,7 @@ ALIVE_PHASES = ("Pending", "Running")
 
 
 class ContainerMeta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A container and its cgroup. CPU is in milli-cores, all else in units; an absent name is no request or
-    no limit.
-    """
+    """A container and its cgroup. CPU is in milli-cores, all else in units; an absent name is no request or limit."""
 
     name: str
     id: str = ""  # empty until the runtime has made it
@@ -38,8 +36,6 @@ class ContainerMeta(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PodMeta(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """A pod, its containers and their cgroups."""
-
     uid: str
     namespace: str = "default"
     name: str = ""

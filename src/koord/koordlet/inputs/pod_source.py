@@ -37,9 +37,7 @@ class UnreadablePod(msgspec.Struct, frozen=True):
 
 
 class PodMetaCache:
-    """The cache of PodMetas. `pods` is None until there was an answer, and the same object as long as no pod
-    changed.
-    """
+    """The cache of PodMetas. `pods` is None until there was an answer, and the same object while no pod changes."""
 
     def __init__(self, layout: CgroupLayout) -> None:
         self._layout = layout
@@ -88,9 +86,7 @@ _PodRow = tuple[Hashable, Hashable, Callable[[], Pod | UnreadablePod]]
 
 
 class PodSource:
-    """Follows the pods. Run it in a task; `pods` is None until they are known, and the same object
-    while nothing changed.
-    """
+    """Follows the pods. Run it in a task; `pods` is None until known, and the same object while nothing changes."""
 
     def __init__(
         self,
@@ -133,9 +129,7 @@ class PodSource:
         self._handlers.append(handler)
 
     def on_group(self, listener: Callable[[PodLifecycleEvent], object]) -> None:
-        """Call the listener for every group of a pod or container that comes or goes, possibly before its pod is
-        known.
-        """
+        """Call the listener for every group of a pod or container that comes or goes, maybe before its pod is known."""
         self._listeners.append(listener)
 
     def ask_now(self) -> None:

@@ -37,7 +37,6 @@ class VolumeMounts:
         self.mounts: Mapping[tuple[str, str], str] = {}  # by uid and volume's name
 
     async def run(self) -> None:
-        """Sync periodically until cancelled."""
         while True:
             await self.sync(self._pods() or ())
             await self._clock.sleep(SYNC_PERIOD_S)

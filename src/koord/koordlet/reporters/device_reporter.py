@@ -37,8 +37,8 @@ _LOG = logging.getLogger(__name__)
 
 
 class DeviceReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """DeviceReporterSettings states what the Device reporter reports. Accelerators are those that vendors' plugins
-    describe in files.
+    """DeviceReporterSettings says what the Device reporter reports. Accelerators are those that vendors'
+    plugins describe in files.
     """
 
     every_s: float = 3.0
@@ -74,7 +74,6 @@ class DeviceReporter(ObjectReporter[Device]):
         self.latest: DeviceReport | None = None
 
     async def sync(self) -> None:
-        """Read the devices and write the object when it differs."""
         node = self._node()
         if node is None or not self._objects.has_synced:
             self._health.fails("the node, or whether it has a Device, is not known yet")

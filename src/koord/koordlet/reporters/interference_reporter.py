@@ -68,7 +68,6 @@ class InterferenceReporter:
         return self._detector.disturbed
 
     async def run(self) -> None:
-        """Sync periodically until cancelled."""
         while True:
             await self.sync()
             await self._clock.sleep(self._settings.every_s)

@@ -43,8 +43,8 @@ _LONGEST_NODE_S, _LONGEST_POD_S = 6 * 3600, 1800
 
 
 class NodeMetricInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """NodeMetricInputs holds what a report needs besides series. `pods` is None until they are known, and then
-    there is no report.
+    """NodeMetricInputs is all that a report needs besides series. There is no report while `pods` is None:
+    they are not known yet.
     """
 
     pods: tuple[PodMeta, ...] | None = None
@@ -92,7 +92,6 @@ class NodeMetricReporter:
         return self._health.problem
 
     async def run(self) -> None:
-        """Report periodically until cancelled."""
         subscription = self._metrics.add_event_handler(self._on_metric_change)
         try:
             wait_s = float(self.policy.report_s)

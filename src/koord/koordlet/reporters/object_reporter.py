@@ -43,7 +43,6 @@ class ObjectReporter(ABC, Generic[T]):
         return self._health.problem
 
     async def run(self) -> None:
-        """Sync periodically until cancelled."""
         while True:
             await self.sync()
             await self._clock.sleep(self._every_s)
@@ -80,7 +79,6 @@ class ObjectReporter(ABC, Generic[T]):
 
 
 def owned_metadata(node: Node, labels: Mapping[str, str], annotations: Mapping[str, str]) -> dict[str, Any]:
-    """Return the metadata of an object owned by the Node."""
     owner = {
         "apiVersion": "v1",
         "kind": "Node",

@@ -12,7 +12,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes import pod_resources
 from koord.api.kubernetes.node import Node
-from koord.host import state_file
+from koord.host import filesystem
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -41,8 +41,6 @@ _HALF_WRITTEN = (".tmp", ".new")
 
 
 class PredictorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of the predictor."""
-
     folder: str = "/prediction-checkpoints"
     train_s: float = 60.0
     cold_start_s: float = COLD_START_S
@@ -84,15 +82,12 @@ class Predictor:
         return self._health.problem
 
     async def run(self) -> None:
-        """Train periodically until cancelled."""
         while True:
             self.step()
             await self._clock.sleep(self._settings.train_s)
 
     def step(self) -> None:
-        """Train, expire and checkpoint the models once. The first call restores the checkpoints of an earlier
-        process.
-        """
+        """Train, expire and checkpoint the models once. The first call restores an earlier process's checkpoints."""
         pods = self._pods()
         if pods is None:
             return
@@ -143,14 +138,14 @@ class Predictor:
             _LOG.info("%d models of earlier use were taken up, %d were of no more use", len(self._models), len(useless))
 
     def _write_checkpoint(self, saved: CheckpointFile) -> None:
-        io_error = state_file.replace(self._path(saved.UID), msgspec.json.encode(saved).decode())
+        io_error = filesystem.replace_file(self._path(saved.UID), msgspec.json.encode(saved).decode())
         if io_error is None:
             self._health.works()
         else:
             self._health.fails(str(io_error))
 
     def _remove_checkpoint(self, name: str) -> None:
-        io_error = state_file.remove(self._path(name))
+        io_error = filesystem.remove_file(self._path(name))
         if io_error is not None:
             self._health.fails(str(io_error))
 
@@ -159,7 +154,6 @@ class Predictor:
 
 
 def raw_allocatable(node: Node) -> ResourceAmount:
-    """Return the node's allocatable before amplification."""
     raw = node_codecs.parse_raw_allocatable(node.metadata.annotations)
     listed = node.status.allocatable if raw is None or isinstance(raw, MalformedAnnotation) else raw
     amounts = pod_resources.resource_amounts(listed)

@@ -14,7 +14,7 @@ import msgspec
 from koord.api.annotations.cpu_codecs import CPU_MANAGER_STATIC, CPUBasicInfo
 from koord.api.koordinator.custom_kinds import NODE_RESOURCE_TOPOLOGIES
 from koord.api.koordinator.protocol import L_ENABLE_NUMA_RESERVATION
-from koord.api.koordinator.topology import NodeResourceTopology, Zone
+from koord.api.koordinator.sigs_scheduling import NodeResourceTopology, Zone
 from koord.api.kubernetes import pod_resources
 from koord.api.kubernetes.node import Node
 from koord.api.model import to_dict
@@ -136,9 +136,7 @@ class TopologyReporter(ObjectReporter[NodeResourceTopology]):
     # -- what it is built of
 
     def _cpu_manager_state(self) -> CpuManagerState | None:
-        """Read the kubelet's cpu_manager_state; None without one: a kubelet that binds no CPUs may have no
-        such file.
-        """
+        """Read the kubelet's cpu_manager_state; a kubelet that binds no CPUs may have no such file."""
         text = self._host.read(f"{self._host.paths.kubelet}/{_STATE_FILE}")
         if isinstance(text, IoError):
             return None

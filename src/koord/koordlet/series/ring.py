@@ -32,7 +32,6 @@ class SampleWindow:
 
     @property
     def span_ms(self) -> int:
-        """Return the time from the first sample to the last."""
         return self.last_ms - self.first_ms
 
     @property
@@ -101,7 +100,6 @@ class SampleRing:
 
     @property
     def last(self) -> float:
-        """Return the newest value of a series that is not empty."""
         return self._values[(self._head + self._count - 1) % len(self._values)]
 
     def latest(self, now_ms: int, fresh_ms: int) -> float | None:

@@ -1,7 +1,7 @@
 """All series of a node by key, within bounds: how long each kind is kept, and how many series there may be.
 
 A sample that is no plausible number is refused here, so nothing computed from series can be garbage. The caller's tick
-makes it forget: `expire` drops what has gone quiet, `drop_subject` what is known to be gone.
+makes it forget: `expire` drops what has gone quiet.
 """
 
 from __future__ import annotations
@@ -82,9 +82,7 @@ class SeriesStore:
         return True
 
     def window(self, key: SeriesKey, now_s: float, length_s: float) -> SampleWindow:
-        """Return the samples of a window, both ends included. A sample older than its kind's retention does
-        not count.
-        """
+        """Return the samples of a window, both ends included, without those older than their kind's retention."""
         ring = self._ring(key)
         if ring is None:
             return SampleWindow()
@@ -117,10 +115,6 @@ class SeriesStore:
                 if (last := ring.last_ms) is None or now_ms - last > self.retention_s(kind) * 1000
             ]
         )
-
-    def drop_subject(self, subject: str) -> int:
-        """Forget all series of one pod or container; return how many."""
-        return self._forget([key for rings in self._series.values() for key in rings if subject in key[1:]])
 
     # -- inside
 

@@ -28,8 +28,6 @@ _LATENCY_PERCENT, _LATENCY_US = 95, 3000
 
 
 class BlkioView(msgspec.Struct, frozen=True, kw_only=True):
-    """BlkioView holds what the strategy observes."""
-
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     disks: BlockDevices = BlockDevices()
     besteffort: str = ""
@@ -41,7 +39,6 @@ class BlkioView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_blkio(view: BlkioView) -> StrategyPlan:
-    """Decide the disk limits of all groups."""
     if view.strategy is None:
         return StrategyPlan(why="no NodeSLO was seen yet")
     writes: list[WriteCgroup] = []

@@ -17,8 +17,7 @@ import msgspec
 
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.config.slo.defaults import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY
-from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.defaults import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY, overlay
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy
@@ -44,14 +43,11 @@ class SharePoolView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharePool(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """SharePool tells how busy the shared CPUs are."""
-
     state: SharePoolState
     why: str
 
 
 def classify_share_pool(view: SharePoolView) -> SharePool:
-    """Classify the usage of the shared CPUs against the threshold."""
     if view.node_used_milli is None or view.processors <= 0:
         return SharePool(state="unknown", why="the node's CPU use is not known")
     own = sum(pod.requests.get(CPU, 0) for pod in view.pods if pod.qos in (LSE, LSR) and pod.is_alive)
@@ -79,8 +75,6 @@ class BurstTokens(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BurstAllowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """BurstAllowance says whether a container may burst now, and holds its tokens."""
-
     allowed: bool
     tokens: BurstTokens | None  # None where no account is kept
     why: str
@@ -134,9 +128,7 @@ SCALE_UP, SCALE_DOWN = 1.2, 0.8
 
 
 class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
-    """CpuBurstView holds what the strategy observes. Quotas are by cgroup in microseconds; a missing group could
-    not be read, and is left alone.
-    """
+    """Quotas are by cgroup in microseconds; a missing group could not be read, and is left alone."""
 
     strategy: CPUBurstStrategy | None  # None until a NodeSLO was seen
     pool: SharePool
@@ -152,8 +144,6 @@ class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """_ContainerBurst is what one container gets."""
-
     container: ContainerMeta
     base_us: int | None  # None without a limit
     now_us: int | None
@@ -343,7 +333,6 @@ def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
 
 
 def observe_share_pool(inputs: StrategyInputs) -> SharePool:
-    """Observe the usage of the shared CPUs and classify it."""
     slo = inputs.slo
     strategy = None if slo is None else slo.cpu_burst_strategy
     if strategy is None:

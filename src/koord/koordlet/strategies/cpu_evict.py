@@ -46,8 +46,6 @@ class BeCpuUsage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CpuEvictView(EvictView, frozen=True, kw_only=True):
-    """CpuEvictView holds what the strategy observes."""
-
     strategy: ResourceThresholdStrategy = ResourceThresholdStrategy()
     capacity_milli: int | None = None
     be_average: BeCpuUsage | None = None
@@ -59,12 +57,10 @@ class CpuEvictView(EvictView, frozen=True, kw_only=True):
 
 
 def evict_window_s(strategy: ResourceThresholdStrategy, interval_s: float) -> float:
-    """Return the length of the window of averages."""
     return max(interval_s, strategy.cpu_evict_time_window_seconds or 0)
 
 
 def decide_cpu_evict(view: CpuEvictView) -> StrategyPlan:
-    """Decide which pods to evict for CPU."""
     if not view.enabled:
         return StrategyPlan(why="no NodeSLO was seen yet" if view.enabled is None else "eviction is off")
     if not view.capacity_milli:

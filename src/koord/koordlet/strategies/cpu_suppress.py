@@ -88,8 +88,6 @@ ROOT, PODS, CONTAINERS = 0, 1, 2  # depths below the BE root
 
 
 class MeasuredApplication(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The usage of a process outside of pods."""
-
     name: str
     used_milli: int
     qos: str = ""
@@ -101,17 +99,13 @@ class MeasuredApplication(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class BeGroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A cgroup below the BE root."""
-
     path: str
     depth: int
     pod: str = ""  # uid
 
 
 class CpuSuppressView(msgspec.Struct, frozen=True, kw_only=True):
-    """CpuSuppressView holds what the strategy observes. `enabled` is None until a NodeSLO was seen; a deleted or
-    silent NodeSLO is False.
-    """
+    """`enabled` is None until a NodeSLO was seen; a deleted or silent NodeSLO is False."""
 
     enabled: bool | None = None
     cpu_manager: bool = False  # whether BE pods are given CPUs of their own instead
@@ -137,8 +131,6 @@ class CpuSuppressView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BeCpuAllowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """BeCpuAllowance says how much CPU BE may use now, and why."""
-
     milli: int
     non_be_pods_milli: int
     why: str
@@ -166,7 +158,6 @@ def be_cpu_allowance(view: CpuSuppressView) -> BeCpuAllowance | None:
 
 
 def decide_cpu_suppress(view: CpuSuppressView) -> StrategyPlan:
-    """Decide the cpuset or the quota of BE."""
     if view.enabled is None:
         return StrategyPlan(why="no NodeSLO was seen yet")
     if not view.enabled or view.cpu_manager:
@@ -311,9 +302,7 @@ def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
 
 
 def be_groups(inputs: StrategyInputs) -> tuple[BeGroup, ...]:
-    """Return the groups of the BE root, its pods and their containers, also of unknown pods; none
-    when there is no root.
-    """
+    """Return the groups of the BE root, its pods and their containers, also of unknown pods."""
     machine, root = inputs.machine, inputs.machine.shape.besteffort
     if not root or (machine.read_knob(root, CPU_QUOTA) is None and machine.read_knob(root, CPUSET) is None):
         return ()
@@ -328,7 +317,6 @@ def be_groups(inputs: StrategyInputs) -> tuple[BeGroup, ...]:
 
 
 def measured_applications(inputs: StrategyInputs) -> tuple[MeasuredApplication, ...]:
-    """Return the host applications that were measured."""
     slo = inputs.slo
     found: list[MeasuredApplication] = []
     for one in () if slo is None else slo.host_applications:
@@ -340,9 +328,7 @@ def measured_applications(inputs: StrategyInputs) -> tuple[MeasuredApplication, 
 
 
 def _least_quota_us(inputs: StrategyInputs, groups: tuple[BeGroup, ...]) -> int:
-    """Return the lowest quota that the kernel accepts: cgroup v1 refuses a parent's quota below a child's, v2 does
-    not.
-    """
+    """Return the lowest quota that the kernel accepts: cgroup v1 refuses a parent's below a child's."""
     if inputs.machine.shape.cgroup_version != 1:
         return 0
     pods = (inputs.number(group.path, CPU_QUOTA) for group in groups if group.depth == PODS)

@@ -29,8 +29,6 @@ BE_SHARES = 2  # the kubelet's for all pods without requests together
 
 
 class GroupIdentityView(msgspec.Struct, frozen=True, kw_only=True):
-    """GroupIdentityView holds what the strategy observes."""
-
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     has_bvt: bool = False  # whether groups have the file
     identity_switch: int | None = None  # the machine's switch; None where there is none
@@ -93,7 +91,6 @@ def bvt_values(strategy: ResourceQOSStrategy) -> BvtValues:
 
 
 def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
-    """Decide the values of all groups and the kernel's switches."""
     if view.strategy is None:
         return StrategyPlan(why="no NodeSLO was seen yet")
     found = bvt_values(view.strategy)

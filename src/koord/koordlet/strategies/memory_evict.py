@@ -29,8 +29,6 @@ COOLDOWN_S = 4.0
 
 
 class MemoryEvictView(EvictView, frozen=True, kw_only=True):
-    """MemoryEvictView holds what the strategy observes."""
-
     strategy: ResourceThresholdStrategy = ResourceThresholdStrategy()
     capacity_bytes: int | None = None
     node_used_bytes: int | None = None  # the last sample
@@ -38,7 +36,6 @@ class MemoryEvictView(EvictView, frozen=True, kw_only=True):
 
 
 def decide_memory_evict(view: MemoryEvictView) -> StrategyPlan:
-    """Decide which pods to evict for memory."""
     if not view.enabled:
         return StrategyPlan(why="no NodeSLO was seen yet" if view.enabled is None else "eviction is off")
     if not view.capacity_bytes:

@@ -12,7 +12,7 @@ import msgspec
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo import defaults
-from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.defaults import overlay
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSR
 from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
 from koord.api.koordinator.slo_strategy import MemoryQOS, ResourceQOSStrategy
@@ -49,9 +49,7 @@ def amount_or_none(listed: Mapping[str, int], name: str) -> int | None:
 
 
 def pod_memory_limit(pod: PodMeta) -> int | None:
-    """Return the memory limit of a pod. One container without a limit makes it None, where Kubernetes
-    does not add up itself.
-    """
+    """Return the memory limit of a pod; None when a container has none and Kubernetes does not add up itself."""
     name = memory_resource_of(pod)
     if name == MEMORY:
         return amount_or_none(pod.limits, name)
@@ -71,8 +69,6 @@ _CLASS_OF_DIR = {GUARANTEED: LSR, BURSTABLE: LS, BEST_EFFORT: BE}
 
 
 class MemoryQosView(msgspec.Struct, frozen=True, kw_only=True):
-    """MemoryQosView holds what the strategy observes."""
-
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     allocatable_bytes: int | None
     pods: tuple[PodMeta, ...] = ()
@@ -88,7 +84,6 @@ class _Protection(msgspec.Struct, frozen=True, gc=False):
 
 
 def decide_memory_qos(view: MemoryQosView) -> StrategyPlan:
-    """Decide the memory files of all classes, pods and containers."""
     if view.strategy is None:
         return StrategyPlan(why="no NodeSLO was seen yet")
     if not view.allocatable_bytes:

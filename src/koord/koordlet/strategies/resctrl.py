@@ -24,8 +24,6 @@ _GROUP_OF = {LSE: LSR, LSR: LSR, LS: LS, BE: BE}
 
 
 class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
-    """ResctrlView holds what the strategy observes."""
-
     strategy: ResourceQOSStrategy | None  # None until a NodeSLO was seen
     supported: bool = True
     cache_mask: int = 0  # all ways of the cache
@@ -37,7 +35,6 @@ class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_resctrl(view: ResctrlView) -> StrategyPlan:
-    """Decide the schemata of each class, and which threads to move."""
     if view.strategy is None:
         return StrategyPlan(why="no NodeSLO was seen yet")
     if not view.supported or not view.caches:

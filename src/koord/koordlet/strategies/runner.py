@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import msgspec
 
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteOutcome
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES, StrategyEntry
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, StrategySettings
 
@@ -35,8 +35,6 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyRunner:
-    """The runner owns the state of all strategies of one machine."""
-
     def __init__(
         self,
         machine: NodeMachine,
@@ -55,7 +53,6 @@ class StrategyRunner:
 
     @property
     def enabled(self) -> tuple[str, ...]:
-        """Return the names of the strategies whose gates are on."""
         return tuple(strategy.name for strategy in self._enabled)
 
     def tick(self, now_s: float, node_inputs: NodeInputs) -> tuple[StrategyResult, ...]:
@@ -135,7 +132,6 @@ class StrategyStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def strategy_status(ran: StrategyResult, at: str) -> StrategyStatus:
-    """Summarise the result of one strategy."""
     refused = tuple(
         f"{result.status.value}: {result.detail or result.io_error}"
         for result in ran.results

@@ -12,14 +12,14 @@ from koord.api.koordinator.resource_name import TIER_RESOURCE_NAMES
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy, ResourceThresholdStrategy
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteCgroup, WriteSchemata, WriteSystem
-from koord.koordlet.eviction.tracker import EvictionRequest, EvictionTracker
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest, EvictionTracker
 from koord.values.cpuset import CPUSet
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 Effect: TypeAlias = WriteCgroup | WriteSystem | WriteSchemata | AddTasks | EvictionRequest
 
@@ -129,12 +129,10 @@ class StrategyInputs:
         return None if node is None else node.allocatable.get(resource)
 
     def latest_milli(self, *key: str) -> int | None:
-        """Return the last value of a series in cores, as milli-cores."""
         value = self.store.latest(key, self.now_s)
         return None if value is None else int(value * 1000)
 
     def average_milli(self, length_s: float, *key: str) -> int | None:
-        """Return the average of a series in cores over a window, as milli-cores."""
         value = self.store.window(key, self.now_s, length_s).avg
         return None if value is None else int(value * 1000)
 
@@ -147,7 +145,7 @@ class StrategyInputs:
 
     def number(self, group: str, file: str) -> int | None:
         value = self.machine.read_knob(group, file)
-        return None if value is None else integer(value)
+        return None if value is None else parse_decimal_int(value)
 
     def cpus(self, group: str, file: str) -> CPUSet:
         return CPUSet.parse_or_empty(self.machine.read_knob(group, file) or "")

@@ -24,15 +24,12 @@ _RANGES = {
 
 
 class SystemConfigView(msgspec.Struct, frozen=True, kw_only=True):
-    """SystemConfigView holds what the strategy observes."""
-
     strategy: SystemStrategy | None  # None until a NodeSLO was seen
     capacity_bytes: int | None
     identity_taken: bool = False  # whether the group identity strategy runs, which then owns the machine's switch
 
 
 def decide_system_config(view: SystemConfigView) -> StrategyPlan:
-    """Decide the kernel settings."""
     if view.strategy is None:
         return StrategyPlan(why="no NodeSLO was seen yet")
     if not view.capacity_bytes:
@@ -71,7 +68,6 @@ def _write(name: str, value: str) -> WriteSystem:
 
 
 def observe_system_config(inputs: StrategyInputs) -> SystemConfigView:
-    """Observe the system strategy and the node's memory."""
     slo = inputs.slo
     return SystemConfigView(
         strategy=None if slo is None else slo.system_strategy,

@@ -27,12 +27,12 @@ from koord.embedded.kubelet.pod_behaviour import seeded_uniform
 from koord.embedded.kubelet.simulated_host import HostUsage, SimulatedHost
 from koord.embedded.kubelet.usage_model import SimulatedUsage
 from koord.host.hardware import BlockDevices, MachineCpu
-from koord.koordlet.eviction.evictor import KoordletEvictor
-from koord.koordlet.eviction.tracker import EvictionRequest
+from koord.koordlet.evictor import KoordletEvictor
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, node_properties
 from koord.koordlet.inputs.pod_meta import PodMeta, build_pod_meta
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.cache import ObjectChange
@@ -129,11 +129,7 @@ class SimulatedAgents:
         self._on_step = on_step
         self._on_round = on_round
         self._recorder = EventRecorder(
-            client,
-            clock,
-            controller=KOORDLET,
-            instance="simulated-koordlet",
-            source=EventSource(component=KOORDLET),
+            client, clock, controller=KOORDLET, instance="simulated-koordlet", source=EventSource(component=KOORDLET)
         )
         self.ledger = EvictionLedger(LEDGER_SIZE, LEDGER_BYTES)
         self._nodes: dict[str, _SimulatedNode] = {}

@@ -12,7 +12,6 @@ import msgspec
 
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
-from koord.koordlet.eviction.tracker import EvictionRequest
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.node_metric import (
@@ -36,6 +35,7 @@ from koord.koordlet.reporters.builders.usage_models import (
 )
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.sim.machine.cgroup_files import MAINLINE_FILES

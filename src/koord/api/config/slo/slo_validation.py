@@ -1,6 +1,4 @@
-"""This module validates the NodeSLO documents as they are written, before defaults: ranges and enumerated
-values. The ConfigMap webhook refuses more.
-"""
+"""Validation of the NodeSLO documents as they are written, before defaults: ranges and enumerated values."""
 
 from __future__ import annotations
 
@@ -95,9 +93,7 @@ def validate_system(config: SystemConfig) -> list[FieldError]:
 
 
 def validate_qos(config: QOSConfig) -> list[FieldError]:
-    """Validate the ranges of every block. Network shares, which need system-config beside them, are summed by the
-    webhook.
-    """
+    """Validate the ranges of every block. Network shares need system-config beside them: the webhook sums them."""
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in _qos_errors(strategy, path)]
 

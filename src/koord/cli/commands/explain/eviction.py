@@ -1,6 +1,4 @@
-"""This module is `koord explain eviction`: who evicted a pod, by which rule, on which numbers, and why this
-pod.
-"""
+"""This module is `koord explain eviction`: who evicted a pod, by which rule, on which numbers, and why this pod."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from koord.api.config.decode import decode_strict
 from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs, NamespaceFilter
-from koord.api.config.strict_decode import decode_strict
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod

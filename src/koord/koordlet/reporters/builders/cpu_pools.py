@@ -1,6 +1,4 @@
-"""Decide which CPUs belong to whom: bound by the kubelet, reserved for the node or the system, shared by LS or BE
-pods.
-"""
+"""Decide which CPUs belong to whom: bound by the kubelet, reserved for node or system, shared by LS or BE pods."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ def decide_cpu_pools(
     node_milli: int,
     system_cpus: CPUSet,
 ) -> CpuPools:
-    """Decide the pools. Named CPUs take precedence over an amount. What the kubelet reserves stays shared; what the
-    node reserves does not.
-    """
+    """Decide the pools. What the kubelet reserves stays shared; what the node reserves does not."""
     everything = CPUSet.of(one.cpu for one in processors)
     alive = [pod for pod in pods if pod.is_alive]
     allocs: tuple[PodCPUAlloc, ...] = ()
@@ -111,9 +107,7 @@ def _units(processors: Sequence[MachineCpu], left: Mapping[int, MachineCpu], way
 
 
 def _allocs(pods: Iterable[PodMeta], state: CpuManagerState) -> tuple[PodCPUAlloc, ...]:
-    """Return what the kubelet assigned. Pods that the scheduler placed are left out: their CPUs are
-    in their annotation.
-    """
+    """Return what the kubelet assigned, without pods of the scheduler: their CPUs are in their annotation."""
     found: list[PodCPUAlloc] = []
     for pod in pods:
         entry = state.entries.get(pod.uid)
@@ -130,7 +124,6 @@ def _allocs(pods: Iterable[PodMeta], state: CpuManagerState) -> tuple[PodCPUAllo
 
 
 def _pools(processors: Sequence[MachineCpu], cpus: CPUSet) -> tuple[CPUSharedPool, ...]:
-    """Return one pool per NUMA node that has such CPUs."""
     by_node: dict[int, list[MachineCpu]] = {}
     for one in sorted(processors, key=lambda one: one.cpu):
         if one.cpu in cpus:

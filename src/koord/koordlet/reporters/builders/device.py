@@ -1,6 +1,4 @@
-"""Build this node's Device: its accelerators and network cards, where they are attached, and whether they are
-healthy.
-"""
+"""Build this node's Device: accelerators and network cards, where they are attached, whether they are healthy."""
 
 from __future__ import annotations
 
@@ -37,8 +35,8 @@ from koord.api.kubernetes.meta import Condition
 from koord.api.model import ResourceList
 from koord.host.hardware import PciLocation, RdmaCard, Xpu
 from koord.host.nvml import GpuCard
-from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity
-from koord.values.go_format import integer
+from koord.koordlet.reporters.builders.reclaimable import bytes_quantity
+from koord.values.go_format import parse_decimal_int
 
 MANAGED_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_DRIVER_VERSION, L_GPU_PARTITION_POLICY)
 MANAGED_ANNOTATIONS = (A_GPU_PARTITIONS,)
@@ -100,7 +98,7 @@ def gpu_partitions(xpus: Sequence[Xpu]) -> dict[int, tuple[GPUPartition, ...]]:
     found: dict[tuple[int, ...], GPUPartition] = {}
     for one in xpus:
         for link in () if one.topology is None else one.topology.p2p_links:
-            peers = [integer(text.strip()) for text in link.peer_minor.split(",")]
+            peers = [parse_decimal_int(text.strip()) for text in link.peer_minor.split(",")]
             minors = tuple(sorted({int(one.minor), *(peer for peer in peers if peer is not None)}))
             found.setdefault(minors, GPUPartition(minors=minors, gpu_link_type=link.type, allocation_score=1))
     by_size: dict[int, list[GPUPartition]] = {}
@@ -184,5 +182,5 @@ def _card(one: RdmaCard) -> DeviceInfo:
 
 
 def _number(text: str) -> int:
-    found = integer(text)
+    found = parse_decimal_int(text)
     return -1 if found is None else found

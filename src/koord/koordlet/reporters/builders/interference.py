@@ -77,8 +77,6 @@ _LEAST_INSTRUCTIONS = 1_000_000.0  # an idle container's ratio says nothing
 
 
 class InterferenceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of the interference detector."""
-
     edge: float = 3.0  # spreads above normal that make an outlier
     streak: int = 3  # outliers, or good samples, in a row
     window_s: float = 120.0  # how old the newest sample may be

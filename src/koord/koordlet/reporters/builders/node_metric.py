@@ -29,8 +29,12 @@ from koord.api.koordinator.slo import (
 )
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.reclaimable import PeakPrediction
-from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity, resource_map_of_amount, usage_map
+from koord.koordlet.reporters.builders.reclaimable import (
+    PeakPrediction,
+    bytes_quantity,
+    resource_map_of_amount,
+    usage_map,
+)
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.ring import SampleWindow
 from koord.koordlet.series.store import SeriesKey, SeriesStore
@@ -103,8 +107,6 @@ _APPLICATION_MEMORY = {
 
 
 class GpuIdentity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The identity and memory of one GPU."""
-
     uuid: str
     minor: int
     total_bytes: int
@@ -126,8 +128,6 @@ class NodeMetricView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportWithheld(msgspec.Struct, frozen=True):
-    """ReportWithheld says why there is no report now."""
-
     why: str
 
 

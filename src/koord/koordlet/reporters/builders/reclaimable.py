@@ -11,6 +11,13 @@ from collections.abc import Sequence
 
 import msgspec
 
+from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.koordinator.slo import ResourceMap
+from koord.api.model import ResourceList
+from koord.koordlet.series.store import LARGEST_VALUE
+from koord.values.quantity import Quantity
+from koord.values.quantity_syntax import Format
+
 COLD_START_S = 24 * 3600.0
 MARGIN_PERCENT = 10
 
@@ -23,7 +30,6 @@ class ResourceAmount(msgspec.Struct, frozen=True, gc=False):
         return ResourceAmount(self.cpu_milli + other.cpu_milli, self.memory_bytes + other.memory_bytes)
 
     def minus_floor_zero(self, other: ResourceAmount) -> ResourceAmount:
-        """Subtract, never below zero."""
         return ResourceAmount(max(0, self.cpu_milli - other.cpu_milli), max(0, self.memory_bytes - other.memory_bytes))
 
     def minimum(self, other: ResourceAmount) -> ResourceAmount:
@@ -133,3 +139,30 @@ def _duplicate_uid(pods: Sequence[ProdPod]) -> str | None:
             return pod.uid
         seen.add(pod.uid)
     return None
+
+
+def is_usable(value: float | None) -> bool:
+    return value is not None and 0 <= value <= LARGEST_VALUE
+
+
+def resource_list(cores: float, memory_bytes: float) -> ResourceList:
+    return {CPU: milli_quantity(int(cores * 1000)), MEMORY: bytes_quantity(int(memory_bytes))}
+
+
+def usage_map(cores: float | None, memory_bytes: float | None) -> ResourceMap | None:
+    """Return the usage, or None unless both numbers are usable: half a report would be read as a whole one."""
+    if cores is None or memory_bytes is None or not (is_usable(cores) and is_usable(memory_bytes)):
+        return None
+    return ResourceMap(resources=resource_list(cores, memory_bytes))
+
+
+def resource_map_of_amount(amount: ResourceAmount) -> ResourceMap:
+    return ResourceMap(resources={CPU: milli_quantity(amount.cpu_milli), MEMORY: bytes_quantity(amount.memory_bytes)})
+
+
+def milli_quantity(milli: int) -> str:
+    return str(Quantity.from_milli(milli))
+
+
+def bytes_quantity(count: int) -> str:
+    return str(Quantity.from_value(count, Format.BINARY_SI))

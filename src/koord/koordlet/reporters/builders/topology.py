@@ -29,14 +29,14 @@ from koord.api.koordinator.protocol import (
     L_MANAGED_BY,
 )
 from koord.api.koordinator.resource_name import CPU, MEMORY
-from koord.api.koordinator.topology import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, ResourceInfo, Zone
+from koord.api.koordinator.sigs_scheduling import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, ResourceInfo, Zone
 from koord.api.kubernetes import pod_resources
 from koord.api.model import ResourceList
 from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
-from koord.koordlet.reporters.builders.resource_amounts import bytes_quantity, milli_quantity
+from koord.koordlet.reporters.builders.reclaimable import bytes_quantity, milli_quantity
 from koord.values.cpuset import EMPTY, CPUSet
 
 T = TypeVar("T")
@@ -75,8 +75,6 @@ class KubeletResourcePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyView(msgspec.Struct, frozen=True, kw_only=True):
-    """TopologyView holds what the topology is built of."""
-
     labels: Mapping[str, str] = {}  # of the Node
     annotations: Mapping[str, str] | None = None
     allocatable: Mapping[str, int] = {}  # milli-cores and bytes
@@ -90,8 +88,6 @@ class TopologyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopologyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """All of the object that this agent is responsible for."""
-
     policies: tuple[str, ...]
     labels: Mapping[str, str]
     annotations: Mapping[str, str]

@@ -35,15 +35,11 @@ CHECKPOINTS_PER_STEP = 12
 
 
 def priority_class_uid(priority_class: str) -> str:
-    """Return the uid of the model of all pods of a priority class; that of pods without one has an empty name
-    inside.
-    """
+    """Return the uid of the model of all pods of a priority class; pods without one have an empty name inside."""
     return f"__node-{priority_class}__"
 
 
 class UsageModelSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of usage models."""
-
     cpu_half_life_s: float = 12 * 3600.0
     memory_half_life_s: float = 24 * 3600.0
     expire_s: float = EXPIRE_S
@@ -67,8 +63,6 @@ class CheckpointFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageModel:
-    """The CPU and memory histograms of one subject."""
-
     def __init__(self, settings: UsageModelSettings) -> None:
         self._cpu = DecayingHistogram(CPU_BUCKETS, settings.cpu_half_life_s)
         self._memory = DecayingHistogram(MEMORY_BUCKETS, settings.memory_half_life_s)
@@ -97,8 +91,6 @@ class UsageModel:
 
 
 class UsageModels:
-    """All usage models by uid."""
-
     def __init__(self, settings: UsageModelSettings = UsageModelSettings()) -> None:  # noqa: B008 - a frozen value
         self._settings = settings
         self._models: dict[str, UsageModel] = {}
@@ -107,7 +99,6 @@ class UsageModels:
         return len(self._models)
 
     def train(self, at_s: float, samples: Mapping[str, tuple[float, float]]) -> None:
-        """Add one sample of cores and bytes per uid."""
         for uid, (cpu_cores, memory_bytes) in samples.items():
             model = self._models.get(uid)
             if model is None:
@@ -219,7 +210,6 @@ def training_samples(store: SeriesStore, now_s: float, pods: Iterable[PodMeta]) 
 
 
 def model_uids(pods: Iterable[PodMeta]) -> frozenset[str]:
-    """Return the uids for which models may exist."""
     return frozenset(
         {NODE_UID, SYSTEM_UID, *(priority_class_uid(name) for name in _CLASSES), *(pod.uid for pod in pods)}
     )
