@@ -41,12 +41,13 @@ def setup_of(
     *,
     interval: str = "0s",
     deschedule: dict[str, Any] | None = None,
+    balance: dict[str, Any] | None = None,
     dry_run: bool = False,
     evictor: str = "",
     **migration: Any,
 ) -> DeschedulerSetup:
-    """`deschedule` are plugins with their arguments; the rest are arguments of MigrationController."""
-    plugins = deschedule or {}
+    """`deschedule` and `balance` are plugins with their arguments; the rest are arguments of MigrationController."""
+    first, then = deschedule or {}, balance or {}
     other = {"enabled": [{"name": evictor}], "disabled": [{"name": "*"}]} if evictor else {}
     config = load_config(
         {
@@ -58,13 +59,14 @@ def setup_of(
                 {
                     "name": "p",
                     "plugins": {
-                        "deschedule": {"enabled": [{"name": name} for name in plugins]},
+                        "deschedule": {"enabled": [{"name": name} for name in first]},
+                        "balance": {"enabled": [{"name": name} for name in then]},
                         "evict": other,
                         "filter": other,
                     },
                     "pluginConfig": [
                         {"name": "MigrationController", "args": migration},
-                        *({"name": name, "args": args} for name, args in plugins.items()),
+                        *({"name": name, "args": args} for name, args in {**first, **then}.items()),
                     ],
                 }
             ],
@@ -115,7 +117,13 @@ class Replica:
     """One process: with `elects` it works only while it holds the lease."""
 
     def __init__(
-        self, harness: DeschedulerHarness, name: str, descheduler_setup: DeschedulerSetup, *, elects: bool = False
+        self,
+        harness: DeschedulerHarness,
+        name: str,
+        descheduler_setup: DeschedulerSetup,
+        *,
+        elects: bool = False,
+        gates: frozenset[str] = frozenset(),
     ) -> None:
         assert harness.cluster.server is not None
         self.name = name
@@ -133,6 +141,7 @@ class Replica:
             recorder=self.recorder,
             metrics=DeschedulerMetrics(self.registry),
             identity=name,
+            gates=gates,
         )
         self.descheduler = Descheduler(context, descheduler_setup)
         self.election: LeaderElector | None = None
@@ -175,8 +184,10 @@ class DeschedulerHarness:
         self.replicas: list[Replica] = []
         self.gone: Counter[str] = Counter()  # uids of deleted pods
 
-    def start(self, name: str = "one", *, elects: bool = False, **config: Any) -> Replica:
-        replica = Replica(self, name, setup_of(**config), elects=elects)
+    def start(
+        self, name: str = "one", *, elects: bool = False, gates: frozenset[str] = frozenset(), **config: Any
+    ) -> Replica:
+        replica = Replica(self, name, setup_of(**config), elects=elects, gates=gates)
         self.replicas.append(replica)
         return replica
 
@@ -208,7 +219,16 @@ class DeschedulerHarness:
         )
 
     async def add_pod(
-        self, name: str, node: str = "n1", *, owner: str = "rs", ready: bool = True, grace: int = 0, **meta: Any
+        self,
+        name: str,
+        node: str = "n1",
+        *,
+        owner: str = "rs",
+        ready: bool = True,
+        grace: int = 0,
+        cpu: str = "",
+        volumes: list[dict[str, Any]] | None = None,
+        **meta: Any,
     ) -> Pod:
         found = unwrap(await self.client.get(REPLICA_SETS, owner, "default"))
         reference = {
@@ -230,7 +250,8 @@ class DeschedulerHarness:
                 "nodeName": node,
                 "schedulerName": SCHEDULER,
                 "terminationGracePeriodSeconds": grace,
-                "containers": [{"name": "c", "image": "app"}],
+                "volumes": volumes or [],
+                "containers": [{"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}} if cpu else {}}],
             },
         }
         unwrap(await self.client.create(PODS, body))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from koord.api.config.descheduler.configuration import low_node_load_args, shipped_configuration
 from koord.api.config.descheduler.plugin_args import API_VERSION
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, config_warnings, load_config
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
@@ -117,6 +118,10 @@ def of_loads(args: dict[str, Any], migration: dict[str, Any] | None = None, **co
             id="no-namespace-left",
         ),
         pytest.param(LOADS, {"defaultJobTTL": "0s"}, {}, "do not time out", id="no-ttl"),
+        pytest.param(LOADS, {"arbitrationArgs": {"enabled": False}}, {}, "always arbitrated", id="no-arbitration"),
+        pytest.param(LOADS, {"priorityThreshold": {"name": "x"}}, {}, "give the value", id="priority-by-name"),
+        pytest.param(LOADS, {"defaultDeleteOptions": {"dryRun": ["All"]}}, {}, "evict nobody", id="dry-run"),
+        pytest.param(LOADS, {"defaultDeleteOptions": {"preconditions": {"uid": "x"}}}, {}, "all others", id="one-pod"),
         pytest.param(LOADS, {}, {"maxNoOfPodsToEvictTotal": 0}, "no pod is ever evicted", id="none-allowed"),
         pytest.param(LOADS, {}, {"deschedulingInterval": "0s"}, "one round", id="once"),
     ],
@@ -129,3 +134,30 @@ def test_what_upstream_accepts_and_never_fires_is_told(
 
 def test_an_ordinary_configuration_is_not_remarked_on() -> None:
     assert of_loads(LOADS) == []
+
+
+@pytest.mark.parametrize("namespace", ["koordinator-system", "elsewhere"])
+def test_the_shipped_configuration_is_not_remarked_on(namespace: str) -> None:
+    found = build_setup(shipped_configuration(namespace))
+    assert isinstance(found, DeschedulerSetup)
+    assert config_warnings(found) == []
+
+
+def test_arguments_of_a_plugin_that_is_not_enabled_are_remarked_on() -> None:
+    for args in (LOADS, {**low_node_load_args(), "paused": True}):
+        found = good(made([profile([{"name": "LowNodeLoad", "args": args}])], deschedulingInterval="1m"))
+        assert [why for _, why in config_warnings(found)] == [
+            "are of LowNodeLoad, which is not enabled: they have no effect"
+        ]
+
+
+def test_thresholds_of_a_priority_level_are_told_to_have_no_effect() -> None:
+    levels = [
+        {"name": "dear", "nodeSelector": {"matchLabels": {"a": "b"}}, "keepThreshold": {"cpu": 1}},
+        {"name": "cheap", "nodeSelector": {"matchLabels": {"a": "c"}}},
+    ]
+    config = [{"name": "CustomPriority", "args": {"evictionOrder": levels}}]
+    found = good(made([profile(config, balance=enabled("CustomPriority"))], deschedulingInterval="1m"))
+    assert config_warnings(found) == [
+        ("profiles[0].pluginConfig[0].args.evictionOrder[0].keepThreshold", "has no effect, as in Koordinator")
+    ]

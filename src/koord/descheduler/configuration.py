@@ -9,6 +9,8 @@ import msgspec
 
 from koord.api.config.decode import decode_strict as load_document
 from koord.api.config.descheduler.configuration import (
+    LOW_NODE_LOAD,
+    MIGRATION_CONTROLLER,
     DeschedulerConfiguration,
     DeschedulerPlugins,
     defaulted,
@@ -18,6 +20,7 @@ from koord.api.config.descheduler.configuration import (
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
+from koord.api.config.plugin_set import PluginConfig
 from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, RoundLimits, overrides_method
 from koord.descheduler.framework.pod_selection import build_selector
 from koord.descheduler.plugins.registry import REGISTRY, PluginFactory
@@ -150,7 +153,7 @@ def _outlive_interval(args: Any, interval_s: float) -> Any:
     return msgspec.structs.replace(args, detector_cache_timeout=duration.text(duration.from_seconds(interval_s)))
 
 
-LOW_NODE_LOAD, MIGRATION_CONTROLLER = "LowNodeLoad", "MigrationController"
+CUSTOM_PRIORITY = "CustomPriority"
 
 
 def config_warnings(setup: DeschedulerSetup) -> list[tuple[str, str]]:
@@ -172,12 +175,6 @@ def config_warnings(setup: DeschedulerSetup) -> list[tuple[str, str]]:
     return found
 
 
-def _are_shipped_args(args: dict[str, Any]) -> bool:
-    """Return whether the arguments of LowNodeLoad are those of the shipped configuration, in whatever namespace."""
-    shipped_args = low_node_load_args()
-    return {**args, "evictableNamespaces": shipped_args["evictableNamespaces"]} == shipped_args
-
-
 def _profile_warnings(profile: ProfileConfig, path: str) -> Iterator[tuple[str, str]]:
     plugins = profile.plugins or DeschedulerPlugins()
     points = (plugins.deschedule, plugins.balance, plugins.evict, plugins.filter)
@@ -185,14 +182,40 @@ def _profile_warnings(profile: ProfileConfig, path: str) -> Iterator[tuple[str, 
     for index, entry in enumerate(profile.plugin_config):
         where = f"{path}.pluginConfig[{index}]"
         if entry.name not in running:
-            if entry.name == LOW_NODE_LOAD and _are_shipped_args(entry.args or {}):
-                continue  # they are there so that enabling the plugin is one line
+            if _is_as_shipped(entry):
+                continue  # they are there so that enabling it is one line
             yield f"{where}.args", f"are of {entry.name}, which is not enabled: they have no effect"
         elif entry.name == LOW_NODE_LOAD:
             yield from _low_node_load_warnings(entry.args or {}, f"{where}.args")
             yield from _namespace_warnings(entry.args or {}, profile, f"{where}.args")
-        elif entry.name == MIGRATION_CONTROLLER and _is_zero((entry.args or {}).get("defaultJobTTL")):
-            yield f"{where}.args.defaultJobTTL", "is 0: jobs do not time out; they are cleared away after 30 minutes"
+        elif entry.name == MIGRATION_CONTROLLER:
+            yield from _migration_warnings(entry.args or {}, f"{where}.args")
+        elif entry.name == CUSTOM_PRIORITY:
+            for level, one in enumerate((entry.args or {}).get("evictionOrder") or ()):
+                for field in one.keys() & {"keepThreshold", "rejectThreshold"}:
+                    yield f"{where}.args.evictionOrder[{level}].{field}", "has no effect, as in Koordinator"
+
+
+def _migration_warnings(args: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:
+    if _is_zero(args.get("defaultJobTTL")):
+        yield f"{path}.defaultJobTTL", "is 0: jobs do not time out; they are cleared away after 30 minutes"
+    if (args.get("arbitrationArgs") or {}).get("enabled") is False:
+        yield f"{path}.arbitrationArgs.enabled", "is false, which has no effect: jobs are always arbitrated"
+    if (args.get("priorityThreshold") or {}).get("name"):
+        yield f"{path}.priorityThreshold.name", "has no effect here, as in Koordinator: give the value"
+    options = args.get("defaultDeleteOptions") or {}
+    if options.get("dryRun"):
+        yield f"{path}.defaultDeleteOptions.dryRun", "is set: jobs without options of their own evict nobody"
+    if options.get("preconditions"):
+        yield f"{path}.defaultDeleteOptions.preconditions", "hold for one pod at most: jobs for all others fail"
+
+
+def _is_as_shipped(entry: PluginConfig) -> bool:
+    """Return whether the entry is that of the shipped configuration, whatever its namespaces."""
+    if entry.name != LOW_NODE_LOAD:
+        return False
+    args, anywhere = entry.args or {}, {"evictableNamespaces": None}
+    return {**args, **anywhere} == {**low_node_load_args(), **anywhere}
 
 
 def _is_zero(given: Any) -> bool:

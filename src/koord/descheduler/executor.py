@@ -101,11 +101,11 @@ class EffectExecutor:
         answer: object
         if isinstance(effect, CordonEffect):
             patch = {"spec": {"unschedulable": True if effect.unschedulable else None}}
-            answer = await client.patch(NODES, effect.node, patch, kind="merge")
+            answer = await client.patch(NODES, effect.node, patch, kind="merge", uid=effect.uid or None)
         else:
             meta = effect.pod.metadata
-            change = {"metadata": {"uid": meta.uid, "annotations": effect.annotations}}
-            answer = await client.patch(PODS, meta.name, change, meta.namespace, kind="merge")
+            change = {"metadata": {"annotations": effect.annotations}}
+            answer = await client.patch(PODS, meta.name, change, meta.namespace, kind="merge", uid=meta.uid)
         return str(answer) if isinstance(answer, ApiError) else None
 
 

@@ -156,6 +156,13 @@ class SnapshotSource:
             lookups=self._lookups,
         )
 
+    def snapshot_of_node(self, name: str) -> ClusterSnapshot:
+        """Return a snapshot of one node and its pods."""
+        node = self.nodes.get("", name)
+        return ClusterSnapshot(
+            now_s=self._clock.time(), nodes={} if node is None else {name: node}, lookups=self._lookups
+        )
+
     def snapshot_for_jobs(self, jobs: Sequence[PodMigrationJob]) -> ClusterSnapshot:
         """Return a snapshot that is enough to arbitrate jobs, at a cost that does not grow with the cluster."""
         return ClusterSnapshot(

@@ -149,6 +149,30 @@ def test_a_configuration_of_ones_own_with_its_pools_and_limits(tmp_path: Path, s
     assert {one["by"] for one in only["round"]["refusals"]} == {"limits"}
 
 
+def test_the_share_of_the_node_and_that_of_its_prod_pods_have_a_column_each(tmp_path: Path) -> None:
+    """The node uses 7 of 8 cpu, its prod pods 5 of those; the other node has none."""
+    snapshot = tmp_path / "prod.yaml"
+    items = [
+        {**one, "spec": {**one["spec"], "priority": 9000}} if one["metadata"]["name"].startswith("web-") else one
+        for one in cluster()
+    ]
+    snapshot.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
+    whole = {"lowThresholds": {"cpu": 10}, "highThresholds": {"cpu": 95}}
+    file = config(tmp_path, {**whole, "prodLowThresholds": {"cpu": 20}, "prodHighThresholds": {"cpu": 50}})
+    busy, idle = decided("--snapshot", str(snapshot), "--config", file)["pools"][0]["nodes"]
+    assert (busy["standing"], idle["standing"]) == ("prod pods too full", "has room")
+    assert (busy["used"]["cpu"], busy["low"]["cpu"], busy["high"]["cpu"]) == (87.5, 10.0, 95.0)
+    assert (busy["prod_used"], busy["prod_low"], busy["prod_high"]) == ({"cpu": 62.5}, {"cpu": 20.0}, {"cpu": 50.0})
+    assert (idle["used"]["cpu"], idle["prod_used"]) == (0.0, {"cpu": 0.0})
+    page = deschedule("--dry-run", "--snapshot", str(snapshot), "--config", file).output.splitlines()
+    title = next(line for line in page if "STANDING" in line)
+    assert title.index(" CPU % (LOW..HIGH)") < title.index("PROD CPU % (LOW..HIGH)")
+    row = next(line for line in page if line.startswith("  busy") and "(10..95)" in line)
+    assert row.index("87.5 (10..95)") < row.index("62.5 (20..50)")
+    told = deschedule("--dry-run", "--snapshot", str(snapshot), "--config", config(tmp_path, whole)).output
+    assert "PROD" not in told, "without thresholds of their own"
+
+
 def test_a_paused_plugin_is_told_of(tmp_path: Path, snapshot: Path) -> None:
     args = {"paused": True, "lowThresholds": {"cpu": 10}, "highThresholds": {"cpu": 25}}
     found = decided("--snapshot", str(snapshot), "--config", config(tmp_path, args))

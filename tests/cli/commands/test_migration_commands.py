@@ -12,7 +12,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from koord.api.model import to_dict
+from koord.cli.commands.migration import migration_blocker, schedulers_with_reservations
 from koord.cli.main import cli
+from koord.cli.up import local_scheduler
 from tests.koord_up_process import KoordUpProcess, koord_up
 
 
@@ -105,14 +108,6 @@ def test_one_is_called_off(running: KoordUpProcess) -> None:
     ("app", "args", "line"),
     [
         pytest.param("lone", (), "would refuse it: Deployment lone has 1 replicas", id="the-only-one"),
-        pytest.param("other", (), "; or --mode EvictDirectly evicts it", id="no-reservations"),
-        pytest.param(
-            "other",
-            ("--to", "node-0"),
-            "default-scheduler, which knows no reservations: set schedulerName: koord-scheduler in the pod template of "
-            "its workload\n",
-            id="no-reservation-and-a-place",
-        ),
         pytest.param("other", ("--mode", "EvictDirectly", "--to", "node-0"), "--to needs a reservation", id="no-place"),
         pytest.param("web", ("--to", "nowhere"), 'nodes "nowhere" not found', id="unknown-node"),
         pytest.param("web", ("--ttl", "soon"), "--ttl soon", id="bad-time"),
@@ -127,6 +122,43 @@ def test_what_cannot_be_is_one_line_and_makes_nothing(
     assert line in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
     assert listed(running).keys() == before
+
+
+def test_a_pod_of_the_default_scheduler_moves_as_the_tour_says(running: KoordUpProcess) -> None:
+    pod, node = first_pod(running, "other")
+    target = next(f"node-{i}" for i in range(3) if f"node-{i}" != node)
+    done = koord(running, "migrate", "pod", f"default/{pod}", "--to", target)
+    assert done.exit_code == 0, done.stderr
+    job = done.stdout.split()[1]
+    kubectl(running, "wait", "--for=jsonpath={.status.phase}=Succeeded", f"pmj/{job}", "--timeout=60s")
+    over = listed(running)[job]
+    _, _, successor = over["new_pod"].partition("/")
+    assert kubectl(running, "get", "pod", successor, "-o", "jsonpath={.spec.nodeName}") == target
+
+
+@pytest.mark.parametrize(
+    ("to", "schedulers", "line"),
+    [
+        ("", {"koord-scheduler"}, "or use --mode EvictDirectly, which"),
+        ("n2", {"koord-scheduler", "b"}, "set schedulerName to b or koord-scheduler in its workload"),
+        ("n2", {"koord-scheduler"}, "--mode EvictDirectly without --to"),
+        ("n2", {"theirs"}, None),
+    ],
+)
+def test_a_scheduler_without_reservations_is_told_with_a_way_out(
+    to: str, schedulers: set[str], line: str | None
+) -> None:
+    pod = {"metadata": {"namespace": "d", "name": "p"}, "spec": {"schedulerName": "theirs", "nodeName": "n1"}}
+    said = migration_blocker(pod, mode="ReservationFirst", to=to, schedulers=schedulers)
+    assert said is None if line is None else line in (said or "")
+
+
+def test_profiles_that_know_reservations() -> None:
+    given = schedulers_with_reservations(to_dict(local_scheduler.default_configuration()))
+    assert given == {"koord-scheduler", "default-scheduler"}
+    kubernetes = {"schedulerName": "k", "plugins": {"filter": {"enabled": [{"name": "NodeAffinity"}]}, "bind": {}}}
+    everywhere = {"schedulerName": "m", "plugins": {"multiPoint": {"enabled": [{"name": "Reservation"}]}}}
+    assert schedulers_with_reservations({"profiles": [kubernetes, everywhere, {}]}) == {"m"}
 
 
 def test_an_unknown_pod_is_one_line(running: KoordUpProcess) -> None:

@@ -1,8 +1,8 @@
-"""Many jobs over many rounds: what has passed never exceeds a budget, and nobody waits for ever."""
+"""Many jobs over many rounds: what has passed never exceeds a limit, who waits would exceed one, and nobody waits for
+ever.
+"""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import msgspec
 from hypothesis import settings
@@ -131,9 +131,10 @@ class Line(RuleBasedStateMachine):
             elif verdict.passes:
                 marked = {**job.metadata.annotations, A_PASSED_ARBITRATION: "true"}
                 self.jobs[job.metadata.name] = replace(job, metadata=replace(job.metadata, annotations=marked))
-                pod = self._pod_of(job)
-                if pod is not None:
-                    self._check(pod)
+            pod = self._pod_of(job)
+            if pod is not None and not verdict.forbidden:
+                # A limit decides, and nothing else: right after this one, with all that passed until then.
+                assert verdict.passes == (self._exceeded_limits(pod) == [])
             left += not verdict.waits
         return left
 
@@ -143,31 +144,30 @@ class Line(RuleBasedStateMachine):
         pod = self.pods.get(ref.name)
         return pod if pod is not None and ref.uid in ("", pod.metadata.uid) else None
 
-    def _check(self, pod: Pod) -> None:
-        """Right after this pod was let through, with all that passed until then."""
-        moving: dict[tuple[str, str, str], Pod | None] = {}
+    def _exceeded_limits(self, pod: Pod) -> list[str]:
+        """Return the limits that are exceeded with this pod among those that move."""
+        args, meta = self.args, pod.metadata
+        moving: dict[tuple[str, str, str], Pod | None] = {(meta.namespace, meta.name, meta.uid): pod}
         for job in self.jobs.values():
             if counts_in_arbitration(job):
                 ref, found = job.spec.pod_ref, self._pod_of(job)
                 assert ref is not None
                 uid = found.metadata.uid if found is not None else ref.uid
                 moving[ref.namespace, ref.name, uid] = found
-        args, meta = self.args, pod.metadata
         here = [p for p in moving.values() if p is not None]
-        nodes = Counter(p.spec.node_name for p in here)
-        for limit, count in (
-            (args.max_migrating_globally, len(moving)),
-            (args.max_migrating_per_node, nodes[pod.spec.node_name]),
-            (args.max_migrating_per_namespace, sum(1 for key in moving if key[0] == meta.namespace)),
-        ):
-            assert not limit or count <= limit
         owner = meta.owner_references[0]
         replicas = self.replicas[owner.name]
         members = [p for p in self.pods.values() if p.metadata.owner_references[0].uid == owner.uid]
         gone = {p.metadata.uid for p in here} & {p.metadata.uid for p in members}
         away = gone | {p.metadata.uid for p in members if not is_available(p)}
-        assert len(gone) <= max(max_disrupted_replicas(replicas, args.max_migrating_per_workload), 1)
-        assert len(away) <= max(max_disrupted_replicas(replicas, args.max_unavailable_per_workload), 1)
+        counts = {
+            "globally": (args.max_migrating_globally, len(moving)),
+            "node": (args.max_migrating_per_node, sum(p.spec.node_name == pod.spec.node_name for p in here)),
+            "namespace": (args.max_migrating_per_namespace, sum(key[0] == meta.namespace for key in moving)),
+            "workload": (max(max_disrupted_replicas(replicas, args.max_migrating_per_workload), 1), len(gone)),
+            "unavailable": (max(max_disrupted_replicas(replicas, args.max_unavailable_per_workload), 1), len(away)),
+        }
+        return [name for name, (limit, count) in counts.items() if limit and count > limit]
 
     @invariant()
     def ended_jobs_never_come_back(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api.koordinator.protocol import A_EVICT_REASON, A_EVICT_TRIGGER
@@ -183,7 +184,7 @@ def test_a_named_reservation_that_is_not_there_ends_the_job() -> None:
 def test_a_persons_reservation_gets_its_ttl_tidied_first() -> None:
     theirs = make_reservation(ttl="60m")
     theirs.metadata.labels.clear()
-    assert next_step(running(), facts(reservation=theirs)).action == NormalizeReservationTtl("r", "1h0m0s")
+    assert next_step(running(), facts(reservation=theirs)).action == NormalizeReservationTtl("r", "1h0m0s", "res-r")
     ours = make_reservation(ttl="60m")
     assert next_step(running(), facts(reservation=ours)).action is None
 
@@ -356,3 +357,25 @@ def test_a_pending_pod_is_only_given_a_place() -> None:
     taken = make_reservation(phase="Succeeded", node="n2", owner="x", owners=owners)
     assert ended(next_step(job, facts(pod=pending, reservation=taken))) == ("Failed", "ForbiddenMigratePod")
     assert ended(next_step(job, facts(pod=None, reservation=place))) == ("Failed", "MissingPod")
+
+
+# A reservation that a person names ---------------------------------------------------------------------------------
+
+
+def named_by_a_person(**spec: Any) -> Reservation:
+    found = make_reservation(phase="Available", node="n2", **spec)
+    return msgspec.structs.replace(found, metadata=msgspec.structs.replace(found.metadata, labels={}))
+
+
+def test_a_place_for_a_name_that_comes_back_is_one_for_a_successor() -> None:
+    place = named_by_a_person(owners=[{"object": {"name": "a", "namespace": "default"}}])
+    taken = next_step(running(CREATED, SCHEDULED), facts(reservation=place))
+    assert isinstance(taken.action, EvictPod)
+
+
+def test_a_place_that_cannot_take_the_pod_ends_the_job_until_the_eviction_and_not_after() -> None:
+    known = facts(reservation=named_by_a_person(), reservation_misfit="its owners do not select the pod")
+    for told in ((), (CREATED,), (CREATED, SCHEDULED)):
+        taken = next_step(running(*told), known)
+        assert (ended(taken), taken.action) == (("Failed", "ForbiddenMigratePod"), None)
+    assert next_step(running(CREATED, SCHEDULED, EVICTING), known) == MigrationStep(requeue_after_s=3.0)

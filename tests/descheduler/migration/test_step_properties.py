@@ -65,6 +65,8 @@ class OneJob(RuleBasedStateMachine):
         self.limited = ""
         self.denied = False
         self.successor: Pod | None = None
+        self.knows = False  # the process that runs knows that no earlier one evicted the pod
+        self.died = False
 
     @initialize(mode=st.sampled_from(["ReservationFirst", "EvictDirectly", ""]), named=st.booleans())
     def begins(self, mode: str, named: bool) -> None:
@@ -83,7 +85,11 @@ class OneJob(RuleBasedStateMachine):
     def turn(self, dies_after: int | None) -> None:
         """`dies_after` so many writes it is killed, and the next turn is another process."""
         left = 1_000 if dies_after is None else dies_after
+        if dies_after is not None:
+            self.died = True
         for _ in range(MOST_STEPS):
+            if self.pod is not None and self.pod.metadata.uid == self.victim:
+                self.knows = True
             facts = MigrationFacts(
                 now_s=self.now_s,
                 default_mode="ReservationFirst",
@@ -91,6 +97,7 @@ class OneJob(RuleBasedStateMachine):
                 reservation=self.seen,
                 successor=self.successor,
                 rate_limit_reason=self.limited,
+                may_have_been_evicted=not self.knows or bool(self.evicted),
             )
             now = next_step(self.job, facts)
             if isinstance(now.action, EvictPod) and facts.reservation is not None:
@@ -98,15 +105,18 @@ class OneJob(RuleBasedStateMachine):
             writes = (now.action is not None) + (now.status is not None)
             if now.action is not None:
                 if left <= 0:
+                    self.knows = False
                     return
                 left -= 1
                 if not self._acts(now):
                     return
             if now.status is not None and now.status != self.job.status:
                 if left <= 0:
+                    self.knows = False
                     return
                 left -= 1
                 self.job = replace(self.job, status=now.status)
+                self.knows = True
             if now.requeue_after_s is not None or not writes:
                 return
         raise AssertionError(f"no end of steps: {self.job.status}")
@@ -220,7 +230,9 @@ class OneJob(RuleBasedStateMachine):
         assert status.phase in ("Succeeded", "Failed")
         assert status.reason if status.phase == "Failed" else status.message
         if status.phase == "Succeeded":
-            assert self.evicted == [self.victim]
+            assert self.evicted == [self.victim] or self.died, "who knows what an earlier process did"
+        if self.evicted:
+            assert status.reason != "MissingPod", "it is this job that moved the pod"
         self.turn(None)
         assert self.job.status is status, "what is over stays as it is"
 

@@ -126,3 +126,7 @@ class DeleteOptions(Submodel, frozen=True, kw_only=True):
     propagation_policy: str | None = None  # Orphan, Background, Foreground
     dry_run: tuple[str, ...] = ()
     ignore_store_read_error_with_cluster_breaking_potential: bool | None = None
+
+    @property
+    def is_dry_run(self) -> bool:
+        return bool(self.dry_run)

@@ -4,6 +4,7 @@ which shows which pods are on the move and what blocks them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from koord.api.koordinator.scheduling import EVICT_DIRECTLY, RESERVATION_FIRST
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.cli import cluster_access, printing
 from koord.cli.commands.deschedule import DESCHEDULER_PORT
+from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.commands.object_lists import ManifestObject
 from koord.cli.printing import plain_table, print_result
 from koord.descheduler.explain.migration_report import MigrationReport, report_migration
@@ -45,6 +47,8 @@ def build_migration_job(
     at_once: bool = False,
     ttl: str = "5m",
     reason: str = "",
+    grace_seconds: int | None = None,
+    dry_run: bool = False,
 ) -> ManifestObject:
     """Return the PodMigrationJob to create. `pod` is as the server has it; `at_once` does not wait between moves of a
     workload.
@@ -56,6 +60,11 @@ def build_migration_job(
         "ttl": ttl,
         "paused": paused,
     }
+    options: ManifestObject = {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
+    if dry_run:
+        options["dryRun"] = ["All"]
+    if options:
+        spec["deleteOptions"] = options
     if to:
         spec["reservationOptions"] = {"template": {"spec": {"template": _pod_template_for_node(pod, to)}}}
     annotations = record_annotations(
@@ -77,8 +86,20 @@ def build_migration_job(
     return {"metadata": {"generateName": f"{meta['name'][:50]}-", "annotations": annotations}, "spec": spec}
 
 
-def migration_blocker(pod: ManifestObject, *, mode: str, to: str) -> str | None:
-    """Return why the request cannot succeed from the start, or None."""
+def schedulers_with_reservations(config: ManifestObject) -> set[str]:
+    """Return the names of the profiles of a KubeSchedulerConfiguration that have the Reservation plugin."""
+    return {
+        profile.get("schedulerName", "")
+        for profile in config.get("profiles") or ()
+        for point in (profile.get("plugins") or {}).values()
+        if any(plugin.get("name") == "Reservation" for plugin in point.get("enabled") or ())
+    }
+
+
+def migration_blocker(
+    pod: ManifestObject, *, mode: str, to: str, schedulers: Collection[str] = (SCHEDULER,)
+) -> str | None:
+    """Return why the request cannot succeed from the start, or None. `schedulers` are those that know reservations."""
     meta, spec = pod["metadata"], pod["spec"]
     name, here = f"{meta['namespace']}/{meta['name']}", spec.get("nodeName", "")
     phase = (pod.get("status") or {}).get("phase", "")
@@ -89,11 +110,12 @@ def migration_blocker(pod: ManifestObject, *, mode: str, to: str) -> str | None:
     if mode == EVICT_DIRECTLY:
         return "--to needs a reservation, and --mode EvictDirectly makes none" if to else None
     scheduler = spec.get("schedulerName", "")
-    if scheduler != SCHEDULER:
-        without = "; or --mode EvictDirectly evicts it, and its successor goes where there is room"
+    if scheduler not in schedulers:
+        without = " without --to" if to else ""
         return (
-            f"{name} is scheduled by {scheduler}, which knows no reservations: set schedulerName: {SCHEDULER} in the "
-            f"pod template of its workload{'' if to else without}"
+            f"{name} is scheduled by {scheduler}, which knows no reservations, so no place can be held for it: "
+            f"set schedulerName to {' or '.join(sorted(schedulers))} in its workload, or use --mode EvictDirectly"
+            f"{without}, which evicts it and leaves it to {scheduler} where its successor goes"
         )
     if to and to == here:
         return f"{name} is on {to} already"
@@ -133,6 +155,8 @@ def migrate() -> None:
 @click.option("--now", "at_once", is_flag=True, help="Do not wait between two moves of one workload.")
 @click.option("--ttl", metavar="TIME", help=f"Give up after this long. Default: {TTL}, with --paused {PAUSED_TTL}.")
 @click.option("--reason", default="", metavar="TEXT", help="Kept with the job, for those who ask later.")
+@click.option("--grace-period", type=click.IntRange(min=0), metavar="SECONDS", help="Default: what the pod asks for.")
+@click.option("--dry-run", is_flag=True, help="Ask the API server whether the pod could be evicted; it stays.")
 @click.option("--descheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where it runs.")
 @click.option(
     "--descheduler-port", default=DESCHEDULER_PORT, show_default=True, help="The port it tells about itself on."
@@ -147,6 +171,8 @@ def pod(
     at_once: bool,
     ttl: str | None,
     reason: str,
+    grace_period: int | None,
+    dry_run: bool,
     descheduler_namespace: str,
     descheduler_port: int,
     kubeconfig: str,
@@ -168,7 +194,9 @@ def pod(
         found = await client.dynamic.get(PODS, name, space)
         if isinstance(found, ApiError):
             cluster_access.fail(found.message)
-        wrong = migration_blocker(found, mode=mode, to=to)
+        config = await cluster_access.ask_program(client, SCHEDULER, "/configz", descheduler_namespace, SCHEDULER_PORT)
+        known = schedulers_with_reservations(config["componentconfig"]) if isinstance(config, dict) else set[str]()
+        wrong = migration_blocker(found, mode=mode, to=to, schedulers=known or {SCHEDULER})
         if wrong is None and to:
             wrong = await _node_blocker(client, to)
         if wrong is not None:
@@ -180,12 +208,23 @@ def pod(
             cluster_access.fail(f"koord-descheduler would refuse it: {told['forbidden']}; {force}")
         made = await client.create(
             POD_MIGRATION_JOBS,
-            build_migration_job(found, mode=mode, to=to, paused=paused, at_once=at_once, ttl=limit, reason=reason),
+            build_migration_job(
+                found,
+                mode=mode,
+                to=to,
+                paused=paused,
+                at_once=at_once,
+                ttl=limit,
+                reason=reason,
+                grace_seconds=grace_period,
+                dry_run=dry_run,
+            ),
         )
         if isinstance(made, ApiError):
             cluster_access.fail(f"the job cannot be made: {made}")
         job = made.metadata.name
-        click.echo(f"podmigrationjob {job} made for {space}/{name}{f', to {to}' if to else ''}")
+        only = ": a dry run, the pod stays" if dry_run else ""
+        click.echo(f"podmigrationjob {job} made for {space}/{name}{f', to {to}' if to else ''}{only}")
         if isinstance(told, str):
             click.echo(f"No koord-descheduler answers, so nobody may carry it out: {told}", err=True)
         elif told.get("limited") and not at_once:

@@ -12,7 +12,7 @@ import yaml
 
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler import shipped
-from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.cli.up.local_program import LocalProgram
 from koord.embedded.cluster import ComponentContext
@@ -34,8 +34,7 @@ DEFAULT_SCHEDULER_NAME = "default-scheduler"
 def default_configuration() -> KubeSchedulerConfiguration:
     """Return the default configuration: every schedulerName that a pod may have is served here."""
     given = shipped.configuration()
-    same_queue = SchedulerPlugins(queue_sort=shipped.plugins().queue_sort)  # all profiles must say the same of it
-    kubernetes = KubeSchedulerProfile(scheduler_name=DEFAULT_SCHEDULER_NAME, plugins=same_queue)
+    kubernetes = KubeSchedulerProfile(scheduler_name=DEFAULT_SCHEDULER_NAME, plugins=shipped.reservation_plugins())
     return msgspec.structs.replace(given, profiles=(*given.profiles, kubernetes))
 
 
@@ -90,7 +89,8 @@ def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None =
     )
     endpoint = ComponentServer(context.clock)
     endpoint.metrics((registry,))
-    endpoint.config(lambda: yaml.safe_load(dump_configuration(assembly)))
+    shown = yaml.safe_load(dump_configuration(assembly))
+    endpoint.config(lambda: shown)
     services = ServiceRoutes(endpoint)
     for path, handler in http.explain_routes(scheduler, context.clock):
         services.add("GET", path, handler)

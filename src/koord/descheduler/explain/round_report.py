@@ -158,7 +158,8 @@ _WORDS = {
 
 
 class NodeLoadReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The load of one node in percent by resource.
+    """The load of one node in percent of the node, by resource: what all its pods and its system use, and what its prod
+    pods use, each beside its own thresholds. Without thresholds of their own nothing is said of prod pods.
 
     `rounds` counts how often in a row it was overutilized, `certain` says whether that is often enough.
     """
@@ -168,6 +169,9 @@ class NodeLoadReport(msgspec.Struct, frozen=True, kw_only=True):
     used: dict[str, float]
     low: dict[str, float]
     high: dict[str, float]
+    prod_used: dict[str, float] = {}
+    prod_low: dict[str, float] = {}
+    prod_high: dict[str, float] = {}
     rounds: int = 0
     certain: bool = False
 
@@ -216,16 +220,18 @@ def _report_pool(
 
 
 def _report_node(plugin: LowNodeLoad, pool: LowNodeLoadPool, load: NodeLoad, kind: str, now_s: float) -> NodeLoadReport:
-    prod = kind.startswith("prod")
-    bounds = load.prod_bounds if prod else load.bounds
-    usage = load.prod_usage if prod else load.usage
     detector = plugin.detectors[kind == "prod_high"].find(load.name) if kind in ("high", "prod_high") else None
+    bounds, prod_bounds, size = load.bounds, load.prod_bounds, load.size
+    prod = {name: size.get(name, 0) for name, low in prod_bounds.low.items() if low < size.get(name, 0)}
     return NodeLoadReport(
         node=load.name,
         standing=_WORDS[kind] + (", but cordoned" if load.node.spec.unschedulable else ""),
-        used=_percent_of_node(usage, load.size),
-        low=_percent_of_node(bounds.low, load.size),
-        high=_percent_of_node(bounds.high, load.size),
+        used=_percent_of_node(load.usage, size),
+        low=_percent_of_node(bounds.low, size),
+        high=_percent_of_node(bounds.high, size),
+        prod_used=_percent_of_node(load.prod_usage, prod),
+        prod_low=_percent_of_node(prod_bounds.low, prod),
+        prod_high=_percent_of_node(prod_bounds.high, prod),
         rounds=detector.abnormal_count if detector is not None else 0,
         certain=kind in ("high", "prod_high")
         and (pool.detector_condition.is_immediate or (detector is not None and detector.is_anomalous(now_s))),

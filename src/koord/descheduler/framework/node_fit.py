@@ -31,6 +31,18 @@ def allocatable(node: Node) -> Mapping[str, int]:
     return resource_amounts(node.status.allocatable)
 
 
+def placement_misfits(pod: Pod, node: Node) -> list[str]:
+    """Return why the node does not take the pod, however much of it is free."""
+    reasons = []
+    if not matches_node_affinity(pod.spec, node):
+        reasons.append("pod node selector does not match the node label")
+    if find_untolerated_taint(pod.spec.tolerations, node.spec.taints) is not None:
+        reasons.append("pod does not tolerate taints on the node")
+    if node.spec.unschedulable:
+        reasons.append("node is not schedulable")
+    return reasons
+
+
 class NodeFitChecker:
     """Checks pods of one snapshot against nodes. The free resources of a node are computed once."""
 

@@ -43,7 +43,6 @@ class EvictionProposal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     evictor: str  # the evict plugin of the profile, which carries it out
     target: str = ""
-    delete_options: dict[str, Any] | None = None
     dry_run: bool = False  # of the plugin or of the whole program: told of, not done
     figures: EvictionFigures = EvictionFigures()
 
@@ -68,6 +67,7 @@ class EvictionProposal(msgspec.Struct, frozen=True, kw_only=True):
 
 class CordonEffect(msgspec.Struct, frozen=True, kw_only=True):
     node: str
+    uid: str = ""  # of the node
     unschedulable: bool
     profile: str
     plugin: str
@@ -224,6 +224,7 @@ class EvictorHandle:
         self._state.effects.append(
             CordonEffect(
                 node=node,
+                uid=self.snapshot.nodes[node].metadata.uid,
                 unschedulable=unschedulable,
                 profile=self._profile.name,
                 plugin=self._plugin.name,

@@ -65,6 +65,8 @@ class MigrationArbiter:
                 await self.run_round()
             except TRANSIENT_ERRORS as outage:
                 self._quiet.warning("arbitration is put off: %s", outage)
+            except Exception as broken:  # noqa: BLE001  one bad object must not end arbitration for good: it is told
+                self._quiet.error("arbitration is put off", exc_info=broken)
 
     async def run_round(self) -> None:
         jobs = self._waiting_jobs()

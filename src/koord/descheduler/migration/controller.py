@@ -36,15 +36,20 @@ from koord.descheduler.migration.job import (
 )
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.migration.protection import controller_uid
+from koord.descheduler.migration.reservation_fit import reservation_misfit
 from koord.descheduler.migration.step import (
     CreateReservation,
     EvictPod,
     JobEvent,
     MigrationFacts,
+    MigrationStep,
     NormalizeReservationTtl,
     SetPodUid,
+    StampReservationOrder,
     StepAction,
     next_step,
+    refused_for_good,
+    reservation_refused,
 )
 from koord.descheduler.migration.writer import JobGarbageCollector, JobWriteCache, MigrationWriter
 from koord.descheduler.snapshot_source import SnapshotSource
@@ -55,12 +60,13 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import ItemExponentialRateLimiter
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction import DRY_RUN
+from koord.policy.eviction import DRY_RUN, REFUSED
 from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
 
 _BY_POD, _BY_RESERVATION = "pod", "reservation"  # indexes over jobs
+_BY_NODE = "descheduler-node"  # index over reservations
 # Between attempts that fail. Not longer: a job must notice that its time is over.
 BACKOFF_BASE_S, BACKOFF_MAX_S = 0.05, 10.0
 MAX_STEPS_PER_RECONCILE = 12  # more than any job has; a job that needs more waits for its next turn
@@ -94,7 +100,11 @@ class MigrationJobController:
         self.arbiter = MigrationArbiter(
             context, snapshot_source, plugin, self._writer, self._write_cache, self._on_arbitration_passed
         )
-        self._garbage_collector = JobGarbageCollector(context, snapshot_source, self._writer)
+        self._garbage_collector = JobGarbageCollector(context, snapshot_source, self._reservations, self._writer)
+        # By uid: jobs whose pod this process saw before any eviction, or that it moved on itself; and jobs with an
+        # eviction of which it does not know the outcome. Of other jobs an earlier process may have evicted the pod.
+        self._seen_before_eviction: set[str] = set()
+        self._uncertain_evictions: set[str] = set()
         self._orphaned_reservations: dict[str, str] = {}  # by name of a deleted job: the reservation that was its own
         self._created_jobs: dict[str, str] = {}  # by uid of the pod: the job made for it, until the watch shows that
         self._tasks: list[asyncio.Task[None]] = []
@@ -102,6 +112,8 @@ class MigrationJobController:
         snapshot_source.jobs.add_index(_BY_RESERVATION, lambda job: [reservation_name(job)])
         snapshot_source.jobs.add_event_handler(self._on_job)
         snapshot_source.pods.add_event_handler(self._on_pod)
+        if not self._reservations.has_index(_BY_NODE):
+            self._reservations.add_index(_BY_NODE, lambda reservation: [reservation.status.node_name])
         self._reservations.add_event_handler(self._on_reservation)
 
     async def start(self) -> None:
@@ -126,11 +138,8 @@ class MigrationJobController:
             "mode": args.default_job_mode,
             "ttl": duration.text(duration.parse(args.default_job_ttl or "5m")),
         }
-        options = proposal.delete_options
-        if options is None and args.default_delete_options is not None:
-            options = to_dict(args.default_delete_options)
-        if options is not None:
-            spec["deleteOptions"] = options
+        if args.default_delete_options is not None:
+            spec["deleteOptions"] = to_dict(args.default_delete_options)
         annotations = {
             A_EVICT_REASON: proposal.reason,
             A_EVICT_TRIGGER: proposal.plugin,
@@ -167,15 +176,17 @@ class MigrationJobController:
         job = change.object
         if job.spec.pod_ref is not None:
             self._created_jobs.pop(job.spec.pod_ref.uid, None)
+        if change.kind == "deleted" or not is_active(job):
+            self.arbiter.forget(job)
+            self._write_cache.forget(job.metadata.name)
+            self._seen_before_eviction.discard(job.metadata.uid)
+            self._uncertain_evictions.discard(job.metadata.uid)
         if change.kind == "deleted":
-            self.arbiter.forget(job)
-            self._write_cache.forget(job.metadata.name)
-            if name := reservation_name(job):
-                self._orphaned_reservations[job.metadata.name] = name
-                self._queue.add(job.metadata.name)
+            # One that was made, and not yet written into the job, has the job's uid for a name.
+            self._orphaned_reservations[job.metadata.name] = reservation_name(job) or job.metadata.uid
+            self._queue.add(job.metadata.name)
         elif not is_active(job):
-            self.arbiter.forget(job)
-            self._write_cache.forget(job.metadata.name)
+            return
         elif has_passed_arbitration(job):
             self._queue.add(job.metadata.name)
         else:
@@ -221,17 +232,23 @@ class MigrationJobController:
                 reservation = await self._get_reservation(facts.reservation.metadata.name)
                 if isinstance(reservation, ApiError):
                     return Requeue(str(reservation))
-                now = next_step(job, msgspec.structs.replace(facts, reservation=reservation))
+                misfit = self._reservation_misfit(facts.pod, reservation)
+                looked = msgspec.structs.replace(facts, reservation=reservation, reservation_misfit=misfit)
+                now = next_step(job, looked)
             if now.action is not None:
                 done = await self._execute_action(job, now.action)
                 if isinstance(done, str):
                     return Requeue(done)
-                job = done or job
+                if isinstance(done, MigrationStep):
+                    now = done
+                else:
+                    job = done or job
             if now.status is not None and now.status != job.status:
                 written = await self._writer.patch_status(job, now.status)
                 if isinstance(written, ApiError):
                     return Done() if written.not_found else Requeue(str(written))
                 job = written
+                self._seen_before_eviction.add(job.metadata.uid)
             self._write_cache.record_write(job)
             if now.event is not None:
                 self._record_event(job, now.event)
@@ -267,14 +284,28 @@ class MigrationJobController:
             return successor
         if successor is not None and after is not None and successor.metadata.uid != after.uid:
             successor = None  # gone, and another has its name
+        uid = job.metadata.uid
+        if pod is not None and ref is not None and ref.uid in ("", pod.metadata.uid):
+            self._seen_before_eviction.add(uid)
         return MigrationFacts(
             now_s=self._context.clock.time(),
             default_mode=self._plugin.args.default_job_mode,
+            default_delete_options=self._plugin.args.default_delete_options,
             pod=pod,
             reservation=reservation,
+            reservation_misfit=self._reservation_misfit(pod, reservation),
             successor=successor,
             rate_limit_reason=self.rate_limit_reason(pod) if pod is not None else "",
+            may_have_been_evicted=uid in self._uncertain_evictions or uid not in self._seen_before_eviction,
         )
+
+    def _reservation_misfit(self, pod: Pod | None, reservation: Reservation | None) -> str:
+        """Return why the pod's successor could not take the reservation; empty when it could, or either is gone."""
+        if pod is None or reservation is None:
+            return ""
+        node = reservation.status.node_name
+        there = self._reservations.by_index(_BY_NODE, node) if node else ()
+        return reservation_misfit(pod, reservation, self._snapshot_source.snapshot_of_node(node), there) or ""
 
     async def _get_pod(self, namespace: str, name: str) -> Pod | ApiError | None:
         known = self._snapshot_source.pods.get(namespace, name)
@@ -288,20 +319,28 @@ class MigrationJobController:
         asked = await self._context.client.get(RESERVATIONS, name)
         return None if isinstance(asked, ApiError) and asked.not_found else asked
 
-    async def _execute_action(self, job: PodMigrationJob, action: StepAction) -> PodMigrationJob | str | None:
-        """Execute the action. Return the changed job, None when it is unchanged, or the error message."""
+    async def _execute_action(
+        self, job: PodMigrationJob, action: StepAction
+    ) -> PodMigrationJob | MigrationStep | str | None:
+        """Execute the action. Return the changed job, None when it is unchanged, the error message when it is to be
+        tried again, or the step to take instead when it never is.
+        """
         if isinstance(action, EvictPod):
-            return await self._evict(job, action.pod)
+            return await self._evict(job, action)
         if isinstance(action, SetPodUid):
             written = await self._writer.set_pod_uid(job, action.uid)
             return str(written) if isinstance(written, ApiError) else written
         if isinstance(action, CreateReservation):
             reserved = await self._writer.create_reservation(job)
             if isinstance(reserved, ApiError):
+                if reserved.code in (400, 422):
+                    return reservation_refused(job, str(reserved), self._context.clock.time())
                 return await self._record_reservation_failure(job, reserved)
             return reserved
         if isinstance(action, NormalizeReservationTtl):
-            refused = await self._writer.normalize_reservation_ttl(action.name, action.ttl)
+            refused = await self._writer.normalize_reservation_ttl(action.name, action.uid, action.ttl)
+        elif isinstance(action, StampReservationOrder):
+            refused = await self._writer.stamp_reservation_order(action.name, action.uid, action.order_ms)
         else:
             refused = await self._writer.delete_reservation(action.name)
         return None if refused is None else str(refused)
@@ -316,15 +355,30 @@ class MigrationJobController:
             self._record_event(job, JobEvent("Warning", "FailedCreateReservation", text))
         return text
 
-    async def _evict(self, job: PodMigrationJob, pod: Pod) -> str | None:
-        failed = await self._evictor.evict(job, pod)
-        if failed is not None:
-            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            self._record_event(job, JobEvent("Warning", "Evicting", f'Failed evict Pod "{name}" caused by {failed}'))
-            return failed
+    async def _evict(self, job: PodMigrationJob, action: EvictPod) -> MigrationStep | str | None:
+        pod, options = action.pod, action.options
+        uid, uncertain = job.metadata.uid, self._uncertain_evictions
+        was_uncertain = uid in uncertain
+        uncertain.add(uid)
+        result = await self._evictor.evict(job, pod, options)
+        if not (was_uncertain or result.evicted or result.is_uncertain):
+            uncertain.discard(uid)
+        if result.outcome == DRY_RUN:
+            if A_JOB_CREATED_BY in job.metadata.annotations:  # or its plugin would ask again in the next round
+                self._record_in_limiter(pod)
+            return None
+        if result.is_final or (result.outcome == REFUSED and options is not None and options.is_dry_run):
+            return refused_for_good(job, options, result.error_text, self._context.clock.time())
+        if not result.evicted:
+            name, why = f"{pod.metadata.namespace}/{pod.metadata.name}", result.error_text
+            self._record_event(job, JobEvent("Warning", "Evicting", f'Failed evict Pod "{name}" caused by {why}'))
+            return why
+        self._record_in_limiter(pod)
+        return None
+
+    def _record_in_limiter(self, pod: Pod) -> None:
         workload = self._snapshot_source.workloads.get(controller_uid(pod))
         self._plugin.limiter.record_eviction(pod, workload, self._context.clock.time())
-        return None
 
     def _record_event(self, job: PodMigrationJob, event: JobEvent) -> None:
         about = object_reference(POD_MIGRATION_JOBS, job)

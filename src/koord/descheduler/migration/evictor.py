@@ -30,7 +30,15 @@ from koord.kube.client.eviction import EvictionResult, delete_pod, evict_pod
 from koord.kube.events.recorder import object_reference
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction import EVICTED, FAILED, KOORD_DESCHEDULER, EvictionRecord, parse_record, record_annotations
+from koord.policy.eviction import (
+    DRY_RUN,
+    EVICTED,
+    FAILED,
+    KOORD_DESCHEDULER,
+    EvictionRecord,
+    parse_record,
+    record_annotations,
+)
 from koord.values.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
@@ -58,18 +66,19 @@ class PodEvictor:
             self._begun.pop(next(iter(self._begun)))
         self._begun[job_name] = begun
 
-    async def evict(self, job: PodMigrationJob, pod: Pod) -> str | None:
-        """Evict the pod. Return None when it is on its way out, else the reason."""
+    async def evict(self, job: PodMigrationJob, pod: Pod, options: DeleteOptions | None) -> EvictionResult:
         if not self._bucket.allow(self._context.clock.monotonic()):
-            return REASON_TOO_MANY_EVICTIONS
-        result = await self._request_eviction(job, pod)
+            return EvictionResult(outcome=FAILED, detail=REASON_TOO_MANY_EVICTIONS)
+        result = await self._request_eviction(job, pod, options)
         begun = self._begun.get(job.metadata.name)
         record = job_record(job, pod, begun).concluded(self._context.clock.time(), result.outcome, result.detail)
         self._context.ledger.add(record)
+        if result.outcome == DRY_RUN:
+            return result
         meta, trigger = pod.metadata, job.metadata.annotations.get(A_EVICT_TRIGGER, "")
         self._context.metrics.evicted(SUCCESS if result.evicted else ERROR, trigger, meta.namespace, pod.spec.node_name)
         if not result.evicted:
-            return result.error_text
+            return result
         self._begun.pop(job.metadata.name, None)
         why = pod_codecs.parse_evict_reason(job.metadata.annotations)
         note = f'Pod evicted from node "{pod.spec.node_name}" by the reason "{why}"'
@@ -77,7 +86,7 @@ class PodEvictor:
         self._context.recorder.record(
             about, "Normal", "Descheduled", note, action="Migrating", annotations=record_annotations(record)
         )
-        return None
+        return result
 
     def eviction_policy(self, job: PodMigrationJob, pod: Pod) -> str:
         for labels in (pod.metadata.labels, job.metadata.labels):
@@ -85,23 +94,24 @@ class PodEvictor:
                 return str(labels[L_EVICT_POLICY])
         return self._policy
 
-    async def _request_eviction(self, job: PodMigrationJob, pod: Pod) -> EvictionResult:
+    async def _request_eviction(self, job: PodMigrationJob, pod: Pod, options: DeleteOptions | None) -> EvictionResult:
         meta, client, policy = pod.metadata, self._context.client, self.eviction_policy(job, pod)
-        options = job.spec.delete_options
-        grace = options.grace_period_seconds if options is not None else None
         if policy != SOFT_EVICTION:
             request = delete_pod if policy == DELETE else evict_pod
             return await request(
-                client, meta.namespace, meta.name, uid=meta.uid, grace_seconds=grace, retries_conflict=True
+                client, meta.namespace, meta.name, uid=meta.uid, options=options, retries_conflict=True
             )
+        dry_run = options is not None and options.is_dry_run
         patch = {"metadata": {"annotations": self._soft_eviction_annotations(job, options)}}
         try:
-            answer = await client.patch(PODS, meta.name, patch, meta.namespace, kind="merge", uid=meta.uid)
+            answer = await client.patch(
+                PODS, meta.name, patch, meta.namespace, kind="merge", uid=meta.uid, dry_run=dry_run
+            )
         except TRANSIENT_ERRORS as outage:
-            return EvictionResult(outcome=FAILED, detail=str(outage))
+            return EvictionResult(outcome=FAILED, detail=str(outage), is_uncertain=True)
         if isinstance(answer, ApiError) and not answer.not_found:
             return EvictionResult(outcome=FAILED, detail=answer.message, error=answer)
-        return EvictionResult(outcome=EVICTED, detail="it is marked for soft eviction")
+        return EvictionResult(outcome=DRY_RUN if dry_run else EVICTED, detail="it is marked for soft eviction")
 
     def _soft_eviction_annotations(self, job: PodMigrationJob, options: DeleteOptions | None) -> Mapping[str, str]:
         """Return the soft-eviction annotation for whoever removes such pods: when, how, by whom and why."""

@@ -8,8 +8,10 @@ import msgspec
 
 from koord.api.koordinator.protocol import A_PASSED_ARBITRATION
 from koord.api.koordinator.scheduling import (
+    EVICT_DIRECTLY,
     FAILED,
     PENDING,
+    RESERVATION_FIRST,
     RUNNING,
     SUCCEEDED,
     PodMigrationJob,
@@ -27,10 +29,48 @@ def is_active(job: PodMigrationJob) -> bool:
     return job.status.phase in ACTIVE_PHASES
 
 
+def ttl_s(job: PodMigrationJob) -> float:
+    """Return the ttl in seconds; 0 is none. One that cannot be read is none: `spec_error` tells of it."""
+    try:
+        return duration.parse_seconds(job.spec.ttl) if job.spec.ttl else 0.0
+    except duration.DurationError:
+        return 0.0
+
+
+def normalized_duration(text: str) -> str:
+    """Return the duration in Kubernetes' own form; as it is where it cannot be read."""
+    try:
+        return duration.text(duration.parse(text))
+    except duration.DurationError:
+        return text
+
+
+def spec_error(job: PodMigrationJob) -> str | None:
+    """Return what of the job cannot be understood, however long it is waited; None when all can."""
+    spec = job.spec
+    try:
+        duration.parse(spec.ttl or "0s")
+    except duration.DurationError as error:
+        return f"spec.ttl: {error}"
+    if spec.mode not in ("", RESERVATION_FIRST, EVICT_DIRECTLY):
+        return f"spec.mode: {spec.mode!r} is neither {RESERVATION_FIRST} nor {EVICT_DIRECTLY}"
+    at: object = spec.reservation_options.template if spec.reservation_options is not None else None
+    path = "spec.reservationOptions.template"
+    for part in ("spec", "template", "spec", "affinity", "nodeAffinity"):
+        if at is None:
+            break
+        if not isinstance(at, dict):
+            return f"{path}: must be a map"
+        if not isinstance(at.get("metadata") or {}, dict):
+            return f"{path}.metadata: must be a map"
+        at, path = at.get(part), f"{path}.{part}"
+    return None if at is None or isinstance(at, dict) else f"{path}: must be a map"
+
+
 def is_past_ttl(job: PodMigrationJob, now_s: float) -> bool:
-    ttl_s = duration.parse_seconds(job.spec.ttl) if job.spec.ttl else 0.0
+    limit_s = ttl_s(job)
     created = job.metadata.creation_timestamp
-    return ttl_s > 0 and created is not None and now_s - created.timestamp() >= ttl_s
+    return limit_s > 0 and created is not None and now_s - created.timestamp() >= limit_s
 
 
 def has_passed_arbitration(job: PodMigrationJob) -> bool:

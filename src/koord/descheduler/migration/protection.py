@@ -35,8 +35,13 @@ def controller_uid(pod: Pod) -> str:
     return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
 
 
-def is_bare_pod(pod: Pod) -> bool:
-    return not pod.metadata.owner_references
+def unevictable_reason(pod: Pod) -> str | None:
+    """Return why nobody can evict the pod: its kubelet would start it again at once, or it is on its way out."""
+    if MIRROR_POD_ANNOTATION in pod.metadata.annotations:
+        return "it is a mirror pod"
+    if pod.metadata.annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
+        return "it is a static pod"
+    return "it is terminating" if pod.metadata.deletion_timestamp is not None else None
 
 
 class MigrationProtection:
@@ -68,13 +73,9 @@ class MigrationProtection:
         meta, args = pod.metadata, self._args
         if any(owner.kind == "DaemonSet" for owner in meta.owner_references):
             return "it belongs to a DaemonSet"
-        if MIRROR_POD_ANNOTATION in meta.annotations:
-            return "it is a mirror pod"
-        if meta.annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
-            return "it is a static pod"
-        if meta.deletion_timestamp is not None:
-            return "it is terminating"
-        if is_bare_pod(pod) and not (args.evict_all_bare_pods or "BarePods" in self._skipped_gates):
+        if (why := unevictable_reason(pod)) is not None:
+            return why
+        if not meta.owner_references and not (args.evict_all_bare_pods or "BarePods" in self._skipped_gates):
             if not args.evict_failed_bare_pods:
                 return "nothing would create it again: it has no owner"
             if pod.status.phase != "Failed":

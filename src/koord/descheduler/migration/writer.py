@@ -5,23 +5,26 @@ cache of own writes that informers have not shown yet; and the garbage collector
 from __future__ import annotations
 
 import logging
+from collections.abc import Container, Iterable
 from typing import Any, ClassVar
 
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
-from koord.api.koordinator.protocol import A_PASSED_ARBITRATION, DESCHEDULER_NAME
-from koord.api.koordinator.scheduling import PodMigrationJob, PodMigrationJobStatus
+from koord.api.koordinator.protocol import A_PASSED_ARBITRATION, DESCHEDULER_NAME, L_RESERVATION_ORDER
+from koord.api.koordinator.scheduling import PodMigrationJob, PodMigrationJobStatus, Reservation
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
 from koord.descheduler.context import DeschedulerContext
-from koord.descheduler.migration.job import reservation_name
+from koord.descheduler.migration.job import normalized_duration, reservation_name, ttl_s
 from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL, build_reservation
 from koord.descheduler.snapshot_source import SnapshotSource
+from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
+
+DISABLE_PVC_RESERVATION = "DisablePVCReservation"  # feature gate: reservations are made without the pod's claims
 
 JobPatchResult = PodMigrationJob | ApiError
 
@@ -36,7 +39,7 @@ class MigrationWriter:
 
     def __init__(self, context: DeschedulerContext) -> None:
         self._context = context
-        self._drop_claims = "DisablePVCReservation" in context.gates
+        self._drop_claims = DISABLE_PVC_RESERVATION in context.gates
 
     async def patch_status(self, job: PodMigrationJob, status: PodMigrationJobStatus) -> JobPatchResult:
         # What became empty must be said: a merge patch keeps what it does not name.
@@ -46,7 +49,7 @@ class MigrationWriter:
     async def mark_passed(self, job: PodMigrationJob) -> JobPatchResult:
         """Mark the job as passed, and normalize its ttl on the way."""
         patch: dict[str, Any] = {"metadata": {"annotations": {A_PASSED_ARBITRATION: "true"}}}
-        if job.spec.ttl and (tidy := duration.text(duration.parse(job.spec.ttl))) != job.spec.ttl:
+        if job.spec.ttl and (tidy := normalized_duration(job.spec.ttl)) != job.spec.ttl:
             patch["spec"] = {"ttl": tidy}
         return await self._patch(job, patch)
 
@@ -86,8 +89,14 @@ class MigrationWriter:
         named = {"spec": {"reservationOptions": {"reservationRef": {"name": wanted["metadata"]["name"]}}}}
         return await self._patch(job, named)
 
-    async def normalize_reservation_ttl(self, name: str, ttl: str) -> ApiError | None:
-        answer = await self._context.client.patch(RESERVATIONS, name, {"spec": {"ttl": ttl}}, kind="merge")
+    async def normalize_reservation_ttl(self, name: str, uid: str, ttl: str) -> ApiError | None:
+        return await self._patch_reservation(name, uid, {"spec": {"ttl": ttl}})
+
+    async def stamp_reservation_order(self, name: str, uid: str, order_ms: int) -> ApiError | None:
+        return await self._patch_reservation(name, uid, {"metadata": {"labels": {L_RESERVATION_ORDER: str(order_ms)}}})
+
+    async def _patch_reservation(self, name: str, uid: str, patch: dict[str, Any]) -> ApiError | None:
+        answer = await self._context.client.patch(RESERVATIONS, name, patch, kind="merge", uid=uid)
         return answer if isinstance(answer, ApiError) else None
 
     async def delete_reservation(self, name: str) -> ApiError | None:
@@ -139,19 +148,49 @@ MAX_AGE_WITHOUT_TTL_S = 1800.0
 
 
 class JobGarbageCollector:
-    """Deletes jobs that are long past their ttl, each with the reservation that was made for it."""
+    """Deletes jobs that are long past their ttl, each with the reservation that was made for it, and reservations whose
+    job was deleted while nobody watched.
+    """
 
-    def __init__(self, context: DeschedulerContext, snapshot_source: SnapshotSource, writer: MigrationWriter) -> None:
+    def __init__(
+        self,
+        context: DeschedulerContext,
+        snapshot_source: SnapshotSource,
+        reservations: Informer[Reservation],
+        writer: MigrationWriter,
+    ) -> None:
         self._context = context
         self._snapshot_source = snapshot_source
+        self._reservations = reservations
         self._writer = writer
 
     async def run(self) -> None:
         while True:
             await self._context.clock.sleep(GC_INTERVAL_S)
-            for job in self._snapshot_source.jobs.list():
-                if is_garbage(job, self._context.clock.time()):
-                    await self._delete_job(job)
+            try:
+                for job in self._snapshot_source.jobs.list():
+                    if is_garbage(job, self._context.clock.time()):
+                        await self._delete_job(job)
+                await self._delete_orphaned_reservations()
+            except TRANSIENT_ERRORS as outage:
+                _LOG.warning("reservations without a job are not cleared away yet: %s", outage)
+            except Exception:  # noqa: BLE001  one bad object must not end this for good: it is told
+                _LOG.exception("jobs are not cleared away this time")
+
+    async def _delete_orphaned_reservations(self) -> None:
+        known, now_s = _reservation_names(self._snapshot_source.jobs.list()), self._context.clock.time()
+        orphans = [one for one in self._reservations.list() if is_orphan(one, known, now_s)]
+        if not orphans:
+            return
+        # The watch may be behind: no reservation is taken from a job that exists.
+        listed = await self._context.client.list(POD_MIGRATION_JOBS)
+        known = known if isinstance(listed, ApiError) else _reservation_names(listed.items)
+        for one in orphans:
+            refused = listed if isinstance(listed, ApiError) else None
+            if one.metadata.name not in known:
+                refused = refused or await self._writer.delete_reservation(one.metadata.name)
+            if refused is not None:
+                _LOG.warning("%s, which has no job, is not cleared away yet: %s", one.metadata.name, refused)
 
     async def _delete_job(self, job: PodMigrationJob) -> None:
         writer = self._writer
@@ -164,9 +203,21 @@ class JobGarbageCollector:
             _LOG.warning("%s is not cleared away yet: %s", job.metadata.name, refused)
 
 
+def _reservation_names(jobs: Iterable[PodMigrationJob]) -> set[str]:
+    """Return the names of the reservations that jobs refer to, or may have made and not yet written down."""
+    return {name for job in jobs for name in (reservation_name(job), job.metadata.uid)}
+
+
+def is_orphan(reservation: Reservation, known: Container[str], now_s: float) -> bool:
+    """Return whether a reservation that this program made has had no job for a while."""
+    meta = reservation.metadata
+    ours = meta.labels.get(CREATED_BY_LABEL) == DESCHEDULER_NAME
+    age_s = now_s - meta.creation_timestamp.timestamp() if meta.creation_timestamp is not None else 0.0
+    return ours and meta.name not in known and age_s >= GRACE_AFTER_TTL_S
+
+
 def is_garbage(job: PodMigrationJob, now_s: float) -> bool:
     """Return whether the job is old enough to be deleted, in whatever phase."""
-    ttl_s = duration.parse_seconds(job.spec.ttl) if job.spec.ttl else 0.0
-    created = job.metadata.creation_timestamp
-    keep_s = ttl_s + GRACE_AFTER_TTL_S if ttl_s > 0 else MAX_AGE_WITHOUT_TTL_S
+    limit_s, created = ttl_s(job), job.metadata.creation_timestamp
+    keep_s = limit_s + GRACE_AFTER_TTL_S if limit_s > 0 else MAX_AGE_WITHOUT_TTL_S
     return created is not None and now_s - created.timestamp() >= keep_s

@@ -7,10 +7,13 @@ import asyncio
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.meta import DeleteOptions
+from koord.api.model import to_dict
+from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction import EVICTED, FAILED, REFUSED, EvictionOutcome
+from koord.policy.eviction import DRY_RUN, EVICTED, FAILED, REFUSED, EvictionOutcome
 
 
 class EvictionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +22,8 @@ class EvictionResult(msgspec.Struct, frozen=True, kw_only=True):
     outcome: EvictionOutcome
     detail: str = ""
     error: ApiError | None = None
+    is_uncertain: bool = False  # there was no answer, or one after which the pod may be on its way out all the same
+    is_final: bool = False  # no other try can succeed: the delete options are invalid, or a precondition failed
 
     @property
     def evicted(self) -> bool:
@@ -45,23 +50,23 @@ async def evict_pod(
     name: str,
     *,
     uid: str,
-    grace_seconds: int | None = None,
+    options: DeleteOptions | None = None,
     timeout_s: float | None = None,
     retries_conflict: bool = False,
 ) -> EvictionResult:
     """Evict the pod of that UID with the Eviction API, which enforces disruption budgets.
 
-    A conflict means that another pod has the name by now, and the pod is gone. A caller that looks at the pod again and
-    retries sets `retries_conflict`: then it is a failure.
+    `options` are sent whole. A conflict means that another pod has the name by now, and the pod is gone. A caller that
+    looks at the pod again and retries sets `retries_conflict`: then it is a failure.
     """
     try:
         async with asyncio.timeout(timeout_s):
-            error = await client.evict(namespace, name, uid=uid, grace_seconds=grace_seconds)
+            error = await client.evict(namespace, name, uid=uid, options=_wire_options(options))
     except TimeoutError:
-        return EvictionResult(outcome=FAILED, detail=f"no answer within {timeout_s:.0f} s")
+        return EvictionResult(outcome=FAILED, detail=f"no answer within {timeout_s:.0f} s", is_uncertain=True)
     except TRANSIENT_ERRORS as outage:
-        return EvictionResult(outcome=FAILED, detail=str(outage))
-    return _result(error, refusal=REFUSED, retries_conflict=retries_conflict)
+        return EvictionResult(outcome=FAILED, detail=str(outage), is_uncertain=True)
+    return _result(error, uid, options, refusal=REFUSED, retries_conflict=retries_conflict)
 
 
 async def delete_pod(
@@ -70,20 +75,38 @@ async def delete_pod(
     name: str,
     *,
     uid: str,
-    grace_seconds: int | None = None,
+    options: DeleteOptions | None = None,
     retries_conflict: bool = False,
 ) -> EvictionResult:
     """Delete the pod of that UID, whatever disruption budgets say, as preemption and the policy Delete do."""
     try:
-        answer = await client.delete(PODS, name, namespace, uid=uid, grace_seconds=grace_seconds)
+        answer = await client.delete(PODS, name, namespace, uid=uid, options=_wire_options(options))
     except TRANSIENT_ERRORS as outage:
-        return EvictionResult(outcome=FAILED, detail=str(outage))
-    return _result(answer if isinstance(answer, ApiError) else None, refusal=FAILED, retries_conflict=retries_conflict)
+        return EvictionResult(outcome=FAILED, detail=str(outage), is_uncertain=True)
+    error = answer if isinstance(answer, ApiError) else None
+    return _result(error, uid, options, refusal=FAILED, retries_conflict=retries_conflict)
 
 
-def _result(error: ApiError | None, *, refusal: EvictionOutcome, retries_conflict: bool) -> EvictionResult:
+def _wire_options(options: DeleteOptions | None) -> Unstructured | None:
+    """Return the options for a request, which states their kind itself."""
+    return None if options is None else {k: v for k, v in to_dict(options).items() if k not in ("apiVersion", "kind")}
+
+
+def _result(
+    error: ApiError | None, uid: str, options: DeleteOptions | None, *, refusal: EvictionOutcome, retries_conflict: bool
+) -> EvictionResult:
     if error is None:
-        return EvictionResult(outcome=EVICTED)
-    if error.not_found or (error.conflict and not retries_conflict):
+        return EvictionResult(outcome=DRY_RUN if options is not None and options.is_dry_run else EVICTED)
+    stated = options.preconditions if options is not None else None
+    # A resourceVersion that has passed, or a uid that is not the pod's, never comes back.
+    lost = stated is not None and bool(stated.resource_version or (stated.uid and stated.uid != uid))
+    if error.not_found or (error.conflict and not retries_conflict and not lost):
         return EvictionResult(outcome=EVICTED, detail=f"it was gone: {error.message}", error=error)
-    return EvictionResult(outcome=refusal if error.too_many else FAILED, detail=error.message, error=error)
+    final = error.code in (400, 422) or (error.conflict and lost)
+    return EvictionResult(
+        outcome=refusal if error.too_many else FAILED,
+        detail=error.message,
+        error=error,
+        is_final=final,
+        is_uncertain=error.code >= 500 or (error.conflict and not final),
+    )

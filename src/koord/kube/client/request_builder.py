@@ -253,10 +253,17 @@ def apply(
 
 
 def delete_options(
-    uid: str | None, resource_version: str | None, grace_seconds: int | None, propagation: str | None, dry_run: bool
+    uid: str | None,
+    resource_version: str | None,
+    grace_seconds: int | None,
+    propagation: str | None,
+    dry_run: bool,
+    stated: Unstructured | None = None,
 ) -> Unstructured:
-    options: Unstructured = {}
-    required = {k: v for k, v in (("uid", uid), ("resourceVersion", resource_version)) if v}
+    """Build delete options from single values, on top of `stated`, whose own preconditions stand."""
+    options: Unstructured = {**(stated or {})}
+    given = {k: v for k, v in (("uid", uid), ("resourceVersion", resource_version)) if v}
+    required = {**given, **options.get("preconditions", {})}
     if required:
         options["preconditions"] = required
     if grace_seconds is not None:  # 0 is "now", absent is "as the object says"
@@ -282,8 +289,10 @@ def delete(
     grace_seconds: int | None = None,
     propagation: Propagation | None = None,
     dry_run: bool = False,
+    options: Unstructured | None = None,
 ) -> ApiRequest:
-    options = delete_options(uid, resource_version, grace_seconds, propagation, dry_run)
+    """Build a deletion. `options` are further DeleteOptions, as on the wire."""
+    options = delete_options(uid, resource_version, grace_seconds, propagation, dry_run, options)
     return ApiRequest(method="DELETE", path=_object_path(resource, namespace, name), body=_delete_body(options))
 
 
@@ -317,7 +326,13 @@ def bind(namespace: str, pod: str, node: str, *, uid: str, annotations: Mapping[
 
 
 def evict(
-    namespace: str, pod: str, *, uid: str | None = None, grace_seconds: int | None = None, dry_run: bool = False
+    namespace: str,
+    pod: str,
+    *,
+    uid: str | None = None,
+    grace_seconds: int | None = None,
+    dry_run: bool = False,
+    options: Unstructured | None = None,
 ) -> ApiRequest:
     """Build an eviction. An error with `too_many` is an exhausted disruption budget; it is never retried."""
     body: Unstructured = {
@@ -325,7 +340,7 @@ def evict(
         "kind": "Eviction",
         "metadata": {"name": pod, "namespace": namespace},
     }
-    options = delete_options(uid, None, grace_seconds, None, dry_run)
+    options = delete_options(uid, None, grace_seconds, None, dry_run, options)
     if options:
         body["deleteOptions"] = options
     return ApiRequest(method="POST", path=f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction", body=body)

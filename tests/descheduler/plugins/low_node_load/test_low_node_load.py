@@ -132,12 +132,28 @@ def test_it_stops_when_the_node_is_no_longer_too_full() -> None:
     assert moves(outcome) == [("a", "cold"), ("b", "cold")]
 
 
+@pytest.mark.parametrize("leaving", [(), ("a",), ("a", "b")])
+def test_a_victim_that_takes_its_time_makes_no_others(leaving: tuple[str, ...]) -> None:
+    """6.4 of 10 cores are used and 5 allowed; what is on its way out counts as gone, also if it hangs for long."""
+    going = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    pods = [make_pod(name, "hot", metadata=going if name in leaving else {}) for name in ("a", "b", "c")]
+    used: dict[str, Any] = {"a": {"cpu": "900m"}, "b": {"cpu": "800m"}, "c": {"cpu": "700m"}}
+    outcome = balanced(
+        plugin(**THRESHOLDS),
+        [sized("hot"), sized("cold", "64")],
+        pods,
+        [using("hot", {"cpu": "4"}, **used), using("cold", {"cpu": "1"})],
+    )
+    assert [name for name, _ in moves(outcome) if name not in leaving] == {0: ["a", "b"], 1: ["c"], 2: []}[len(leaving)]
+
+
 @pytest.mark.parametrize(
     ("metrics", "why"),
     [
         pytest.param([], "it has no NodeMetric", id="none"),
         pytest.param([using("cold", {}, age_s=180)], "its NodeMetric is 180 s old", id="expired-exactly"),
         pytest.param([convert({"metadata": {"name": "cold"}}, NodeMetric)], "never filled", id="empty"),
+        pytest.param([using("cold", {"cpu": "much"})], "cannot be read", id="unreadable"),
     ],
 )
 def test_a_node_without_a_fresh_report_takes_nobody(metrics: list[NodeMetric], why: str) -> None:

@@ -55,6 +55,22 @@ def plugins() -> SchedulerPlugins:
     )
 
 
+def reservation_plugins() -> SchedulerPlugins:
+    """Return what lets a profile with Kubernetes' own plugins use reservations, and nothing else of Koordinator's."""
+    reserves = enable_plugins("Reservation")
+    return SchedulerPlugins(
+        queue_sort=plugins().queue_sort,  # all profiles must say the same of it
+        pre_filter=reserves,
+        filter=reserves,
+        post_filter=_only("Reservation", "DefaultPreemption"),
+        pre_score=reserves,
+        score=enable_plugins("Reservation", Reservation=5000),
+        reserve=reserves,
+        pre_bind=reserves,
+        bind=_only("Reservation", "DefaultBinder"),
+    )
+
+
 def configuration() -> KubeSchedulerConfiguration:
     """Return the configuration as a file would have it, before defaults."""
     weights = [{"name": name, "weight": 1} for name in (CPU, MEMORY, BATCH_CPU, BATCH_MEMORY)]

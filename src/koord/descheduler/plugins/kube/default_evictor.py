@@ -23,12 +23,7 @@ from koord.descheduler.framework.node_fit import OtherNodeFitChecker
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal, RoundState
 from koord.descheduler.framework.pod_selection import build_selector
 from koord.descheduler.framework.snapshot import ClusterSnapshot
-from koord.descheduler.migration.protection import (
-    CONFIG_SOURCE_ANNOTATION,
-    EVICT_ANNOTATION,
-    MIRROR_POD_ANNOTATION,
-    SYSTEM_CRITICAL_PRIORITY,
-)
+from koord.descheduler.migration.protection import EVICT_ANNOTATION, SYSTEM_CRITICAL_PRIORITY, unevictable_reason
 from koord.descheduler.plugins.kube.plugin_args import plugin_factory, selector_errors
 from koord.values import duration
 from koord.values.selector import EVERYTHING, Selector, SelectorError
@@ -109,14 +104,9 @@ class DefaultEvictor(DeschedulerPlugin):
             return None
         if self._args.no_eviction_policy == MANDATORY and PREFER_NO_EVICTION in meta.annotations:
             return "it prefers not to be evicted"
-        if MIRROR_POD_ANNOTATION in meta.annotations:
-            return "it is a mirror pod"
-        if meta.annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
-            return "it is a static pod"
-        if meta.deletion_timestamp is not None:
-            return "it is terminating"
         return (
-            self._check_kind(pod, round_state.snapshot)
+            unevictable_reason(pod)
+            or self._check_kind(pod, round_state.snapshot)
             or self._check_volumes(pod, round_state.snapshot)
             or self._check_owner(pod, round_state.snapshot)
         )

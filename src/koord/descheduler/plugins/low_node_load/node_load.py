@@ -15,7 +15,8 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.descheduler.framework.node_fit import raw_allocatable
 from koord.descheduler.framework.pod_selection import pod_rank
-from koord.descheduler.framework.snapshot import ClusterSnapshot
+from koord.descheduler.framework.snapshot import ClusterSnapshot, namespaced_name
+from koord.values.quantity_syntax import QuantityError
 
 FULL_PERCENT = 100.0
 
@@ -92,7 +93,10 @@ PodKey = tuple[str, str]
 
 
 class NodeLoad:
-    """The load of one node. It changes during a round as pods are moved from and to the node."""
+    """The load of one node. It changes during a round as pods are moved from and to the node.
+
+    What pods that are on their way out use is not counted: it is about to be free, and nobody else need go for it.
+    """
 
     __slots__ = ("bounds", "node", "pod_usage", "pods", "prod_bounds", "prod_pods", "prod_usage", "size", "usage")
 
@@ -109,13 +113,12 @@ class NodeLoad:
         self.pod_usage = pod_usage
         self.prod_pods = [pod for pod in pods if pod_rank(pod).priority_class == PROD]
         self.size = raw_allocatable(node)
-        prod_usage = [
-            pod_usage[key]
-            for pod in self.prod_pods
-            if (key := (pod.metadata.namespace, pod.metadata.name)) in pod_usage
-        ]
-        self.usage = _sum_usage((system, *pod_usage.values()), resources, len(pods))
-        self.prod_usage = _sum_usage(prod_usage, resources, len(self.prod_pods))
+        leaving = {namespaced_name(pod) for pod in pods if pod.metadata.deletion_timestamp is not None}
+        staying_prod = {namespaced_name(pod) for pod in self.prod_pods} - leaving
+        used = [usage for key, usage in pod_usage.items() if key not in leaving]
+        used_by_prod = [usage for key, usage in pod_usage.items() if key in staying_prod]
+        self.usage = _sum_usage((system, *used), resources, len(pods) - len(leaving))
+        self.prod_usage = _sum_usage(used_by_prod, resources, len(staying_prod))
         self.bounds = self.prod_bounds = ThresholdAmounts(low={}, high={})
 
     def copy(self) -> NodeLoad:
@@ -132,7 +135,7 @@ class NodeLoad:
 
     def usage_of_pod(self, pod: Pod) -> Mapping[str, int] | None:
         """Return the usage of the pod; None when none was reported."""
-        return self.pod_usage.get((pod.metadata.namespace, pod.metadata.name))
+        return self.pod_usage.get(namespaced_name(pod))
 
 
 def _sum_usage(parts: Sequence[Mapping[str, int]], resources: Sequence[str], pods: int) -> dict[str, int]:
@@ -162,8 +165,11 @@ def compute_node_load(
     age_s = snapshot.now_s - status.update_time.timestamp()
     if age_s >= expires_s:
         return UnusableMetric(name, f"its NodeMetric is {age_s:.0f} s old, and expires after {expires_s:.0f} s")
-    used = {(p.namespace, p.name): resource_amounts(p.pod_usage.resources) for p in status.pods_metric}
-    system = resource_amounts(status.node_metric.system_usage.resources)
+    try:
+        used = {(p.namespace, p.name): resource_amounts(p.pod_usage.resources) for p in status.pods_metric}
+        system = resource_amounts(status.node_metric.system_usage.resources)
+    except QuantityError as error:
+        return UnusableMetric(name, f"its NodeMetric cannot be read: {error}")
     return NodeLoad(node, list(snapshot.iter_pods_on_node(name)), used, system, resources)
 
 

@@ -10,13 +10,10 @@ import msgspec
 from koord.api.annotations import reservation_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.reservation_codecs import ReservationAffinity, ignores_reservations
-from koord.api.koordinator.scheduling import ReservationControllerReference, ReservationOwner
-from koord.api.kubernetes.meta import OwnerReference, label_selector_as_selector
-from koord.api.model import ObjectReference
+from koord.api.kubernetes.meta import OwnerReference
+from koord.policy.reservation_owner import OwnerCondition
 from koord.values.amounts import Counts
-from koord.values.selector import Operator, Selector
-
-API_VERSION = "v1"  # of every pod
+from koord.values.selector import Operator
 
 
 class ReservationRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,29 +71,8 @@ ANYONE: OwnerKey = ("anyone",)
 _PINNING_OPERATORS = (Operator.EQUALS, Operator.DOUBLE_EQUALS, Operator.IN)
 
 
-class OwnerMatcher(msgspec.Struct, frozen=True, kw_only=True):
-    """One owner condition. All that is stated must hold; an empty condition matches every pod."""
-
-    object: ObjectReference | None = None
-    controller: ReservationControllerReference | None = None
-    selector: Selector | None = None
-
-    @staticmethod
-    def from_spec(owner: ReservationOwner) -> OwnerMatcher:
-        """Compile the condition. Raises SelectorError."""
-        labels = owner.label_selector
-        return OwnerMatcher(
-            object=owner.object,
-            controller=owner.controller,
-            selector=None if labels is None else label_selector_as_selector(labels),
-        )
-
-    def matches(self, pod: ReservationRequest) -> bool:
-        if self.object is not None and not _is_object(self.object, pod):
-            return False
-        if self.controller is not None and not _controls(self.controller, pod):
-            return False
-        return self.selector is None or self.selector.matches(pod.labels)
+class OwnerMatcher(OwnerCondition, frozen=True, kw_only=True):
+    """One owner condition, with the keys by which the index finds it."""
 
     def index_keys(self) -> tuple[OwnerKey, ...]:
         """Return the keys of the most selective demand; several when any of several values will do."""
@@ -135,29 +111,3 @@ def owner_keys_of_pod(pod: ReservationRequest) -> Iterator[OwnerKey]:
         yield ("controller", owner.name)
     for key, value in pod.labels.items():
         yield ("label", key, value)
-
-
-def _is_object(wanted: ObjectReference, pod: ReservationRequest) -> bool:
-    """Return whether the pod is the referenced object. The kind is not checked: only pods can be owners."""
-    return (
-        (not wanted.uid or wanted.uid == pod.uid)
-        and (not wanted.name or wanted.name == pod.name)
-        and (not wanted.namespace or wanted.namespace == pod.namespace)
-        and (not wanted.api_version or wanted.api_version == API_VERSION)
-    )
-
-
-def _controls(wanted: ReservationControllerReference, pod: ReservationRequest) -> bool:
-    if wanted.namespace and wanted.namespace != pod.namespace:
-        return False
-    return any(_refers_to(wanted, owner) for owner in pod.owners)
-
-
-def _refers_to(wanted: ReservationControllerReference, owner: OwnerReference) -> bool:
-    return (
-        (not wanted.controller or owner.controller)
-        and (not wanted.uid or wanted.uid == owner.uid)
-        and (not wanted.name or wanted.name == owner.name)
-        and (not wanted.kind or wanted.kind == owner.kind)
-        and (not wanted.api_version or wanted.api_version == owner.api_version)
-    )

@@ -1,0 +1,147 @@
+"""Whether the successor of a job's pod could take the reservation that the job refers to, so that nobody is evicted for
+a place that is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from koord.api.annotations import reservation_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.scheduling import AVAILABLE, RESTRICTED, Reservation
+from koord.api.kubernetes.affinity import NodeSelector
+from koord.api.kubernetes.meta import OwnerReference
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
+from koord.descheduler.framework.node_fit import NodeFitChecker, placement_misfits
+from koord.descheduler.framework.snapshot import ClusterSnapshot
+from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL
+from koord.policy.node_match import NodeTerms, find_untolerated_taint
+from koord.policy.reservation_owner import OwnerCondition
+from koord.values.selector import Selector, SelectorError
+
+STATEFUL_SET = "StatefulSet"
+
+
+class _Successor(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod that is to own the reservation, as far as it is known before the eviction: of its identity only what it
+    has in common with the pod that it replaces. A pod that has no node yet is its own successor.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    labels: Mapping[str, str]
+    owners: tuple[OwnerReference, ...]
+
+
+def is_created_by_descheduler(reservation: Reservation) -> bool:
+    return CREATED_BY_LABEL in reservation.metadata.labels
+
+
+def reservation_misfit(
+    pod: Pod, reservation: Reservation, snapshot: ClusterSnapshot, others: Iterable[Reservation]
+) -> str | None:
+    """Return why the successor of the pod could not take the reservation; None when it could.
+
+    `snapshot` holds the node of the reservation with its pods, `others` are the reservations on that node. Where the
+    scheduler placed a reservation of ours, it has looked at the node, and only the owners are asked about.
+    """
+    why = _owner_misfit(pod, reservation) or _affinity_misfit(pod, reservation, snapshot)
+    if why is not None or is_created_by_descheduler(reservation) or not reservation.status.node_name:
+        return why
+    node = snapshot.nodes.get(reservation.status.node_name)
+    if node is None:
+        return f"its node {reservation.status.node_name} does not exist"
+    return _node_misfit(pod, reservation, node, snapshot, others)
+
+
+def _successor(pod: Pod) -> _Successor:
+    meta, waits = pod.metadata, not pod.spec.node_name
+    controller = next((owner for owner in meta.owner_references if owner.controller), None)
+    keeps_name = waits or controller is None or controller.kind == STATEFUL_SET
+    return _Successor(
+        uid=meta.uid if waits else "",
+        namespace=meta.namespace,
+        name=meta.name if keeps_name else "",
+        labels=meta.labels,
+        owners=meta.owner_references,
+    )
+
+
+def _owner_misfit(pod: Pod, reservation: Reservation) -> str | None:
+    successor, broken = _successor(pod), ""
+    for owner in reservation.spec.owners:
+        try:
+            if OwnerCondition.from_spec(owner).matches(successor):
+                return None
+        except SelectorError as error:
+            broken = f", and one of them is broken: {error}"
+    return f"its owners do not select the pod{'' if not pod.spec.node_name else ' that will replace it'}{broken}"
+
+
+def _affinity_misfit(pod: Pod, reservation: Reservation, snapshot: ClusterSnapshot) -> str | None:
+    """Return why the pod's own demands on reservations exclude this one."""
+    meta, spec = reservation.metadata, reservation.spec
+    if meta.deletion_timestamp is not None:
+        return "it is being deleted"
+    if reservation_codecs.ignores_reservations(pod.metadata.labels):
+        return "the pod ignores reservations"
+    affinity = reservation_codecs.parse_reservation_affinity(pod.metadata.annotations)
+    if isinstance(affinity, MalformedAnnotation):
+        return f"the pod's reservation affinity cannot be read: {affinity}"
+    if affinity is not None and affinity.name:
+        return None if affinity.name == meta.name else f"the pod asks for reservation {affinity.name}"
+    if spec.unschedulable:
+        return "it is unschedulable"
+    if affinity is None:
+        return None
+    node = snapshot.nodes.get(reservation.status.node_name)
+    labels = {**(node.metadata.labels if node is not None else {}), **meta.labels}
+    required = affinity.required_during_scheduling_ignored_during_execution
+    terms = required.reservation_selector_terms if required is not None else None
+    if find_untolerated_taint(affinity.tolerations, spec.taints) is not None:
+        return "the pod does not tolerate its taints"
+    if not Selector.from_labels(affinity.reservation_selector).matches(labels) or (
+        terms is not None and not NodeTerms(NodeSelector(node_selector_terms=terms)).matches_object(meta.name, labels)
+    ):
+        return "the pod's reservation affinity does not select it"
+    return None
+
+
+def _node_misfit(
+    pod: Pod, reservation: Reservation, node: Node, snapshot: ClusterSnapshot, others: Iterable[Reservation]
+) -> str | None:
+    reasons = placement_misfits(pod, node)
+    if reasons:
+        return f"its node {node.metadata.name} does not take the pod: {', '.join(reasons)}"
+    fit_checker = NodeFitChecker(snapshot)
+    free = dict(fit_checker.free(node))
+    for other in others:
+        if other.metadata.uid != reservation.metadata.uid:
+            for name, amount in _unallocated(other).items():
+                free[name] = free.get(name, 0) - max(amount, 0)
+    requests, left = fit_checker.requests(pod), _unallocated(reservation)
+    short = [name for name, amount in sorted(requests.items()) if amount > free.get(name, 0)]
+    if not short and reservation.spec.allocate_policy == RESTRICTED:
+        short = [n for n in _restricted_names(reservation, left) if requests.get(n, 0) > left[n]]
+    return f"there is not enough {', '.join(short)} in it" if short else None
+
+
+def _unallocated(reservation: Reservation) -> dict[str, int]:
+    """Return what a reservation still holds; what is not placed, or has ended, holds nothing."""
+    status, template = reservation.status, reservation.spec.template
+    if status.phase != AVAILABLE:
+        return {}
+    held = resource_amounts(status.allocatable) or (pod_requests(template.spec) if template is not None else {})
+    taken = resource_amounts(status.allocated)
+    return {name: amount - taken.get(name, 0) for name, amount in held.items()}
+
+
+def _restricted_names(reservation: Reservation, held: Mapping[str, int]) -> list[str]:
+    options = reservation_codecs.parse_restricted_options(reservation.metadata.annotations)
+    stated = options.resources if options is not None and not isinstance(options, MalformedAnnotation) else ()
+    return sorted(name for name in held if name in stated) or sorted(held)
