@@ -23,9 +23,10 @@ from koord.kube.config.connection import Connection
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.reflector import MalformedObject
 from koord.kube.leader_election import LeaderElector, LeaseConfig
+from koord.kube.transport.fenced_socket import WriteFence
 from koord.kube.transport.http import HttpTransport
 from koord.kube.transport.interface import Transport
-from koord.kube.transport.wrappers import FencedTransport, MeteredTransport, RestMetrics
+from koord.kube.transport.request_metrics import MeteredTransport, RestMetrics
 from koord.telemetry.clock import Clock
 from koord.telemetry.component_server import ComponentServer, HealthCheck
 from koord.telemetry.http_routing import HttpGuard
@@ -110,8 +111,7 @@ class ControllerProcess:
         self._synced = False
         self._transports: list[Transport] = []
         self._rest_metrics = RestMetrics(settings.registry)
-        self._metered = self._connect()
-        self.client = self._client(FencedTransport(self._metered, self.may_write))
+        self.client = self._client(self._connect(self._write_fence()))
         self.on_malformed: Callable[[MalformedObject], None] | None = None
         self.informers = InformerFactory(self.client, clock, on_malformed=self._malformed)
         register_process_metrics(settings.registry)
@@ -124,7 +124,7 @@ class ControllerProcess:
 
     def unfenced_client(self) -> Client:
         """Return a client for writes that every replica makes, such as those of admission webhooks."""
-        return self._client(self._metered)
+        return self._client(self._connect())
 
     def leads(self) -> bool:
         """Return whether the leader's work is under way, or about to be."""
@@ -258,10 +258,17 @@ class ControllerProcess:
 
     # Parts -------------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> Transport:
+    def _write_fence(self) -> WriteFence | None:
+        lease = self.settings.lease
+        if lease is None:
+            return None
+        # What left by the renew deadline is delivered or given up before another may acquire the lease.
+        return WriteFence(is_open=self.may_write, unacknowledged_s=lease.duration_s - lease.renew_deadline_s)
+
+    def _connect(self, fence: WriteFence | None = None) -> Transport:
         connection = self.settings.connection
         transport = MeteredTransport(
-            HttpTransport(connection, self.clock), self._rest_metrics, connection.server, self.clock
+            HttpTransport(connection, self.clock, fence=fence), self._rest_metrics, connection.server, self.clock
         )
         self._transports.append(transport)
         return transport
