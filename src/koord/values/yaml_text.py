@@ -16,7 +16,7 @@ import yaml
 from koord.values.json_text import MalformedText
 
 # What PyYAML lets escape from scalars with a wrong explicit tag, beside its own error type.
-_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError, OverflowError)
+YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError, OverflowError)
 
 
 class YamlLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +65,8 @@ def load_yaml_documents(text: str | bytes, limits: YamlLimits = DEFAULT_LIMITS) 
         return exceeded
     try:
         return list(yaml.load_all(text, JsonYamlLoader))
-    except _YAML_ERRORS as error:
-        return _malformed(error)
+    except YAML_ERRORS as error:
+        return malformed_yaml(error)
 
 
 def yaml_limit_exceeded(text: str | bytes, limits: YamlLimits = DEFAULT_LIMITS) -> MalformedText | None:
@@ -77,12 +77,13 @@ def yaml_limit_exceeded(text: str | bytes, limits: YamlLimits = DEFAULT_LIMITS) 
         _Measure(limits).take(yaml.parse(text, yaml.CSafeLoader))
     except _LimitExceeded as exceeded:
         return exceeded.malformed
-    except _YAML_ERRORS as error:
-        return _malformed(error)
+    except YAML_ERRORS as error:
+        return malformed_yaml(error)
     return None
 
 
-def _malformed(error: Exception) -> MalformedText:
+def malformed_yaml(error: Exception) -> MalformedText:
+    """Return one of YAML_ERRORS as a value."""
     mark = getattr(error, "problem_mark", None)
     where = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
     said = getattr(error, "problem", None) or " ".join(str(error).split()) or type(error).__name__

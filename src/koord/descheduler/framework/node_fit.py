@@ -6,15 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
-from koord.api.koordinator.protocol import A_RAW_ALLOCATABLE
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.node_codecs import parse_raw_allocatable
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
 from koord.descheduler.framework.snapshot import ClusterSnapshot
 from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
-from koord.values.quantity_syntax import QuantityError
 from koord.values.selector import Selector
 
 
@@ -23,13 +21,10 @@ def raw_allocatable(node: Node) -> Mapping[str, int]:
 
     Amounts are milli-units for cpu and units for all else.
     """
-    text = node.metadata.annotations.get(A_RAW_ALLOCATABLE)
-    if text is not None:
-        try:
-            return resource_amounts(msgspec.json.decode(text, type=dict[str, str | int]))
-        except (msgspec.MsgspecError, QuantityError):
-            pass  # not readable is the same as not said: status.allocatable stands
-    return allocatable(node)
+    stated = parse_raw_allocatable(node.metadata.annotations)
+    if stated is None or isinstance(stated, MalformedAnnotation):
+        return allocatable(node)  # not readable is the same as not said: status.allocatable stands
+    return resource_amounts(stated)
 
 
 def allocatable(node: Node) -> Mapping[str, int]:

@@ -13,7 +13,9 @@ from urllib.parse import urlsplit
 import msgspec
 from cryptography.hazmat.primitives import serialization
 
+from koord.api.model import decode_text
 from koord.manager.webhook_server.certificate import parse_authorities
+from koord.values.json_text import MalformedText
 
 Obj = dict[str, Any]
 
@@ -116,11 +118,8 @@ def _saved_template(current: Obj) -> list[Obj]:
     """Return the saved entries, else the current ones. An empty saved list would lock entries out, so it counts as
     none.
     """
-    try:
-        saved = json.loads(_annotations(current).get(TEMPLATE_ANNOTATION) or "[]")
-    except json.JSONDecodeError:
-        saved = []
-    entries = saved if isinstance(saved, list) and saved else current.get("webhooks") or []
+    saved = decode_text(_annotations(current).get(TEMPLATE_ANNOTATION) or "[]", list[Obj])
+    entries = current.get("webhooks") or [] if isinstance(saved, MalformedText) or not saved else saved
     return [_without_ca_bundle(entry) for entry in entries]
 
 

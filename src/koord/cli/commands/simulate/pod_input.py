@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from koord.api.kubernetes.builtin_kinds import PRIORITY_CLASSES
 from koord.api.model import convert
@@ -17,6 +16,8 @@ from koord.cli import cluster_access
 from koord.cli.up.local_scheduler import DEFAULT_SCHEDULER_NAME
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.explain.snapshot import ApiSnapshot, objects_of_documents
+from koord.values.json_text import MalformedText
+from koord.values.yaml_text import load_yaml_documents
 
 ManifestObject = dict[str, Any]
 MAX_PODS_PER_WORKLOAD = 1000  # pods of one workload that are tried at most
@@ -25,11 +26,12 @@ MAX_PODS_PER_WORKLOAD = 1000  # pods of one workload that are tried at most
 def read_objects(file: str) -> list[ManifestObject]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
-        found = objects_of_documents(yaml.safe_load_all(text))
     except OSError as error:
         cluster_access.fail(f"cannot read {file}: {error.strerror}")
-    except yaml.YAMLError as error:
-        cluster_access.fail(f"{file}: not YAML: {' '.join(str(error).split())}")
+    documents = load_yaml_documents(text)
+    if isinstance(documents, MalformedText):
+        cluster_access.fail(f"{file} {documents}")
+    found = objects_of_documents(documents)
     if isinstance(found, str):
         cluster_access.fail(f"{file}: {found}")
     return found
