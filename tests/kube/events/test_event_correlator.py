@@ -13,7 +13,9 @@ from koord.telemetry.clock import ManualClock
 
 names = st.sampled_from("abcdef")
 notes = st.integers(0, 3).map(lambda n: "x" * n * 300)
-annotations = st.none() | st.integers(0, 1 << 20).map(lambda size: {"record": "y" * size})
+event_annotations: st.SearchStrategy[dict[str, str] | None] = st.none() | st.integers(0, 1 << 20).map(
+    lambda size: {"record": "y" * size}
+)
 
 
 def key_of(name: str) -> EventKey:
@@ -26,7 +28,7 @@ class CorrelatorMachine(RuleBasedStateMachine):
         self.clock = ManualClock()
         self.correlator = EventCorrelator(self.clock)
 
-    @rule(name=names, note=notes, more=annotations)
+    @rule(name=names, note=notes, more=event_annotations)
     def record(self, name: str, note: str, more: dict[str, str] | None) -> None:
         key = key_of(name)
         if self.correlator.count_repetition(key, note, more) is None:

@@ -22,12 +22,20 @@ import pytest
 
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS, DEVICES, ELASTIC_QUOTAS, NODE_RESOURCE_TOPOLOGIES
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESOURCE_STATUS, NAMESPACE
-from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, NODES, PODS
+from koord.api.kubernetes.builtin_kinds import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    MUTATING_WEBHOOK_CONFIGURATIONS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    VALIDATING_WEBHOOK_CONFIGURATIONS,
+)
 from koord.api.kubernetes.resource import Resource
 from koord.api.schema import crd_manifests
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
+from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, VALIDATING_NAME
 from koord.values.quantity import Quantity
 from tests.real.chaos import invariants, workload
 from tests.real.chaos.programs import LEASE_S, ChildProgram, start_programs, wait_for_leader
@@ -61,8 +69,8 @@ class ChaosRun:
         self.folder = folder
         self.random = Random(seed)
         self.client: Client = connect(plane.kubeconfig)
-        self.programs = start_programs(plane, folder)
-        self.schedulers = self.programs[:2]
+        self.programs: list[ChildProgram] = []
+        self.schedulers: list[ChildProgram] = []
         self.faults: Counter[str] = Counter()
         self.violations: list[str] = []
         self.recoveries_s: list[float] = []
@@ -113,6 +121,9 @@ class ChaosRun:
             await self.patiently(patch)
             await self.create(NODE_RESOURCE_TOPOLOGIES, workload.topology(number))
             await self.create(DEVICES, workload.device(number))
+        # The manager keeps certificates in these; without entries the API server calls nobody.
+        await self.create(MUTATING_WEBHOOK_CONFIGURATIONS, {"metadata": {"name": MUTATING_NAME}, "webhooks": []})
+        await self.create(VALIDATING_WEBHOOK_CONFIGURATIONS, {"metadata": {"name": VALIDATING_NAME}, "webhooks": []})
         for name in workload.QUOTAS:
             await self.create(ELASTIC_QUOTAS, workload.quota(name), NAMESPACE)
 
@@ -234,6 +245,8 @@ class ChaosRun:
     # The run ---------------------------------------------------------------------------------------------------------
 
     async def run(self, seconds: float) -> None:
+        self.programs = start_programs(self.plane, self.folder)
+        self.schedulers = self.programs[:2]
         await self._leader()
         until = time.monotonic() + seconds
         while time.monotonic() < until:
