@@ -242,6 +242,16 @@ class FencedConnector(aiohttp.TCPConnector):
         self._fence = fence
         self._make_socket = socket_factory
 
+    async def _create_connection(
+        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
+    ) -> ResponseHandler:
+        """Return a connection, after a look at it: another version of aiohttp may make them elsewhere than below."""
+        made = await super()._create_connection(req, traces, timeout)
+        if made.transport is not None and not isinstance(made.transport, FencedSocketTransport):
+            made.close()
+            raise RuntimeError(f"aiohttp {aiohttp.__version__} makes connections that the fence does not guard")
+        return made
+
     async def _wrap_create_connection(
         self,
         *args: Any,
