@@ -7,6 +7,7 @@ READY := $(VENV)/.ready
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
+MINUTES ?= 60
 
 .PHONY: help setup up test check format coverage test-wheel assets test-real soak bench bench-colocation gen diagrams lock clean
 
@@ -58,8 +59,9 @@ assets: $(READY) ## build the real control plane and node from Go modules into a
 test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
 	@$(BIN)/python -m pytest tests/real
 
-soak: $(READY) ## the machines of random events for long: EVENTS=1000000 of each takes hours
+soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos
 	@PYTHONHASHSEED=0 KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal
+	@KOORD_CHAOS_MINUTES=$(MINUTES) $(BIN)/python -m pytest tests/real/chaos
 
 bench: $(READY) assets ## ratios against the real control plane, kept in bench/results
 	@$(BIN)/python -m bench

@@ -28,8 +28,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.leader_election import LeaderElector, LeaseConfig
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, WatchStream
-from koord.kube.transport.wrappers import FencedTransport
+from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, Unreachable, WatchStream
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.metrics import MetricRegistry
 from tests.scheduler.faulty_cluster import FaultyTransport
@@ -79,10 +78,13 @@ def setup_of(
 
 
 class SlowTransport(FaultyTransport):
-    """One whose watches can be held up: what happens meanwhile is seen later."""
+    """One whose watches can be held up: what happens meanwhile is seen later. It carries no writes of a process that
+    does not lead.
+    """
 
-    def __init__(self, inner: Transport) -> None:
+    def __init__(self, inner: Transport, may_write: Callable[[], bool]) -> None:
         super().__init__(inner)
+        self._may_write = may_write
         self.moves = asyncio.Event()
         self.moves.set()
         self.held = ""
@@ -91,6 +93,12 @@ class SlowTransport(FaultyTransport):
         """Watches of paths with this in them stand still."""
         self.held = path
         self.moves.clear()
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        passes = request.method == "GET" or "/apis/events.k8s.io/" in request.path or "/leases" in request.path
+        if not passes and not self._may_write():
+            raise Unreachable("held back", sent=False)
+        return await super().send(request)
 
     async def watch(self, request: ApiRequest) -> WatchStream | ApiResponse:
         stream = await super().watch(request)
@@ -128,9 +136,11 @@ class Replica:
         assert harness.cluster.server is not None
         self.name = name
         clock = harness.clock
-        self.wire = SlowTransport(InProcessTransport(harness.cluster.server, f"system:{name}"))
-        inner = FencedTransport(self.wire, lambda: self.election is None or self.election.is_leading)
-        self.client = Client(inner, clock=clock, qps=0, burst=0, chance=random.Random(1))
+        self.wire = SlowTransport(
+            InProcessTransport(harness.cluster.server, f"system:{name}"),
+            lambda: self.election is None or self.election.is_leading,
+        )
+        self.client = Client(self.wire, clock=clock, qps=0, burst=0, chance=random.Random(1))
         self.informers = InformerFactory(self.client, clock, seed=1)
         self.recorder = EventRecorder(self.client, clock, controller="koord-descheduler", instance=name)
         self.registry = MetricRegistry()

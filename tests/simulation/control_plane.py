@@ -12,7 +12,6 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from koord.api.config import gates
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
@@ -32,13 +31,14 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.leader_election import LeaseConfig
 from koord.kube.transport.api_error import unwrap
+from koord.kube.transport.fenced_socket import WriteFence
 from koord.manager.context import NAMESPACE, ManagerContext, ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.informer_transforms import register_transforms as manager_transforms
 from koord.manager.program import Manager
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.scheduler import Scheduler
-from koord.telemetry.clock import LoopClock
+from koord.telemetry.clock import Clock, LoopClock
 from koord.telemetry.metrics import MetricRegistry
 from tests.simulation.network import Connection, DirectConnection, EvictionAnswer, SimulatedServer, Weather
 from tests.simulation.process_loop import SimulatedProcess
@@ -72,8 +72,8 @@ class Replica:
         self.process = process
         self.connections = []
 
-        def connect(_: Any, clock: Any) -> Connection:
-            made = Connection(plane.server, plane.weather, clock, process)
+        def connect(connection: ClusterConnection, clock: Clock, *, fence: WriteFence | None) -> Connection:
+            made = Connection(plane.server, plane.weather, clock, process, fence)
             made.evictions = plane.evictions
             self.connections.append(made)
             return made

@@ -13,6 +13,7 @@ import msgspec
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.embedded.apiserver.store.record import StoreRecord
+from koord.kube.transport.fenced_socket import WriteFence
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable, UnstructuredBody, WatchStream
 from koord.telemetry.clock import Clock
 from tests.simulation.process_loop import SimulatedProcess, outside
@@ -127,17 +128,27 @@ class Weather:
 class Connection:
     """A transport of one process. What it has sent arrives even when the process is stopped or killed."""
 
-    def __init__(self, server: SimulatedServer, weather: Weather, clock: Clock, process: SimulatedProcess) -> None:
+    def __init__(
+        self,
+        server: SimulatedServer,
+        weather: Weather,
+        clock: Clock,
+        process: SimulatedProcess,
+        fence: WriteFence | None,
+    ) -> None:
         self._server = server
         self._weather = weather
         self._clock = clock
         self._process = process
+        self._fence = fence
         self._watches: set[_Watch] = set()
         self.evictions: list[EvictionAnswer] = []
 
     async def send(self, request: ApiRequest) -> ApiResponse:
         if self._process.killed:
             raise Unreachable("this process was killed", sent=False)
+        if request.method != "GET" and self._fence is not None and not self._fence.is_open():
+            raise Unreachable("this process may no longer write", sent=False)
         answer = await outside(self._exchange(request))
         if isinstance(answer, Unreachable):
             raise answer

@@ -15,6 +15,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from koord.values.json_text import MAX_JSON_BYTES, MalformedText, json_limit_exceeded
+
 T = TypeVar("T")
 
 
@@ -32,9 +34,29 @@ def decode(raw: bytes | msgspec.Raw, model: type[T]) -> T:
     if decoder is None:
         decoder = _DECODERS[model] = msgspec.json.Decoder(model)
     try:
-        return decoder.decode(raw)  # type: ignore[no-any-return]
-    except msgspec.ValidationError:
-        return convert(msgspec.json.decode(raw), model)
+        try:
+            return decoder.decode(raw)  # type: ignore[no-any-return]
+        except msgspec.ValidationError:
+            return convert(msgspec.json.decode(raw), model)
+    except RecursionError:
+        raise msgspec.ValidationError("it is nested too deeply") from None
+
+
+def decode_text(text: str | bytes, model: type[T], *, max_bytes: int = MAX_JSON_BYTES) -> T | MalformedText:
+    """Decode JSON that somebody wrote into an annotation, a ConfigMap, a review or a file, within limits on its length
+    and depth: what is decoded can be walked by code that recurses.
+    """
+    try:
+        raw = text.encode() if isinstance(text, str) else text
+    except UnicodeEncodeError as error:
+        return MalformedText(f"is not Unicode: {error.reason} at character {error.start}")
+    exceeded = json_limit_exceeded(raw, max_bytes=max_bytes)
+    if exceeded is not None:
+        return exceeded
+    try:
+        return decode(raw, model)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return MalformedText(str(error))
 
 
 def convert(obj: Any, model: type[T]) -> T:

@@ -17,6 +17,7 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
+from koord.api.model import decode_text
 from koord.kube.client.retrying_caller import RetryPolicy
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import BadConfig, Connection
@@ -26,6 +27,7 @@ from koord.kube.transport.api_error import ApiError, ApiErrorRaised, unwrap
 from koord.kube.transport.http import HttpTransport
 from koord.kube.transport.interface import ApiRequest, Unreachable
 from koord.telemetry.clock import Clock, WallClock
+from koord.values.json_text import MalformedText
 
 F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Object)
@@ -124,19 +126,17 @@ async def ask_program(client: Client, program: str, path: str, namespace: str, p
     return said
 
 
+MAX_ANSWER_BYTES = 256 << 20  # the explanations of a large cluster
+
+
 def _decode_object(raw: bytes) -> dict[str, Any] | str:
-    try:
-        found: dict[str, Any] = msgspec.json.decode(raw, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        return f"its answer is not JSON: {error}"
-    return found
+    found = decode_text(raw, dict[str, Any], max_bytes=MAX_ANSWER_BYTES)
+    return f"its answer is not JSON: {found}" if isinstance(found, MalformedText) else found
 
 
 def _error_message(raw: bytes) -> str:
-    try:
-        return str(msgspec.json.decode(raw, type=dict[str, Any]).get("message", ""))
-    except msgspec.DecodeError:
-        return raw.decode(errors="replace").strip()
+    found = decode_text(raw, dict[str, Any])
+    return raw.decode(errors="replace").strip() if isinstance(found, MalformedText) else str(found.get("message", ""))
 
 
 async def list_koordlets(client: Client, namespace: str, node: str = "") -> list[Pod] | str:

@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 # A fixed, readable start for virtual runs: two runs of one seed must not differ by their start date.
 VIRTUAL_EPOCH = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+# Linux has a clock that counts suspension too; elsewhere the monotonic one is the best there is.
+_UNSTOPPED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
@@ -42,7 +44,8 @@ class WallClock:
         return time.time()
 
     def monotonic(self) -> float:
-        return time.monotonic()
+        """Return the seconds since boot, those of a suspended machine among them: a lease runs out while it sleeps."""
+        return time.clock_gettime(_UNSTOPPED)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

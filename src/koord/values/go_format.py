@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -66,7 +67,7 @@ def quoted_bytes(text: str) -> str:
         if char in '"\\'
         else char
         if " " <= char < "\x80"
-        else "".join(f"\\x{b:02x}" for b in char.encode())
+        else "".join(f"\\x{b:02x}" for b in char.encode(errors="surrogatepass"))
         for char in text
     )
     return f'"{"".join(shown)}"'
@@ -113,7 +114,8 @@ def parse_finite_float(text: str) -> float | None:
     """Parse as ParseFloat in decimal notation; infinities and NaN are of no use to any reader here and count as
     unreadable.
     """
-    return float(text) if _FLOAT.fullmatch(text) else None
+    value = float(text) if _FLOAT.fullmatch(text) else math.inf
+    return value if math.isfinite(value) else None
 
 
 def parse_bool(text: str) -> bool | None:

@@ -207,7 +207,7 @@ def test_a_list_of_objects() -> None:
             "it.yaml:1: error: holds no configuration that can be checked: found Service, a document without a kind",
             id="others",
         ),
-        pytest.param("a: [1\n", "it.yaml:2: error: is not YAML: expected ',' or ']'", id="no-yaml"),
+        pytest.param("a: [1\n", "it.yaml:2: error: is not YAML: did not find expected ',' or ']'", id="no-yaml"),
         pytest.param(
             "kind: ConfigMap\nmetadata: {name: x}\n",
             "it.yaml:1: error: holds no configuration that can be checked: found ConfigMap x",

@@ -126,4 +126,4 @@ users:
 """
     result = outcome(text)
     assert isinstance(result, BadConfig)
-    assert "extensions" in result.field
+    assert "alias inside of what it stands for" in str(result)

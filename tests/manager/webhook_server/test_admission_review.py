@@ -32,6 +32,11 @@ def body(version: str = "v1", **changes: Any) -> bytes:
     ).encode()
 
 
+DEEP_REVIEW = body(object={"metadata": {"annotations": "DEEP"}}).replace(
+    b'"DEEP"', b'{"a":' * 10_000 + b"1" + b"}" * 10_000
+)
+
+
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
 def test_the_answer_is_in_the_version_of_the_question(version: str) -> None:
     asked = review.decode_review(body(version))
@@ -61,6 +66,9 @@ def test_a_denial_has_code_and_words_and_says_false() -> None:
         pytest.param(b"\xff", "not", id="not-utf8"),
         pytest.param(b"[1]", "not an AdmissionReview", id="a-list"),
         pytest.param(body("v2"), "admission.k8s.io/v2", id="unknown-version"),
+        pytest.param(DEEP_REVIEW, "is nested too deeply: 100 levels are allowed", id="10000-levels"),
+        pytest.param(b"[" * 1_000_000, "is nested too deeply: 100 levels are allowed", id="1000000-levels"),
+        pytest.param(b" " * (17 << 20), "is too long", id="17-MiB"),
         pytest.param(body(uid=""), "no uid", id="no-uid"),
         pytest.param(body(uid=7), "not an AdmissionReview", id="wrong-type"),
         pytest.param(body(operation="READ"), "'READ'", id="unknown-operation"),

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koord.api.model import QuantityText, decode
+from koord.api.model import QuantityText, decode_text
+from koord.values.json_text import MalformedText
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
 
@@ -43,13 +44,13 @@ def parse_json(
         return None
     if text.strip() == "null":
         return None
+    value = decode_text(text, shape)
+    if isinstance(value, MalformedText):
+        return MalformedAnnotation(key, value.reason)
     try:
-        value = decode(text.encode(), shape)
         for amount in amounts(value) if amounts else ():
             Quantity.parse(amount)
-    except RecursionError:
-        return MalformedAnnotation(key, "it is nested too deeply")
-    except (msgspec.DecodeError, QuantityError) as error:
+    except QuantityError as error:
         return MalformedAnnotation(key, str(error))
     return value
 

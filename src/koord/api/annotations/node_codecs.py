@@ -4,6 +4,7 @@ allocations, bandwidth and usage thresholds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -127,7 +128,7 @@ def ratio_label_percent(labels: Mapping[str, str], key: str) -> int | None:
     unreadable labels are ignored.
     """
     ratio = parse_finite_float(labels.get(key, ""))
-    return None if ratio is None or ratio < 0 else int(ratio * 100)
+    return None if ratio is None or not 0 <= ratio * 100 < math.inf else int(ratio * 100)
 
 
 def cpu_reclaim_percent(labels: Mapping[str, str]) -> int | None:

@@ -17,11 +17,12 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 import msgspec
 
 from koord.api.config.field_error import FieldError
-from koord.api.model import convert
+from koord.api.model import convert, decode_text
 from koord.api.schema import unwrap_annotated
 from koord.api.schema_markers import SchemaRule
 from koord.values import duration
 from koord.values.go_format import quoted
+from koord.values.json_text import MalformedText
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
 
@@ -93,21 +94,21 @@ _INT32 = range(-(2**31), 2**31)
 
 def decode_lenient(text: str, model: type[T]) -> T | FieldError:
     """Return the model, or the first thing that cannot be read. Empty text is not JSON."""
-    try:
-        document = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        return FieldError("", None, _json_error_text(error, text))
+    document = decode_text(text, object)
+    if isinstance(document, MalformedText):
+        return FieldError("", None, _json_error_text(document, text))
     return convert_lenient(document, model)
 
 
 def json_error_line(text: str) -> int | None:
     """Return the line where text ceases to be JSON, counted from 1; None where it is JSON throughout."""
-    try:
-        msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
-        where = _BYTE.search(str(error))
-        return text.rstrip().count("\n") + 1 if where is None else _line_and_column(text, int(where.group(1)))[0]
-    return None
+    document = decode_text(text, object)
+    if not isinstance(document, MalformedText):
+        return None
+    if document.line is not None:
+        return document.line
+    where = _BYTE.search(document.reason)
+    return text.rstrip().count("\n") + 1 if where is None else _line_and_column(text, int(where.group(1)))[0]
 
 
 def convert_lenient(document: Any, model: type[T]) -> T | FieldError:
@@ -283,10 +284,10 @@ def _closest_name(key: str, fields: Mapping[str, tuple[str, Any]]) -> str:
     return fields[close[0]][0] if close else ""
 
 
-def _json_error_text(error: Exception, text: str) -> str:
-    if isinstance(error, RecursionError):
-        return "is nested too deeply"
-    said = str(error).removeprefix("JSON is malformed: ")
+def _json_error_text(malformed: MalformedText, text: str) -> str:
+    if malformed.reason.startswith("is "):  # it exceeds a limit
+        return malformed.reason
+    said = malformed.reason.removeprefix("JSON is malformed: ")
     if said == "Input data was truncated":
         return "is not JSON: it ends too early"
     where = _BYTE.search(said)

@@ -30,6 +30,8 @@ from koord.cli.commands.yaml_line_numbers import (
 from koord.manager.configuration import documents
 from koord.manager.configuration.documents import RejectedDocument
 from koord.manager.configuration.inspection import ConfigFinding, error_findings, inspect_slo_config, warning_finding
+from koord.values.json_text import MalformedText
+from koord.values.yaml_text import load_yaml
 
 _DOCUMENT_READERS: dict[str, Any] = {
     slo_documents.COLOCATION: documents.parse_colocation,
@@ -119,15 +121,10 @@ class ConfigReport(msgspec.Struct, kw_only=True):
 
 def check_text(file: str, text: str) -> ConfigReport:
     report = ConfigReport(file=file)
-    try:
-        documents = compose_documents(text)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date or number that cannot be one
-        mark = getattr(error, "problem_mark", None)
-        why = getattr(error, "problem", None) or str(error)
-        line = 1 if mark is None else mark.line + 1
-        report.lines += [
-            (line, finding) for finding in error_findings("", [FieldError("", None, f"is not YAML: {why}")])
-        ]
+    documents = compose_documents(text)
+    if isinstance(documents, MalformedText):
+        findings = error_findings("", [FieldError("", None, documents.reason)])
+        report.lines += [(documents.line or 1, finding) for finding in findings]
         return report
     for node, config_document in documents:
         for part, content in _list_items(node, config_document):
@@ -218,10 +215,7 @@ def _embedded_configuration(text: Any) -> dict[str, Any] | None:
     """Return a component's configuration inside a ConfigMap's data, or None."""
     if not isinstance(text, str) or not any(kind in text for kind in _COMPONENTS):
         return None
-    try:
-        inner = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError):
-        return None
+    inner = load_yaml(text)
     return inner if isinstance(inner, dict) and inner.get("kind") in _COMPONENTS else None
 
 

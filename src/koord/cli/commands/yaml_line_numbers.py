@@ -8,17 +8,25 @@ from typing import Any
 
 import yaml
 
+from koord.values.json_text import MalformedText
+from koord.values.yaml_text import YAML_ERRORS, JsonYamlLoader, malformed_yaml, yaml_limit_exceeded
+
 _SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[\]]+)")
 
 
-def compose_documents(text: str) -> list[tuple[yaml.Node, Any]]:
-    """Return the documents of a file: the node tree with line numbers, and the content. Raise yaml.YAMLError."""
-    loader = yaml.SafeLoader(text)
+def compose_documents(text: str) -> list[tuple[yaml.Node, Any]] | MalformedText:
+    """Return the documents of a file: the node tree with line numbers, and the content; or why there are none."""
+    if (malformed := yaml_limit_exceeded(text)) is not None:
+        return malformed
     found = []
-    while loader.check_node():
-        node = loader.get_node()
-        if node is not None:
-            found.append((node, loader.construct_document(node)))
+    try:
+        loader = JsonYamlLoader(text)
+        while loader.check_node():
+            node = loader.get_node()
+            if node is not None:
+                found.append((node, loader.construct_document(node)))
+    except YAML_ERRORS as error:
+        return malformed_yaml(error)
     return found
 
 
@@ -53,11 +61,9 @@ def line_in_text(node: yaml.Node, path: str, broken: int | None = None) -> int:
         return line  # quoted text is on one line, or folded beyond recognition
     if broken is not None:
         return line + broken
-    try:
-        inside = yaml.compose(node.value, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        return line if mark is None else line + int(mark.line) + 1
+    if (malformed := yaml_limit_exceeded(node.value)) is not None:
+        return line if malformed.line is None else line + malformed.line
+    inside = yaml.compose(node.value, Loader=JsonYamlLoader)
     return line if inside is None else line + line_of_path(inside, path)
 
 
@@ -70,12 +76,11 @@ def duplicate_keys(node: yaml.Node) -> list[tuple[str, int]]:
 
 def duplicate_keys_in_text(node: yaml.Node) -> list[tuple[str, int]]:
     """Return the duplicate keys inside the text that the scalar `node` holds."""
-    try:
-        inside = yaml.compose(node.value, Loader=yaml.SafeLoader) if isinstance(node, yaml.ScalarNode) else None
-    except yaml.YAMLError:
+    if not isinstance(node, yaml.ScalarNode) or yaml_limit_exceeded(node.value) is not None:
         return []
+    inside = yaml.compose(node.value, Loader=JsonYamlLoader)
     line = int(node.start_mark.line) + 1
-    block = isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
+    block = node.style in ("|", ">")
     return [] if inside is None else [(path, line + at if block else line) for path, at in duplicate_keys(inside)]
 
 

@@ -8,7 +8,6 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from koord.api.config import gates as gate_text
 from koord.api.config.component import ClientConnectionConfiguration
@@ -30,6 +29,8 @@ from koord.cli.daemons.serving_flags import (
 from koord.cli.daemons.startup import apply_election_flags
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
 from koord.descheduler.plugins.registry import ENTRY_POINT_GROUP, load_registry
+from koord.values.json_text import MalformedText
+from koord.values.yaml_text import load_yaml
 
 DESCHEDULER_PROGRAM = DESCHEDULER_NAME
 DESCHEDULER_SECURE_PORT = 10258
@@ -126,11 +127,11 @@ def read_descheduler_config(path: str, flag: str = "") -> DeschedulerConfigurati
     """
     where = f"{flag} {path}" if flag else path
     try:
-        document = yaml.safe_load(Path(path).read_bytes())
+        document = load_yaml(Path(path).read_bytes())
     except OSError as trouble:
         return [f"{f'{flag}: ' if flag else ''}open {path}: {(trouble.strerror or str(trouble)).lower()}"]
-    except yaml.YAMLError as trouble:
-        return [f"{where}: not YAML: {' '.join(str(trouble).split())}"]
+    if isinstance(document, MalformedText):
+        return [f"{where} {document}"]
     for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if isinstance(document, dict) and document.get(field, wanted) != wanted:
             return [f"{where}: {field}: must be {wanted!r}, not {document[field]!r}"]

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from koord.cli.daemons.flag_set import Flag, FlagValues
 from koord.cli.daemons.flag_types import ADDRESS, BOOLEAN, DURATION, INTEGER, MAPPING, STRINGS, TEXT
@@ -20,6 +19,8 @@ from koord.kube.transport.http import HttpTransport
 from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics import MetricRegistry
 from koord.telemetry.serving_certificate import TLS_VERSIONS, ServingCertificate, ServingCertificateError, self_signed
+from koord.values.json_text import MalformedText
+from koord.values.yaml_text import load_yaml
 
 _TEN_SECONDS = 10_000_000_000
 _HTTP1 = "the port speaks HTTP/1.1"
@@ -192,9 +193,11 @@ def metrics_registry_from_flags(values: FlagValues) -> MetricRegistry | FlagErro
     manifest = values.text("allow-metric-labels-manifest")
     if manifest:
         try:
-            read = yaml.safe_load(Path(manifest).read_bytes())
-        except (OSError, yaml.YAMLError) as trouble:
-            return FlagError(f"--allow-metric-labels-manifest {manifest}: {' '.join(str(trouble).split())}")
+            read = load_yaml(Path(manifest).read_bytes())
+        except OSError as trouble:
+            return FlagError(f"--allow-metric-labels-manifest {manifest}: {trouble}")
+        if isinstance(read, MalformedText):
+            return FlagError(f"--allow-metric-labels-manifest {manifest} {read}")
         if not isinstance(read, dict):
             return FlagError(f"--allow-metric-labels-manifest {manifest}: must be a map of metric,label to values")
         stated |= {str(key): str(value) for key, value in read.items()}

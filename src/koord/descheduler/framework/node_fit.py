@@ -21,10 +21,10 @@ def raw_allocatable(node: Node) -> Mapping[str, int]:
 
     Amounts are milli-units for cpu and units for all else.
     """
-    raw = parse_raw_allocatable(node.metadata.annotations)
-    if raw is None or isinstance(raw, MalformedAnnotation):
-        return allocatable(node)
-    return resource_amounts(raw)
+    stated = parse_raw_allocatable(node.metadata.annotations)
+    if stated is None or isinstance(stated, MalformedAnnotation):
+        return allocatable(node)  # not readable is the same as not said: status.allocatable stands
+    return resource_amounts(stated)
 
 
 def allocatable(node: Node) -> Mapping[str, int]:

@@ -7,10 +7,8 @@ from __future__ import annotations
 import hashlib
 import uuid
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import yaml
 
 from koord.api.config.field_error import FieldError, duplicate_errors, enum_errors, range_errors
 from koord.api.kubernetes.affinity import Taint
@@ -22,9 +20,11 @@ from koord.embedded.kubelet.usage_model import (
     resolve_load,
     usage_model_error,
 )
+from koord.values.json_text import MalformedText
 from koord.values.names import dns1123_subdomain, label_value, qualified_name
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
+from koord.values.yaml_text import load_yaml
 
 
 class LogicalCpu(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,10 +253,9 @@ def load_profile(path: Path) -> tuple[SimulatedPool, ...] | InvalidProfile:
 
 def parse_profile(text: str, source: str = "profile") -> tuple[SimulatedPool, ...] | InvalidProfile:
     """Parse a profile, a document with `pools`, and return its pools."""
-    try:
-        plain: Any = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        return InvalidProfile(source=source, errors=(f"is not YAML: {error}",))
+    plain = load_yaml(text)
+    if isinstance(plain, MalformedText):
+        return InvalidProfile(source=source, errors=(plain.reason,))
     try:
         profile = msgspec.convert(plain, FleetProfile)
     except msgspec.ValidationError as error:

@@ -19,7 +19,9 @@ from typing import TypeAlias
 import msgspec
 
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY, MID_CPU, MID_MEMORY
+from koord.api.model import decode_text
 from koord.embedded.kubelet.pod_behaviour import seeded_uniform
+from koord.values.json_text import MalformedText
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
 
@@ -121,15 +123,11 @@ class InvalidUsageModel(msgspec.Struct, frozen=True):
     rule: str
 
 
-_DECODER: msgspec.json.Decoder[UsageModel] = msgspec.json.Decoder(UsageModel)
-
-
 @functools.lru_cache(maxsize=4096)
 def parse_usage_model(text: str) -> UsageModel | InvalidUsageModel:
-    try:
-        model = _DECODER.decode(text)
-    except (msgspec.DecodeError, UnicodeEncodeError) as error:
-        return InvalidUsageModel(f"is no usage model: {error}")
+    model: UsageModel | MalformedText = decode_text(text, UsageModel)  # type: ignore[arg-type]  # a union
+    if isinstance(model, MalformedText):
+        return InvalidUsageModel(f"is no usage model: {model}")
     return usage_model_error(model) or model
 
 

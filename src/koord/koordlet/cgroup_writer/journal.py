@@ -10,11 +10,13 @@ from collections.abc import Iterator
 
 import msgspec
 
+from koord.api.model import decode_text
 from koord.host import filesystem
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.host.procfs import boot_id
 from koord.koordlet.cgroup_writer.effects import FileKey
+from koord.values.json_text import MalformedText
 
 _SLACK = 256  # lines more than twice the entries before the file is written anew
 
@@ -109,17 +111,15 @@ class WriteJournal:
             self.io_error = None if text.vanished else text
             return
         head, *lines = text.splitlines() or [""]
-        try:
-            boot = msgspec.json.decode(head, type=_Head).boot
-        except msgspec.DecodeError:
+        first = decode_text(head, _Head)
+        if isinstance(first, MalformedText):
             return  # not ours or torn: nothing in it can be trusted
-        if boot != self._boot:
+        if first.boot != self._boot:
             return  # the machine was started since, and with it every cgroup was made anew
         self._lines = 1
         for line in lines:
-            try:
-                origin = msgspec.json.decode(line, type=JournalEntry)
-            except msgspec.DecodeError:
+            origin = decode_text(line, JournalEntry)
+            if isinstance(origin, MalformedText):
                 continue  # the last line of a process that was killed while it wrote
             self._lines += 1
             if origin.gone:

@@ -125,7 +125,7 @@ class KubeletClient:
         return self._reached
 
     async def pods(self) -> list[msgspec.Raw] | KubeletUnavailable:
-        listed = await self._ask("/pods/", lambda raw: msgspec.json.decode(raw, type=_PodList))
+        listed = await self._ask("/pods/", lambda raw: decode(raw, _PodList))
         return listed if isinstance(listed, KubeletUnavailable) else listed.items or []
 
     async def configuration(self) -> KubeletConfiguration | KubeletUnavailable:

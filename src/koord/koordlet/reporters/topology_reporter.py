@@ -17,7 +17,7 @@ from koord.api.koordinator.protocol import L_ENABLE_NUMA_RESERVATION
 from koord.api.koordinator.sigs_scheduling import NodeResourceTopology, Zone
 from koord.api.kubernetes import pod_resources
 from koord.api.kubernetes.node import Node
-from koord.api.model import to_dict
+from koord.api.model import decode_text, to_dict
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.collect.node_resource import NodeHardwareInfo
@@ -38,6 +38,7 @@ from koord.koordlet.reporters.object_reporter import ObjectReporter, owned_metad
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.informer import Informer
 from koord.telemetry.clock import Clock
+from koord.values.json_text import MalformedText
 
 _LOG = logging.getLogger(__name__)
 _ASK_KUBELET_S, _ASK_AGAIN_S = 60.0, 10.0
@@ -140,10 +141,9 @@ class TopologyReporter(ObjectReporter[NodeResourceTopology]):
         text = self._host.read(f"{self._host.paths.kubelet}/{_STATE_FILE}")
         if isinstance(text, IoError):
             return None
-        try:
-            return msgspec.json.decode(text, type=CpuManagerState)
-        except msgspec.DecodeError:
-            return None  # it is being replaced; a static kubelet without a readable file is handled below
+        found = decode_text(text, CpuManagerState)
+        # An unreadable one is being replaced; a static kubelet without a readable file is handled below.
+        return None if isinstance(found, MalformedText) else found
 
     async def _kubelet_policy(self, state: CpuManagerState | None) -> KubeletResourcePolicy | None:
         """Return the kubelet's policy from its configuration, else from its state file; None when neither tells it."""
@@ -250,7 +250,5 @@ def _same_json(one: str, other: str | None) -> bool:
         return False
     if one == other:
         return True
-    try:
-        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
-    except msgspec.DecodeError:
-        return False
+    stored = decode_text(other, object)
+    return not isinstance(stored, MalformedText) and decode_text(one, object) == stored

@@ -11,11 +11,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from koord.api.kubernetes.meta import Object
-from koord.api.model import Model, convert
+from koord.api.model import Model, convert, decode
 from koord.kube.client import request_builder
 from koord.kube.client.retrying_caller import RetryingCaller
 from koord.kube.transport.api_error import ApiError, error_from_response, error_from_watch_frame, undecodable_error
 from koord.kube.transport.interface import DECODE_ERRORS, ApiRequest, ResponseBody, WatchFrame, WatchStream
+from koord.values.json_text import TOO_DEEP, without_deep_values
 
 T = TypeVar("T")
 O = TypeVar("O", bound=Object)  # noqa: E741
@@ -69,11 +70,17 @@ def decode_typed_page(body: ResponseBody, model: type[O]) -> tuple[ListPage[O], 
 
 def _decode_item_by_item(body: ResponseBody, model: type[O]) -> tuple[ListPage[O], list[UndecodableObject]]:
     """Decode item by item, after the fast path met an object that does not fit."""
-    plain = convert(body.plain(), ListPage[Any])
+    too_deep = False
+    try:
+        plain = convert(body.plain(), ListPage[Any])
+    except msgspec.ValidationError:  # one of them is nested too deeply for any decoder
+        plain, too_deep = convert(msgspec.json.decode(without_deep_values(body.raw())), ListPage[Any]), True
     items: list[O] = []
     undecodable: list[UndecodableObject] = []
     for item in plain.items:
         try:
+            if too_deep and TOO_DEEP in str(item):
+                raise msgspec.ValidationError("it is nested too deeply")
             items.append(convert(item, model))
         except msgspec.ValidationError as misfit:
             metadata = convert(item, Object).metadata
@@ -221,7 +228,7 @@ def _bookmark_event(body: ResponseBody) -> WatchEvent[O]:
 
 def _undecodable_event(kind: str, body: ResponseBody, model: type[O], misfit: msgspec.ValidationError) -> WatchEvent[O]:
     try:
-        metadata = body.typed(Object).metadata
+        metadata = decode(without_deep_values(body.raw()), Object).metadata
     except DECODE_ERRORS as nameless:  # not even its name can be read: nobody could say what changed
         return _error_event(body, str(nameless))
     who = f"{metadata.namespace}/{metadata.name}" if metadata.namespace else metadata.name

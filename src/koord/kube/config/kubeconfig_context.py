@@ -8,11 +8,11 @@ import base64
 import binascii
 import posixpath
 from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from koord.api.model import decode_text
 from koord.kube.config.connection import (
     AnonymousAuth,
     Auth,
@@ -286,8 +286,8 @@ def token_expiry_s(token: str) -> float | None:
     if len(parts) != 3:
         return None
     try:
-        claims: Any = msgspec.json.decode(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (ValueError, binascii.Error, msgspec.DecodeError):
+        claims = decode_text(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)), object)
+    except ValueError:  # not base64
         return None
     expiry = claims.get("exp") if isinstance(claims, dict) else None
     return float(expiry) if isinstance(expiry, int | float) else None

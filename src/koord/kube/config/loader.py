@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from koord.kube.config.connection import BadConfig, Connection, PemSource, SettingOrigin, TokenFileAuth
 from koord.kube.config.kubeconfig import Kubeconfig, merge_kubeconfigs, parse_kubeconfig
 from koord.kube.config.kubeconfig_context import ConnectionOverrides, resolve_connection
 from koord.telemetry.clock import Clock
+from koord.values.json_text import MalformedText
+from koord.values.yaml_text import load_yaml
 
 SERVICE_ACCOUNT_DIR = "/var/run/secrets/kubernetes.io/serviceaccount"
 
@@ -49,20 +49,6 @@ def in_cluster_connection(
 def _namespace(account: str) -> str:
     file = Path(account) / "namespace"
     return (file.read_text().strip() if file.is_file() else "") or "default"
-
-
-# What PyYAML lets escape from scalars with a wrong explicit tag or absurd nesting, beside its own error type.
-_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError, OverflowError)
-
-
-class _Loader(yaml.CSafeLoader):
-    """_Loader is a safe YAML loader that keeps dates as text, as Kubernetes' own tools do."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def load_connection(
@@ -112,14 +98,11 @@ def _read_yaml(file: str) -> Any:
 
 
 def parse_yaml(file: str, text: bytes) -> Any:
-    try:
-        return yaml.load(text, _Loader)
-    except _YAML_ERRORS as wrong:
-        mark = getattr(wrong, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark is not None else ""
-        problem = getattr(wrong, "problem", None) or str(wrong).splitlines()[0:1] or type(wrong).__name__
-        shown = problem if isinstance(problem, str) else problem[0]
-        raise BadConfig(file, where, f"it is not YAML ({shown})", "correct the text") from None
+    found = load_yaml(text)
+    if isinstance(found, MalformedText):
+        where = f"line {found.line}" if found.line is not None else ""
+        raise BadConfig(file, where, f"it {found}", "correct the text")
+    return found
 
 
 def daemon_connection(

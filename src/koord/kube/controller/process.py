@@ -24,9 +24,10 @@ from koord.kube.config.connection import Connection
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.reflector import MalformedObject
 from koord.kube.leader_election import LeaderElector, LeaseConfig
+from koord.kube.transport.fenced_socket import WriteFence
 from koord.kube.transport.http import HttpTransport
 from koord.kube.transport.interface import Transport
-from koord.kube.transport.wrappers import FencedTransport, MeteredTransport, RestMetrics
+from koord.kube.transport.request_metrics import MeteredTransport, RestMetrics
 from koord.telemetry.clock import Clock
 from koord.telemetry.component_server import ComponentServer, HealthCheck
 from koord.telemetry.http_routing import HttpGuard
@@ -98,6 +99,10 @@ def process_identity(hostname: str = "") -> str:
     return f"{hostname or socket.gethostname()}_{uuid.uuid4()}"
 
 
+class TransportFactory(Protocol):
+    def __call__(self, connection: Connection, clock: Clock, *, fence: WriteFence | None) -> Transport: ...
+
+
 class ControllerProcess:
     """ControllerProcess owns what every program needs. Build a program from its parts, add the program's routes to
     `server`, then `run` it.
@@ -108,7 +113,7 @@ class ControllerProcess:
         settings: ProcessSettings,
         clock: Clock,
         *,
-        connect: Callable[[Connection, Clock], Transport] = HttpTransport,
+        connect: TransportFactory = HttpTransport,
         seed: int | None = None,
     ) -> None:
         """Build the parts; nothing runs yet. `seed` makes what is random repeat from run to run."""
@@ -121,8 +126,7 @@ class ControllerProcess:
         self._synced = False
         self._transports: list[Transport] = []
         self._rest_metrics = RestMetrics(settings.registry)
-        self._metered = self._connect()
-        self.client = self._client(FencedTransport(self._metered, self.may_write))
+        self.client = self._client(self._connect(self._write_fence()))
         self.on_malformed: Callable[[MalformedObject], None] | None = None
         self.informers = InformerFactory(self.client, clock, seed=seed, on_malformed=self._malformed)
         register_process_metrics(settings.registry)
@@ -135,7 +139,7 @@ class ControllerProcess:
 
     def unfenced_client(self) -> Client:
         """Return a client for writes that every replica makes, such as those of admission webhooks."""
-        return self._client(self._metered)
+        return self._client(self._connect())
 
     def leads(self) -> bool:
         """Return whether the leader's work is under way, or about to be."""
@@ -269,10 +273,20 @@ class ControllerProcess:
 
     # Parts -------------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> Transport:
+    def _write_fence(self) -> WriteFence | None:
+        lease = self.settings.lease
+        if lease is None:
+            return None
+        # What left by the renew deadline is delivered or given up before another may acquire the lease.
+        return WriteFence(is_open=self.may_write, unacknowledged_s=lease.duration_s - lease.renew_deadline_s)
+
+    def _connect(self, fence: WriteFence | None = None) -> Transport:
         connection = self.settings.connection
         transport = MeteredTransport(
-            self._connect_transport(connection, self.clock), self._rest_metrics, connection.server, self.clock
+            self._connect_transport(connection, self.clock, fence=fence),
+            self._rest_metrics,
+            connection.server,
+            self.clock,
         )
         self._transports.append(transport)
         return transport

@@ -32,6 +32,8 @@ NEW_NOTE_INTERVAL_S = 60.0
 EVENTS_PER_OBJECT_BURST = 25
 EVENTS_PER_OBJECT_PER_S = 1 / 300
 MAX_CACHED_EVENTS = 4096  # remembered at once, and as many objects' limits
+MAX_CACHED_BYTES = 4 << 20  # of all remembered events, about
+_EVENT_BYTES = 1000  # an event without its texts: its records, its references, its place in the cache
 _TRUNCATED = " ..."
 
 
@@ -69,6 +71,11 @@ class CachedEvent(msgspec.Struct, kw_only=True, eq=False):
         counts can wait.
         """
         return self.written == 0 or (self.written == 1 and self.count > 1)
+
+    def size_bytes(self) -> int:
+        """Return about how much memory the event takes."""
+        texts = sum(len(key) + len(value) for key, value in self.annotations.items())
+        return _EVENT_BYTES + len(self.note) + len(self.name) + len(self.regarding.name) + texts
 
     def series(self) -> dict[str, Any] | None:
         return {"count": self.count, "lastObservedTime": _micro_time(self.last_s)} if self.count > 1 else None
@@ -154,6 +161,7 @@ class EventCorrelator:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._events: OrderedDict[EventKey, CachedEvent] = OrderedDict()  # least recently heard of first
+        self._bytes = 0
         self._limits: OrderedDict[tuple[str, ...], TokenBucket] = OrderedDict()
 
     def count_repetition(
@@ -166,7 +174,9 @@ class EventCorrelator:
             return None
         event.count += 1
         event.last_s = now
+        self._bytes -= event.size_bytes()
         event.annotations = annotations or {}
+        self._bytes += event.size_bytes()
         self._events.move_to_end(key)
         return event
 
@@ -201,11 +211,12 @@ class EventCorrelator:
             first_s=now,
             last_s=now,
         )
-        old = self._events.pop(key, None)
-        pushed = [] if old is None else [old]
+        old = self._events.get(key)
+        pushed = [] if old is None else [self._remove(old)]
         self._events[key] = event
-        while len(self._events) > MAX_CACHED_EVENTS:
-            pushed.append(self._events.popitem(last=False)[1])
+        self._bytes += event.size_bytes()
+        while len(self._events) > MAX_CACHED_EVENTS or (self._bytes > MAX_CACHED_BYTES and len(self._events) > 1):
+            pushed.append(self._remove(next(iter(self._events.values()))))
         return event, [other for other in pushed if 0 < other.written < other.count]
 
     def due_for_write(self) -> Iterator[CachedEvent]:
@@ -214,7 +225,7 @@ class EventCorrelator:
         for event in list(self._events.values()):
             over = now - event.last_s >= FINISH_TIME_S
             if over and event.written:
-                del self._events[event.key]
+                self._remove(event)
             if 0 < event.written < event.count and (over or now - event.written_s >= REFRESH_TIME_S):
                 yield event
 
@@ -223,7 +234,15 @@ class EventCorrelator:
 
     def forget(self, event: CachedEvent) -> None:
         if self._events.get(event.key) is event:
-            del self._events[event.key]
+            self._remove(event)
+
+    def _remove(self, event: CachedEvent) -> CachedEvent:
+        self._bytes -= event.size_bytes()
+        return self._events.pop(event.key)
 
     def __len__(self) -> int:
         return len(self._events)
+
+    @property
+    def cached_bytes(self) -> int:
+        return self._bytes

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from koord.api.model import Model, encode
+from koord.api.model import Model, decode_text, encode
 from koord.kube.config.connection import (
     BadConfig,
     BasicAuth,
@@ -34,8 +34,9 @@ from koord.kube.config.connection import (
     TokenAuth,
     TokenFileAuth,
 )
-from koord.kube.transport.interface import DECODE_ERRORS, Unreachable
+from koord.kube.transport.interface import Unreachable
 from koord.telemetry.clock import Clock
+from koord.values.json_text import MalformedText
 
 
 class Credential(SecretValue, frozen=True, kw_only=True, eq=False):
@@ -117,10 +118,9 @@ def is_interactive(spec: ExecAuth) -> bool:
 def parse_exec_credential(spec: ExecAuth, connection: Connection, output: bytes) -> ExecCredential:
     """Parse a plugin's standard output. Raise BadConfig on errors, as they would repeat every time."""
     remedy = "update the plugin, or correct exec.apiVersion"
-    try:
-        printed = msgspec.json.decode(output, type=_ExecCredentialDocument)
-    except DECODE_ERRORS as wrong:
-        raise spec.origin.error(f"{spec.command} did not print an ExecCredential ({wrong})", remedy) from None
+    printed = decode_text(output, _ExecCredentialDocument)
+    if isinstance(printed, MalformedText):
+        raise spec.origin.error(f"{spec.command} did not print an ExecCredential ({printed})", remedy)
     if printed.kind != "ExecCredential" or printed.api_version != spec.api_version:
         problem = (
             f'{spec.command} printed "{printed.api_version} {printed.kind}", not {spec.api_version} ExecCredential'

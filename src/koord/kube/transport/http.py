@@ -1,11 +1,12 @@
-"""This module is the transport over HTTP: sessions, TLS, proxies, credentials, and failures as Unreachable. It
-does not retry.
+"""This module is the transport over HTTP: sessions, TLS, proxies, credentials, the fence of a leader's writes, and
+failures as Unreachable. It does not retry.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import re
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +21,7 @@ from yarl import URL
 from koord.api.model import encode
 from koord.kube.config.connection import Connection, Impersonation
 from koord.kube.transport.credentials import Credential, credential_source
+from koord.kube.transport.fenced_socket import FenceClosed, FencedConnector, WriteFence
 from koord.kube.transport.interface import ApiRequest, ApiResponse, BytesResponseBody, Unreachable
 from koord.kube.transport.tls import TlsContexts
 from koord.kube.transport.watch_frames import HttpWatchFrame, WatchFrameSplitter
@@ -31,10 +33,14 @@ GC_PAUSE_MIN_BYTES = (
     1 << 20
 )  # bytes from which a decode makes so many objects that the collector would cost more than the parser
 WATCH_GRACE_S = 30.0  # how long after its own deadline a watch may stay silent before the server counts as lost
+_PIECEWISE_BYTES = 1 << 20  # a longer body is written in pieces, with other work in between
 _READ_BYTES = 1 << 18  # a busy watch is read in few large pieces
 # Failures before a byte of the request was written: the connection was never made.
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError, aiohttp.ConnectionTimeoutError)
 _FAILURES = (aiohttp.ClientError, OSError, TimeoutError)
+_READ_METHODS = ("GET", "HEAD")
+# Events pass a closed fence: they report what was done and change nothing.
+_EVENTS_PATH = "/apis/events.k8s.io/"
 
 
 class HttpResponseBody(BytesResponseBody):
@@ -98,8 +104,11 @@ class HttpTransport:
         timeout_s: float = 60.0,
         connect_timeout_s: float = 10.0,
         connections: int = 64,
+        fence: WriteFence | None = None,
     ) -> None:
-        """Create a transport. `connections` bounds the calls in flight; watches are not counted."""
+        """Create a transport. `connections` bounds the calls in flight; watches are not counted. With a fence, what
+        changes the cluster has connections of its own, as many, whose bytes leave only while the fence is open.
+        """
         self._connection = connection
         self._credentials = credential_source(connection, clock)
         self._tls = TlsContexts(connection) if connection.server.startswith("https:") else None
@@ -107,17 +116,16 @@ class HttpTransport:
         self._timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._connections = connections
+        self._fence = fence
         self._call_session: aiohttp.ClientSession | None = None
+        self._fenced_session: aiohttp.ClientSession | None = None
         self._watch_session: aiohttp.ClientSession | None = None
 
     async def send(self, request: ApiRequest) -> ApiResponse:
-        if self._call_session is None:
-            self._call_session = _session(self._connections)
+        session = self._session_for(request)
         timeout = aiohttp.ClientTimeout(total=self._timeout_s, sock_connect=self._connect_timeout_s)
         try:
-            response = await self._send_authenticated(
-                self._call_session, request, timeout, compress=self._connection.compress
-            )
+            response = await self._send_authenticated(session, request, timeout, compress=self._connection.compress)
             async with response:
                 return _to_api_response(response, await response.read())
         except _FAILURES as failure:
@@ -125,7 +133,7 @@ class HttpTransport:
 
     async def watch(self, request: ApiRequest) -> HttpWatchStream | ApiResponse:
         if self._watch_session is None:
-            self._watch_session = _session(0)
+            self._watch_session = _session(aiohttp.TCPConnector(limit=0, socket_factory=_socket))
         asked = request.query.get("timeoutSeconds", "")
         total = float(asked) + WATCH_GRACE_S if asked else None
         timeout = aiohttp.ClientTimeout(total=total, sock_connect=self._connect_timeout_s)
@@ -141,10 +149,21 @@ class HttpTransport:
             raise self._unreachable(request, failure) from failure
 
     async def close(self) -> None:
-        for session in (self._call_session, self._watch_session):
+        for session in (self._call_session, self._fenced_session, self._watch_session):
             if session is not None:
                 await session.close()
-        self._call_session = self._watch_session = None
+        self._call_session = self._fenced_session = self._watch_session = None
+
+    def _session_for(self, request: ApiRequest) -> aiohttp.ClientSession:
+        if self._fence is None or request.method in _READ_METHODS or request.path.startswith(_EVENTS_PATH):
+            if self._call_session is None:
+                self._call_session = _session(aiohttp.TCPConnector(limit=self._connections, socket_factory=_socket))
+            return self._call_session
+        if not self._fence.is_open():  # the connections look again; this saves a closed fence the wait for one
+            raise self._unreachable(request, FenceClosed(sent=False))
+        if self._fenced_session is None:
+            self._fenced_session = _session(FencedConnector(self._fence, _socket, limit=self._connections))
+        return self._fenced_session
 
     async def _send_authenticated(
         self, session: aiohttp.ClientSession, request: ApiRequest, timeout: aiohttp.ClientTimeout, *, compress: bool
@@ -179,7 +198,7 @@ class HttpTransport:
         return await session.request(
             request.method,
             self._url(request),
-            data=body,
+            data=io.BytesIO(body) if body is not None and len(body) > _PIECEWISE_BYTES else body,
             headers=headers,
             allow_redirects=False,  # a redirect would carry our token to whoever sent it
             proxy=self._connection.proxy_url or None,
@@ -198,12 +217,20 @@ class HttpTransport:
     def _unreachable(self, request: ApiRequest, failure: BaseException) -> Unreachable:
         via = " through its proxy" if self._connection.proxy_url else ""
         where = f"{request.method} {self._connection.server}{request.path}{via}"
+        if (held_back := _fence_closed(failure)) is not None:
+            return Unreachable(f"{where} is held back: {held_back}", sent=held_back.sent)
         return Unreachable(f"no answer to {where}: {_failure_text(failure)}", sent=not isinstance(failure, _NOT_SENT))
 
 
-def _session(connections: int) -> aiohttp.ClientSession:
+def _fence_closed(failure: BaseException | None) -> FenceClosed | None:
+    while failure is not None and not isinstance(failure, FenceClosed):
+        failure = failure.__cause__
+    return failure
+
+
+def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=connections, socket_factory=_socket),
+        connector=connector,
         cookie_jar=aiohttp.DummyCookieJar(),
         trust_env=False,  # the loader has decided on the proxy already
     )

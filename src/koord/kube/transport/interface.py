@@ -25,8 +25,8 @@ MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
 
-# All that a decoder raises over bytes that are not what they should be; msgspec lets the last two through as they are.
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+# All that a decoder raises over bytes that are not what they should be; msgspec lets the last one through as it is.
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError)
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class BytesResponseBody:
         return self._raw
 
     def plain(self) -> Any:
-        return msgspec.json.decode(self._raw)
+        return decode(self._raw, object)
 
     def typed(self, model: type[T]) -> T:
         return decode(self._raw, model)

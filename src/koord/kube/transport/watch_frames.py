@@ -26,10 +26,6 @@ class _Kind(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
-_ENVELOPE = msgspec.json.Decoder(_Envelope)
-_KIND = msgspec.json.Decoder(_Kind)
-
-
 class HttpWatchFrame(msgspec.Struct, frozen=True):
     """HttpWatchFrame is one line of the stream."""
 
@@ -55,10 +51,7 @@ class WatchLineBody:
         return self._raw if _is_valid_json(self._raw) else self._decode_envelope()
 
     def plain(self) -> Any:
-        try:
-            return msgspec.json.decode(self._raw)
-        except DECODE_ERRORS:
-            return msgspec.json.decode(self._decode_envelope())
+        return self.typed(object)
 
     def typed(self, model: type[T]) -> T:
         try:
@@ -69,7 +62,7 @@ class WatchLineBody:
             return decode(self._decode_envelope(), model)
 
     def _decode_envelope(self) -> bytes:
-        return bytes(_ENVELOPE.decode(self._line).object)
+        return bytes(decode(self._line, _Envelope).object)
 
 
 class WatchFrameSplitter:
@@ -116,7 +109,7 @@ class WatchFrameSplitter:
     def _decode_unusual_line(self, line: bytes) -> HttpWatchFrame:
         """Decode a line with other spacing or order, a bare Status from a failing server, or no event at all."""
         try:
-            envelope = _ENVELOPE.decode(line)
+            envelope = decode(line, _Envelope)
         except DECODE_ERRORS:
             self.broken = True
             if _is_status(line):
@@ -133,7 +126,7 @@ def undecodable_frame(line: bytes) -> HttpWatchFrame:
 
 def _is_status(line: bytes) -> bool:
     try:
-        return _KIND.decode(line).kind == "Status"
+        return decode(line, _Kind).kind == "Status"
     except DECODE_ERRORS:
         return False
 
@@ -143,4 +136,6 @@ def _is_valid_json(raw: bytes) -> bool:
         msgspec.json.decode(raw, type=msgspec.Raw)
     except DECODE_ERRORS:
         return False
+    except RecursionError:
+        return True  # as far as anybody can tell
     return True

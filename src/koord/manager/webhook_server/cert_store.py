@@ -21,11 +21,13 @@ from typing import Protocol
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import SECRETS
+from koord.api.model import decode_text
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.manager.webhook_server import certificate
 from koord.manager.webhook_server.certificate import CA_KEY, FILE_NAMES, KEY, CertificateMaterial
 from koord.telemetry.clock import Clock, now
+from koord.values.json_text import MalformedText
 
 CURRENT_LINK = "..data"
 _GENERATION_PREFIX = "..generation_"
@@ -217,8 +219,7 @@ def _decode_base64(text: str) -> bytes:
 
 
 def _parse_serving(text: str) -> dict[str, str]:
-    try:
-        found = json.loads(text) if text else {}
-    except json.JSONDecodeError:
+    found = decode_text(text or "{}", dict[str, object])
+    if isinstance(found, MalformedText):
         return {}  # only this program writes it; who is not noted is waited for
-    return {str(name): str(seen) for name, seen in found.items()} if isinstance(found, dict) else {}
+    return {name: str(seen) for name, seen in found.items()}

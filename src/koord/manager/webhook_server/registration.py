@@ -12,8 +12,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from koord.api.model import decode_text
 from koord.manager.webhook_server.certificate import parse_authorities
 from koord.telemetry.certificates import certificate_pem
+from koord.values.json_text import MalformedText
 
 Obj = dict[str, Any]
 
@@ -111,12 +113,11 @@ def merge_authorities(authority: bytes, others: Iterable[bytes], now: datetime.d
 
 
 def _saved_template(current: Obj) -> list[Obj]:
-    """Return the saved entries, else the current ones. An empty list would lock entries out, so it counts as none."""
-    try:
-        saved = json.loads(_annotations(current).get(TEMPLATE_ANNOTATION) or "[]")
-    except json.JSONDecodeError:
-        saved = []
-    entries = saved if isinstance(saved, list) and saved else current.get("webhooks") or []
+    """Return the saved entries, else the current ones. An empty saved list would lock entries out, so it counts as
+    none.
+    """
+    saved = decode_text(_annotations(current).get(TEMPLATE_ANNOTATION) or "[]", list[Obj])
+    entries = current.get("webhooks") or [] if isinstance(saved, MalformedText) or not saved else saved
     return [_without_ca_bundle(entry) for entry in entries]
 
 

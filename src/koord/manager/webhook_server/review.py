@@ -10,13 +10,15 @@ import msgspec
 
 from koord.api.kubernetes.admission import AdmissionRequest, AdmissionResponse, AdmissionReview
 from koord.api.kubernetes.meta import Status
+from koord.api.model import decode_text
+from koord.values.json_text import MalformedText, json_limit_exceeded
 
 REVIEW_API_VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 REVIEW_KIND = "AdmissionReview"
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
 
 TOO_DEEP = "the object is nested too deeply: hundreds of lists or maps in each other cannot be decided on"
-
+MAX_REVIEW_BYTES = 16 << 20  # an object as it is and as it was, and what surrounds them
 _REVIEW_DECODER = msgspec.json.Decoder(AdmissionReview)
 
 
@@ -40,6 +42,8 @@ class ReviewAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decode_review(body: bytes) -> DecodedReview | MalformedReview:
+    if (exceeded := json_limit_exceeded(body, max_bytes=MAX_REVIEW_BYTES)) is not None:
+        return MalformedReview(f"the body {exceeded}")
     try:
         review = _REVIEW_DECODER.decode(body)
     except msgspec.DecodeError as error:  # a wrong type is a ValidationError, which is one of these
@@ -104,12 +108,9 @@ class _ConversionReview(msgspec.Struct, rename="camel"):
 
 def convert_review(body: bytes) -> bytes | MalformedReview:
     """Answer a ConversionReview. Every kind has one version: its own comes back unchanged, any other is refused."""
-    try:
-        review = msgspec.json.decode(body, type=_ConversionReview)
-    except RecursionError:
-        return MalformedReview(TOO_DEEP)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return MalformedReview(f"the body is not a ConversionReview: {error}")
+    review = decode_text(body, _ConversionReview, max_bytes=MAX_REVIEW_BYTES)
+    if isinstance(review, MalformedText):
+        return MalformedReview(f"the body is not a ConversionReview: {review}")
     if review.kind != "ConversionReview" or review.api_version != CONVERSION_API_VERSION:
         return MalformedReview(
             f"{review.api_version} {review.kind} is not understood here; {CONVERSION_API_VERSION} is"

@@ -27,19 +27,7 @@ from koord.api.model import to_dict
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.plugin_selection import enabled_plugins, plugin_args
 from koord.values import duration
-
-# What PyYAML lets escape from scalars with a wrong explicit tag or absurd nesting, beside its own error type.
-_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, RecursionError, OverflowError)
-
-
-class _ConfigLoader(yaml.SafeLoader):
-    """Load safe YAML in which a date stays text, as in Kubernetes' own tools."""
-
-
-_ConfigLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
+from koord.values.yaml_text import YAML_ERRORS, JsonYamlLoader, malformed_yaml, yaml_limit_exceeded
 
 
 def load_configuration(source: str | bytes | Mapping[str, Any]) -> KubeSchedulerConfiguration | list[FieldError]:
@@ -56,15 +44,17 @@ def load_configuration(source: str | bytes | Mapping[str, Any]) -> KubeScheduler
 
 
 def _parse_yaml(text: str | bytes) -> dict[str, Any] | list[FieldError]:
+    if (malformed := yaml_limit_exceeded(text)) is not None:
+        return [FieldError("", None, malformed.reason)]
     try:
-        loader = _ConfigLoader(text)
+        loader = JsonYamlLoader(text)
         node = loader.get_node() if loader.check_node() else None
         repeated = [] if node is None else _repeated_keys(node, "", set())
         if repeated:
             return repeated
         value = {} if node is None else loader.construct_document(node)
-    except _YAML_ERRORS as error:
-        return [FieldError("", None, f"is not YAML: {' '.join(str(error).split())}")]
+    except YAML_ERRORS as error:
+        return [FieldError("", None, malformed_yaml(error).reason)]
     if not isinstance(value, dict):
         return [FieldError("", None, f"must be a map with apiVersion {API_VERSION!r} and kind {KIND!r}")]
     return value

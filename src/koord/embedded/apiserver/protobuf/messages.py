@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from koord.api.model import decode
 from koord.embedded.apiserver.schema.builtin_types import (
     INT_OR_STRING,
     JSON_SCHEMA,
@@ -145,7 +146,7 @@ def _decode_json(raw: bytes) -> Any:
     if not raw:
         return None
     try:
-        return msgspec.json.decode(raw)
+        return decode(raw, object)
     except DECODE_ERRORS as error:
         raise MalformedProtobuf(f"json parse error: {error}") from None
 

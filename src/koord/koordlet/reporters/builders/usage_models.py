@@ -12,6 +12,7 @@ import msgspec
 
 from koord.api.koordinator.qos_class import NONE, PRIORITY_CLASSES, PROD
 from koord.api.koordinator.resource_name import CPU, MEMORY
+from koord.api.model import decode_text
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.reclaimable import (
     COLD_START_S,
@@ -24,6 +25,7 @@ from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesKey, SeriesStore
 from koord.policy.histogram import CPU_BUCKETS, MEMORY_BUCKETS, CompactHistogram, DecayingHistogram
 from koord.values import timestamp
+from koord.values.json_text import MalformedText
 from koord.values.timestamp import TimestampError
 
 NODE_UID = "__node__"
@@ -146,12 +148,14 @@ class UsageModels:
 
 def read_checkpoint(uid: str, text: bytes) -> CheckpointFile | None:
     """Decode a checkpoint under the name of its file, whatever uid it says inside; None when it cannot be decoded."""
+    saved = decode_text(text, CheckpointFile)
+    if isinstance(saved, MalformedText):
+        return None
     try:
-        saved = msgspec.json.decode(text, type=CheckpointFile)
         for time in (saved.LastUpdated, saved.CPU.reference_timestamp, saved.Memory.reference_timestamp):
             if time is not None:
                 timestamp.parse(time)
-    except (msgspec.DecodeError, TimestampError):
+    except TimestampError:
         return None
     return msgspec.structs.replace(saved, UID=uid)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-import yaml
-
 from koord.api.annotations import device_codecs, pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.reservation_codecs import ignores_reservations, requires_pre_allocation
@@ -41,6 +39,8 @@ from koord.scheduler.plugins.device_share.request import (
     parse_templates,
 )
 from koord.scheduler.plugins.device_share.selection import per_device_amounts
+from koord.values.json_text import MalformedText
+from koord.values.yaml_text import load_yaml
 
 T = TypeVar("T")
 
@@ -225,8 +225,7 @@ class GpuTemplateWatcher:
             self._changed(found, "")
 
     def _parse(self, text: str) -> GpuTemplates | str:
-        try:
-            document = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            return f"{_TEMPLATES_KEY}: {' '.join(str(error).split())}"
+        document = load_yaml(text)
+        if isinstance(document, MalformedText):
+            return f"{_TEMPLATES_KEY} {document}"
         return parse_templates(document, self._matched)

@@ -1,10 +1,7 @@
-"""This module wraps transports: one wrapper counts requests as rest_client_* metrics, one fences the writes of
-a process that does not lead.
-"""
+"""This module wraps a transport, to count its requests as rest_client_* metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, Unreachable, WatchStream
@@ -66,28 +63,3 @@ class MeteredTransport:
     def _count(self, request: ApiRequest, code: str, started: float) -> None:
         self._metrics.requests.labels(code, self._host, request.method).inc()
         self._metrics.seconds.labels(request.method, self._host).observe(self._clock.monotonic() - started)
-
-
-_READ_METHODS = ("GET", "HEAD")
-_EVENTS_PATH = "/apis/events.k8s.io/"
-
-
-class FencedTransport:
-    """FencedTransport calls `open` before each write. Events pass at any time: they report what was done and
-    change nothing.
-    """
-
-    def __init__(self, inner: Transport, open: Callable[[], bool]) -> None:
-        self._inner = inner
-        self._open = open
-
-    async def send(self, request: ApiRequest) -> ApiResponse:
-        if request.method not in _READ_METHODS and not self._open() and not request.path.startswith(_EVENTS_PATH):
-            raise Unreachable(f"{request.method} {request.path} is held back: this process may not write", sent=False)
-        return await self._inner.send(request)
-
-    async def watch(self, request: ApiRequest) -> WatchStream | ApiResponse:
-        return await self._inner.watch(request)
-
-    async def close(self) -> None:
-        await self._inner.close()
