@@ -360,6 +360,7 @@ class Koordlet:
             "disturbedPods": self._disturbed_pods(),
             "collectors": {name: one.problem or "works" for name, one in collectors.items()},
             "strategies": [] if control_loop is None else list(control_loop.strategy_runner.enabled),
+            "journal": "" if control_loop is None else control_loop.executor.journal_problem or "works",
         }
 
     def _disturbed_pods(self) -> list[str]:

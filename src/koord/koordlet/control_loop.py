@@ -89,6 +89,7 @@ class ControlLoop:
         self.collectors.sample(now_s, pods, applications, memory_policy=memory_policy)
         self._metrics.set_usage(self._store, now_s)
         ran = self.strategy_runner.tick(now_s, node_inputs)
+        self._metrics.journal_unwritable.labels(self._settings.node).set(float(bool(self.executor.journal_problem)))
         self._publish_results(now_s, ran, node_inputs)
         return tuple(victim for one in ran for victim in one.evictions)
 

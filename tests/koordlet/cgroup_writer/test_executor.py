@@ -230,6 +230,7 @@ def test_releasing_puts_originals_back_unless_somebody_else_wrote_since(world: E
     assert (world.value(QUOTA, TOP), world.value(QUOTA, BOX)) == ("-1", "-1")
     world.do(write(SHARES, BOX, "512"))
     _overwrite(world)
+    assert [result.status for result in world.executor.release("tester")] == [WriteOutcome.OVERWRITTEN]
     assert world.executor.release("tester") == []
     assert world.machine.text(SHARES, BOX) == "2"
 
