@@ -128,7 +128,7 @@ def test_restore_counts_what_it_did_not_put_back(tmp_path: Path, capsys: pytest.
     machine = FakeMachine(tmp_path, 1)
     machine.put("proc/sys/kernel/random/boot_id", "boot-one\n")
     top = machine.layout.qos_dir(BEST_EFFORT)
-    gone, file, cpus = machine.pod(BEST_EFFORT, "gone", "containerd://one"), "cpu.cfs_quota_us", "cpuset.cpus"
+    gone, file = machine.pod(BEST_EFFORT, "gone", "containerd://one"), "cpu.cfs_quota_us"
     journal = WriteJournal(machine.host, str(tmp_path / "state/journal.jsonl"))
     CgroupExecutor(machine.tree, ManualClock(), journal=journal).execute(
         [

@@ -98,8 +98,9 @@ def restore_files(plan: KoordletPlan) -> int:
     if isinstance(tree, LayoutNotDetected):
         return process.report_errors(PROGRAM, [str(tree)])
     journal = WriteJournal(host, f"{plan.settings.state_dir}/{JOURNAL_FILE}")
-    if journal.io_error is not None:
-        return process.report_errors(PROGRAM, [f"the journal cannot be read: {journal.io_error}"])
+    unread = journal.io_error
+    if unread is not None:
+        return process.report_errors(PROGRAM, [f"the journal cannot be read: {unread}"])
     if not len(journal):
         print("the journal is empty: there is nothing to put back")
         return 0
