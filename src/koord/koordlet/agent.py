@@ -166,6 +166,8 @@ class Koordlet:
         interval_s = self._settings.collect.interval_s
         due_s = self._clock.monotonic()
         while True:
+            if control_loop.executor.has_earlier_writes:
+                self.node_watcher.count_absent_as_deleted()
             for victim in control_loop.tick(self._node_inputs(), memory_policy=self._memory_policy()):
                 self._victims.put_nowait((self._clock.monotonic(), victim))
             self._ticks += 1

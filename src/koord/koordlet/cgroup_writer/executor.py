@@ -68,6 +68,7 @@ class CgroupExecutor:
         self._clock = clock
         self._journal = journal if journal is not None else WriteJournal(tree.host)
         self._state = ExecutorState(refresh_s)
+        self.has_earlier_writes = len(self._journal) > 0  # of an earlier process
         self._writer = FileWriter(tree, clock, self._journal, audit, measure)
         self._refresh_s = refresh_s
         self._sweep_at = clock.monotonic() + refresh_s
@@ -149,6 +150,10 @@ class CgroupExecutor:
         for key in [key for key, name in self._state.owners.items() if name == owner]:
             self._state.forget(key)
         return results
+
+    def release_others(self, owners: Set[str], why: str) -> list[FileWriteResult]:
+        """Restore the files of all owners but these: a process of another version may have had more."""
+        return self._undo([origin for origin in self._journal if origin.owner not in owners], why)
 
     def restore(self, why: str = "restore") -> list[FileWriteResult]:
         """Undo everything in the journal, whoever wrote it, also what an earlier process wrote."""

@@ -32,15 +32,23 @@ class NodeWatcher:
         informers.for_resource(NODES, fields=mine).add_event_handler(
             self._node_changed, filter=lambda one: one.metadata.name == node
         )
-        informers.for_resource(NODE_SLOS, fields=mine).add_event_handler(
-            self._slo_changed, filter=lambda one: one.metadata.name == node
-        )
+        self._slos = informers.for_resource(NODE_SLOS, fields=mine)
+        self._slos.add_event_handler(self._slo_changed, filter=lambda one: one.metadata.name == node)
 
     def on_node(self, listener: Callable[[NodeProperties], None]) -> None:
         """Call the listener when the Node is first seen and whenever a property that decisions use changes."""
         self._listeners.append(listener)
         if self.properties is not None:
             listener(self.properties)
+
+    def count_absent_as_deleted(self) -> None:
+        """Let a NodeSLO that the API server does not have count as deleted; without this it counts as not seen yet.
+
+        An agent that finds writes of an earlier process calls this: the NodeSLO was deleted while none ran.
+        """
+        if self.slo is None and self._slos.has_synced and not self._slos.malformed_count:
+            _LOG.info("there is no NodeSLO, and there was one: all is put back")
+            self.slo = effective_slo(None)
 
     def _node_changed(self, change: ObjectChange[Node]) -> None:
         if change.kind == "deleted":
