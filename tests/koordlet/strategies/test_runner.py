@@ -312,16 +312,16 @@ def test_a_setting_that_nobody_asks_for_any_more_goes_back_to_what_it_was(tmp_pa
 def test_idle_groups_stand_in_and_are_handed_over_to_another_policy(tmp_path: Path) -> None:
     stage = RunnerFixture(tmp_path, 2, gates=frozenset({"GroupIdentity"}))
     on = ResourceQOSStrategy(be_class=ResourceQOS(cpu_qos=CPUQOSConfig(enable=True)))
-    weight = stage.world.value(knob.CPU_SHARES, TOP)
+    weight = stage.world.value(knob.CPU_SHARES, BE_POD)
     stage.measure(100)
     stage.tick(NodeSLOSpec(resource_qos_strategy=on))
-    assert stage.world.value(knob.CPU_IDLE, TOP) == "1"
+    assert (stage.world.value(knob.CPU_IDLE, BE_POD), stage.world.value(knob.CPU_IDLE, TOP)) == ("1", "0")
     other = msgspec.structs.replace(on, policies=ResourceQOSPolicies(cpu_policy="coreSched"))
     stage.world.clock.advance(10)
     stage.measure(100)
     stage.tick(NodeSLOSpec(resource_qos_strategy=other))
-    assert stage.world.value(knob.CPU_IDLE, TOP) == "0"
-    assert stage.world.value(knob.CPU_SHARES, TOP) == weight
+    assert stage.world.value(knob.CPU_IDLE, BE_POD) == "0"
+    assert stage.world.value(knob.CPU_SHARES, BE_POD) == weight
     # Nobody owns the files now: whoever comes next may take them.
     assert not any(key[0] == knob.CPU_IDLE for key in stage.world.executor.owners)
 

@@ -93,7 +93,9 @@ class FileWriter:
             return self._write_cpu_idle(step, field, shares, alone=(CPU_SHARES, group, "") not in batch)
         if knob == CPU_SHARES:  # a group that left idle in this batch has other shares than were read
             now = self._sibling_knob(step, CPU_SHARES)
-            step.current = step.current if now is None else now.current
+            if now is not None and now.current != step.current:
+                # Without an entry nobody knows what they were before it was idle: what is wanted counts as that.
+                step.current = now.current if self._journal.get(step.key) is not None else field
         return self._write_field(step, field)
 
     def accepts_own_value(self, step: PendingWrite) -> bool:
