@@ -127,6 +127,28 @@ def test_a_node_slo_that_is_deleted_while_no_agent_runs_is_undone_by_the_next(tm
     in_virtual_time(tmp_path, story)
 
 
+def test_thresholds_of_nothing_suppress_and_evict_nobody_and_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        await world.run_pod("batch", "BE", memory_bytes=2 * GI)
+        wanted = {"enable": True, "memoryEvictThresholdPercent": 0, "cpuSuppressThresholdPercent": 0}
+        await world.order({"resourceUsedThresholdWithBE": {**wanted, "cpuSuppressPolicy": "cfsQuota"}})
+        agent = world.agent(frozenset({"BEMemoryEvict"}))
+        await agent.start()
+        await world.clock.sleep(30)
+        assert quota(world) == "-1"
+        assert not isinstance(await world.client.get(PODS, "batch", "default"), ApiError)
+        assert len(json.loads(await ask(agent, "/apis/v1/state"))["nodeSLOProblems"]) == 2
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+    told = [record.message for record in caplog.records if "what the NodeSLO wants by these is off" in record.message]
+    assert len(told) == 1
+    assert "memoryEvictThresholdPercent: 0: must be from 1 to 100" in told[0]
+
+
 def test_safe_mode_reports_and_writes_nothing(tmp_path: Path) -> None:
     async def story(world: AgentFixture) -> None:
         await world.furnish()

@@ -353,6 +353,7 @@ class Koordlet:
             "cgroupVersion": None if control_loop is None else control_loop.tree.version,
             "nodeSeen": self.node_watcher.node is not None,
             "nodeSLOSeen": self.node_watcher.slo is not None,
+            "nodeSLOProblems": [str(error) for error in self.node_watcher.slo_errors],
             "podsFrom": "" if pods is None else pods.origin,
             "podsProblem": "" if pods is None else pods.problem,
             "pods": len(self._node_inputs().pods),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from koord.api.config.field_error import FieldError
+from koord.api.config.slo.slo_validation import strategy_errors
 from koord.api.koordinator.custom_kinds import NODE_SLOS
 from koord.api.koordinator.slo import NodeSLO, NodeSLOSpec
 from koord.api.kubernetes.builtin_kinds import NODES
@@ -27,6 +29,7 @@ class NodeWatcher:
         self.node: Node | None = None
         self.properties: NodeProperties | None = None
         self.slo: NodeSLOSpec | None = None
+        self.slo_errors: tuple[FieldError, ...] = ()  # values that no node can use
         self._listeners: list[Callable[[NodeProperties], None]] = []
         mine = f"metadata.name={node}"
         informers.for_resource(NODES, fields=mine).add_event_handler(
@@ -67,6 +70,9 @@ class NodeWatcher:
     def _slo_changed(self, change: ObjectChange[NodeSLO]) -> None:
         deleted = change.kind == "deleted"
         slo = effective_slo(None if deleted else change.object.spec)
+        errors = () if deleted else tuple(strategy_errors(change.object.spec))
         if slo != self.slo:
             _LOG.info("the NodeSLO is %s", "deleted: all is put back" if deleted else "new or has changed")
-        self.slo = slo
+        if errors and errors != self.slo_errors:
+            _LOG.warning("what the NodeSLO wants by these is off: %s", "; ".join(map(str, errors)))
+        self.slo, self.slo_errors = slo, errors

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import msgspec
 
-from koord.api.config.slo.defaults import CFS_QUOTA, THRESHOLD
+from koord.api.config.slo.defaults import CFS_QUOTA
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.host.cgroup.codec import UNLIMITED
@@ -277,10 +277,11 @@ def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
     percent = config.cpu_suppress_threshold_percent
     held = inputs.cpus(shape.besteffort, CPUSET)
     return CpuSuppressView(
-        enabled=inputs.threshold_enabled,
+        # A threshold that cannot be used switches suppression off, and nothing else.
+        enabled=inputs.threshold_enabled and (inputs.slo is None or percent is not None),
         cpu_manager=MANAGER_GATE in inputs.gates,
         policy=config.cpu_suppress_policy,
-        threshold_percent=THRESHOLD.cpu_suppress_threshold_percent or 0 if percent is None else percent,
+        threshold_percent=percent or 0,
         min_percent=config.cpu_suppress_min_percent,
         capacity_milli=inputs.capacity(CPU),
         allocatable_milli=inputs.allocatable(CPU),

@@ -1,36 +1,67 @@
-"""This module validates the NodeSLO documents as they are written, before defaults: ranges and enumerated
-values. The ConfigMap webhook refuses more.
-"""
+"""Validation of the NodeSLO documents as they are written, before defaults: ranges and enumerated values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from koord.api.config.field_error import FieldError, FieldLimit, FieldOrder, enum_errors, limit_errors, percent_limit
+from koord.api.config.field_error import (
+    FieldError,
+    FieldLimit,
+    FieldOrder,
+    enum_errors,
+    limit_errors,
+    percent_limit,
+    range_errors,
+)
 from koord.api.config.slo import colocation, defaults
-from koord.api.config.slo.slo_documents import CPUBurstConfig, QOSConfig, SystemConfig, ThresholdConfig
+from koord.api.config.slo.slo_documents import (
+    MAX_CPU_NORMALIZATION_RATIO,
+    MIN_CPU_NORMALIZATION_RATIO,
+    CPUBurstConfig,
+    CPUNormalizationConfig,
+    QOSConfig,
+    ResourceAmplificationConfig,
+    SystemConfig,
+    ThresholdConfig,
+)
 from koord.api.koordinator.qos_class import PRIORITY_CLASSES, QOS_CLASSES
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES
-from koord.api.koordinator.slo_strategy import ResourceQOS, ResourceQOSStrategy
+from koord.api.koordinator.slo_strategy import (
+    CPUQOS,
+    CPUBurstStrategy,
+    IOConfig,
+    MemoryQOS,
+    ResctrlQOS,
+    ResourceQOS,
+    ResourceQOSStrategy,
+    ResourceThresholdStrategy,
+    SystemStrategy,
+)
+from koord.api.schema.structural import unwrap_annotated
+from koord.api.schema_markers import SchemaRule
+from koord.values.quantity import Quantity
+from koord.values.quantity_syntax import QuantityError
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 _SWITCH = {"low": 0.0, "high": 1.0}
 
+# A level of 0 starts at once, or never stops: what was meant as off suppresses or evicts every batch pod of the node.
 THRESHOLD_LIMITS = (
-    percent_limit(
-        "cpu_suppress_threshold_percent",
-        "cpu_suppress_min_percent",
-        "memory_evict_threshold_percent",
-        "memory_evict_lower_percent",
-        "cpu_evict_be_satisfaction_upper_percent",
-        "cpu_evict_be_satisfaction_lower_percent",
-        "cpu_evict_be_usage_threshold_percent",
-        "cpu_evict_threshold_percent",
-        "cpu_evict_lower_percent",
+    FieldLimit(
+        fields=(
+            "cpu_suppress_threshold_percent",
+            "memory_evict_threshold_percent",
+            "memory_evict_lower_percent",
+            "cpu_evict_be_usage_threshold_percent",
+            "cpu_evict_threshold_percent",
+            "cpu_evict_lower_percent",
+        ),
+        low=1,
+        high=100,
     ),
     FieldLimit(
         fields=(
@@ -39,7 +70,12 @@ THRESHOLD_LIMITS = (
             "cpu_allocatable_evict_threshold_percent",
             "cpu_allocatable_evict_lower_percent",
         ),
-        low=0,
+        low=1,
+    ),
+    percent_limit(
+        "cpu_suppress_min_percent",
+        "cpu_evict_be_satisfaction_upper_percent",
+        "cpu_evict_be_satisfaction_lower_percent",
     ),
     FieldLimit(fields=("cpu_evict_time_window_seconds",), above=0),
     FieldLimit(fields=("allocatable_evict_priority_threshold",), low=0, high=7999),
@@ -78,6 +114,100 @@ SYSTEM_LIMITS = (
     FieldLimit(fields=("memcg_reap_back_ground", "page_cache_limit_enabled"), **_SWITCH),
 )
 
+# What Koordinator's webhook does not check. The limits of the schema are on the fields of the models.
+_UNCHECKED_MEMORY_LIMITS = (FieldLimit(fields=("page_cache_limit_size",), low=0),)
+_IO_LIMITS = (FieldLimit(fields=("read_latency", "write_latency"), low=0),)
+_UNCHECKED_SYSTEM_LIMITS = (
+    FieldLimit(fields=("sched_group_identity_enabled",), **_SWITCH),
+    FieldLimit(fields=("sched_idle_saver_wmark",), low=0),
+)
+_LIMITS: tuple[tuple[type[msgspec.Struct], Sequence[FieldLimit]], ...] = (
+    (ResourceThresholdStrategy, THRESHOLD_LIMITS),
+    (CPUQOS, CPU_QOS_LIMITS),
+    (MemoryQOS, (*MEMORY_QOS_LIMITS, *_UNCHECKED_MEMORY_LIMITS)),
+    (ResctrlQOS, RESCTRL_QOS_LIMITS),
+    (IOConfig, _IO_LIMITS),
+    (CPUBurstStrategy, CPU_BURST_LIMITS),
+    (SystemStrategy, (*SYSTEM_LIMITS, *_UNCHECKED_SYSTEM_LIMITS)),
+)
+_SHARE_PERCENT = 100
+
+
+def strategy_errors(value: msgspec.Struct, path: str = "") -> list[FieldError]:
+    """Return every value that the schema of NodeSLO refuses or no node can use, in whatever strategy it stands.
+
+    Whether two values fit each other is not looked at: Koordinator's controllers take any pair.
+    """
+    found: dict[str, FieldError] = {}
+    for error in _strategy_errors(value, path):
+        found.setdefault(error.field, error)
+    return list(found.values())
+
+
+def _strategy_errors(value: Any, path: str) -> Iterator[FieldError]:
+    if isinstance(value, tuple):
+        for index, item in enumerate(value):
+            yield from _strategy_errors(item, f"{path}[{index}]")
+    if not isinstance(value, msgspec.Struct):
+        return
+    below = f"{path}." if path else ""
+    for kind, limits in _LIMITS:
+        if isinstance(value, kind):
+            yield from limit_errors(value, limits, (), below)
+    for field in msgspec.structs.fields(value):
+        inner, here = getattr(value, field.name), f"{below}{field.encode_name}"
+        yield from _value_errors(inner, here, unwrap_annotated(field.type)[1], FIELD_CHOICES.get(field.encode_name))
+        yield from _strategy_errors(inner, here)
+
+
+def _value_errors(value: Any, path: str, rule: SchemaRule, choices: Sequence[str] | None) -> Iterator[FieldError]:
+    if isinstance(value, str) and value and (allowed := rule.enum or choices) is not None:
+        yield from enum_errors(path, value, allowed)
+    elif rule.quantity or (rule.int_or_string and isinstance(value, str)):
+        try:
+            if Quantity.parse(value).sign() < 0:
+                yield FieldError(path, value, "must not be negative")
+        except QuantityError:
+            either = "a percentage or a quantity" if rule.int_or_string else "a quantity"
+            yield FieldError(path, value, f"must be {either}")
+    elif isinstance(value, int) and not isinstance(value, bool):
+        low, high = (0, _SHARE_PERCENT) if rule.int_or_string else (rule.minimum, rule.maximum)
+        yield from range_errors(path, value, low=low, high=high)
+
+
+def unusable_values(config: msgspec.Struct) -> list[FieldError]:
+    """Return every value of a document that is not what it may be, whatever the other values are."""
+    if isinstance(config, colocation.ColocationConfig):
+        return unknown_choices(config)
+    if isinstance(config, CPUNormalizationConfig | ResourceAmplificationConfig):
+        return ratio_errors(config)
+    return strategy_errors(config)
+
+
+def ratio_errors(config: Any) -> list[FieldError]:
+    """Return the CPU normalization and amplification ratios that no node can have."""
+    flaws: list[FieldError] = []
+    if isinstance(config, CPUNormalizationConfig):
+        for path, normalization in (("", config), *_with_paths(config.node_configs)):
+            flaws += _check_ratio(f"{path}defaultRatio", normalization.default_ratio)
+            for cpu, of_model in normalization.ratio_model.items():
+                for field in msgspec.structs.fields(of_model):
+                    here = f"{path}ratioModel[{cpu}].{field.encode_name}"
+                    flaws += _check_ratio(here, getattr(of_model, field.name))
+    elif isinstance(config, ResourceAmplificationConfig):
+        for path, amplification in (("", config), *_with_paths(config.node_configs)):
+            for resource, ratio in amplification.resource_amplification_ratio.items():
+                flaws += range_errors(f"{path}resourceAmplificationRatio[{resource}]", ratio, low=1)
+    return flaws
+
+
+def _with_paths(given: Iterable[Any]) -> list[tuple[str, Any]]:
+    return [(f"nodeConfigs[{index}].", entry) for index, entry in enumerate(given)]
+
+
+def _check_ratio(path: str, ratio: float | None) -> list[FieldError]:
+    return range_errors(path, ratio, low=MIN_CPU_NORMALIZATION_RATIO, high=MAX_CPU_NORMALIZATION_RATIO)
+
 
 def validate_threshold(config: ThresholdConfig) -> list[FieldError]:
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
@@ -95,9 +225,7 @@ def validate_system(config: SystemConfig) -> list[FieldError]:
 
 
 def validate_qos(config: QOSConfig) -> list[FieldError]:
-    """Validate the ranges of every block. Network shares, which need system-config beside them, are summed by the
-    webhook.
-    """
+    """Validate the ranges of every block. Network shares need system-config beside them: the webhook sums them."""
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in _qos_errors(strategy, path)]
 
@@ -151,6 +279,7 @@ FIELD_CHOICES: dict[str, tuple[str, ...]] = {
     "qos": QOS_CLASSES,
     "priority": PRIORITY_CLASSES,  # of a host application; that of memoryQOS is a number
     "base": ("CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBesteffort"),
+    "type": ("device", "volumegroup", "podvolume"),  # of a block device
 }
 
 
