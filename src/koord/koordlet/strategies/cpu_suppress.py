@@ -19,6 +19,7 @@ from koord.host.cgroup.codec import UNLIMITED
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
 from koord.host.hardware import MachineCpu
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
+from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
@@ -291,7 +292,9 @@ def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
         pod_used_milli=inputs.pod_used_milli(),
         applications=measured_applications(inputs),
         processors=shape.processors,
-        reserved_cpus=CPUSet() if node is None else node.reserved_cpus,
+        reserved_cpus=EMPTY
+        if node is None
+        else node.reserved_cpus or reserved_cpus(shape.processors, node.reservation_milli),
         exclusive_cpus=CPUSet() if node is None else node.exclusive_cpus,
         kubelet_static=node_inputs.kubelet.is_static,
         groups=groups,
