@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from koord.api.annotations import cpu_codecs
+from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.field_error import FieldError
 from koord.api.config.slo.slo_validation import strategy_errors
 from koord.api.koordinator.custom_kinds import NODE_SLOS
@@ -16,6 +18,7 @@ from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.node import Node
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeProperties, node_properties
+from koord.koordlet.problem_log import ProblemLog
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 
@@ -30,6 +33,7 @@ class NodeWatcher:
         self.properties: NodeProperties | None = None
         self.slo: NodeSLOSpec | None = None
         self.slo_errors: tuple[FieldError, ...] = ()  # values that no node can use
+        self._ratio_problem = ProblemLog(_LOG, "the last CPU normalization ratio stays in use")
         self._listeners: list[Callable[[NodeProperties], None]] = []
         mine = f"metadata.name={node}"
         informers.for_resource(NODES, fields=mine).add_event_handler(
@@ -58,7 +62,12 @@ class NodeWatcher:
             _LOG.warning("the Node object is deleted; what it said last still counts")
             return
         self.node = change.object
-        properties = node_properties(change.object)
+        ratio = cpu_codecs.parse_cpu_normalization_ratio(change.object.metadata.annotations)
+        if isinstance(ratio, MalformedAnnotation):
+            self._ratio_problem.fails(ratio, str(ratio))
+        else:
+            self._ratio_problem.works()
+        properties = node_properties(change.object, self.properties)
         if properties == self.properties:  # most changes are heartbeats
             return
         if self.properties is None:
