@@ -124,7 +124,8 @@ def test_a_wider_range_is_never_fewer_ways(ways: int, start: int, end: int, more
         (INTEL, None, None),
         (AMD, 80, "128"),
         (AMD, 100, "2048"),
-        ("Unknown", 80, None),
+        ("HygonGenuine", 85, "90"),
+        ("", 80, "80"),
     ],
 )
 def test_bandwidth(vendor: str, percent: int | None, value: str | None) -> None:
