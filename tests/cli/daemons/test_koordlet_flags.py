@@ -16,7 +16,7 @@ from koord.cli.main import cli
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
-from koord.koordlet.settings import default_gates
+from koord.koordlet.feature_gates import default_gates
 from koord.telemetry.clock import ManualClock
 from tests.host.fake_machine import FakeMachine
 from tests.koordlet.cgroup_writer.executor_fixture import write
@@ -58,13 +58,14 @@ def test_the_arguments_of_a_chart_are_understood() -> None:
     made = plan(
         "-addr=:9400",
         "-cgroup-root-dir=/host-cgroup/",
-        "--feature-gates=AllAlpha=false,AuditEvents=true,CPUEvict=true,CoreSched=true",
+        "--feature-gates=AllAlpha=false,AuditEvents=true,CPUEvict=true,BatchResource=true",
         "-logtostderr=true",
         "-v=4",
         "--runtime-hooks-network=unix",
     )
     assert made.settings.address == ("", 9400)
-    assert {"AuditEvents", "CPUEvict", "CoreSched", "BECPUSuppress"} <= made.settings.gates
+    assert {"AuditEvents", "CPUEvict", "BatchResource", "BECPUSuppress"} <= made.settings.gates
+    assert [line.split()[2] for line in made.warnings] == ["CPUSetAllocator", "BatchResource"]
 
 
 def test_on_the_machine_itself_paths_are_its_own() -> None:
@@ -93,6 +94,7 @@ def test_collectors_need_their_gates() -> None:
     [
         pytest.param((), {}, "NODE_NAME is not set", id="no-node-name"),
         pytest.param(("--feature-gates=Nonsense=true",), None, "is not a known feature gate", id="unknown-gate"),
+        pytest.param(("--feature-gates=CoreSched=true",), None, "CoreSched: true: is not built", id="unbuilt-gate"),
         pytest.param(("--addr=9316",), None, "is not an address", id="no-address"),
         pytest.param(("--pod-source=docker",), None, "auto, kubelet or apiserver", id="unknown-source"),
         pytest.param(("--collect-res-used-interval=1ms",), None, "less than 100ms", id="too-often"),

@@ -18,8 +18,16 @@ _STAGE_GATES = {"AllAlpha": ALPHA, "AllBeta": BETA}
 
 
 class FeatureGate(msgspec.Struct, frozen=True):
+    """Describe a gate; where this version cannot give one of its values, `unbuilt` is that value and `why` says so.
+
+    A gate of both values that changes nothing says `why` alone.
+    """
+
     default: bool
     stage: str
+    effect: str = ""  # what it switches, for people
+    unbuilt: bool | None = None
+    why: str = ""
 
 
 FeatureGateTable = Mapping[str, FeatureGate]
@@ -31,7 +39,8 @@ def parse_feature_gates(
     """Return every gate of the program with its value, or all that is wrong with the text.
 
     AllAlpha and AllBeta set the gates of a stage that the text does not name. `tolerated` names are those of
-    other registries that the same flag accepts; they change nothing here.
+    other registries that the same flag accepts; they change nothing here. A value that is not built is refused, unless
+    it is the default: then `feature_gate_warnings` has a sentence about it.
     """
     stated: dict[str, bool] = {}
     errors: list[FieldError] = []
@@ -46,9 +55,25 @@ def parse_feature_gates(
             stated[name] = switch
         elif name not in tolerated:
             errors.append(FieldError(name, None, f"is not a known feature gate; known are {', '.join(sorted(known))}"))
-    if errors:
-        return errors
-    return {name: _gate_value(name, gate, stated) for name, gate in known.items()}
+    values = {name: _gate_value(name, gate, stated) for name, gate in known.items()}
+    errors += [
+        FieldError(name, value, f"is not built: {known[name].why}")
+        for name, value in values.items()
+        if value is known[name].unbuilt and value is not known[name].default
+    ]
+    return errors or values
+
+
+def feature_gate_warnings(values: Mapping[str, bool], known: FeatureGateTable) -> list[str]:
+    """Return a sentence for each gate whose default is not built, and for each that was switched without effect."""
+    found = []
+    for name, gate in known.items():
+        on = "on" if values[name] else "off"
+        if values[name] is gate.unbuilt:
+            found.append(f"feature gate {name} is {on} by default, without effect: {gate.why}")
+        elif gate.unbuilt is None and gate.why and values[name] is not gate.default:
+            found.append(f"feature gate {name} is switched {on}, which changes nothing: {gate.why}")
+    return found
 
 
 def _gate_value(name: str, gate: FeatureGate, stated: Mapping[str, bool]) -> bool:
@@ -139,59 +164,4 @@ SCHEDULER_GATES: dict[str, FeatureGate] = {
     "EnableInlineBatchSchedule": _OFF,
     "EnableBatchScheduleNodeSnapshot": _ON,
     **_TRANSFORMERS,
-}
-
-KOORDLET_GATES: dict[str, FeatureGate] = {
-    "AuditEvents": _OFF,
-    "AuditEventsHTTPHandler": _OFF,
-    "BECPUSuppress": _ON,
-    "BECPUManager": _OFF,  # excludes BECPUSuppress
-    "BECPUEvict": _OFF,
-    "CPUEvict": _OFF,
-    "CPUAllocatableEvict": _OFF,
-    "BEMemoryEvict": _OFF,
-    "MemoryEvict": _OFF,
-    "MemoryAllocatableEvict": _OFF,
-    "CPUBurst": _ON,
-    "SystemConfig": _OFF,
-    "RdtResctrl": _ON,
-    "ResctrlCollector": _OFF,
-    "NodeTopologyReport": _ON,
-    "Accelerators": _OFF,
-    "RDMADevices": _OFF,
-    "CPICollector": _OFF,
-    "Libpfm4": _OFF,
-    "PSICollector": _OFF,
-    "BlkIOReconcile": _OFF,
-    "ColdPageCollector": _OFF,
-    "HugePageReport": _OFF,
-    "PodResourcesProxy": _OFF,
-    "HamiCoreVGPUMonitor": _OFF,
-    "PerCPUMetric": _OFF,
-    "NodeMetricPromMetrics": _OFF,
-    "CgroupReconcile": _OFF,
-}
-# Further off on a node unless its NodeSLO enables resourceUsedThresholdWithBE.
-THRESHOLD_GATED_FEATURES = (
-    "BECPUSuppress",
-    "BECPUEvict",
-    "BEMemoryEvict",
-    "CPUEvict",
-    "MemoryEvict",
-    "CPUAllocatableEvict",
-    "MemoryAllocatableEvict",
-)
-
-RUNTIME_HOOK_GATES: dict[str, FeatureGate] = {
-    "GroupIdentity": _ON,
-    "CPUSetAllocator": _ON,
-    "BatchResource": _ON,
-    "GPUEnvInject": _OFF,
-    "RDMADeviceInject": _OFF,
-    "CPUNormalization": _OFF,
-    "CoreSched": _OFF,
-    "TerwayQoS": _OFF,
-    "TCNetworkQoS": _OFF,
-    "Resctrl": _OFF,
-    "OOMScoreAdj": _OFF,
 }

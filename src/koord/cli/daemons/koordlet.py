@@ -57,6 +57,8 @@ def run_koordlet(values: FlagValues, logs: Logs, environ: Mapping[str, str], *, 
         return restore_files(plan)
     for name, why in KOORDLET_FLAGS.set_without_effect(values):
         _LOG.info("--%s has no effect: %s", name, why)
+    for warning in plan.warnings:
+        _LOG.warning("%s", warning)
     clock = WallClock()
     try:
         found = daemon_connection(environ, clock, kubeconfig=plan.kubeconfig)

@@ -14,7 +14,7 @@ import yaml
 from koord import __version__
 from koord.api.config import gates
 from koord.api.config.descheduler import shipped as shipped_descheduling
-from koord.api.config.gates import KOORDLET_GATES, MANAGER_GATES, RUNTIME_HOOK_GATES
+from koord.api.config.gates import MANAGER_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.model import to_dict
 from koord.api.schema.crd import crd_manifests
@@ -24,6 +24,7 @@ from koord.cli.manifests.settings_objects import default_config, namespace_objec
 from koord.cli.manifests.webhook_objects import webhook_configurations
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
+from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager import program
 from koord.manager.context import NAMESPACE
 from koord.scheduler import rbac as scheduler_rbac
@@ -53,7 +54,7 @@ def manifests(
     switched = gates.parse_feature_gates(feature_gates, MANAGER_GATES)
     if isinstance(switched, list):
         return f"--feature-gates: {'; '.join(map(str, switched))}"
-    agents = gates.parse_feature_gates(koordlet_gates, {**KOORDLET_GATES, **RUNTIME_HOOK_GATES})
+    agents = gates.parse_feature_gates(koordlet_gates, KOORDLET_GATES)
     if isinstance(agents, list):
         return f"--koordlet-feature-gates: {'; '.join(map(str, agents))}"
     made: list[Obj] = []

@@ -8,7 +8,7 @@ from koord.cli.up.local_program import proxy_page
 from koord.embedded.cluster import ComponentContext
 from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
-from koord.koordlet.settings import default_gates
+from koord.koordlet.feature_gates import default_gates
 from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.http import build_server
 from koord.sim.agents.node_agent import SimulatedAgentSettings
