@@ -182,7 +182,7 @@ class TestOneLife:
         site.api.create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget)
         site.run(batch("kept", priority="batch-5000", labels={"app": "kept"}), batch("given-up", priority="batch-5100"))
         until(lambda: known(agent)["pods"] == 6, "six pods are known")
-        short = {"enable": True, "memoryEvictThresholdPercent": 1, "memoryEvictLowerPercent": 0}
+        short = {"enable": True, "memoryEvictThresholdPercent": 2, "memoryEvictLowerPercent": 1}
         order(site.api, {**BURSTING, "resourceUsedThresholdWithBE": short})
         until(lambda: site.pod("given-up") is None, "the one without a budget goes")
         order(site.api, BURSTING)
