@@ -109,7 +109,8 @@ class CgroupExecutor:
         hierarchy = HierarchyState()
         waking = {key[1] for key, effect in last.items() if key[0] == CPU_IDLE and value_of_effect(effect) == "0"}
         for key, effect in last.items():
-            if key[0] == CPU_SHARES and key[1] not in waking and self._is_idle(key[1]):
+            fresh = self._state.is_fresh(key, value_of_effect(effect), now)
+            if key[0] == CPU_SHARES and not fresh and key[1] not in waking and self._is_idle(key[1]):
                 results[key] = FileWriteResult(effect, WriteOutcome.HELD, detail=_IDLE_DETAIL)
                 continue
             found = self._prepare(key, effect, now, hierarchy)
