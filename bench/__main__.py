@@ -40,6 +40,7 @@ BENCHES = {
     "koordlet": "bench.koordlet",
     "descheduler": "bench.descheduler",
     "colocation": "bench.colocation",
+    "memory": "bench.memory",
 }
 # name -> the environment variable without which it is left out of a run of all
 NEEDS = {"openb": "OPENB"}

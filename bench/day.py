@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from koord.telemetry import gc_tuning
+from koord.telemetry.process import relax_gc
 from tests.journeys.virtual_day import run_day
 
 
 def run() -> dict[str, Any]:
-    gc_tuning.relax_gc()
+    relax_gc()
     cpu, wall = time.process_time(), time.perf_counter()
     day = run_day(nodes=1_000, services=40, jobs=400, hours=24, seed=11)
     return {

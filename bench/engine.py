@@ -25,9 +25,9 @@ NODES = 5_000
 
 
 def _node(i: int) -> Node:
-    room = {"cpu": "64", "memory": "256Gi", "pods": "250", "ephemeral-storage": "200Gi"}
+    allocatable = {"cpu": "64", "memory": "256Gi", "pods": "250", "ephemeral-storage": "200Gi"}
     labels = {"kubernetes.io/hostname": f"node-{i}", "topology.kubernetes.io/zone": f"zone-{i % 3}"}
-    body = {"metadata": {"name": f"node-{i}", "labels": labels}, "status": {"allocatable": room}}
+    body = {"metadata": {"name": f"node-{i}", "labels": labels}, "status": {"allocatable": allocatable}}
     return convert(body, Node)
 
 

@@ -20,7 +20,7 @@ from bench.scheduler import PODS_PATH, Bindings, _ceiling, _clear, _create, _pro
 from koord.api.config.scheduler import shipped
 from koord.api.koordinator.protocol import L_POD_GROUP, L_QUOTA_NAME
 from koord.api.model import to_dict
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from tools import controlplane
 from tools.controlplane import ControlPlane
 

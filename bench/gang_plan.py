@@ -27,7 +27,6 @@ from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.nominated_pods import NoNominations
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.plugins.coscheduling.group_trial import run_pre_filters
 from koord.scheduler.plugins.coscheduling.job_preemption import (
     JobPreemption,
     JobPreemptionRules,
@@ -36,6 +35,7 @@ from koord.scheduler.plugins.coscheduling.job_preemption import (
 )
 from koord.scheduler.plugins.coscheduling.network_planner import NetworkPlanner
 from koord.scheduler.plugins.coscheduling.network_plugin import NetworkCoscheduling
+from koord.scheduler.plugins.coscheduling.node_capacity import run_pre_filters
 from koord.scheduler.plugins.registry import REGISTRY
 
 NODES, BLOCK, SPINE = 5_000, 40, 400

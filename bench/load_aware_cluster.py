@@ -19,7 +19,7 @@ import msgspec
 from bench.apiserver import _target
 from bench.http_load_generator import Target, drive, read_answer
 from bench.scheduler import PODS, _create, _drain, equal, koord_scheduler, node
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from tools import controlplane
 
 NODES = 5_000

@@ -16,7 +16,7 @@ from typing import Any
 
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator import custom_kinds
-from koord.api.koordinator.topology import NodeResourceTopology
+from koord.api.koordinator.sigs_scheduling import NodeResourceTopology
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert

@@ -71,7 +71,7 @@ class Handle:
 
 def _objects() -> dict[str, list[Any]]:
     names = [f"node-{i}" for i in range(NODES)]
-    room = {"cpu": "100", "memory": "400Gi"}
+    limits = {"cpu": "100", "memory": "400Gi"}
     return {
         "NodeMetric": [_report(i, 0, []) for i in range(NODES)],
         "NodeResourceTopology": [_topology(name) for name in names],
@@ -79,7 +79,7 @@ def _objects() -> dict[str, list[Any]]:
         "Reservation": [_reservation(i) for i in range(RESERVATIONS)],
         "ElasticQuota": [
             convert(
-                {"metadata": {"name": f"q-{i}", "namespace": "q"}, "spec": {"min": room, "max": room}}, ElasticQuota
+                {"metadata": {"name": f"q-{i}", "namespace": "q"}, "spec": {"min": limits, "max": limits}}, ElasticQuota
             )
             for i in range(QUOTAS)
         ],
@@ -153,10 +153,10 @@ def compared(sides: dict[str, Side], pods: Callable[[], Iterator[Pod]], count: i
     first = next(iter(sides))
     return {
         name: {
-            "decisions_per_second": count / min(taken),
-            "kept_percent": statistics.median(100 * a / b for a, b in zip(times[first], taken, strict=True)),
+            "decisions_per_second": count / min(durations),
+            "kept_percent": statistics.median(100 * a / b for a, b in zip(times[first], durations, strict=True)),
         }
-        for name, taken in times.items()
+        for name, durations in times.items()
     }
 
 

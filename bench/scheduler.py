@@ -41,7 +41,7 @@ Make = Callable[[int], dict[str, Any]]
 def node(i: int) -> dict[str, Any]:
     name = f"node-{i}"
     taints = [{"key": "dedicated", "value": "batch", "effect": "NoSchedule"}] if i % 10 == 9 else []
-    room = {"cpu": "32", "memory": "128Gi", "pods": "110", "ephemeral-storage": "100Gi"}
+    capacity = {"cpu": "32", "memory": "128Gi", "pods": "110", "ephemeral-storage": "100Gi"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -55,8 +55,8 @@ def node(i: int) -> dict[str, Any]:
         },
         "spec": {"taints": taints},
         "status": {
-            "capacity": room,
-            "allocatable": room,
+            "capacity": capacity,
+            "allocatable": capacity,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
         },
     }
@@ -149,13 +149,13 @@ def _program(
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "config.yaml"
         config.write_text(yaml.safe_dump(_configuration(plane, profile)))
-        said = Path(folder) / "log"
-        with said.open("wb") as log:
+        log_file = Path(folder) / "log"
+        with log_file.open("wb") as log:
             process = subprocess.Popen([*command, "--config", str(config)], stdout=log, stderr=subprocess.STDOUT)
             try:
                 yield process
             except Exception:
-                tail = said.read_text(errors="replace")[-3000:]
+                tail = log_file.read_text(errors="replace")[-3000:]
                 print(f"{command[0]} (exit {process.poll()}) said:\n{tail}", file=sys.stderr)
                 raise
             finally:

@@ -30,8 +30,7 @@ from bench.manager import NAMESPACE, create, server
 from koord.api.config import gates
 from koord.api.config.gates import MANAGER_GATES
 from koord.cli.daemons.lifecycle import event_loop_factory
-from koord.cli.manifests.settings_objects import priority_classes
-from koord.cli.manifests.webhook_objects import webhook_configurations
+from koord.cli.manifests.cluster_objects import priority_classes, webhook_configurations
 from tools.controlplane import free_port
 
 RATE = 200

@@ -106,10 +106,10 @@ def write_messages() -> None:
 
 
 def write_crds() -> None:
-    if importlib.util.find_spec("koord.api.schema.crd") is None:
-        print("no koord.api.schema.crd: CRD manifests left alone")
+    if importlib.util.find_spec("koord.api.schema") is None:
+        print("no koord.api.schema: CRD manifests left alone")
         return
-    from koord.api.schema.crd import crd_manifests
+    from koord.api.schema import crd_manifests
 
     CRDS.mkdir(parents=True, exist_ok=True)
     written = set()

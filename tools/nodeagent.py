@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from tools.controlplane import ControlPlane, free_port
 from tools.realnode import NODE, Node
 

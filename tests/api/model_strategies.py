@@ -10,7 +10,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from koord.api.model import QuantityText
-from koord.api.schema.structural import unwrap_annotated
+from koord.api.schema import unwrap_annotated
 
 QUANTITIES = st.sampled_from(["0", "1", "1500m", "2Gi", "1k", "100M", "0.5", "1e3", "-3"])
 TEXT = st.text(max_size=8)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koord.api.config.slo import config_map_keys
+from koord.api.config.slo import slo_documents
 from koord.cli.main import cli
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "slo-controller-config.md"
@@ -34,4 +34,4 @@ def test_the_page_shows_what_is_printed(blocks: list[str], tmp_path: Path, monke
 
 
 def test_the_page_names_every_key() -> None:
-    assert all(f"`{key}`" in PAGE.read_text() for key in config_map_keys.KEYS)
+    assert all(f"`{key}`" in PAGE.read_text() for key in slo_documents.KEYS)

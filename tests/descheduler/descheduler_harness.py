@@ -26,13 +26,12 @@ from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.leader.election import LeaderElector
-from koord.kube.leader.lease import LeaseConfig
+from koord.kube.leader_election import LeaderElector, LeaseConfig
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, WatchStream
 from koord.kube.transport.wrappers import FencedTransport
 from koord.telemetry.clock import LoopClock, run_virtual
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from tests.scheduler.faulty_cluster import FaultyTransport
 
 SCHEDULER = "koord-scheduler"

@@ -16,13 +16,13 @@ from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, P
 from koord.api.model import to_dict
 from koord.cli.commands.evictions import ProgramPorts, find_evictions
 from koord.cli.commands.explain.eviction import explain_eviction
-from koord.cli.commands.migration.migrate import build_migration_job
+from koord.cli.commands.migration import build_migration_job
 from koord.cli.up.components import choose_components
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.context import NAMESPACE
-from koord.policy.eviction.record import EvictionRecord
+from koord.policy.eviction import EvictionRecord
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.journeys.colocation_cluster import batch_pod, pod
 

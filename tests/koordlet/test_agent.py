@@ -26,7 +26,7 @@ from koord.koordlet.inputs.volume_mounts import VolumeMounts
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
-from koord.policy.eviction.record import parse_record
+from koord.policy.eviction import parse_record
 from tests.koordlet.agent_fixture import GI, NODE, TOP, AgentFixture, CuttableTransport, ask, expect_ok, in_virtual_time
 
 QUOTA_ORDER = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}

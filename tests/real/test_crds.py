@@ -13,7 +13,7 @@ import pytest
 
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
 from koord.api.kubernetes.resource import Resource
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from tests.api.koordinator.custom_resource_samples import INVALID_OBJECTS, VALID_OBJECTS
 from tools.controlplane import ControlPlane
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from tests.real.kubectl import kubectl
 from tools import assets, controlplane
 

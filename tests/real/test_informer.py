@@ -22,14 +22,13 @@ from koord.api.kubernetes.builtin_kinds import (
     LEASES,
     NAMESPACES,
 )
-from koord.api.kubernetes.coordination import LeaseSpec
 from koord.api.kubernetes.core_v1 import ConfigMap
+from koord.api.kubernetes.node import LeaseSpec
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder, object_reference
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.leader.election import LeaderElector
-from koord.kube.leader.lease import LeaseConfig
+from koord.kube.leader_election import LeaderElector, LeaseConfig
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, WatchStream
 from koord.telemetry.clock import WallClock

@@ -14,7 +14,7 @@ from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from koord.host.filesystem import Host
 from koord.host.hardware import CpuModel, MachineCpu, NumaNode
 from koord.koordlet.collect.node_resource import NodeHardwareInfo

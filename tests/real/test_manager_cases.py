@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from tests.real.kubectl import kubectl
 from tests.real.manager_process import running
 from tools import assets, controlplane

@@ -25,13 +25,13 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.framework.decision import Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
-from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceIndex
 from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koord.scheduler.plugins.pod_topology_spread.owners import REPLICA_SET, SERVICE, OwnerIndex
 from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
 from koord.values.selector import Selector
 from tests.real.reach import connect
 from tests.scheduler.plugin_equivalence import profile_of
+from tests.scheduler.plugins.affinity_clusters import NamespaceIndex
 from tools import assets, controlplane
 from tools.controlplane import ControlPlane
 

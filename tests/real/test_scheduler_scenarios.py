@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration, load_configuration
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins

@@ -12,9 +12,10 @@ import aiohttp
 import msgspec
 import pytest
 
-from koord.embedded.apiserver.http_server import ServerAddress, serve_https
+from koord.embedded.apiserver.http_server import ServerAddress
 from tests.embedded.apiserver.admission.webhook_cases import CASES, Send, play
 from tests.embedded.apiserver.admission.webhook_server import WebhookServer, webhook_server
+from tests.embedded.apiserver.https_harness import serve_https
 from tests.real.conformance.compare import difference
 from tools.controlplane import ControlPlane
 

@@ -29,7 +29,7 @@ from koord.scheduler.cache.pod_model import PODS as SLIM
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
 from koord.telemetry.clock import LoopClock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 RequestFate = Literal["well", "lost", "lost-after", "409", "429", "500", "500-after", "503"]
 WRITES = ("POST", "PATCH", "DELETE")

@@ -19,9 +19,9 @@ from koord.scheduler.framework.verdict import Wait
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.scheduler_monitor import SchedulerMonitor, SchedulingTimeout
 from koord.scheduler.scheduler_monitor import SchedulerMonitorSettings as MonitorSettings
+from koord.telemetry import metrics
 from koord.telemetry.clock import LoopClock, run_virtual
-from koord.telemetry.metrics import exposition
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from tests.scheduler.faulty_cluster import RequestFate, faulty_cluster
 
 PROFILE = "default-scheduler"
@@ -29,14 +29,14 @@ PROFILE = "default-scheduler"
 
 def attempts(registry: MetricRegistry) -> dict[str, float]:
     found = {}
-    for line in exposition.render([registry]).decode().splitlines():
+    for line in metrics.render([registry]).decode().splitlines():
         if line.startswith("scheduler_schedule_attempts_total{"):
             found[line.partition('result="')[2].partition('"')[0]] = float(line.rpartition(" ")[2])
     return found
 
 
 def value(registry: MetricRegistry, name: str) -> float:
-    lines = exposition.render([registry]).decode().splitlines()
+    lines = metrics.render([registry]).decode().splitlines()
     return float(next(line.rpartition(" ")[2] for line in lines if line.rpartition(" ")[0] == name))
 
 
@@ -116,7 +116,7 @@ def test_a_pod_that_waits_too_long_is_late_and_then_forgotten() -> None:
             await clock.sleep(24)
             assert [late.pod for late in told] == ["default/slow"]
             assert len(monitor) == 1
-            assert "scheduler_permit_wait_duration_seconds" not in exposition.render([registry]).decode()
+            assert "scheduler_permit_wait_duration_seconds" not in metrics.render([registry]).decode()
             await world.remove_pod("slow")
             await clock.sleep(10)
             assert len(monitor) == 0

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from koord.scheduler.metrics import KoordinatorMetrics, SchedulerMetrics, gang_size_label
-from koord.telemetry.metrics import exposition
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry import metrics
+from koord.telemetry.metrics import MetricRegistry
 
 
 class Queue:
@@ -32,7 +32,7 @@ class State:
 
 
 def served(registry: MetricRegistry) -> list[str]:
-    return [line for line in exposition.render([registry]).decode().splitlines() if line[0] != "#"]
+    return [line for line in metrics.render([registry]).decode().splitlines() if line[0] != "#"]
 
 
 def test_an_attempt_that_binds_is_counted_when_it_is_bound() -> None:

@@ -11,7 +11,7 @@ from koord.api.config.plugin_set import PluginEntry as Named
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile, SchedulerPlugins
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS
-from koord.kube.informer.malformed_objects import MalformedObject
+from koord.kube.informer.reflector import MalformedObject
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo

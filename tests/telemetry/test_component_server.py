@@ -16,7 +16,7 @@ from koord.telemetry import component_server as module
 from koord.telemetry.clock import WallClock
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from koord.telemetry.serving_certificate import ServingCertificate, ServingCertificateError, self_signed
 
 

@@ -55,15 +55,15 @@ def test_json_lines_hold_the_error() -> None:
     [
         pytest.param(0, {}, [], id="quiet"),
         pytest.param(4, {}, [], id="as-the-charts-run"),
-        pytest.param(5, {}, ["koord.kube.client.watch", "koord.scheduler"], id="debug"),
-        pytest.param(0, {"koord.kube.*": 6}, ["koord.kube.client.watch"], id="one-module"),
-        pytest.param(0, {"test_logs*": 6}, ["koord.kube.client.watch", "koord.scheduler"], id="by-file"),
+        pytest.param(5, {}, ["koord.kube.client.list_watch", "koord.scheduler"], id="debug"),
+        pytest.param(0, {"koord.kube.*": 6}, ["koord.kube.client.list_watch"], id="one-module"),
+        pytest.param(0, {"test_logs*": 6}, ["koord.kube.client.list_watch", "koord.scheduler"], id="by-file"),
         pytest.param(5, {"koord.kube.*": 0}, ["koord.scheduler"], id="one-module-quieter"),
     ],
 )
 def test_debug_lines_show_where_asked_for(verbosity: int, modules: dict[str, int], shown: list[str]) -> None:
     with logging_to(verbosity=verbosity, modules=modules) as (_, stream):
-        for name in ("koord.kube.client.watch", "koord.scheduler", "aiohttp.client"):
+        for name in ("koord.kube.client.list_watch", "koord.scheduler", "aiohttp.client"):
             logging.getLogger(name).debug("%s", name)
     assert [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()] == shown
 

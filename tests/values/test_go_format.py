@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.values.go_format import in_json, integer, integer_refusal, quoted, quoted_bytes
+from koord.values.go_format import in_json, integer_refusal, parse_decimal_int, quoted, quoted_bytes
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_in_json(value: list[str] | str | None, shown: str) -> None:
     ids=lambda value: repr(value)[:24],
 )
 def test_integer(text: str, value: int | None) -> None:
-    assert integer(text) == value
+    assert parse_decimal_int(text) == value
 
 
 def test_why_text_is_no_integer() -> None:

@@ -43,11 +43,6 @@ def test_subtract_goes_below_zero() -> None:
     assert resources.to_wire(rest) == {"cpu": "-500m", "memory": "1Gi", "pods": "-3"}
 
 
-def test_subtract_with_a_floor() -> None:
-    rest = resources.subtract_floor_zero(wire(cpu="1", memory="1Gi"), wire(cpu="1500m", pods="-3"))
-    assert resources.to_wire(rest) == {"cpu": "0", "memory": "1Gi", "pods": "0"}
-
-
 def test_mask_keeps_listed_names() -> None:
     assert resources.to_wire(resources.mask(wire(cpu="1", memory="1Gi"), {"cpu", "pods"})) == {"cpu": "1"}
 
@@ -55,22 +50,6 @@ def test_mask_keeps_listed_names() -> None:
 def test_maximum_takes_the_format_of_the_second_on_a_tie() -> None:
     larger = resources.maximum(wire(cpu="1", memory="1Ki", pods="1"), wire(cpu="2", memory="1024"))
     assert resources.to_wire(larger) == {"cpu": "2", "memory": "1024", "pods": "1"}
-
-
-@pytest.mark.parametrize(
-    ("used", "limit", "exceeded"),
-    [
-        pytest.param(wire(cpu="1"), wire(cpu="1"), [], id="equal"),
-        pytest.param(wire(cpu="2", memory="1Gi"), wire(cpu="1", memory="2Gi"), ["cpu"], id="one-over"),
-        pytest.param(wire(cpu="2"), {}, [], id="empty-limit-never-rejects"),
-        pytest.param(wire(cpu="2"), wire(memory="1"), [], id="limit-on-another-resource"),
-        pytest.param({}, wire(cpu="0"), [], id="nothing-used"),
-        pytest.param({}, wire(cpu="-1"), [], id="absent-passes-a-negative-limit"),
-        pytest.param(wire(a="2", b="2"), wire(b="1", a="1"), ["b", "a"], id="names-in-the-order-of-the-limit"),
-    ],
-)
-def test_less_or_equal(used: dict[str, Quantity], limit: dict[str, Quantity], exceeded: list[str]) -> None:
-    assert resources.less_or_equal(used, limit) == (not exceeded, exceeded)
 
 
 def test_equals_tells_absent_from_zero() -> None:
@@ -99,26 +78,14 @@ def test_subtract_undoes_add(a: dict[str, Quantity], b: dict[str, Quantity]) -> 
 def test_both_fit_in_their_maximum(a: dict[str, Quantity], b: dict[str, Quantity]) -> None:
     larger = resources.maximum(a, b)
     assert set(larger) == set(a) | set(b)
-    assert resources.less_or_equal(a, larger) == (True, [])
-    assert resources.less_or_equal(b, larger) == (True, [])
+    assert all(larger[name] >= amount for one in (a, b) for name, amount in one.items())
     assert all(amount in (a.get(name), b.get(name)) for name, amount in larger.items())
-
-
-@given(vectors, vectors)
-def test_floor_is_never_negative_and_else_the_difference(a: dict[str, Quantity], b: dict[str, Quantity]) -> None:
-    floored = resources.subtract_floor_zero(a, b)
-    assert resources.negative_names(floored) == []
-    for name, amount in resources.subtract(a, b).items():
-        if name in a and amount.sign() > 0:
-            assert floored[name] == amount
-        else:
-            assert floored[name].is_zero()
 
 
 @given(vectors, vectors)
 def test_inputs_stay_as_they_were(a: dict[str, Quantity], b: dict[str, Quantity]) -> None:
     before = resources.to_wire(a), resources.to_wire(b)
-    for operation in (resources.add, resources.subtract, resources.subtract_floor_zero, resources.maximum):
+    for operation in (resources.add, resources.subtract, resources.maximum):
         operation(a, b)
     assert (resources.to_wire(a), resources.to_wire(b)) == before
 

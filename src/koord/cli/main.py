@@ -1,51 +1,118 @@
-"""This module is the `koord` command: a lazy table of subcommands, so that `koord --help` loads none of their
+"""This module is the `koord` command: lazy tables of subcommands, so that help and completion load none of their
 libraries.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from koord import __version__
-from koord.cli.command_groups import LazyGroup
 
 # name -> (module, attribute, one line of help); the module is imported only when the command is used
-COMMANDS: dict[str, tuple[str, str, str]] = {
+LazyCommands = Mapping[str, tuple[str, str, str]]
+
+
+class LazyGroup(click.Group):
+    def __init__(self, *args: Any, lazy: LazyCommands, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self._lazy.get(cmd_name)
+        if entry is None:
+            return None
+        module, attribute, _ = entry
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in self._lazy.items()])
+
+
+EXPLAIN_COMMANDS: LazyCommands = {
+    "pod": ("koord.cli.commands.explain.pod", "pod", "Why a pod is where it is, or nowhere."),
+    "eviction": (
+        "koord.cli.commands.explain.eviction",
+        "eviction",
+        "Who evicted a pod, by which rule and on which numbers.",
+    ),
+    "node": ("koord.cli.commands.explain.node", "node", "Why a node lends what it lends to batch and mid pods."),
+}
+
+
+@click.group(cls=LazyGroup, lazy=EXPLAIN_COMMANDS)
+def explain() -> None:
+    """Say why something is as it is."""
+
+
+NODE_COMMANDS: LazyCommands = {
+    "devices": ("koord.cli.commands.node_occupancy", "devices", "Who holds which device of a node."),
+    "cpus": ("koord.cli.commands.node_occupancy", "cpus", "Who holds which CPU of a node."),
+    "capabilities": (
+        "koord.cli.commands.node_capabilities",
+        "capabilities",
+        "Which kernel files work on a node, and which do not.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=NODE_COMMANDS)
+def node() -> None:
+    """Show what is on one node and who holds it."""
+
+
+SIM_COMMANDS: LazyCommands = {
+    "openb": ("koord.cli.commands.sim_openb", "openb", "Pack the openb trace of shared GPUs and compare.")
+}
+
+
+@click.group(cls=LazyGroup, lazy=SIM_COMMANDS)
+def sim() -> None:
+    """Replay published experiments on the scheduler's own engine."""
+
+
+COMMANDS: LazyCommands = {
     "up": ("koord.cli.up.up", "up", "Run a whole cluster in this process."),
     "manifests": (
         "koord.cli.manifests.manifests",
         "manifests_command",
         "Print what installs koord on a cluster as YAML.",
     ),
-    "crds": ("koord.cli.commands.crds", "crds", "Print the CustomResourceDefinitions as YAML."),
-    "explain": ("koord.cli.command_groups", "explain", "Say why something is as it is."),
+    "crds": ("koord.cli.manifests.manifests", "crds", "Print the CustomResourceDefinitions as YAML."),
+    "explain": ("koord.cli.main", "explain", "Say why something is as it is."),
     "evictions": ("koord.cli.commands.evictions", "evictions", "List who evicted which pods, and how it ended."),
-    "simulate": ("koord.cli.commands.simulate.simulate", "simulate", "Show where pods would go, changing nothing."),
+    "simulate": ("koord.cli.commands.simulate", "simulate", "Show where pods would go, changing nothing."),
     "deschedule": (
-        "koord.cli.commands.deschedule.deschedule",
+        "koord.cli.commands.deschedule",
         "deschedule",
         "Show what the descheduler would move, changing nothing.",
     ),
     "migrate": (
-        "koord.cli.commands.migration.migrate",
+        "koord.cli.commands.migration",
         "migrate",
         "Move a pod to another node: a place first, then the eviction.",
     ),
     "migrations": (
-        "koord.cli.commands.migration.migrations",
+        "koord.cli.commands.migration",
         "migrations",
         "Show which pods are on the move and what blocks them.",
     ),
-    "sim": ("koord.cli.command_groups", "sim", "Replay published experiments."),
-    "node": ("koord.cli.command_groups", "node", "Show what is on one node and who holds it."),
+    "sim": ("koord.cli.main", "sim", "Replay published experiments."),
+    "node": ("koord.cli.main", "node", "Show what is on one node and who holds it."),
     "top": ("koord.cli.commands.top", "top", "Show what nodes use, have promised and lend."),
-    "quota": ("koord.cli.commands.quota.quota", "quota", "Show what quotas may use now, and who lends to whom."),
+    "quota": ("koord.cli.commands.quota", "quota", "Show what quotas may use now, and who lends to whom."),
     "reservation": ("koord.cli.commands.reservation", "reservation", "Show which room is kept for whom."),
     "gang": ("koord.cli.commands.gang", "gang", "Show who is in a gang and what it waits for."),
-    "config": ("koord.cli.commands.config.check", "config", "Check configuration files without a cluster."),
+    "config": ("koord.cli.commands.config", "config", "Check configuration files without a cluster."),
 }
 
 

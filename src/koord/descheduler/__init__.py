@@ -1,3 +1,1 @@
-"""koord-descheduler moves pods to better nodes: rounds propose evictions, migration jobs carry them out
-safely.
-"""
+"""koord-descheduler moves pods to better nodes: rounds propose evictions, migration jobs carry them out safely."""

@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.decode import decode_strict as load_document
 from koord.api.config.descheduler.configuration import DeschedulerConfiguration, DeschedulerPlugins, defaulted, validate
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
-from koord.api.config.strict_decode import decode_strict as load_document
-from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, overrides_method
-from koord.descheduler.framework.pod_filter import build_selector
-from koord.descheduler.framework.round import RoundLimits
+from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, RoundLimits, overrides_method
+from koord.descheduler.framework.pod_selection import build_selector
 from koord.descheduler.plugins.registry import REGISTRY, PluginFactory
 from koord.values import duration
 from koord.values.selector import Selector
@@ -187,9 +186,7 @@ def _is_zero(given: Any) -> bool:
 
 
 def _namespace_warnings(args: dict[str, Any], profile: ProfileConfig, path: str) -> Iterator[tuple[str, str]]:
-    """Warn when the namespaces that the plugin may touch and those that the evictor accepts have nothing in
-    common.
-    """
+    """Warn when the namespaces that the plugin may touch and those that the evictor accepts have nothing in common."""
     wanted = set((args.get("evictableNamespaces") or {}).get("include") or ())
     given = next((e.args for e in profile.plugin_config if e.name == MIGRATION_CONTROLLER), None) or {}
     theirs = given.get("namespaces") or {}

@@ -7,9 +7,9 @@ import msgspec
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
-from koord.policy.eviction.ledger import EvictionLedger
+from koord.policy.eviction import EvictionLedger
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 SUCCESS, ERROR = "success", "error"
 

@@ -1,6 +1,4 @@
-"""Executes the effects of a round: evictions through the evictor's backend, cordons and annotations as
-patches.
-"""
+"""Executes the effects of a round: evictions through the evictor's backend, cordons and annotations as patches."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from koord.kube.client.eviction import evict_pod
 from koord.kube.events.recorder import object_reference
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.record import DRY_RUN, record_annotations
+from koord.policy.eviction import DRY_RUN, record_annotations
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,8 +1,7 @@
 """Informer transforms for a process where only the descheduler reads pods and NodeMetrics.
 
-Containers are cut to what decisions read, and pods of one template share them. Inside `koord up` other
-components
-read the same caches, and nothing is cut.
+Containers are cut to what decisions read, and pods of one template share them. Inside `koord up` other components read
+the same caches, and nothing is cut.
 """
 
 from __future__ import annotations

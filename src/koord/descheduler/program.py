@@ -22,7 +22,7 @@ from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor
 from koord.descheduler.snapshot_source import SnapshotSource
 from koord.kube.events.recorder import EventRecorder
-from koord.kube.leader.election import lease_rules
+from koord.kube.leader_election import lease_rules
 from koord.kube.transport.delegated_auth import DelegatedAuth
 
 _LOG = logging.getLogger(__name__)
@@ -115,8 +115,8 @@ class Descheduler:
 def rbac_rules() -> tuple[RbacRule, ...]:
     """Return all RBAC rules that koord-descheduler may ever need, whatever its profiles.
 
-    Every workload that pods may belong to is named: owners of other kinds are told apart by the pods' references
-    alone, so no rule has a star.
+    Every workload that pods may belong to is named: owners of other kinds are told apart by the pods' references alone,
+    so no rule has a star.
     """
     parts: tuple[Any, ...] = (
         EventRecorder,

@@ -1,4 +1,4 @@
-"""Builds snapshots from informers for one round. Nothing is ever listed for a round."""
+"""Builds snapshots of the cluster: from informers for a round of the program, from lists for a dry run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.resource import Resource
 from koord.descheduler.context import DeschedulerContext
-from koord.descheduler.framework.snapshot import ClusterSnapshot, PodLookups, Workload, owner_uids
+from koord.descheduler.framework.plugin import DeschedulerPlugin
+from koord.descheduler.framework.snapshot import ClusterSnapshot, PodLookups, Workload, namespaced_name, owner_uids
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer
 
@@ -48,15 +49,8 @@ class LookupMapping(Mapping[K, V], Generic[K, V]):
         return len(self._keys())
 
 
-def pods_by_index(pods: Informer[Pod], index: str) -> Mapping[str, Sequence[Pod]]:
+def _pods_by_index(pods: Informer[Pod], index: str) -> Mapping[str, Sequence[Pod]]:
     return LookupMapping(lambda value: pods.by_index(index, value) or None, lambda: pods.index_values(index))
-
-
-def pods_by_name(pods: Informer[Pod]) -> Mapping[tuple[str, str], Pod]:
-    return LookupMapping(
-        lambda key: pods.get(*key),
-        lambda: [(pod.metadata.namespace, pod.metadata.name) for pod in pods.list()],
-    )
 
 
 DEPLOYMENT = "Deployment"
@@ -97,27 +91,6 @@ class WorkloadIndex:
         return _build_workload(obj.kind, obj, [uid])
 
 
-def workloads_from_lists(
-    deployments: Iterable[Any], replica_sets: Iterable[Any], plain: Iterable[Any]
-) -> dict[str, Workload]:
-    """Return all workloads of plain lists. `plain` are controllers of their own pods, such as StatefulSets."""
-    found: dict[str, Workload] = {}
-    by_uid = {deployment.metadata.uid: deployment for deployment in deployments}
-    sets: dict[str, list[str]] = {}
-    lone: list[Any] = []
-    for replica_set in replica_sets:
-        known = [uid for uid in _deployment_uids(replica_set) if uid in by_uid]
-        if known:
-            sets.setdefault(known[0], []).append(replica_set.metadata.uid)
-        else:
-            lone.append(replica_set)
-    for uid, members in sets.items():
-        found.update(dict.fromkeys(members, _build_workload(DEPLOYMENT, by_uid[uid], members)))
-    for obj in (*lone, *plain):
-        found[obj.metadata.uid] = _build_workload(obj.kind, obj, [obj.metadata.uid])
-    return found
-
-
 def _ensure_index(informer: Informer[Any], name: str, key_fn: Any) -> None:
     if not informer.has_index(name):
         informer.add_index(name, key_fn)
@@ -143,9 +116,7 @@ _BY_NODE, _BY_OWNER = "descheduler-node", "descheduler-owner"
 
 
 class SnapshotSource:
-    """Builds snapshots from informers. It requests its kinds when it is built; the owner of the informers starts
-    them.
-    """
+    """Builds snapshots from informers. It requests its kinds when it is built; their owner starts them."""
 
     rights: ClassVar[tuple[RbacRule, ...]] = (
         RbacRule("", ("nodes", "pods"), READ_VERBS),
@@ -163,14 +134,13 @@ class SnapshotSource:
         self.jobs = of(POD_MIGRATION_JOBS)
         self.workloads = WorkloadIndex(context.informers)
         self._others: dict[str, Informer[Any]] = {resource.plural: of(resource) for resource in extra}
-        if not self.pods.has_index(_BY_NODE):
-            self.pods.add_index(_BY_NODE, lambda pod: [pod.spec.node_name])
-        if not self.pods.has_index(_BY_OWNER):
-            self.pods.add_index(_BY_OWNER, owner_uids)
+        _ensure_index(self.pods, _BY_NODE, lambda pod: [pod.spec.node_name])
+        _ensure_index(self.pods, _BY_OWNER, owner_uids)
+        pods = self.pods
         self._lookups = PodLookups(
-            by_node=pods_by_index(self.pods, _BY_NODE),
-            by_owner=pods_by_index(self.pods, _BY_OWNER),
-            by_name=pods_by_name(self.pods),
+            by_node=_pods_by_index(pods, _BY_NODE),
+            by_owner=_pods_by_index(pods, _BY_OWNER),
+            by_name=LookupMapping(lambda key: pods.get(*key), lambda: [namespaced_name(pod) for pod in pods.list()]),
         )
 
     def snapshot(self) -> ClusterSnapshot:
@@ -191,3 +161,62 @@ class SnapshotSource:
         return ClusterSnapshot(
             now_s=self._clock.time(), jobs=jobs, workloads=self.workloads.as_mapping(), lookups=self._lookups
         )
+
+
+SNAPSHOT_RESOURCES: tuple[Resource[Any], ...] = (
+    NODES,
+    PODS,
+    NODE_METRICS,
+    POD_MIGRATION_JOBS,
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+    REPLICATION_CONTROLLERS,
+)
+ListObjects = Callable[[Resource[Any]], Sequence[Any]]
+
+
+def required_resources(plugins: Iterable[DeschedulerPlugin]) -> tuple[Resource[Any], ...]:
+    """Return every resource that these plugins read."""
+    extra = {resource.plural: resource for plugin in plugins for resource in plugin.extra_resources}
+    known = {resource.plural for resource in SNAPSHOT_RESOURCES}
+    return (*SNAPSHOT_RESOURCES, *(resource for plural, resource in extra.items() if plural not in known))
+
+
+def snapshot_from_lists(
+    of: ListObjects, plugins: Sequence[DeschedulerPlugin], now_s: float | None = None
+) -> ClusterSnapshot:
+    """Build the snapshot. Without a time, that of the newest NodeMetric counts: what was fresh when stored is fresh."""
+    metrics = of(NODE_METRICS)
+    if now_s is None:
+        now_s = max((m.status.update_time.timestamp() for m in metrics if m.status.update_time is not None), default=0)
+    return ClusterSnapshot(
+        now_s=now_s,
+        nodes={node.metadata.name: node for node in of(NODES)},
+        pods=of(PODS),
+        metrics={metric.metadata.name: metric for metric in metrics},
+        jobs=of(POD_MIGRATION_JOBS),
+        workloads=listed_workloads(of),
+        others={resource.plural: of(resource) for plugin in plugins for resource in plugin.extra_resources},
+    )
+
+
+def listed_workloads(of: ListObjects) -> dict[str, Workload]:
+    """Return the workloads by the uid that pods name as their controller; a Deployment stands for its ReplicaSets."""
+    found: dict[str, Workload] = {}
+    deployments = {one.metadata.uid: one for one in of(DEPLOYMENTS)}
+    members: dict[str, list[str]] = {}
+    lone: list[tuple[str, Any]] = []
+    for one in of(REPLICA_SETS):
+        known = [uid for uid in _deployment_uids(one) if uid in deployments]
+        if known:
+            members.setdefault(known[0], []).append(one.metadata.uid)
+        else:
+            lone.append((REPLICA_SETS.kind, one))
+    for owner, uids in members.items():
+        found.update(dict.fromkeys(uids, _build_workload(DEPLOYMENT, deployments[owner], uids)))
+    for resource in (STATEFUL_SETS, REPLICATION_CONTROLLERS):
+        lone += [(resource.kind, one) for one in of(resource)]
+    for kind, one in lone:
+        found[one.metadata.uid] = _build_workload(kind, one, [one.metadata.uid])
+    return found

@@ -17,7 +17,7 @@ import msgspec
 import yaml
 
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
@@ -169,9 +169,7 @@ class EmbeddedCluster:
             await self.server.close()
 
     def _load_or_create_token(self) -> str:
-        """Return a random bearer token; with a data directory it is stored there, so that kubeconfigs survive a
-        restart.
-        """
+        """Return a random bearer token. One in a data directory stays, so that kubeconfigs survive a restart."""
         folder = self._settings.data_dir
         if folder is None:
             return secrets.token_urlsafe(24)

@@ -51,7 +51,9 @@ class AuditPage(msgspec.Struct, frozen=True):
 
 
 class AuditPageRefused(msgspec.Struct, frozen=True):
-    """Why there is no page: the token is unknown or too old (`expired`), or the size is invalid."""
+    """AuditPageRefused says why there is no page: the token is unknown or too old (`expired`), or the size is
+    invalid.
+    """
 
     message: str
     expired: bool = False

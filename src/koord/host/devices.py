@@ -13,7 +13,7 @@ from koord.api.model import decode
 from koord.host.filesystem import Host
 from koord.host.hardware import BlockDevices, PciLocation, RdmaCard, Xpu
 from koord.host.io_error import IoError, malformed
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
 
@@ -34,7 +34,9 @@ def pci_attribute(host: Host, address: str, name: str) -> str:
 
 def pci_location(host: Host, address: str) -> PciLocation:
     found = _PCI_ROOT.search(host.real_path(pci_device_dir(host, address)))
-    return PciLocation(max(integer(pci_attribute(host, address, "numa_node")) or 0, 0), found[0] if found else "")
+    return PciLocation(
+        max(parse_decimal_int(pci_attribute(host, address, "numa_node")) or 0, 0), found[0] if found else ""
+    )
 
 
 _NETWORK = "0x02"  # the class of network controllers
@@ -76,11 +78,11 @@ def _active(host: Host, ports: str) -> bool:
 
 
 def _functions(host: Host, address: str) -> tuple[str, ...]:
-    if (integer(pci_attribute(host, address, "sriov_numvfs")) or 0) <= 0:
+    if (parse_decimal_int(pci_attribute(host, address, "sriov_numvfs")) or 0) <= 0:
         return ()
     names = host.list_names(pci_device_dir(host, address))
     links = [name for name in ([] if isinstance(names, IoError) else names) if name.startswith("virtfn")]
-    links.sort(key=lambda name: integer(name.removeprefix("virtfn")) or 0)
+    links.sort(key=lambda name: parse_decimal_int(name.removeprefix("virtfn")) or 0)
     targets = [host.read_link(f"{pci_device_dir(host, address)}/{name}") for name in links]
     return tuple(target.rpartition("/")[2] for target in targets if isinstance(target, str))
 

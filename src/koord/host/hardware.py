@@ -73,7 +73,9 @@ class BlockDevices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PciLocation(msgspec.Struct, frozen=True):
-    """Where a PCI device is attached. `numa` is 0 where the machine does not say; `root` is such as pci0000:00."""
+    """PciLocation says where a PCI device is attached. `numa` is 0 where the machine does not say; `root` is
+    such as pci0000:00.
+    """
 
     numa: int
     root: str

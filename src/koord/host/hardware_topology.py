@@ -11,7 +11,7 @@ from koord.host.hardware import CpuModel, HugePages, MachineCpu, NumaNode
 from koord.host.io_error import IoError, malformed
 from koord.host.procfs import parse_kilobytes
 from koord.values.cpuset import CPUSet, CPUSetError
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 
 def online_cpus(host: Host) -> list[MachineCpu] | IoError:
@@ -94,7 +94,7 @@ def _read_cpu_list(host: Host, path: str) -> CPUSet | IoError:
 
 
 def _read_number(host: Host, path: str) -> int:
-    return integer(_read_text(host, path)) or 0
+    return parse_decimal_int(_read_text(host, path)) or 0
 
 
 def _read_text(host: Host, path: str) -> str:
@@ -147,7 +147,7 @@ def huge_pages(host: Host) -> list[HugePages] | IoError:
 def _huge_page_count(host: Host, node: int, kilobytes_each: int) -> int:
     folder = f"{host.paths.sys}/bus/node/devices/node{node}/hugepages/hugepages-{kilobytes_each}kB"
     text = host.read(f"{folder}/nr_hugepages")
-    return 0 if isinstance(text, IoError) else integer(text.strip()) or 0
+    return 0 if isinstance(text, IoError) else parse_decimal_int(text.strip()) or 0
 
 
 def _initiator_only_nodes(host: Host) -> CPUSet:

@@ -1,4 +1,6 @@
-"""What went wrong with one file, as a value: the path, the stage, the errno, or the text that was malformed."""
+"""This module holds what went wrong with one file, as a value: the path, the stage, the errno, or the text
+that was malformed.
+"""
 
 from __future__ import annotations
 

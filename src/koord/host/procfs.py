@@ -6,7 +6,7 @@ import msgspec
 
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, malformed
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 
 class CpuTimes(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def parse_kilobytes(text: str) -> dict[str, int]:
     for line in text.splitlines():
         head, colon, rest = line.partition(":")
         words = rest.split()
-        number = integer(words[0]) if colon and words else None
+        number = parse_decimal_int(words[0]) if colon and words else None
         if number is not None:
             name = head.split()[-1] if head.startswith("Node ") else head
             found[name] = number * 1024 if words[-1] == "kB" else number

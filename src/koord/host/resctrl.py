@@ -15,7 +15,7 @@ from koord.host.cgroup.stat import parse_ids
 from koord.host.filesystem import Host
 from koord.host.hardware_topology import cpu_model
 from koord.host.io_error import IoError, malformed, unsupported
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 _CAT, _MBA = "cat_l3", "mba"
 
@@ -112,7 +112,7 @@ def monitors(host: Host, group: str) -> list[CacheMonitor] | IoError:
     found: list[CacheMonitor] = []
     for domain in domains:
         parts = domain.split("_")  # mon_L3_00
-        cache = integer(parts[2]) if len(parts) > 2 else None
+        cache = parse_decimal_int(parts[2]) if len(parts) > 2 else None
         if cache is None:
             return malformed(f"{base}/{domain}", "no cache id in the name")
         counts: list[int] = []
@@ -120,7 +120,7 @@ def monitors(host: Host, group: str) -> list[CacheMonitor] | IoError:
             text = host.read(f"{base}/{domain}/{name}")
             if isinstance(text, IoError):
                 return text
-            number = integer(text.strip())
+            number = parse_decimal_int(text.strip())
             if number is None:  # "Unavailable" while the hardware counts for another group
                 return malformed(f"{base}/{domain}/{name}", text.strip())
             counts.append(number)

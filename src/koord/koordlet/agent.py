@@ -43,10 +43,10 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.ledger import EvictionLedger
+from koord.policy.eviction import EvictionLedger
 from koord.telemetry.clock import Clock, now
 from koord.telemetry.component_server import ComponentServer, HealthCheck
-from koord.telemetry.metrics.process import register_process_metrics
+from koord.telemetry.process import register_process_metrics
 from koord.values import timestamp
 
 _LOG = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.eviction import EvictionResult, evict_pod
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
-from koord.policy.eviction.ledger import EvictionLedger
-from koord.policy.eviction.record import record_annotations
+from koord.policy.eviction import EvictionLedger, record_annotations
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)

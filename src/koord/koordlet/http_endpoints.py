@@ -12,12 +12,12 @@ from koord.host.io_error import IoError
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies.runner import StrategyStatus
-from koord.policy.eviction.ledger import EvictionLedger
+from koord.policy.eviction import EvictionLedger
 from koord.telemetry import http_routing
 from koord.telemetry.clock import Clock
 from koord.telemetry.component_server import ComponentServer, HealthCheck, ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 MERGED, INTERNAL, EXTERNAL = "/metrics", "/internal-metrics", "/external-metrics"
 
@@ -54,7 +54,7 @@ def build_endpoint(source: EndpointSources, clock: Clock, *, events: bool) -> Co
 
 def audit_events_reply(log: AuditLog, call: HttpCall) -> HttpReply:
     """Answer one page of audit events, newest first. A size that is no number counts as absent."""
-    page = log.page(integer(call.first_value("size") or ""), call.first_value("pageToken") or "")
+    page = log.page(parse_decimal_int(call.first_value("size") or ""), call.first_value("pageToken") or "")
     if isinstance(page, IoError):
         return http_routing.text_reply(f"{page}\n", 500)
     if isinstance(page, AuditPageRefused):

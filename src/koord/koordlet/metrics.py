@@ -17,7 +17,7 @@ from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies import cpu_burst, cpu_suppress
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.runner import StrategyResult
-from koord.telemetry.metrics.registry import Gauge, MetricFamily, MetricRegistry, exponential_buckets
+from koord.telemetry.metrics import Gauge, MetricFamily, MetricRegistry, exponential_buckets
 
 EXPIRE_S = 300.0
 _UNITS = {BATCH_CPU: "integer", MID_CPU: "integer", BATCH_MEMORY: "byte", MID_MEMORY: "byte"}

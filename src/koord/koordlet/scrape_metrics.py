@@ -19,7 +19,7 @@ from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, Reclai
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 from koord.values.cpuset import CPUSet
 from koord.values.quantity import Quantity
 

@@ -1,8 +1,7 @@
 """Informer transforms for a process where only the manager reads pods and NodeMetrics: a tenth of their bytes.
 
-Pods of one template share their containers. Inside `koord up` other components read the same caches, and
-nothing
-is cut.
+Pods of one template share their containers. Inside `koord up` other components read the same caches, and nothing is
+cut.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from koord.api.kubernetes.pod import Pod, PodSpec, PodStatus
 from koord.api.model import Submodel, decode, encode
 from koord.kube.informer.factory import InformerFactory
 from koord.manager.context import ManagerSettings
-from koord.manager.controllers.colocation_profile.controller import ColocationProfileController
+from koord.manager.controllers.colocation_profile import ColocationProfileController
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 

@@ -1,8 +1,6 @@
-"""koord-manager as a component: every controller and webhook, built from one context, and its explain
-endpoint.
+"""koord-manager as a component: every controller and webhook, built from one context, and its explain endpoint.
 
-Webhooks run on all replicas, controllers on the leader alone. Ports, certificates and leader election are
-added by
+Webhooks run on all replicas, controllers on the leader alone. Ports, certificates and leader election are added by
 whoever runs it: `koord-manager` over HTTPS, `koord up` inside one process.
 """
 
@@ -19,21 +17,18 @@ import msgspec
 from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
-from koord.kube.leader.election import lease_rules
+from koord.kube.leader_election import lease_rules
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
-from koord.manager.controllers.colocation_profile.controller import (
-    ColocationProfileController,
-    ProfileControllerOptions,
-)
+from koord.manager.controllers.colocation_profile import ColocationProfileController, ProfileControllerOptions
 from koord.manager.controllers.nodemetric import NodeMetricController
 from koord.manager.controllers.noderesource.controller import NodeResourceController
 from koord.manager.controllers.nodeslo import NodeSLOController
-from koord.manager.controllers.quota_profile.controller import QuotaProfileController
+from koord.manager.controllers.quota_profile import QuotaProfileController
 from koord.manager.controllers.recommender.controller import RecommenderController
 from koord.manager.controllers.webhook_bypass import WebhookBypassController
-from koord.manager.quota.evaluator import EvaluatorOptions, QuotaEvaluator
-from koord.manager.quota.topology_cache import QuotaTopologyCache
+from koord.manager.quota_evaluator import EvaluatorOptions, QuotaEvaluator
+from koord.manager.quota_topology_cache import QuotaTopologyCache
 from koord.manager.webhook_server.cert_rotator import CertRotator
 from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
 from koord.manager.webhook_server.metrics import WebhookMetrics
@@ -42,7 +37,7 @@ from koord.manager.webhook_server.serving import WebhookServing, WebhookServingS
 from koord.telemetry import http_routing
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply
-from koord.telemetry.metrics.registry import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricReading, MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 
@@ -103,7 +98,6 @@ def rbac_rules() -> tuple[RbacRule, ...]:
 
 
 def unknown_controllers(controllers: Iterable[str]) -> list[str]:
-    """Return the names that no controller has."""
     return [name for name in controllers if name != "*" and name.removeprefix("-") not in CONTROLLER_NAMES]
 
 
@@ -116,9 +110,7 @@ def is_enabled(name: str, controllers: Sequence[str]) -> bool:
 
 
 class Manager:
-    """The manager: build it before the informers start. `start` is for every replica, the leading calls for the
-    leader.
-    """
+    """Build it before the informers start. `start` is for every replica, the leading calls for the leader."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Index ElasticQuotas: what every program reads of one, and which of them a name or a namespace belongs to.
 
-The scheduler's trees and the manager's topology are built on it, so that a webhook and the scheduler agree on the quota
-of a pod.
+The scheduler's trees and the manager's topology build on it, so that webhooks and scheduler agree on a pod's quota.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ Q = TypeVar("Q", bound=QuotaRecord)
 
 
 class QuotaIndex(Generic[Q]):
-    """The quotas by name. Of two objects that share a name or claim one namespace the older counts, in any order of
-    events.
-    """
+    """The quotas by name. Of objects that share a name or a namespace the oldest counts, in any order of events."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, Q]] = {}  # name -> namespace of the object

@@ -1,12 +1,13 @@
-"""Bind decided pods: wait at Permit, run PreBind, write the binding once, and find out what became of it.
+"""Take a decided pod through its binding cycle: wait at Permit, run PreBind, write the binding once, and find out what
+became of it.
 
-    submit -> [Permit: wait] -> PreBind -> bind --201--> confirmed later by the watch
-                   |               |         |
-                   | rejected      | failed  | refused: undo          no answer: ask the server what is true
-                   +---------------+---------+----------------> undo: unreserve, forget, wake others, report, requeue
+    begin -> wait_on_permit -> pre_bind_and_bind: PreBind -> Bind --201--> confirmed later by the watch
+                   |                                 |         |
+                   | rejected                        | failed  | refused          no answer: ask the server what is true
+                   +---------------------------------+---------+--------> the failure, for the scheduling loop to undo
 
-An answer that never came is not a failure: the pod keeps its resources until the server says whether it is bound.
-A reserve pod has no binding: the status of its Reservation is written instead (`StatusBinder`).
+An answer that never came is not a failure: the pod keeps its resources until the server says whether it is bound. A
+reserve pod has no binding: the status of its Reservation is written instead (`StatusBinder`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from koord.scheduler.framework.attempt import (
 from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions, StatusBinding
 from koord.scheduler.framework.runtime import PluginRejection, run_bind, run_pre_bind
 from koord.scheduler.framework.verdict import Fault, Reject
+from koord.scheduler.metrics_recorder import MetricsRecorder
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.waiting_pods import WaitingPod, WaitingPods
 from koord.telemetry.clock import Clock
@@ -42,7 +44,7 @@ from koord.telemetry.clock import Clock
 class BindingContext:
     """Carry what the steps after a decision need to bind one pod to its node, or to undo that."""
 
-    __slots__ = ("attempt", "pod", "queued", "started", "waits")
+    __slots__ = ("attempt", "pod", "queued", "started", "waiting_pod", "waits")
 
     def __init__(
         self, queued: QueuedPod, attempt: SchedulingAttempt, waits: Mapping[str, float], started: float
@@ -52,6 +54,7 @@ class BindingContext:
         self.pod: PodInfo = attempt.pod  # as it was decided about; `queued.pod` follows the server
         self.waits = waits  # by plugin: how long Permit may hold it
         self.started = started
+        self.waiting_pod: WaitingPod | None = None  # while it waits at Permit
 
     @property
     def node_name(self) -> str:
@@ -158,12 +161,9 @@ MAX_PENDING_BINDINGS = 256
 _PREBIND_POLL_S = (0.1, 1.0)  # first and longest interval between checks whether PreBind actions are done
 _CONFIRM_POLL_S = (0.5, 10.0)  # first and longest interval between questions to the server whether the pod is bound
 
-OnBound = Callable[[BindingContext], None]
-OnBindingFailed = Callable[[BindingContext, AttemptFailure], None]
-
 
 class Binder:
-    """Run one binding cycle per submitted pod; exactly one of `bound` and `undone` is called for each of them."""
+    """Run the steps of binding cycles, as many at a time as an API server takes. It decides nothing about failures."""
 
     rights: ClassVar[tuple[RbacRule, ...]] = (
         RbacRule("", ("pods",), ("get", "patch")),  # patch: what plugins annotate before binding
@@ -177,48 +177,32 @@ class Binder:
         waiting_pods: WaitingPods,
         *,
         committed: Callable[[str], None],
-        bound: OnBound,
-        undone: OnBindingFailed,
-        waited: Callable[[str, float], None],
-        took: Callable[[str, str, float], None],
+        metrics: MetricsRecorder,
     ) -> None:
-        """Take the callbacks of the scheduling loop.
-
-        `waited` receives the result of each wait at Permit under Kubernetes' name of it, and its duration in seconds.
-        """
+        """Take the parts; `committed` is called with the UID of each pod that no longer waits for anything."""
         self._client = client
         self._clock = clock
         self._waiting_pods = waiting_pods
         self._on_committed = committed
-        self._on_bound = bound
-        self._on_binding_failed = undone
-        self._observe_permit_wait = waited
-        self._observe_point = took  # a point of a profile, in seconds
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._metrics = metrics
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_BINDINGS)
         self._drained = asyncio.Event()
         self._status_binder = StatusBinder(client, clock)
         self.in_progress = 0  # past Permit, not yet answered
 
-    def submit(self, context: BindingContext) -> None:
+    def begin(self, context: BindingContext) -> None:
+        """Count the pod from now on, as waiting at Permit or as being bound."""
         context.attempt.evaluation = None  # the pod may wait for long, and nothing reads the results of its class now
-        waiting_pod = None
         if context.waits:
             now = self._clock.monotonic()
-            waiting_pod = WaitingPod(
-                context.pod, context.node_name, {name: now + wait for name, wait in context.waits.items()}
-            )
-            self._waiting_pods.add(waiting_pod)
+            deadlines = {name: now + wait for name, wait in context.waits.items()}
+            context.waiting_pod = WaitingPod(context.pod, context.node_name, deadlines)
+            self._waiting_pods.add(context.waiting_pod)
         else:
             self._commit(context)
-        task = asyncio.create_task(self._binding_cycle(context, waiting_pod), name=f"bind-{context.pod.key}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def wait_for_releases(self) -> None:
-        """Wait until pods just rejected at Permit have released their resources, so that the next decision
-        sees them.
-        """
+        """Wait until pods just rejected at Permit have released their resources: the next decision must see them."""
         while self._waiting_pods.releasing:  # noqa: ASYNC110 - a turn or two of the loop: their answer is there already
             await asyncio.sleep(0)
 
@@ -231,48 +215,40 @@ class Binder:
             self._drained.clear()
             await self._drained.wait()
 
-    async def stop(self) -> None:
-        """Cancel all binding cycles: nothing new is written, and requests on the wire are left to the next leader's
-        watch.
-        """
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
     # The binding cycle -------------------------------------------------------------------------------------------
 
-    async def _binding_cycle(self, context: BindingContext, waiting_pod: WaitingPod | None) -> None:
-        if waiting_pod is not None:
-            began = self._clock.monotonic()
-            try:
-                refusal = await waiting_pod.wait(self._clock, context.waits)
-            finally:
-                self._waiting_pods.remove(context.pod.uid)
-            self._observe_permit_wait(
-                "Success" if refusal is None else "Unschedulable", self._clock.monotonic() - began
-            )
-            if refusal is not None:
-                refused = failure_of_rejection(PluginRejection(refusal.plugin, Reject((refusal.message,)), "Permit"))
-                self._on_binding_failed(context, msgspec.structs.replace(refused, silent_release=refusal.quiet))
-                return
-            self._commit(context)
+    async def wait_on_permit(self, context: BindingContext) -> AttemptFailure | None:
+        """Wait until every plugin that made the pod wait allows it; return the failure if one rejects it."""
+        if context.waiting_pod is None:
+            return None
+        began = self._clock.monotonic()
+        try:
+            rejection = await context.waiting_pod.wait(self._clock, context.waits)
+        finally:
+            self._waiting_pods.remove(context.pod.uid)
+            context.waiting_pod = None
+        result = "Success" if rejection is None else "Unschedulable"
+        self._metrics.permit_waited(result, self._clock.monotonic() - began)
+        if rejection is not None:
+            failure = failure_of_rejection(PluginRejection(rejection.plugin, Reject((rejection.message,)), "Permit"))
+            return msgspec.structs.replace(failure, silent_release=rejection.quiet)
+        self._commit(context)
+        return None
+
+    async def pre_bind_and_bind(self, context: BindingContext) -> AttemptFailure | None:
+        """Run PreBind and Bind when it is the pod's turn; return the failure, None when the pod is bound."""
         try:
             async with self._semaphore:
-                failure = await self._pre_bind_and_bind(context)
+                return await self._pre_bind_and_bind(context)
         except Exception as error:  # noqa: BLE001 - a plugin's or our own fault: this pod fails, the scheduler lives
             _LOG.exception("binding %s failed", context.pod.key)
-            failure = AttemptFailure(
+            return AttemptFailure(
                 message=f'running "{plugin_that_raised(error)}" plugin: {describe_error(error)}', error=True
             )
         finally:
             self.in_progress -= 1
             if self.has_capacity:
                 self._drained.set()
-        if failure is None:
-            self._on_bound(context)
-        else:
-            self._on_binding_failed(context, failure)
 
     def _commit(self, context: BindingContext) -> None:
         self.in_progress += 1
@@ -281,7 +257,7 @@ class Binder:
     async def _pre_bind_and_bind(self, context: BindingContext) -> AttemptFailure | None:
         began = self._clock.monotonic()
         pod_patch = await run_pre_bind(context.attempt, self._execute)
-        self._observe_point(context.scheduler_name, "PreBind", self._clock.monotonic() - began)
+        self._metrics.point_took(context.scheduler_name, "PreBind", self._clock.monotonic() - began)
         if isinstance(pod_patch, PluginRejection):
             return failure_of_rejection(pod_patch)
         bound = run_bind(context.attempt)
@@ -300,7 +276,7 @@ class Binder:
                 return failure
         began = self._clock.monotonic()
         failure = await self._post_binding(context, pod_patch.annotations if pod_patch is not None else None)
-        self._observe_point(context.scheduler_name, "Bind", self._clock.monotonic() - began)
+        self._metrics.point_took(context.scheduler_name, "Bind", self._clock.monotonic() - began)
         return failure
 
     async def _post_binding(
@@ -354,9 +330,7 @@ class Binder:
         return None
 
     async def _confirm_binding(self, context: BindingContext, message: str) -> AttemptFailure | None:
-        """Ask the server until it says whether the pod is bound to the node after all; return the failure if it is
-        not.
-        """
+        """Ask the server until it says whether the pod is bound after all; return the failure if it is not."""
         pod = context.pod
         pause, longest = _CONFIRM_POLL_S
         while True:

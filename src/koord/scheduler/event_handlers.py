@@ -20,7 +20,7 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal, reserve_pod_of
+from koord.scheduler.cache.pod_model import Pod, is_terminal, reserve_pod_of
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.live_handle import LiveHandle, LiveLister
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
@@ -132,7 +132,7 @@ class EventHandlers:
         self._on_pod_gone = gone
         self._wake = wake
         self.nodes: Informer[Node] = informers.for_resource(NODES)
-        self.pods: Informer[Pod] = informers.for_resource(PODS, transform=self._state.shapes.intern)
+        self.pods = handle.pods
         self._reservations: ReservationEventHandler | None = None
         self._pod_lister: LiveLister[Pod] | None = None  # plugins that look at all pods
 
@@ -268,7 +268,5 @@ class EventHandlers:
 
 
 def _is_equal_for_placement(old: Node, new: Node) -> bool:
-    """Return whether no plugin can judge the two nodes differently; what `node_update_events` compares is not
-    repeated.
-    """
+    """Return whether no plugin can judge the two nodes differently; what `node_update_events` compares is left out."""
     return old.spec == new.spec and old.status.images == new.status.images and old.metadata.uid == new.metadata.uid

@@ -17,8 +17,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.ledger import EvictionLedger
-from koord.policy.eviction.record import EVICTED, FAILED, KOORD_SCHEDULER, EvictionRecord, record_annotations
+from koord.policy.eviction import EVICTED, FAILED, KOORD_SCHEDULER, EvictionLedger, EvictionRecord, record_annotations
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
 from koord.scheduler.framework.decision import PreemptionPlan
@@ -68,7 +67,6 @@ class SchedulerEvictor:
         self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT_EVICTIONS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._quiet = RateLimitedLog(_LOG, clock)
-        self.evicted_count = 0
         self.ledger = EvictionLedger()
 
     def execute_preemption(self, pod: PodInfo, plan: PreemptionPlan) -> None:
@@ -93,7 +91,6 @@ class SchedulerEvictor:
         if not result.evicted:
             self._quiet.warning("%s is not evicted by %s: %s", victim.key, record.plugin, result.error_text)
             return False
-        self.evicted_count += 1
         note = f"{record.rule}: {record.measured}; {record.threshold}; {record.why_this_pod}"
         self._recorders[victim.scheduler].record(
             _victim_reference(victim),
@@ -154,17 +151,13 @@ class SchedulerEvictor:
                 except TRANSIENT_ERRORS as outage:
                     return EvictionResult(outcome=FAILED, detail=str(outage))
                 result = await delete_pod(self._client, victim.namespace, victim.name, uid=victim.uid)
-                if result.evicted and not result.was_gone:
-                    self.evicted_count += 1
                 if result.error is None or not result.may_pass:
                     break
                 await self._clock.sleep(result.error.retry_after_s or 1.0)
         return result
 
     async def _write_disruption_target(self, victim: PodInfo, pod: PodInfo) -> None:
-        """Write the DisruptionTarget condition that tells the victim's owner why; the deletion does not
-        depend on it.
-        """
+        """Write the DisruptionTarget condition that tells the victim's owner why; deletion does not depend on it."""
         condition = {
             "type": "DisruptionTarget",
             "status": "True",

@@ -1,6 +1,4 @@
-"""Give plugins the cluster state, live listers of the other kinds they ask for, the time, and the scheduler's
-actions.
-"""
+"""Give plugins the cluster state, live listers of other kinds, the time, and the scheduler's actions."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.cache.pod_model import PODS
+from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.framework.attempt import UNSCHEDULABLE
 from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.handle import SchedulerActions, SingleObjectResource
@@ -60,7 +58,8 @@ class LiveHandle:
         self.actions = SchedulerActions()
         self._informers = informers
         self._clock = clock
-        informers.for_resource(PODS, transform=state.shapes.intern)  # whoever asks first settles how pods are kept
+        # Whoever asks first settles how pods are kept.
+        self.pods: Informer[Pod] = informers.for_resource(PODS, transform=state.shapes.intern)
         self._listers: dict[tuple[str, str, type[Object], str, str], LiveLister[Any]] = {}
 
     @property

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from koord.telemetry.metrics.registry import MetricReading, MetricRegistry, exponential_buckets
+from koord.scheduler.metrics_recorder import MetricsRecorder
+from koord.telemetry.metrics import MetricReading, MetricRegistry, exponential_buckets
 
 _MAX_ATTEMPTS_LABEL = 15  # from here on the number of attempts is told as "15+"
 _SHORT_BUCKETS = exponential_buckets(0.0001, 2, 12)
@@ -40,7 +41,7 @@ class CacheMetricsSource(Protocol):
     def cache_size(self) -> Mapping[str, int]: ...
 
 
-class SchedulerMetrics:
+class SchedulerMetrics(MetricsRecorder):
     def __init__(self, registry: MetricRegistry) -> None:
         self._registry = registry
         self._attempts = registry.counter(

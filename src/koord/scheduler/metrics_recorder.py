@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal
 
 from koord.telemetry.clock import Clock
 
 
-class MetricsRecorder(Protocol):
-    """Receive the numbers of the scheduling loop; metrics are one implementation, a test's list is another."""
+class MetricsRecorder:
+    """Receive the numbers of the scheduling loop; this one records nothing."""
 
     def decision_made(
         self, profile: str, result: Literal["scheduled", "unschedulable", "error"], seconds: float
@@ -32,33 +32,6 @@ class MetricsRecorder(Protocol):
 
     def point_took(self, profile: str, point: str, seconds: float) -> None:
         """Record how long an extension point took in a sampled attempt."""
-
-
-class NullMetricsRecorder:
-    """Record nothing."""
-
-    def decision_made(
-        self, profile: str, result: Literal["scheduled", "unschedulable", "error"], seconds: float
-    ) -> None:
-        return
-
-    def pod_bound(self, profile: str, seconds: float, since_queued_s: float, attempts: int) -> None:
-        return
-
-    def binding_failed(self, profile: str, result: Literal["unschedulable", "error"], seconds: float) -> None:
-        return
-
-    def victims_searched(self, victims: int) -> None:
-        return
-
-    def nodes_evaluated(self, evaluated: int, feasible: int) -> None:
-        return
-
-    def permit_waited(self, result: str, seconds: float) -> None:
-        return
-
-    def point_took(self, profile: str, point: str, seconds: float) -> None:
-        return
 
 
 SAMPLE_EVERY = 10

@@ -1,7 +1,7 @@
 """Write the PodScheduled condition and the nominated node of pods that were not placed.
 
-Written only when they change, and behind the decisions: each pod has at most one update waiting, the newest, and a
-few writers take them in turn.
+Written only when they change, and behind the decisions: each pod has at most one update waiting, the newest, and a few
+writers take them in turn.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class PodStatusUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodStatusWriter:
-    """Write status updates of pods; `latest` finds a pod as the watch last showed it, so that nothing is written
-    twice.
-    """
+    """Write status updates of pods; `latest` finds a pod as the watch last showed it, to write nothing twice."""
 
     rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("pods/status",), ("patch",)),)
 

@@ -7,7 +7,7 @@ from typing import Any
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.events.recorder import EventRecorder
-from koord.kube.leader.election import lease_rules
+from koord.kube.leader_election import lease_rules
 from koord.kube.transport.delegated_auth import DelegatedAuth
 from koord.scheduler.bind import Binder
 from koord.scheduler.event_handlers import EventHandlers
@@ -17,7 +17,7 @@ from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.device_share.request_cache import GpuTemplateWatcher
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.elastic_quota.controller import DefaultQuotaController, QuotaStatusController
-from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceLister
+from koord.scheduler.plugins.inter_pod_affinity.terms import NamespaceLister
 from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koord.scheduler.plugins.reservation.controller import ReservationController

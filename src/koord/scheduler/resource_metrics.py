@@ -13,7 +13,7 @@ from typing import Any, cast
 from koord.api.kubernetes import pod as api_pod
 from koord.api.kubernetes.pod_resources import pod_limits, pod_requests
 from koord.scheduler.cache.pod_model import Pod, is_terminal
-from koord.telemetry.metrics.exposition import format_number, format_sample
+from koord.telemetry.metrics import format_number, format_sample
 
 REQUEST, LIMIT = "kube_pod_resource_request", "kube_pod_resource_limit"
 _HELP = {

@@ -1,4 +1,8 @@
-"""Run the scheduling loop: pop a pod, decide, assume its node, reserve, permit, and hand it over to the binder.
+"""Run the scheduling loop: pop a pod, decide, assume its node, Reserve and Permit; then bind it in a task of its own.
+
+    run -> schedule_one: decide -> assume, Reserve, Permit -> binding cycle: wait, PreBind, Bind -> on_bound
+                            |                 |                                 |
+                            +-----------------+---------------------------------+--> undo, handle_scheduling_failure
 
 Everything here runs on one event loop and nothing in `schedule_one` awaits, so a decision and the assumption that
 follows from it are one step: no other event can come between them.
@@ -15,6 +19,7 @@ import msgspec
 from koord.scheduler.bind import Binder, BindingContext
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.evictor import SchedulerEvictor
 from koord.scheduler.framework.attempt import (
     AttemptFailure,
@@ -59,20 +64,27 @@ _POD_DELETED = ClusterEvent("Pod", DELETE)
 class SchedulingLoop:
     def __init__(
         self,
+        *,
         state: ClusterState,
         queue: SchedulingQueue,
+        wakeup: asyncio.Event,
+        latest_pod: Callable[[PodInfo], Pod | None],
         engines: Mapping[str, SchedulingEngine],
+        binder: Binder,
+        evictor: SchedulerEvictor,
         status_reporter: StatusReporter,
         attempt_log: AttemptLog,
         clock: Clock,
         point_timer: PointTimer,
         next_pod_plugin: Plugin | None = None,
-        *,
         monitor: SchedulerMonitor | None = None,
         observe_next_pod_s: Callable[[float], None] | None = None,
     ) -> None:
-        """Create the loop. `monitor` reports attempts that last too long; `observe_next_pod_s` receives the seconds
-        that taking a plugin's choice from the queue took.
+        """Create the loop.
+
+        Who makes a queued pod schedulable sets `wakeup`. `latest_pod` returns a pod as the watch last showed it.
+        `monitor` reports attempts that last too long; `observe_next_pod_s` receives the seconds that taking a plugin's
+        choice from the queue took.
         """
         self.monitor = monitor
         self._observe_next_pod_s = observe_next_pod_s
@@ -80,27 +92,23 @@ class SchedulingLoop:
         self._next_pod_plugin = next_pod_plugin
         self._state = state
         self._queue = queue
+        self._wakeup = wakeup
+        self._latest_pod = latest_pod
         self._engines = engines
+        self._binder = binder
+        self._evictor = evictor
         self._status_reporter = status_reporter
         self._attempt_log = attempt_log
         self._clock = clock
-        self._wakeup = asyncio.Event()
         self._rush = False
-        # Set after construction, because each calls the other.
-        self.binder: Binder | None = None
-        self.evictor: SchedulerEvictor | None = None
-
-    def wake(self) -> None:
-        self._wakeup.set()
+        self._binding_cycles: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Schedule pods one by one until cancelled."""
-        binder = self.binder
-        assert binder is not None
         while True:
             self._wakeup.clear()
             turn = 0
-            while (queued := await self._next_pod(binder)) is not None:
+            while (queued := await self._next_pod()) is not None:
                 self._rush = turn >= _RUSH_AFTER_ATTEMPTS
                 self.schedule_one(queued)
                 turn += 1
@@ -108,11 +116,20 @@ class SchedulingLoop:
                     self._next_pod_plugin is not None and self._next_pod_plugin.is_uninterruptible
                 ):
                     await asyncio.sleep(0)
-                if not binder.has_capacity:
-                    await binder.wait_for_capacity()
+                if not self._binder.has_capacity:
+                    await self._binder.wait_for_capacity()
             await self._wait_for_work()
 
-    async def _next_pod(self, binder: Binder) -> QueuedPod | None:
+    async def stop(self) -> None:
+        """Cancel all binding cycles: nothing new is written, and requests on the wire are left to the next leader's
+        watch.
+        """
+        tasks = list(self._binding_cycles)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _next_pod(self) -> QueuedPod | None:
         """Return the pod that a plugin wants next, else the head of the queue.
 
         The queue is asked only after pods rejected at Permit have released their resources.
@@ -127,7 +144,7 @@ class SchedulingLoop:
                 self._observe_next_pod_s(self._clock.monotonic() - now)
             if chosen is not None:
                 return chosen
-        await binder.wait_for_releases()
+        await self._binder.wait_for_releases()
         return self._queue.pop(now)
 
     async def _wait_for_work(self) -> None:
@@ -205,9 +222,7 @@ class SchedulingLoop:
     def _assume_reserve_permit(
         self, attempt: SchedulingAttempt, queued: QueuedPod, started: float, on_point_end: OnPointEnd | None
     ) -> AttemptFailure | None:
-        """Assume the chosen node, run Reserve and Permit, and submit the pod to the binder; undo all of it on a
-        rejection.
-        """
+        """Assume the chosen node, run Reserve and Permit, start the binding cycle; undo all on a rejection."""
         pod = attempt.pod
         rejection = run_nominate_reservation(attempt)
         if rejection is not None:
@@ -234,8 +249,10 @@ class SchedulingLoop:
             self._status_reporter.report_binding_failed(context, failure)
             return failure
         self._queue.nominate(pod.uid, "")
-        assert self.binder is not None
-        self.binder.submit(context)
+        self._binder.begin(context)
+        task = asyncio.create_task(self._binding_cycle(context), name=f"bind-{pod.key}")
+        self._binding_cycles.add(task)
+        task.add_done_callback(self._binding_cycles.discard)
         return None
 
     def _execute_preemption(self, pod: PodInfo, plan: PreemptionPlan) -> None:
@@ -244,12 +261,20 @@ class SchedulingLoop:
             self._queue.nominate(uid, "")
             if displaced is not None:
                 self._status_reporter.report_nomination_cleared(displaced)
-        assert self.evictor is not None
-        self.evictor.execute_preemption(pod, plan)
+        self._evictor.execute_preemption(pod, plan)
 
-    # What became of it -------------------------------------------------------------------------------------------
+    # The binding cycle -------------------------------------------------------------------------------------------
 
-    def on_bound(self, context: BindingContext) -> None:
+    async def _binding_cycle(self, context: BindingContext) -> None:
+        failure = await self._binder.wait_on_permit(context)
+        if failure is None:
+            failure = await self._binder.pre_bind_and_bind(context)
+        if failure is None:
+            self._on_bound(context)
+        else:
+            self._on_binding_failed(context, failure)
+
+    def _on_bound(self, context: BindingContext) -> None:
         pod = context.pod
         self._queue.done(pod.uid)
         self._attempt_log.set_result(pod.uid, "bound")
@@ -257,18 +282,18 @@ class SchedulingLoop:
         self._status_reporter.report_bound(context)
         self._attempt_completed(pod)
 
-    def on_binding_failed(self, context: BindingContext, failure: AttemptFailure) -> None:
+    def _on_binding_failed(self, context: BindingContext, failure: AttemptFailure) -> None:
         """Release the resources of a pod whose binding failed, wake pods that wait for them, and requeue the pod."""
-        room = self._state.placed_pod(context.pod.uid)
+        placed = self._state.placed_pod(context.pod.uid)
         self._unreserve_and_forget(context.attempt)
-        if room is not None and not failure.silent_release:
+        if placed is not None and not failure.silent_release:
             now = self._clock.monotonic()
             self._queue.on_event(
-                ObjectEvent(_POD_DELETED, old=room), now, except_uid=context.pod.uid if failure.rejected else ""
+                ObjectEvent(_POD_DELETED, old=placed), now, except_uid=context.pod.uid if failure.rejected else ""
             )
         self._status_reporter.report_binding_failed(context, failure)
         self.handle_scheduling_failure(context.queued, context.pod, failure)
-        self.wake()
+        self._wakeup.set()
 
     def _unreserve_and_forget(self, attempt: SchedulingAttempt) -> None:
         try:
@@ -279,7 +304,7 @@ class SchedulingLoop:
     def handle_scheduling_failure(self, queued: QueuedPod, pod: PodInfo, failure: AttemptFailure) -> None:
         """Put the pod back into the queue and report the failure, unless the pod is gone or was bound meanwhile."""
         self._attempt_completed(pod)
-        if not self._status_reporter.refresh(queued):
+        if not self._update_queued_pod(queued):
             self._queue.done(pod.uid)
             self._attempt_log.set_result(pod.uid, "error", failure.message)
             return
@@ -290,19 +315,31 @@ class SchedulingLoop:
         self._attempt_log.set_result(pod.uid, "unschedulable" if failure.rejected else "error", failure.message)
         if part is None:
             return
-        taken = run_attempt_failed(
+        override = run_attempt_failed(
             self._engines[pod.scheduler].profile,
             pod,
             failure.message,
             failure.rejected | failure.pending,
             lambda plugin: _LOG.exception("%s failed to hear of a failed attempt at %s", plugin, pod.key),
         )
-        if taken is not None and taken.nominate is not None:
-            failure = msgspec.structs.replace(failure, nominate=taken.nominate)
+        if override is not None and override.nominate is not None:
+            failure = msgspec.structs.replace(failure, nominate=override.nominate)
         if failure.nominate is not None:
             self._queue.nominate(pod.uid, failure.nominate)
-        if taken is None or not taken.silent:
+        if override is None or not override.silent:
             self._status_reporter.report_failed(pod, failure)
+
+    def _update_queued_pod(self, queued: QueuedPod) -> bool:
+        """Update the queue's pod to what the watch has shown; return False when nothing is left to schedule.
+
+        Updates of a pod in its binding cycle were not given to the queue, because the binding decides what becomes of
+        it.
+        """
+        pod = self._latest_pod(queued.pod)
+        if pod is None or pod.metadata.uid != queued.uid or pod.spec.node_name:
+            return False
+        self._queue.update(self._state.pod_info(pod), self._clock.monotonic())
+        return True
 
     def _attempt_completed(self, pod: PodInfo) -> None:
         if self.monitor is not None:

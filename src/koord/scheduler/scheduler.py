@@ -1,8 +1,8 @@
 """Assemble koord-scheduler from a client, informers and a completed configuration, and run it while it leads.
 
 The component knows neither flags nor files nor which API server it talks to. `start` registers what is to be watched;
-leading is a task of its own, so that a standby keeps its caches warm. The journey of a pod is
-event_handlers -> queue -> schedule_one -> bind.
+leading is a task of its own, so that a standby keeps its caches warm. The journey of a pod is event_handlers -> queue
+-> schedule_one -> bind.
 """
 
 from __future__ import annotations
@@ -17,13 +17,17 @@ from koord.kube.client.typed_client import Client
 from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.informer.malformed_objects import MalformedObject
+from koord.kube.informer.reflector import MalformedObject
 from koord.scheduler.bind import Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.controllers.controller import SchedulerControllerContext, build_controllers, run_controllers
-from koord.scheduler.controllers.registry import CONTROLLER_FACTORIES
+from koord.scheduler.controller import (
+    ControllerFactory,
+    SchedulerControllerContext,
+    build_controllers,
+    run_controllers,
+)
 from koord.scheduler.event_handlers import EventHandlers
 from koord.scheduler.evictor import SchedulerEvictor
 from koord.scheduler.framework.attempt import AttemptLog
@@ -32,11 +36,15 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
 from koord.scheduler.metrics import KoordinatorMetrics, SchedulerMetrics
-from koord.scheduler.metrics_recorder import MetricsRecorder, NullMetricsRecorder, PointTimer
+from koord.scheduler.metrics_recorder import MetricsRecorder, PointTimer
+from koord.scheduler.plugins.coscheduling.controller import gang_controllers
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.scheduler.plugins.coscheduling.metrics import register_gang_metrics
+from koord.scheduler.plugins.device_share.controller import device_controllers
+from koord.scheduler.plugins.elastic_quota.controller import quota_controllers
 from koord.scheduler.plugins.elastic_quota.explain import quota_cache_of
 from koord.scheduler.plugins.elastic_quota.metrics import register_quota_metrics
+from koord.scheduler.plugins.reservation.controller import reservation_controllers
 from koord.scheduler.plugins.reservation.metrics import register_reservation_metrics
 from koord.scheduler.pod_status_writer import PodStatusWriter
 from koord.scheduler.preemption.evaluator import PreemptionsInProgress
@@ -47,17 +55,22 @@ from koord.scheduler.scheduler_monitor import SchedulerMonitor, SchedulerMonitor
 from koord.scheduler.status_reporter import EventThrottle, StatusReporter
 from koord.scheduler.waiting_pods import WaitingPods
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 
 _POD_GONE_MESSAGE = "the pod is gone"
 
+_CONTROLLER_FACTORIES: Mapping[str, ControllerFactory] = {
+    "Coscheduling": gang_controllers,
+    "DeviceShare": device_controllers,
+    "ElasticQuota": quota_controllers,
+    "Reservation": reservation_controllers,
+}  # by the name of the plugin
+
 
 class Scheduler:
-    """Own all parts of one scheduler: call `start`, start the informers, await `wait_synced`, then `lead` while
-    leading.
-    """
+    """Own all parts of one scheduler: call `start`, start the informers, then `lead` while leading."""
 
     def __init__(
         self,
@@ -77,9 +90,7 @@ class Scheduler:
         Without `registry` nothing is measured, without `monitor` nobody looks for attempts that last too long.
         `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
         """
-        self._client = client
         self._clock = clock
-        self._completed_config = completed_config
         self.state = ClusterState()
         self.handle = LiveHandle(self.state, informers, clock)
         self.waiting_pods = WaitingPods()
@@ -102,6 +113,8 @@ class Scheduler:
             name: SchedulingEngine(profile, self.state, seed ^ zlib.crc32(name.encode()), self.queue.nominations)
             for name, profile in self.profiles.items()
         }
+        self.wakeup = asyncio.Event()  # set by whatever may have made a queued pod schedulable
+        self.status_writer = PodStatusWriter(client, clock, self.handle.pods.get)
         self.event_handlers = EventHandlers(
             informers,
             self.handle,
@@ -109,48 +122,15 @@ class Scheduler:
             clock,
             schedulers=frozenset(self.profiles),
             gone=self._pod_gone,
-            wake=self._wake,
+            wake=self.wakeup.set,
         )
-        metrics = SchedulerMetrics(registry) if registry is not None else None
+        scheduler_metrics = SchedulerMetrics(registry) if registry is not None else None
         self._koordinator_metrics = KoordinatorMetrics(registry) if registry is not None else None
-        meter: MetricsRecorder = metrics or NullMetricsRecorder()
+        metrics = scheduler_metrics or MetricsRecorder()
         self._monitor = SchedulerMonitor(self._on_slow_cycle, monitor) if monitor is not None else None
         self._leads = False
-        self.status_writer = PodStatusWriter(client, clock, self.event_handlers.pods.get)
-        self.event_throttle = EventThrottle(clock, self._is_busy, lambda: self.unwritten_events)
-        status_reporter = StatusReporter(
-            latest=self.event_handlers.latest_pod,
-            state=self.state,
-            queue=self.queue,
-            recorders=self._recorders,
-            status_writer=self.status_writer,
-            event_throttle=self.event_throttle,
-            meter=meter,
-            clock=clock,
-        )
-        self.scheduling_loop = SchedulingLoop(
-            self.state,
-            self.queue,
-            self.engines,
-            status_reporter,
-            self.attempt_log,
-            clock,
-            PointTimer(meter, clock),
-            _next_pod_plugin(self.profiles),
-            monitor=self._monitor,
-            observe_next_pod_s=self._koordinator_metrics.next_pod_s.observe if self._koordinator_metrics else None,
-        )
-        self.scheduling_loop.binder = self.binder = Binder(
-            client,
-            clock,
-            self.waiting_pods,
-            committed=self.queue.committed,
-            bound=self.scheduling_loop.on_bound,
-            undone=self.scheduling_loop.on_binding_failed,
-            waited=meter.permit_waited,
-            took=meter.point_took,
-        )
-        self.scheduling_loop.evictor = self.evictor = SchedulerEvictor(
+        self.binder = Binder(client, clock, self.waiting_pods, committed=self.queue.committed, metrics=metrics)
+        self.evictor = SchedulerEvictor(
             client,
             clock,
             self._recorders,
@@ -158,19 +138,43 @@ class Scheduler:
             self.state.derived(PreemptionsInProgress),
             failed=self._retry_preemptor,
         )
+        self.event_throttle = EventThrottle(clock, self._is_busy, lambda: self.unwritten_events)
+        self.scheduling_loop = SchedulingLoop(
+            state=self.state,
+            queue=self.queue,
+            wakeup=self.wakeup,
+            latest_pod=self.event_handlers.latest_pod,
+            engines=self.engines,
+            binder=self.binder,
+            evictor=self.evictor,
+            status_reporter=StatusReporter(
+                state=self.state,
+                recorders=self._recorders,
+                status_writer=self.status_writer,
+                event_throttle=self.event_throttle,
+                metrics=metrics,
+                clock=clock,
+            ),
+            attempt_log=self.attempt_log,
+            clock=clock,
+            point_timer=PointTimer(metrics, clock),
+            next_pod_plugin=_next_pod_plugin(self.profiles),
+            monitor=self._monitor,
+            observe_next_pod_s=self._koordinator_metrics.next_pod_s.observe if self._koordinator_metrics else None,
+        )
         self.handle.actions.backend = LiveSchedulerActions(
-            self.waiting_pods, self.queue, clock, self._wake, self.status_writer.submit
+            self.waiting_pods, self.queue, clock, self.wakeup.set, self.status_writer.submit
         )
         recorder = next(iter(self._recorders.values()))
         self.controllers = build_controllers(
             self.profiles.values(),
-            CONTROLLER_FACTORIES,
+            _CONTROLLER_FACTORIES,
             lambda plugins: SchedulerControllerContext(
                 client, self.handle, clock, recorder, self.evictor, plugins, self._koordinator_metrics
             ),
         )
-        if registry is not None and metrics is not None and self._koordinator_metrics is not None:
-            self._register_metrics(registry, metrics, self._koordinator_metrics)
+        if registry is not None and scheduler_metrics is not None and self._koordinator_metrics is not None:
+            self._register_metrics(registry, scheduler_metrics, self._koordinator_metrics)
 
     @property
     def ready(self) -> bool:
@@ -203,7 +207,7 @@ class Scheduler:
                 group.create_task(self.scheduling_loop.run())
         finally:
             self._leads = False
-            await self.binder.stop()
+            await self.scheduling_loop.stop()
             await self.evictor.stop()
             await self.status_writer.stop()
 
@@ -248,22 +252,17 @@ class Scheduler:
         """
         return self.binder.in_progress > 0 or self.queue.counts()["active"] > 0
 
-    def _wake(self) -> None:
-        self.scheduling_loop.wake()
-
     def _pod_gone(self, uid: str) -> None:
         self.waiting_pods.reject(uid, "", _POD_GONE_MESSAGE)
         self.status_writer.drop(uid)
 
     def _retry_preemptor(self, pod: PodInfo) -> None:
         if self.queue.activate((pod.uid,), self._clock.monotonic()):
-            self._wake()
+            self.wakeup.set()
 
 
 def _next_pod_plugin(profiles: Mapping[str, SchedulerProfile]) -> Plugin | None:
-    """Return the plugin that may name the next pod: the first one of all profiles that implements `next_pod`,
-    if any.
-    """
+    """Return the plugin that may name the next pod: the first of all profiles that implements `next_pod`."""
     return next((plugin for profile in profiles.values() for plugin in profile.plugins_at(Plugin.next_pod)), None)
 
 

@@ -16,13 +16,10 @@ from koord.kube.events.recorder import EventRecorder
 from koord.scheduler.bind import BindingContext
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.attempt import AttemptFailure
 from koord.scheduler.framework.decision import ChosenNode, Decision, Unschedulable
 from koord.scheduler.metrics_recorder import MetricsRecorder
 from koord.scheduler.pod_status_writer import PodStatusUpdate, PodStatusWriter
-from koord.scheduler.queue.queued_pod import QueuedPod
-from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.telemetry.clock import Clock
 
 # Events wait until bindings pause, but not for ever: under endless load they are written at a low rate.
@@ -50,7 +47,7 @@ class EventThrottle:
             self.dropped += 1
         self._events.append(record_event)
         if self._task is None:
-            self._task = asyncio.create_task(self._drain(), name="announcer")
+            self._task = asyncio.create_task(self._drain(), name="event-throttle")
 
     @property
     def pending(self) -> int:
@@ -82,42 +79,24 @@ class EventThrottle:
 
 
 class StatusReporter:
-    """Report attempts and bindings as events, pod conditions and metrics, and refresh the queue's view of
-    failed pods.
-    """
+    """Report attempts and bindings as events, pod conditions and metrics."""
 
     def __init__(
         self,
         *,
-        latest: Callable[[PodInfo], Pod | None],
         state: ClusterState,
-        queue: SchedulingQueue,
         recorders: Mapping[str, EventRecorder],
         status_writer: PodStatusWriter,
         event_throttle: EventThrottle,
-        meter: MetricsRecorder,
+        metrics: MetricsRecorder,
         clock: Clock,
     ) -> None:
-        self._latest = latest
         self._state = state
-        self._queue = queue
         self._recorders = recorders
         self._status_writer = status_writer
         self._event_throttle = event_throttle
-        self._metrics = meter
+        self._metrics = metrics
         self._clock = clock
-
-    def refresh(self, queued: QueuedPod) -> bool:
-        """Update the queue's pod to what the watch has shown; return False when nothing is left to schedule.
-
-        Updates of a pod in its binding cycle were not given to the queue, because the binding decides what becomes of
-        it.
-        """
-        pod = self._latest(queued.pod)
-        if pod is None or pod.metadata.uid != queued.uid or pod.spec.node_name:
-            return False
-        self._queue.update(self._state.pod_info(pod), self._clock.monotonic())
-        return True
 
     def report_skipped(self, pod: PodInfo) -> None:
         self._record_event(pod, "Warning", "FailedScheduling", f"skip schedule deleting pod: {pod.key}", "Scheduling")

@@ -19,9 +19,7 @@ class PermitRejection(msgspec.Struct, frozen=True):
 
 
 class WaitingPod:
-    """Hold one waiting pod: it continues when every plugin that made it wait allowed it, and fails when one rejects
-    it.
-    """
+    """Hold one waiting pod: it continues when every plugin that made it wait allowed it, and fails when one rejects."""
 
     __slots__ = ("_answer", "_deadlines", "_timer", "node_name", "pod")
 

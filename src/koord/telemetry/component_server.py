@@ -20,11 +20,10 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from koord.telemetry import http_routing
+from koord.telemetry import http_routing, metrics
 from koord.telemetry.clock import Clock
 from koord.telemetry.http_routing import NOT_FOUND, HttpCall, HttpGuard, HttpHandler, HttpReply, RouteTable
-from koord.telemetry.metrics import exposition
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from koord.telemetry.serving_certificate import ServingCertificate, ServingCertificateError
 
 # None when all is well, else what is wrong, as text for the log and for `?verbose` of trusted callers.
@@ -132,9 +131,9 @@ class ComponentServer:
         shown = tuple(registries)
 
         def serve(call: HttpCall) -> HttpReply:
-            open_metrics = exposition.prefers_openmetrics(call.headers.get("Accept", ""))
-            kind = exposition.OPENMETRICS_CONTENT_TYPE if open_metrics else exposition.TEXT_CONTENT_TYPE
-            return HttpReply(body=exposition.render(shown, open_metrics=open_metrics), content_type=kind)
+            open_metrics = metrics.prefers_openmetrics(call.headers.get("Accept", ""))
+            kind = metrics.OPENMETRICS_CONTENT_TYPE if open_metrics else metrics.TEXT_CONTENT_TYPE
+            return HttpReply(body=metrics.render(shown, open_metrics=open_metrics), content_type=kind)
 
         self.routes.add("GET", path, serve)
 

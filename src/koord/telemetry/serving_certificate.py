@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import ipaddress
 import os
 import ssl
 import tempfile
@@ -93,36 +92,15 @@ def self_signed(
 
 
 def _write(certificate: Path, key: Path, name: str, addresses: Sequence[str]) -> None:
-    from cryptography import x509  # a heavy library, needed only by who has no certificate
-    from cryptography.hazmat.primitives import hashes, serialization
+    # A heavy library, needed only by who has no certificate.
     from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+    from koord.telemetry import certificates
 
     private = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    alternatives: list[x509.GeneralName] = []
-    for one in dict.fromkeys([*addresses, "localhost"]):
-        try:
-            alternatives.append(x509.IPAddress(ipaddress.ip_address(one)))
-        except ValueError:
-            alternatives.append(x509.DNSName(one))
     now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(private.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + _YEAR)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(private, hashes.SHA256())
+    made = certificates.self_signed_serving_certificate(
+        private, name, [*addresses, "localhost"], now - certificates.CLOCK_SKEW, now + _YEAR
     )
-    pem = serialization.Encoding.PEM
-    secret = private.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    descriptor = os.open(key, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(secret)
-    certificate.write_bytes(made.public_bytes(pem))
+    certificates.write_private_file(key, certificates.key_pem(private))
+    certificate.write_bytes(certificates.certificate_pem(made))

@@ -44,21 +44,12 @@ class BitMask(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return self.value.bit_count()
 
-    def any_set(self, bits: Iterable[int]) -> bool:
-        return any(bit in self for bit in bits)
-
     def is_narrower_than(self, other: BitMask) -> bool:
         """Return whether fewer bits are set; among equally many, the lower number is narrower, so node 0 comes before
         node 1.
         """
         mine, theirs = self.value.bit_count(), other.value.bit_count()
         return self.value < other.value if mine == theirs else mine < theirs
-
-    def is_less_than(self, other: BitMask) -> bool:
-        return self.value < other.value
-
-    def is_greater_than(self, other: BitMask) -> bool:
-        return self.value > other.value
 
     def __str__(self) -> str:
         """Return binary digits as the kubelet's messages carry them.

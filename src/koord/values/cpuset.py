@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from koord.values.go_format import integer, quoted
+from koord.values.go_format import parse_decimal_int, quoted
 
 # Far above any kernel's NR_CPUS; without a bound "0-99999999999" would cost gigabytes.
 MAX_CPU = 65_535
@@ -107,7 +107,7 @@ EMPTY = CPUSet()
 
 
 def _number(text: str, whole: str) -> int:
-    cpu = integer(text)
+    cpu = parse_decimal_int(text)
     if cpu is None or not text[0].isdecimal():
         raise CPUSetError(f"invalid cpu list {quoted(whole)}: {quoted(text)} is not a cpu number")
     _check(cpu)

@@ -1,4 +1,6 @@
-"""Go's formatting of text and numbers in error messages, for messages that must read as Kubernetes' own."""
+"""Go's formatting and parsing of text, numbers and JSON values (fmt, strconv), for messages and fields that must read
+as Kubernetes' own.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 _ESCAPES = {
     '"': '\\"',
@@ -18,7 +21,18 @@ _ESCAPES = {
     "\t": "\\t",
     "\v": "\\v",
 }
-_INTEGER = re.compile(r"[-+]?[0-9]+")
+_DECIMAL = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_ANY_BASE = re.compile(
+    r"([+-]?)(?:0[xX]((?:_?[0-9a-fA-F])+)|0[bB]((?:_?[01])+)|0[oO]((?:_?[0-7])+)|0((?:_?[0-7])+)|(0|[1-9](?:_?[0-9])*))",
+    re.ASCII,
+)
+_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_MAX_DIGITS = 256  # more are out of every range, whatever they are
+_OUT_OF_RANGE = 1 << 64
+_BOOLS = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
 
 
 def join_errors(errors: Iterable[str]) -> str:
@@ -64,16 +78,116 @@ def in_json(value: str | Sequence[str] | None) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-@functools.lru_cache(maxsize=4096)
-def integer(text: str) -> int | None:
-    """Return the int64 that Go's strconv parses from the text, or None: no spaces, underscores or other scripts."""
-    if not _INTEGER.fullmatch(text) or len(text) > 1000:
-        return None
-    value = int(text)
-    return value if -(2**63) <= value < 2**63 else None
-
-
 def integer_refusal(text: str) -> str:
-    """Return why strconv.Atoi refuses a text for which `integer` is None."""
-    reason = "value out of range" if _INTEGER.fullmatch(text) else "invalid syntax"
+    """Return why strconv.Atoi refuses a text for which `parse_decimal_int` is None."""
+    reason = "value out of range" if _DECIMAL.fullmatch(text) else "invalid syntax"
     return f"strconv.Atoi: parsing {quoted(text)}: {reason}"
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_decimal_int(text: str, bits: int = 64) -> int | None:
+    """Parse as ParseInt with base 10: no spaces, underscores or other scripts."""
+    return _within(int(text), bits) if len(text) <= _MAX_DIGITS and _DECIMAL.fullmatch(text) else None
+
+
+def parse_any_base_int(text: str, bits: int = 64) -> int | None:
+    """Parse as ParseInt with base 0."""
+    value = any_base_int(text)
+    return None if value is None else _within(value, bits)
+
+
+def any_base_int(text: str) -> int | None:
+    """Return the number in whatever range: 0x, 0b, 0o and a leading 0 (octal) are understood, underscores between
+    digits too.
+    """
+    found = _ANY_BASE.fullmatch(text)
+    if found is None:
+        return None
+    sign, *spelled = found.groups()
+    base, digits = next((b, d) for b, d in zip((16, 2, 8, 8, 10), spelled) if d is not None)
+    value = int(digits.replace("_", ""), base) if len(digits) <= _MAX_DIGITS else _OUT_OF_RANGE
+    return -value if sign == "-" else value
+
+
+def parse_finite_float(text: str) -> float | None:
+    """Parse as ParseFloat in decimal notation; infinities and NaN are of no use to any reader here and count as
+    unreadable.
+    """
+    return float(text) if _FLOAT.fullmatch(text) else None
+
+
+def parse_bool(text: str) -> bool | None:
+    """Parse as ParseBool."""
+    return _BOOLS.get(text)
+
+
+def _within(value: int, bits: int) -> int | None:
+    bound = 1 << (bits - 1)
+    return value if -bound <= value < bound else None
+
+
+def format_v(value: Any) -> str:
+    """Format as %v: maps with sorted keys, strings bare."""
+    if value is None:
+        return "<nil>"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return format_float(value)
+    if isinstance(value, dict):
+        return "map[" + " ".join(f"{k}:{format_v(value[k])}" for k in sorted(value)) + "]"
+    return "[" + " ".join(format_v(item) for item in value) + "]"
+
+
+def format_go_syntax(value: Any) -> str:
+    """Format as %#v: the value as it would be written in Go source."""
+    if value is None:
+        return "interface {}(nil)"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, dict):
+        return (
+            "map[string]interface {}{"
+            + ", ".join(f"{quoted(k)}:{format_go_syntax(value[k])}" for k in sorted(value))
+            + "}"
+        )
+    if isinstance(value, list):
+        return "[]interface {}{" + ", ".join(format_go_syntax(item) for item in value) + "}"
+    return format_v(value)
+
+
+def go_type_name(value: Any) -> str:
+    """Return %T of a decoded JSON value."""
+    if value is None:
+        return "<nil>"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, int):
+        return "int64"
+    if isinstance(value, float):
+        return "float64"
+    return "map[string]interface {}" if isinstance(value, dict) else "[]interface {}"
+
+
+def json_kind_name(value: Any) -> str:
+    """Return the word that Go's decoder uses for a JSON value of the wrong type."""
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, int | float):
+        return "number"
+    return "object" if isinstance(value, dict) else "array"
+
+
+def format_float(value: float) -> str:
+    """Format a float as %v and Go's JSON do: shortest digits, no trailing `.0`, an exponent past 21 digits."""
+    if value == int(value) and abs(value) < 1e21:
+        return str(int(value))
+    return json.dumps(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from koord.values.go_format import integer, integer_refusal, quoted
+from koord.values.go_format import integer_refusal, parse_decimal_int, quoted
 from koord.values.names import pattern_refusal
 
 IntOrString = int | str
@@ -29,7 +29,7 @@ def _percent(value: str) -> int:
     if not value.endswith("%"):
         raise IntOrStringError("invalid value for IntOrString: invalid type: string is not a percentage")
     digits = value[:-1]
-    percent = integer(digits)
+    percent = parse_decimal_int(digits)
     if percent is None:
         raise IntOrStringError(
             f"invalid value for IntOrString: invalid value {quoted(value)}: {integer_refusal(digits)}"

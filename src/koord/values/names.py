@@ -10,12 +10,9 @@ import re
 
 _DNS1123_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS1123_SUBDOMAIN = rf"{_DNS1123_LABEL}(\.{_DNS1123_LABEL})*"
-_WILDCARD_SUBDOMAIN = rf"\*\.{_DNS1123_SUBDOMAIN}"
 _DNS1035_LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_VALUE = f"({_QUALIFIED})?"
-_C_IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
-_ENV_VAR = "[-._a-zA-Z][-._a-zA-Z0-9]*"
 _CONFIG_KEY = "[-._a-zA-Z0-9]+"
 _HTTP_HEADER = "[-A-Za-z0-9]+"
 
@@ -57,17 +54,6 @@ def dns1123_subdomain(text: str) -> list[str]:
     return _subdomain(text, "characters")
 
 
-def wildcard_dns1123_subdomain(text: str) -> list[str]:
-    reasons = _too_long(text, 253, "characters")
-    if not _fits(_WILDCARD_SUBDOMAIN, text):
-        rule = (
-            "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist "
-            "of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character"
-        )
-        reasons.append(pattern_refusal(rule, _WILDCARD_SUBDOMAIN, "*.example.com"))
-    return reasons
-
-
 def dns1035_label(text: str) -> list[str]:
     reasons = _too_long(text, 63, "characters")
     if not _fits(_DNS1035_LABEL, text):
@@ -107,16 +93,6 @@ def label_value(text: str) -> list[str]:
     return reasons
 
 
-def c_identifier(text: str) -> list[str]:
-    if _fits(_C_IDENTIFIER, text):
-        return []
-    rule = (
-        "a valid C identifier must start with alphabetic character or '_', "
-        "followed by a string of alphanumeric characters or '_'"
-    )
-    return [pattern_refusal(rule, _C_IDENTIFIER, "my_name", "MY_NAME", "MyName")]
-
-
 def port_name(text: str) -> list[str]:
     reasons = _too_long(text, 15, "characters")
     if not _fits("[-a-z0-9]+", text):
@@ -128,17 +104,6 @@ def port_name(text: str) -> list[str]:
     if text.startswith("-") or text.endswith("-"):
         reasons.append("must not begin or end with a hyphen")
     return reasons
-
-
-def env_var_name(text: str) -> list[str]:
-    reasons = []
-    if not _fits(_ENV_VAR, text):
-        rule = (
-            "a valid environment variable name must consist of alphabetic characters, digits, '_', '-', or '.', "
-            "and must not start with a digit"
-        )
-        reasons.append(pattern_refusal(rule, _ENV_VAR, "my.env-name", "MY_ENV.NAME", "MyEnvName1"))
-    return reasons + _leaves_folder(text)
 
 
 def relaxed_env_var_name(text: str) -> list[str]:

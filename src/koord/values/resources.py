@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from koord.values.quantity import ZERO, Quantity
+from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import Format
 
 CPU = "cpu"
@@ -53,18 +53,6 @@ def subtract(a: Resources, b: Resources) -> dict[str, Quantity]:
     return rest
 
 
-def subtract_floor_zero(a: Resources, b: Resources) -> dict[str, Quantity]:
-    """Return a - b over all names of both, never below zero; what only b has is zero."""
-    rest: dict[str, Quantity] = {}
-    for name, mine in a.items():
-        taken = b.get(name)
-        left = mine if taken is None else mine - taken
-        rest[name] = left if left.sign() > 0 else ZERO
-    for name in b:
-        rest.setdefault(name, ZERO)
-    return rest
-
-
 def mask(resources: Resources, names: Collection[str]) -> dict[str, Quantity]:
     """Keep only the listed names."""
     return {name: amount for name, amount in resources.items() if name in names}
@@ -78,15 +66,6 @@ def maximum(a: Resources, b: Resources) -> dict[str, Quantity]:
         if mine is None or mine <= amount:
             result[name] = amount
     return result
-
-
-def less_or_equal(a: Resources, b: Resources) -> tuple[bool, list[str]]:
-    """Return whether a fits in b, and the names that do not.
-
-    Only names of b that a has are checked: a limit that does not name a resource does not limit it.
-    """
-    exceeded = [name for name, limit in b.items() if (mine := a.get(name)) is not None and mine > limit]
-    return not exceeded, exceeded
 
 
 def equals(a: Resources, b: Resources) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from koord.values import names
-from koord.values.go_format import in_json, integer, join_errors, quoted
+from koord.values.go_format import in_json, join_errors, parse_decimal_int, quoted
 
 
 class SelectorError(ValueError):
@@ -77,8 +77,8 @@ class Requirement(msgspec.Struct, frozen=True):
         return self._matches_number(value)
 
     def _matches_number(self, value: str | None) -> bool:
-        mine = integer(value) if value is not None else None
-        bound = integer(self.values[0]) if len(self.values) == 1 else None
+        mine = parse_decimal_int(value) if value is not None else None
+        bound = parse_decimal_int(self.values[0]) if len(self.values) == 1 else None
         if mine is None or bound is None:
             return False
         return mine > bound if self.operator is Operator.GREATER_THAN else mine < bound
@@ -104,7 +104,7 @@ def _refusals(key: str, operator: str, values: Sequence[str] | None) -> list[str
         reasons += [
             f"values[{i}]: Invalid value: {quoted(value)}: for 'Gt', 'Lt' operators, the value must be an integer"
             for i, value in enumerate(given)
-            if integer(value) is None
+            if parse_decimal_int(value) is None
         ]
     for i, value in enumerate(given):
         if value_reasons := names.label_value(value):

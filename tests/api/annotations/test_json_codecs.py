@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from koord.api.annotations import (
     cpu_codecs,
     device_codecs,
-    eviction_codecs,
     gang_codecs,
     node_codecs,
     numa_codecs,
@@ -45,8 +44,8 @@ N = "node.koordinator.sh/"
 CODECS = [
     JsonCodecCase(
         "koordinator.sh/eviction-policy",
-        eviction_codecs.parse_eviction_policy,
-        eviction_codecs.dump_eviction_policy,
+        pod_codecs.parse_eviction_policy,
+        pod_codecs.dump_eviction_policy,
         tuple[str, ...],
         '["BEMemoryEvict"]',
     ),
@@ -175,9 +174,9 @@ CODECS = [
     ),
     JsonCodecCase(
         f"{S}soft-eviction",
-        eviction_codecs.parse_soft_eviction,
-        eviction_codecs.dump_soft_eviction,
-        eviction_codecs.SoftEviction,
+        pod_codecs.parse_soft_eviction,
+        pod_codecs.dump_soft_eviction,
+        pod_codecs.SoftEviction,
         '{"timestamp":"2026-01-02T03:04:05Z","deleteOptions":{"gracePeriodSeconds":30},"initiator":"d","reason":"r"}',
     ),
     JsonCodecCase(

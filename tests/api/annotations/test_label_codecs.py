@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from koord.api.annotations import (
     cpu_codecs,
     device_codecs,
-    eviction_codecs,
     node_codecs,
     numa_codecs,
     pod_codecs,
@@ -19,7 +18,7 @@ from koord.api.annotations import (
 )
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.model import ResourceList
-from koord.values import go_strconv
+from koord.values import go_format
 
 INT32_MAX = 2**31 - 1
 BAD = "unreadable"
@@ -52,23 +51,21 @@ def seen(value: object) -> object:
     ],
 )
 def test_eviction_cost(text: str, value: object) -> None:
-    found = eviction_codecs.parse_eviction_cost({"scheduling.koordinator.sh/eviction-cost": text})
+    found = pod_codecs.parse_eviction_cost({"scheduling.koordinator.sh/eviction-cost": text})
     assert seen(found) == value
-    assert eviction_codecs.eviction_cost_or_zero({"scheduling.koordinator.sh/eviction-cost": text}) == (
+    assert pod_codecs.eviction_cost_or_zero({"scheduling.koordinator.sh/eviction-cost": text}) == (
         0 if value == BAD else value
     )
 
 
 def test_eviction_cost_is_zero_when_missing() -> None:
-    assert eviction_codecs.parse_eviction_cost({}) == 0
+    assert pod_codecs.parse_eviction_cost({}) == 0
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
 def test_eviction_cost_round_trip(cost: int) -> None:
     assert (
-        eviction_codecs.parse_eviction_cost(
-            {"scheduling.koordinator.sh/eviction-cost": eviction_codecs.dump_eviction_cost(cost)}
-        )
+        pod_codecs.parse_eviction_cost({"scheduling.koordinator.sh/eviction-cost": pod_codecs.dump_eviction_cost(cost)})
         == cost
     )
 
@@ -88,16 +85,16 @@ def test_sub_priority_missing_is_none() -> None:
 
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_decimal_and_any_base_agree_on_plain_numbers(value: int) -> None:
-    assert go_strconv.parse_decimal_int(str(value)) == go_strconv.parse_any_base_int(str(value)) == value
+    assert go_format.parse_decimal_int(str(value)) == go_format.parse_any_base_int(str(value)) == value
 
 
 @given(st.text(max_size=6))
 def test_readers_of_numbers_never_raise(text: str) -> None:
     for read in (
-        go_strconv.parse_decimal_int,
-        go_strconv.parse_any_base_int,
-        go_strconv.parse_finite_float,
-        go_strconv.parse_bool,
+        go_format.parse_decimal_int,
+        go_format.parse_any_base_int,
+        go_format.parse_finite_float,
+        go_format.parse_bool,
     ):
         read(text)
 
@@ -113,13 +110,13 @@ def test_readers_of_numbers_never_raise(text: str) -> None:
     ],
 )
 def test_eviction_policy(annotations: dict[str, str], feature: str, allowed: bool) -> None:
-    assert eviction_codecs.allows_eviction_by(annotations, feature) is allowed
+    assert pod_codecs.allows_eviction_by(annotations, feature) is allowed
 
 
 @pytest.mark.parametrize(("text", "value"), [("-100", -100), ("7", 7), ("x", 0), ("", 0), ("99999999999", 0)])
 def test_eviction_priority(text: str, value: int) -> None:
-    assert eviction_codecs.parse_eviction_priority({"koordinator.sh/eviction-priority": text}) == value
-    assert eviction_codecs.parse_eviction_priority({}) == 0
+    assert pod_codecs.parse_eviction_priority({"koordinator.sh/eviction-priority": text}) == value
+    assert pod_codecs.parse_eviction_priority({}) == 0
 
 
 @pytest.mark.parametrize(
@@ -232,12 +229,12 @@ def test_scheduling_hint(annotations: dict[str, str], nodes: object) -> None:
 )
 def test_preemption_policy(label: str | None, policy: str) -> None:
     labels = {} if label is None else {"scheduling.koordinator.sh/preemption-policy": label}
-    assert eviction_codecs.pod_preemption_policy(labels) == policy
+    assert pod_codecs.pod_preemption_policy(labels) == policy
 
 
 def test_preemptible_unless_disabled() -> None:
-    assert eviction_codecs.is_preemptible({})
-    assert not eviction_codecs.is_preemptible({"scheduling.koordinator.sh/disable-preemptible": "true"})
+    assert pod_codecs.is_preemptible({})
+    assert not pod_codecs.is_preemptible({"scheduling.koordinator.sh/disable-preemptible": "true"})
 
 
 def test_gpu_partition_defaults() -> None:
@@ -272,7 +269,7 @@ def test_load_estimation_ignores_what_it_cannot_read() -> None:
     ids=["reason", "trigger", "neither"],
 )
 def test_evict_reason(annotations: dict[str, str], reason: str) -> None:
-    assert eviction_codecs.parse_evict_reason(annotations) == reason
+    assert pod_codecs.parse_evict_reason(annotations) == reason
 
 
 def test_an_empty_reservation_affinity_is_an_affinity() -> None:

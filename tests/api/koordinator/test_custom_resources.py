@@ -18,8 +18,7 @@ from koord.api.kubernetes.meta import Object, ObjectMeta
 from koord.api.kubernetes.pod import PodTemplateSpec
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import decode, encode, to_dict
-from koord.api.schema.crd import KUBERNETES_SCHEMAS
-from koord.api.schema.structural import unwrap_annotated
+from koord.api.schema import KUBERNETES_SCHEMAS, unwrap_annotated
 from tests.api.koordinator.custom_resource_samples import INVALID_OBJECTS, VALID_OBJECTS
 
 

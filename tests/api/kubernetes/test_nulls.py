@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from koord.api.koordinator.custom_kinds import ALL_KINDS
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert, decode
-from koord.api.registry import ALL_KINDS
 
 Path = tuple[str | int, ...]
 

@@ -9,19 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
+from koord.api.koordinator.custom_kinds import KINDS_BY_API_VERSION
 from koord.api.kubernetes.admission import AdmissionResponse, AdmissionReview, ValidatingWebhookConfiguration
 from koord.api.kubernetes.apps import Deployment, StatefulSet
 from koord.api.kubernetes.batch import CronJob, Job, JobSpec
-from koord.api.kubernetes.coordination import Lease
 from koord.api.kubernetes.dynamic_resources import ResourceClaim
-from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.node import Lease, Node
 from koord.api.kubernetes.pod import Pod, PodTemplateSpec
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PriorityClass, RuntimeClass
 from koord.api.kubernetes.rbac import ClusterRole
-from koord.api.kubernetes.storage import CSINode, StorageClass
-from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
+from koord.api.kubernetes.volume import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from koord.api.model import convert, encode, to_dict
-from koord.api.registry import KIND_REGISTRY
 from tests.api.kubernetes.real_objects import names, raw, read
 
 T0 = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -237,7 +235,7 @@ def _pruned(full: Any, part: Any) -> Any:
 @pytest.mark.parametrize("name", [n for n in names() if not n.startswith("admissionreview")])
 def test_what_a_model_writes_is_what_it_read(name: str) -> None:
     obj = raw(name)
-    resource = KIND_REGISTRY.by_api_version(obj["apiVersion"], obj["kind"])
+    resource = KINDS_BY_API_VERSION.get((obj["apiVersion"], obj["kind"]))
     assert resource is not None
     typed = read(name, resource.model)
     assert msgspec.json.decode(encode(typed)) == to_dict(typed)

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from koord.cli.commands.evictions import merge_records, print_evictions, select_records
 from koord.cli.main import cli
 from koord.cli.printing import make_console
-from koord.policy.eviction.record import EVICTED, REFUSED, EvictionRecord
+from koord.policy.eviction import EVICTED, REFUSED, EvictionRecord
 from tests.koord_up_process import koord_up
 
 AT = datetime(2026, 1, 1, 1, 0, tzinfo=UTC)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
 
 from koord.api.config.gates import MANAGER_GATES, default_feature_gates
@@ -19,7 +18,7 @@ from koord.api.kubernetes.builtin_kinds import VALIDATING_WEBHOOK_CONFIGURATIONS
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koord_manager import build_manager, serve_manager
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
-from koord.cli.manifests.webhook_objects import webhook_configurations
+from koord.cli.manifests.cluster_objects import webhook_configurations
 from koord.cli.up.local_manager import install_defaults
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
@@ -27,7 +26,7 @@ from koord.kube.config.loader import load_connection
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import Unreachable
 from koord.manager.context import NAMESPACE, ManagerSettings
-from koord.telemetry.clock import WallClock
+from koord.telemetry.clock import Clock, WallClock
 from koord.telemetry.logs import Logs
 from tools.controlplane import free_port
 
@@ -75,9 +74,9 @@ def plan_of(folder: Path, *argv: str, **environ: str) -> ManagerPlan:
     return plan
 
 
-async def run(plan: ManagerPlan, folder: Path, stop: asyncio.Event) -> int:
+async def run(plan: ManagerPlan, folder: Path, stop: asyncio.Event, clock: Clock | None = None) -> int:
     connection = load_connection({}, WallClock(), path=str(folder / "kubeconfig"))
-    return await serve_manager(plan, connection, Logs(), stop)
+    return await serve_manager(plan, connection, Logs(), stop, clock)
 
 
 async def install(client: Client) -> None:
@@ -144,16 +143,40 @@ async def test_it_serves_leads_and_ends(tmp_path: Path) -> None:
         assert not lease.spec.holder_identity, "the next replica need not wait"
 
 
+class DeadlineClock(WallClock):
+    """The time of the machine, but the start's deadline passes when `passed` is set."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self.passed = asyncio.Event()
+        self._deadline_s = deadline_s
+
+    async def sleep(self, seconds: float) -> None:
+        await (self.passed.wait() if seconds == self._deadline_s else super().sleep(seconds))
+
+
 async def test_without_its_configurations_it_says_so_and_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = plan_of(tmp_path)
     assert plan.serving is not None
-    # Long enough for a busy machine to make its keys and get the answer that the message is to name.
-    hasty = msgspec.structs.replace(plan, serving=msgspec.structs.replace(plan.serving, start_timeout_s=5.0))
-    async with cluster(tmp_path):
-        assert await run(hasty, tmp_path, asyncio.Event()) == 1
+    clock = DeadlineClock(plan.serving.start_timeout_s)
+    async with cluster(tmp_path) as client:
+        running = Running(client, plan)
+        task = asyncio.create_task(run(plan, tmp_path, asyncio.Event(), clock))
+
+        async def tried() -> bool:
+            try:
+                text = (await running.get("/metrics"))[1]
+            except aiohttp.ClientError:
+                return False
+            return 'koord_manager_webhook_certificate_syncs_total{status="failed"}' in text
+
+        await until(tried)
+        assert not task.done(), "it waits for the configurations until the deadline"
+        clock.passed.set()
+        assert await task == 1
     said = capsys.readouterr().err
+    assert "not ready to serve within 20 s" in said
     assert "not found MutatingWebhookConfiguration koordinator-mutating-webhook-configuration" in said
 
 
@@ -198,7 +221,7 @@ async def test_what_the_controllers_write_is_fenced_by_the_lease(tmp_path: Path)
     async with cluster(tmp_path) as client:
         await install(client)
         connection = load_connection({}, WallClock(), path=str(tmp_path / "kubeconfig"))
-        process, manager = build_manager(plan_of(tmp_path), connection)
+        process, manager = build_manager(plan_of(tmp_path), connection, WallClock())
         assert not process.may_write()
         body = {"metadata": {"name": "n1"}}
         with pytest.raises(Unreachable, match="held back"):

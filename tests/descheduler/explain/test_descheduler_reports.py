@@ -10,9 +10,8 @@ from koord.api.koordinator.scheduling import PodMigrationJob, Reservation
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.model import convert
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, config_warnings, load_config
-from koord.descheduler.explain.load_report import report_pool_loads
 from koord.descheduler.explain.migration_report import MigrationObstacles, MigrationReport, report_migration
-from koord.descheduler.explain.round_report import report_pod, report_round
+from koord.descheduler.explain.round_report import report_pod, report_pool_loads, report_round
 from koord.descheduler.framework.round import ready_nodes, run_round
 from koord.descheduler.framework.snapshot import ClusterSnapshot, Workload
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad

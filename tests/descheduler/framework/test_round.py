@@ -9,15 +9,15 @@ import pytest
 
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, EvictionProposal
-from koord.descheduler.framework.round import (
-    CLUSTER_TOO_SMALL,
+from koord.descheduler.framework.plugin import (
+    DeschedulerPlugin,
+    DeschedulingProfile,
+    EvictionProposal,
     EvictorHandle,
     RoundLimits,
-    RoundOutcome,
     RoundState,
-    run_round,
 )
+from koord.descheduler.framework.round import CLUSTER_TOO_SMALL, RoundOutcome, run_round
 from koord.values.selector import Selector
 from tests.descheduler.cluster_builders import make_node, make_pod, make_snapshot
 

@@ -11,11 +11,11 @@ from koord.api.koordinator.protocol import A_EVICTION_RECORD, A_SOFT_EVICTION
 from koord.api.koordinator.scheduling import Reservation
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.model import to_dict
-from koord.cli.commands.migration.migrate import build_migration_job
+from koord.cli.commands.migration import build_migration_job
 from koord.descheduler.migration.job import has_passed_arbitration
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
-from koord.policy.eviction.record import parse_record
+from koord.policy.eviction import parse_record
 from tests.descheduler.descheduler_harness import DeschedulerHarness, run_in_harness
 from tests.scheduler.faulty_cluster import WRITES, RequestFate
 

@@ -11,10 +11,10 @@ from koord.api.config.descheduler.plugin_args import NamespaceFilter
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import IntOrString
-from koord.descheduler.framework.round import RoundState
+from koord.descheduler.framework.plugin import RoundState
 from koord.descheduler.framework.snapshot import Workload
-from koord.descheduler.migration.garbage_collector import is_garbage
-from koord.descheduler.migration.in_flight import (
+from koord.descheduler.migration.limits import (
+    EvictionRateLimiter,
     InFlightMigrations,
     MigrationBudget,
     migration_of_job,
@@ -22,7 +22,7 @@ from koord.descheduler.migration.in_flight import (
 )
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.migration.protection import EVICT_ANNOTATION, MigrationProtection, max_disrupted_replicas
-from koord.descheduler.migration.rate_limiter import EvictionRateLimiter
+from koord.descheduler.migration.writer import is_garbage
 from tests.descheduler.cluster_builders import NOW_S, make_node, make_pod, make_snapshot
 from tests.descheduler.migration_builders import arguments, make_job, make_workload, ready_pod
 

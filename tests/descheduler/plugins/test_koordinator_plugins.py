@@ -11,15 +11,17 @@ from koord.api.config.descheduler import plugin_args
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.descheduler.framework.eviction_order import DELETION_COST
 from koord.descheduler.framework.plugin import (
     AnnotateEffect,
     CordonEffect,
     DeschedulerPlugin,
     DeschedulingProfile,
     EvictionProposal,
+    RoundLimits,
+    RoundState,
 )
-from koord.descheduler.framework.round import RoundLimits, RoundOutcome, RoundState, run_round
+from koord.descheduler.framework.pod_selection import DELETION_COST
+from koord.descheduler.framework.round import RoundOutcome, run_round
 from koord.descheduler.plugins.custom_priority import CustomPriority
 from koord.descheduler.plugins.fragmentation_aware import FragmentationAwareBalance, imbalance
 from koord.descheduler.plugins.scale_down_bin_pack import MAX_DELETION_COST, ScaleDownBinPack

@@ -23,13 +23,13 @@ from koord.embedded.apiserver.http_server import (
     NotLoopbackError,
     ServerAddress,
     kubeconfig_document,
-    serve_https,
 )
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable
+from tests.embedded.apiserver.https_harness import serve_https
 from tests.embedded.apiserver.rest_harness import NS, config_map, pod
 
 TOKEN = "secret"

@@ -121,11 +121,7 @@ def test_stuck_rollout_passes_its_deadline_and_recovers() -> None:
             assert found.status.available_replicas == 3  # 25% of 4 may be missing, and no more
             assert condition(found, "Available")[0] == "True"
             await here.merge(DEPLOYMENTS, "web", {"spec": {"template": template(image="app:3")}})
-            await here.merge(
-                DEPLOYMENTS,
-                "web",
-                {"spec": {"template": {"metadata": {"annotations": None}}}},
-            )
+            await here.merge(DEPLOYMENTS, "web", {"spec": {"template": {"metadata": {"annotations": None}}}})
             await rolled_out(here, 4)
 
     run_virtual(story)

@@ -77,12 +77,7 @@ def replica_set(replicas: int, **meta: Any) -> ReplicaSet:
     return convert({"metadata": {"name": "r", "uid": "r", **meta}, "spec": {"replicas": replicas}}, ReplicaSet)
 
 
-@given(
-    replicas=st.integers(0, 12),
-    alive=st.integers(0, 12),
-    ended=st.integers(0, 3),
-    settled=st.booleans(),
-)
+@given(replicas=st.integers(0, 12), alive=st.integers(0, 12), ended=st.integers(0, 3), settled=st.booleans())
 def test_replica_sets_close_the_gap_exactly(replicas: int, alive: int, ended: int, settled: bool) -> None:
     pods = [pod(f"p{n}") for n in range(alive)] + [pod(f"e{n}", phase="Failed") for n in range(ended)]
     view = replicaset_controller.ReplicaSetView(

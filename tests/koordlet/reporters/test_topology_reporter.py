@@ -18,7 +18,7 @@ from koord.api.koordinator.protocol import (
     A_POD_CPU_ALLOCS,
     L_ENABLE_NUMA_RESERVATION,
 )
-from koord.api.koordinator.topology import NodeResourceTopology
+from koord.api.koordinator.sigs_scheduling import NodeResourceTopology
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.node import Node
 from koord.host.hardware import CpuModel, MachineCpu, NumaNode

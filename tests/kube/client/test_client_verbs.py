@@ -10,9 +10,8 @@ import pytest
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import Model
-from koord.kube.client.listing import Listing
-from koord.kube.client.typed_client import Client, ServerVersion
-from koord.kube.client.verbs import DeleteResult
+from koord.kube.client.list_watch import Listing
+from koord.kube.client.typed_client import Client, DeleteResult, ServerVersion
 from koord.kube.transport.api_error import ApiError, ApiErrorRaised, error_from_response, unwrap
 from koord.kube.transport.interface import (
     ApiRequest,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.kube.config.connection import BadConfig
-from koord.kube.config.proxy import proxy_from_environment
+from koord.kube.config.connection import BadConfig, proxy_from_environment
 
 P = "http://proxy:3128"
 

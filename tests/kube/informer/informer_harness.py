@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.informer.malformed_objects import MalformedObject
+from koord.kube.informer.reflector import MalformedObject
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.kube.scripted_server import ScriptedServer, Thing
 

@@ -9,7 +9,7 @@ import pytest
 
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.informer.malformed_objects import MalformedObject
+from koord.kube.informer.reflector import MalformedObject
 from tests.kube.informer.informer_harness import names, run_scenario, summarize_changes
 from tests.kube.scripted_server import THINGS, ScriptedServer, Thing, ThingSpec
 

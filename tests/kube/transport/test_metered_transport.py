@@ -9,9 +9,9 @@ import pytest
 
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable, UnstructuredBody, WatchStream
 from koord.kube.transport.wrappers import MeteredTransport, RestMetrics
+from koord.telemetry import metrics
 from koord.telemetry.clock import ManualClock
-from koord.telemetry.metrics import exposition
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 
 class EmptyWatchStream:
@@ -61,7 +61,7 @@ async def test_every_request_is_counted(outcome: int | None, watch: bool, line: 
         await (transport.watch(request) if watch else transport.send(request))
     except Unreachable:
         assert outcome is None
-    text = exposition.render([registry]).decode()
+    text = metrics.render([registry]).decode()
     assert line in text
     assert 'rest_client_request_duration_seconds_count{host="a:6443",verb="GET"} 1' in text
     if outcome != 200:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kubernetes.meta import Object
-from koord.kube.client.watch import decode_event
+from koord.kube.client.list_watch import decode_event
 from koord.kube.transport.watch_frames import HttpWatchFrame, WatchFrameSplitter
 
 TYPES = st.sampled_from(["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "ERROR"])

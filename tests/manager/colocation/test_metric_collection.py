@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.config.slo.colocation import DEFAULT_COLOCATION, ColocationStrategy
-from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.defaults import overlay
 from koord.api.model import convert, to_dict
 from koord.manager.colocation.strategy import decide_metric_collection
 

@@ -194,12 +194,13 @@ def test_nothing_is_written_twice() -> None:
         status = {"status": {"updateTime": "2026-01-01T00:00:00Z"}}
         unwrap(await context.client.patch(NODE_METRICS, "n1", status, kind="merge", subresource="status"))
         unwrap(await context.client.patch(NODES, "n1", {"metadata": {"annotations": {"heart": "beat"}}}, kind="merge"))
-        taken = slo.per_node_objects.queue.counts.taken, metric.per_node_objects.queue.counts.taken
+        taken = slo.loop.queue.counts.taken, metric.loop.queue.counts.taken
         await settle(context)
         assert (await versions(context))[0] == before[0]
-        assert (slo.per_node_objects.queue.counts.taken, metric.per_node_objects.queue.counts.taken) == taken, (
-            "nobody even looked"
-        )
+        assert (
+            slo.loop.queue.counts.taken,
+            metric.loop.queue.counts.taken,
+        ) == taken, "nobody even looked"
 
     play(story)
 
@@ -308,7 +309,7 @@ def test_what_the_schema_refuses_is_tried_again_and_counted_and_the_node_keeps_w
         await write_config(context, resource_threshold_config={"clusterStrategy": {"cpuSuppressThresholdPercent": 150}})
         await settle(context)
         assert (await threshold(context, "n1"))["cpuSuppressThresholdPercent"] == 65
-        assert slo.per_node_objects.counter.counts["failed", "updateNodeSLO"] >= 1
+        assert slo.counter.counts["failed", "updateNodeSLO"] >= 1
         await write_config(context, resource_threshold_config={"clusterStrategy": {"cpuSuppressThresholdPercent": 50}})
         await settle(context)
         assert (await threshold(context, "n1"))["cpuSuppressThresholdPercent"] == 50

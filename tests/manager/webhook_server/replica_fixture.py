@@ -41,7 +41,7 @@ from koord.manager.webhook_server.routes import ROUTES
 from koord.manager.webhook_server.server import ServingIdentity, WebhookServer
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision
 from koord.telemetry.clock import WallClock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 PLACE = WebhookAddress(namespace=NAMESPACE, service=SERVICE_NAME)
 MUTATE_POD = ROUTES[0]

@@ -22,8 +22,8 @@ from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, PRIORITY
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import NAMESPACE, ManagerContext
 from koord.manager.program import CONTROLLERS, is_enabled, unknown_controllers
-from koord.manager.quota.evaluator import QuotaEvaluator
-from koord.manager.quota.topology_cache import QuotaTopologyCache
+from koord.manager.quota_evaluator import QuotaEvaluator
+from koord.manager.quota_topology_cache import QuotaTopologyCache
 from koord.manager.webhook_server import review
 from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
 from koord.manager.webhook_server.metrics import WebhookMetrics
@@ -32,7 +32,7 @@ from koord.manager.webhook_server.routes import ROUTES, registered_routes, serve
 from koord.manager.webhook_server.self_probe import synthetic_review
 from koord.manager.webhooks import pod_binding
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from tests.manager.manager_harness import run_with_context
 
 EVERY_WEBHOOK = {route.gate: True for route in ROUTES}

@@ -20,7 +20,7 @@ from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.manager.webhook_server.server import WebhookServer
 from koord.manager.webhooks.admission import AdmissionDecision, AdmissionDenied
 from koord.telemetry.clock import WallClock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from tests.manager.webhook_server.replica_fixture import MUTATE_POD, PATH, label_object, review, trusting
 
 NOW = datetime.now(UTC)

@@ -12,9 +12,8 @@ from koord.api.kubernetes.admission import AdmissionRequest, GroupVersionResourc
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.model import convert
-from koord.manager.webhooks.admission import AdmissionContext
-from koord.manager.webhooks.colocation_profile.compiled import ProfileCache
-from koord.manager.webhooks.pod_validating.required_labels import RequiredLabelRule
+from koord.manager.webhooks.admission_context import AdmissionContext
+from koord.manager.webhooks.colocation_profile import ProfileCache
 from koord.manager.webhooks.quota.topology import QuotaInfo, QuotaTopology
 
 Obj = dict[str, Any]
@@ -50,7 +49,6 @@ def admission_context(
     draw: int = 0,
     quotas: tuple[QuotaInfo, ...] = (),
     pools: Mapping[str, LabelSelector] | None = None,
-    rules: tuple[RequiredLabelRule, ...] = (),
     **gates: bool,
 ) -> AdmissionContext:
     return AdmissionContext(
@@ -61,7 +59,6 @@ def admission_context(
         draw=lambda: draw,
         quotas=QuotaTopology.build(quotas),
         node_selector_of_tree=(pools or {}).get,
-        rules=rules,
     )
 
 

@@ -15,10 +15,8 @@ from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.manager.webhooks import node_admission, reservation
+from koord.manager.webhooks import node_admission, pod_mutating, pod_validating, reservation
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.manager.webhooks.pod_mutating import admission as pod_mutating
-from koord.manager.webhooks.pod_validating import admission as pod_validating
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, profile, quota, request
 
 WORLD = admission_context(

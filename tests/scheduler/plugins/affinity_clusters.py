@@ -4,6 +4,7 @@ often match.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,17 +14,18 @@ from hypothesis import strategies as st
 from koord.api.kubernetes.node import Node
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod
-from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceIndex
+from koord.scheduler.plugins.inter_pod_affinity.terms import _NO_LABELS
+from koord.values.selector import Selector
 from tests.scheduler.builders import HOSTNAME, NODE_NAMES, ZONE, make_node, make_pod
 
-NAMESPACES: dict[str, dict[str, str]] = {"default": {"team": "red"}, "other": {"team": "blue"}, "third": {}}
+NAMESPACE_LABELS: dict[str, dict[str, str]] = {"default": {"team": "red"}, "other": {"team": "blue"}, "third": {}}
 KEYS = (HOSTNAME, ZONE, "rack")
 ENDING = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def namespace_index() -> NamespaceIndex:
     index = NamespaceIndex()
-    for name, labels in NAMESPACES.items():
+    for name, labels in NAMESPACE_LABELS.items():
         index.set(name, labels)
     return index
 
@@ -196,3 +198,26 @@ def affinity_clusters(draw: st.DrawFn, *, spreads: bool = False, relates: bool =
         tuple(placed),
         draw(affinity_pods("new", spreads=spreads, relates=relates)),
     )
+
+
+class NamespaceIndex:
+    """Namespace labels in memory. Only changed labels change the version."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self._labels: dict[str, Mapping[str, str]] = {}
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        return self._labels.get(name, _NO_LABELS)
+
+    def selected(self, selector: Selector) -> frozenset[str]:
+        return frozenset(name for name, labels in self._labels.items() if selector.matches(labels))
+
+    def set(self, name: str, labels: Mapping[str, str]) -> None:
+        if self._labels.get(name) != labels:
+            self._labels[name] = dict(labels)
+            self.version += 1
+
+    def drop(self, name: str) -> None:
+        if self._labels.pop(name, None) is not None:
+            self.version += 1

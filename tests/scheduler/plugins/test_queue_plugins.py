@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koord.scheduler.framework.cluster_event import UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.verdict import unresolvable
-from koord.scheduler.plugins.queueing import PrioritySort, SchedulingGates
+from koord.scheduler.plugins.queueing_and_binding import PrioritySort, SchedulingGates
 from tests.scheduler.builders import make_info
 
 

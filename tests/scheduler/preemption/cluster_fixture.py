@@ -19,7 +19,7 @@ from koord.scheduler.framework.decision import Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
+from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.queue.nominations import Nominations
 from tests.scheduler.builders import make_pod
@@ -121,8 +121,8 @@ class PreemptionCluster:
         self.nominations = Nominations()
         plugins = [REGISTRY[name](_default_args(name), self.handle) for name in filters]
         model = SCHEDULER_PLUGIN_CATALOG[DefaultPreemption.name].model
-        args = model(min_candidate_nodes_percentage=percent, min_candidate_nodes_absolute=at_least)  # type: ignore[call-arg]
-        self.preemption = DefaultPreemption(args, self.handle, **hooks)  # type: ignore[arg-type]
+        args = model(min_candidate_nodes_percentage=percent, min_candidate_nodes_absolute=at_least)
+        self.preemption = DefaultPreemption(args, self.handle, **hooks)
         profile = profile_of([*plugins, *more, self.preemption])
         self.engine = SchedulingEngine(profile, state, seed, self.nominations)
 

@@ -12,7 +12,7 @@ from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES, PODS, PRIOR
 from koord.api.kubernetes.pod import Pod
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
-from koord.policy.eviction.record import parse_record
+from koord.policy.eviction import parse_record
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.faulty_cluster import FaultyCluster, RequestFate, faulty_cluster
 

@@ -8,7 +8,7 @@ from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.plugins.queueing import PrioritySort
+from koord.scheduler.plugins.queueing_and_binding import PrioritySort
 from koord.scheduler.preemption.evaluator import PreemptionsInProgress
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from tests.scheduler.builders import make_node, make_pod, make_state

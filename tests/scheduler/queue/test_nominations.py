@@ -48,21 +48,21 @@ def test_one_node_per_pod_in_the_order_of_promises() -> None:
 def test_only_pods_that_are_known_get_promises() -> None:
     queue = SchedulingQueue(QueuePlugins().profiles)
     queue.nominate("uid-p", "n1")
-    assert queue.nominated_on("n1") == ()
+    assert queue.nominations.pods_on("n1") == ()
     queue.add(pod("p"), 0.0)
     queue.nominate("uid-p", "n1")
-    assert [p.name for p in queue.nominated_on("n1")] == ["p"]
+    assert [p.name for p in queue.nominations.pods_on("n1")] == ["p"]
     queue.delete("uid-p")
-    assert queue.nominated_on("n1") == ()
+    assert queue.nominations.pods_on("n1") == ()
 
 
 def test_a_flight_keeps_its_promise_and_binding_ends_it() -> None:
     queue = SchedulingQueue(QueuePlugins().profiles)
     queue.add(pod("p", nominated="n1"), 0.0)
     queue.pop(0.0)
-    assert [p.name for p in queue.nominated_on("n1")] == ["p"]
+    assert [p.name for p in queue.nominations.pods_on("n1")] == ["p"]
     queue.done("uid-p")
-    assert queue.nominated_on("n1") == ()
+    assert queue.nominations.pods_on("n1") == ()
 
 
 @pytest.mark.parametrize(
@@ -88,12 +88,12 @@ def test_what_was_shown_during_an_attempt_holds_when_it_fails(
     assert names(queue.nominations, "n1") == ([] if assumed else ["p"])
     queue.attempt_failed(queued, 0.0, rejected=frozenset({"Fit"}))
     assert {node: found for node in ("n1", "n2") if (found := names(queue.nominations, node))} == on
-    assert all(p is queued.pod for node in on for p in queue.nominated_on(node))
+    assert all(p is queued.pod for node in on for p in queue.nominations.pods_on(node))
 
 
 def test_scheduling_gates_hold_no_room() -> None:
     queue = SchedulingQueue(QueuePlugins().profiles)
     queue.add(pod("p", nominated="n1", gates=("g",)), 0.0)
-    assert queue.nominated_on("n1") == ()
+    assert queue.nominations.pods_on("n1") == ()
     queue.update(pod("p", nominated="n1"), 0.0)
-    assert [p.name for p in queue.nominated_on("n1")] == ["p"]
+    assert [p.name for p in queue.nominations.pods_on("n1")] == ["p"]

@@ -23,7 +23,7 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.plugins.node_filters import NodeUnschedulable
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
-from koord.scheduler.plugins.queueing import PrioritySort, SchedulingGates
+from koord.scheduler.plugins.queueing_and_binding import PrioritySort, SchedulingGates
 from koord.scheduler.plugins.taint_toleration import TaintToleration
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.queue.update_events import node_update_events

@@ -331,7 +331,7 @@ class TestOwnUpdates:
     def test_a_pod_that_was_bound_by_others_leaves(self, queue: SchedulingQueue) -> None:
         queue.add(pod("p", nominated="n1"), 0.0)
         queue.update(pod("p", node="n1"), 0.0)
-        assert (part(queue, "p"), len(queue), queue.nominated_on("n1")) == (None, 0, ())
+        assert (part(queue, "p"), len(queue), queue.nominations.pods_on("n1")) == (None, 0, ())
 
     def test_another_scheduler_of_ours_starts_anew(self, queue: SchedulingQueue) -> None:
         refused(queue, "p", 0.0)
@@ -486,7 +486,7 @@ class TestFlights:
         assert part(queue, "p") is None
         assert queue.attempt_failed(queued, 0.2, rejected=FIT) is None
         queue.nominate("uid-p", "n1")
-        assert (len(queue), queue.nominated_on("n1"), queue.pop(100.0)) == (0, (), None)
+        assert (len(queue), queue.nominations.pods_on("n1"), queue.pop(100.0)) == (0, (), None)
 
     def test_gone_and_back_during_one_attempt_is_still_one_attempt(self, queue: SchedulingQueue) -> None:
         queue.add(pod("p"), 0.0)
@@ -533,7 +533,7 @@ class TestTaking:
     def test_promises_survive(self, queue: SchedulingQueue) -> None:
         queue.add(pod("p", nominated="n1"), 0.0)
         queue.take("uid-p", 0.0)
-        assert [p.name for p in queue.nominated_on("n1")] == ["p"]
+        assert [p.name for p in queue.nominations.pods_on("n1")] == ["p"]
 
 
 def test_moves_have_the_names_that_kubernetes_gives_them(queue: SchedulingQueue) -> None:

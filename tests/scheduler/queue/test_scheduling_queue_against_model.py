@@ -211,7 +211,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue.next_wakeup() == self.model.next_wakeup()
         assert self.queue.counters.unschedulable == self.model.refused()
         for name in ("n1", "n2"):
-            promised = {p.uid for p in self.queue.nominated_on(name)}
+            promised = {p.uid for p in self.queue.nominations.pods_on(name)}
             assert promised == {uid for uid, where in self.model.promised.items() if where == name}
             assert promised <= set(live)
         if not self.attempts:

@@ -25,7 +25,7 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.model import Submodel
 from koord.api.schema_markers import never_omitted
-from koord.values.go_strconv import parse_bool, parse_finite_float
+from koord.values.go_format import parse_bool, parse_finite_float
 
 
 class CPUInfo(Submodel, frozen=True, kw_only=True):

@@ -26,7 +26,7 @@ from koord.api.koordinator.protocol import (
 from koord.api.model import Submodel
 from koord.api.schema_markers import never_omitted
 from koord.values import duration
-from koord.values.go_strconv import parse_decimal_int
+from koord.values.go_format import parse_decimal_int
 
 GANG_MODE_STRICT = "Strict"
 GANG_MODE_NON_STRICT = "NonStrict"

@@ -27,7 +27,7 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.model import ResourceList, Submodel
 from koord.api.schema_markers import Duration
-from koord.values.go_strconv import parse_finite_float
+from koord.values.go_format import parse_finite_float
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
 

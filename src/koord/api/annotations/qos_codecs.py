@@ -21,7 +21,7 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.koordinator.slo_strategy import BlkIOQOS, CPUBurst, CPUQOSConfig, MemoryQOS
 from koord.api.model import Submodel
-from koord.values.go_strconv import parse_decimal_int
+from koord.values.go_format import parse_decimal_int
 
 
 def parse_blkio_qos(annotations: Mapping[str, str]) -> BlkIOQOS | MalformedAnnotation | None:

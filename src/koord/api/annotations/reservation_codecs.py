@@ -26,7 +26,7 @@ from koord.api.koordinator.protocol import (
 from koord.api.koordinator.scheduling import ReservationOwner
 from koord.api.kubernetes.affinity import NodeSelectorTerm, Toleration
 from koord.api.model import ObjectReference, ResourceList, Submodel
-from koord.values.go_strconv import parse_decimal_int, parse_finite_float
+from koord.values.go_format import parse_decimal_int, parse_finite_float
 
 
 class ReservationSelector(Submodel, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koord.api.config.field_error import FieldError
-from koord.values.go_strconv import parse_bool
+from koord.values.go_format import parse_bool
 
 ALPHA, BETA, GA = "alpha", "beta", "GA"
 _STAGE_GATES = {"AllAlpha": ALPHA, "AllBeta": BETA}

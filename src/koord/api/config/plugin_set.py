@@ -1,16 +1,20 @@
 """This module selects the plugins of an extension point: defaults, what a profile enables and disables, and
-their merge.
+their merge; and it types the arguments of plugins.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import msgspec
+
+from koord.api.config.decode import decode_strict
 from koord.api.config.field_error import FieldError, duplicate_errors, required_error
 from koord.api.model import Model
 
 ALL_PLUGINS = "*"
+A = TypeVar("A", bound=Model)
 
 
 class PluginEntry(Model, frozen=True, kw_only=True):
@@ -31,6 +35,32 @@ class PluginConfig(Model, frozen=True, kw_only=True):
 
     name: str = ""
     args: dict[str, Any] = {}
+
+
+class PluginArgsKind(msgspec.Struct, Generic[A], frozen=True):
+    """PluginArgsKind is the shape of a plugin's arguments: their model, defaults and validation."""
+
+    model: type[A]
+    defaulted: Callable[[Any], A]
+    validate: Callable[[Any], list[FieldError]] = lambda _: []
+
+    def typed(
+        self, plugin: str, raw: dict[str, Any] | None, api_version: str, mismatch: str = ""
+    ) -> A | list[FieldError]:
+        """Return the defaulted, validated arguments, or all that is wrong with them. `mismatch` introduces the error
+        about a type header of another kind.
+        """
+        document = raw or {}
+        errors = [
+            FieldError(field, document[field], f"{mismatch}must be {wanted!r}")
+            for field, wanted in (("apiVersion", api_version), ("kind", f"{plugin}Args"))
+            if document.get(field, wanted) != wanted
+        ]
+        given = decode_strict(document, self.model)
+        if isinstance(given, list):
+            return errors + given
+        args = self.defaulted(given)
+        return (errors + self.validate(args)) or args
 
 
 def enable_plugins(*names: str, **weights: int) -> PluginSet:

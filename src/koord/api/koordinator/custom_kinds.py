@@ -10,9 +10,14 @@ from koord.api.koordinator.analysis import Recommendation
 from koord.api.koordinator.device import Device
 from koord.api.koordinator.profiles import ClusterColocationProfile, ElasticQuotaProfile
 from koord.api.koordinator.scheduling import ClusterNetworkTopology, PodMigrationJob, Reservation, ScheduleExplanation
-from koord.api.koordinator.sigs_scheduling import ElasticQuota, PodGroup
+from koord.api.koordinator.sigs_scheduling import (
+    ElasticQuota,
+    NodeResourceTopology,
+    NodeResourceTopologyV1Alpha2,
+    PodGroup,
+)
 from koord.api.koordinator.slo import NodeMetric, NodeSLO
-from koord.api.koordinator.topology import NodeResourceTopology, NodeResourceTopologyV1Alpha2
+from koord.api.kubernetes.builtin_kinds import BUILTIN_KINDS
 from koord.api.kubernetes.resource import CrdPrinterColumn, Resource
 
 SLO_GROUP = "slo.koordinator.sh"
@@ -227,3 +232,6 @@ CUSTOM_KINDS: tuple[Resource[Any], ...] = (
     NODE_RESOURCE_TOPOLOGIES,
     NODE_RESOURCE_TOPOLOGIES_V1ALPHA2,
 )
+
+ALL_KINDS: tuple[Resource[Any], ...] = BUILTIN_KINDS + CUSTOM_KINDS
+KINDS_BY_API_VERSION: dict[tuple[str, str], Resource[Any]] = {(kind.api_version, kind.kind): kind for kind in ALL_KINDS}

@@ -13,7 +13,6 @@ from koord.api.kubernetes import (
     apiextensions,
     apps,
     batch,
-    coordination,
     core_v1,
     dynamic_resources,
     events,
@@ -21,7 +20,6 @@ from koord.api.kubernetes import (
     pod,
     pod_policy,
     rbac,
-    storage,
     volume,
 )
 from koord.api.kubernetes.meta import Object
@@ -92,13 +90,13 @@ POD_DISRUPTION_BUDGETS = _v1(POLICY, pod_policy.PodDisruptionBudget, "poddisrupt
 PRIORITY_CLASSES = _v1(SCHEDULING, pod_policy.PriorityClass, "priorityclasses", "pc", namespaced=False)
 RUNTIME_CLASSES = _v1(NODE, pod_policy.RuntimeClass, "runtimeclasses", namespaced=False)
 
-STORAGE_CLASSES = _v1(STORAGE, storage.StorageClass, "storageclasses", "sc", namespaced=False)
-CSI_NODES = _v1(STORAGE, storage.CSINode, "csinodes", namespaced=False)
-CSI_DRIVERS = _v1(STORAGE, storage.CSIDriver, "csidrivers", namespaced=False)
-CSI_STORAGE_CAPACITIES = _v1(STORAGE, storage.CSIStorageCapacity, "csistoragecapacities")
-VOLUME_ATTACHMENTS = _v1(STORAGE, storage.VolumeAttachment, "volumeattachments", namespaced=False, status=True)
+STORAGE_CLASSES = _v1(STORAGE, volume.StorageClass, "storageclasses", "sc", namespaced=False)
+CSI_NODES = _v1(STORAGE, volume.CSINode, "csinodes", namespaced=False)
+CSI_DRIVERS = _v1(STORAGE, volume.CSIDriver, "csidrivers", namespaced=False)
+CSI_STORAGE_CAPACITIES = _v1(STORAGE, volume.CSIStorageCapacity, "csistoragecapacities")
+VOLUME_ATTACHMENTS = _v1(STORAGE, volume.VolumeAttachment, "volumeattachments", namespaced=False, status=True)
 
-LEASES = _v1(COORDINATION, coordination.Lease, "leases")
+LEASES = _v1(COORDINATION, node.Lease, "leases")
 
 ROLES = _v1(RBAC, rbac.Role, "roles")
 CLUSTER_ROLES = _v1(RBAC, rbac.ClusterRole, "clusterroles", namespaced=False)

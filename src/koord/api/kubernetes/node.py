@@ -1,4 +1,6 @@
-"""This module holds core/v1 Node: its capacity, its taints, and what its kubelet reports."""
+"""This module holds core/v1 Node (its capacity, its taints, what its kubelet reports) and coordination.k8s.io/v1 Lease,
+used for node heartbeats and leader election.
+"""
 
 from __future__ import annotations
 
@@ -97,3 +99,15 @@ class NodeStatus(Submodel, frozen=True, kw_only=True):
 class Node(Object, frozen=True, kw_only=True):
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+
+class LeaseSpec(Submodel, frozen=True, kw_only=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: datetime | None = None
+    renew_time: datetime | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Object, frozen=True, kw_only=True):
+    spec: LeaseSpec = LeaseSpec()

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.patch import go_fmt
+from koord.values import go_format
 
 Obj = dict[str, Any]
 
@@ -44,7 +44,7 @@ def merge_patch(doc: Obj, patch: Any) -> Obj | PatchFailed:
     if patch is None:
         return bad_patch("Invalid JSON Patch")
     if not isinstance(patch, dict):
-        kind = go_fmt.json_kind_name(patch)
+        kind = go_format.json_kind_name(patch)
         return bad_patch(
             f"error decoding patch: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
         )

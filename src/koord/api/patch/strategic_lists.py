@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from koord.api.patch import go_fmt
 from koord.api.patch.merge_patch import Obj, PatchFailed, server_error, unprocessable
+from koord.values import go_format
 
 DIRECTIVE = "$patch"
 DELETE = "delete"
@@ -55,7 +55,7 @@ def item_type(*lists: list[Any]) -> type:
             if found is list:
                 raise MergeError(unprocessable())
         elif json_type(item) is not found:
-            raise MergeError(server_error(f"list element types are not identical: {go_fmt.format_v(list(lists))}"))
+            raise MergeError(server_error(f"list element types are not identical: {go_format.format_v(list(lists))}"))
     if found is None:
         raise MergeError(server_error("no elements in any of the given slices"))
     return found
@@ -78,7 +78,7 @@ def _apply_list_directives(original: list[Any], patch: list[Any], key: str) -> t
         elif directive == MERGE:
             raise MergeError(server_error("merging lists cannot yet be specified in the patch"))
         else:
-            words = f"unknown patch type: {go_fmt.format_v(directive)} in map: {go_fmt.format_v(item)}"
+            words = f"unknown patch type: {go_format.format_v(directive)} in map: {go_format.format_v(item)}"
             raise MergeError(server_error(words))
     return (plain, []) if replaces else (original, plain)
 
@@ -172,8 +172,8 @@ def check_order(patch: list[Any], order: list[Any], key: str) -> None:
         i += matches
         j += 1
     if i < len(items):
-        words = f"The order in patch list:\n{go_fmt.format_v(patch)}\n doesn't match $setElementOrder list:\n"
-        raise MergeError(server_error(f"{words}{go_fmt.format_v(order)}\n"))
+        words = f"The order in patch list:\n{go_format.format_v(patch)}\n doesn't match $setElementOrder list:\n"
+        raise MergeError(server_error(f"{words}{go_format.format_v(order)}\n"))
 
 
 _ABSENT = object()
@@ -190,13 +190,13 @@ def _find(items: list[Any], key: str, value: Any) -> int:
 
 def _map(item: Any) -> Obj:
     if not isinstance(item, dict):
-        words = f"expected a map[string]interface {{}}, but received a {go_fmt.go_type_name(item)}"
+        words = f"expected a map[string]interface {{}}, but received a {go_format.go_type_name(item)}"
         raise MergeError(server_error(words))
     return item
 
 
 def _keyless(item: Obj, key: str) -> MergeError:
-    return MergeError(server_error(f"map: {go_fmt.format_v(item)} does not contain declared merge key: {key}"))
+    return MergeError(server_error(f"map: {go_format.format_v(item)} does not contain declared merge key: {key}"))
 
 
 def _json_equal(a: Any, b: Any) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from koord.api.patch import go_fmt
 from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, server_error, without_null_fields
 from koord.api.patch.merge_schema import OPEN_SCHEMA, UNKNOWN_FIELD_SCHEMA, MergeSchema
 from koord.api.patch.strategic_lists import (
@@ -26,6 +25,7 @@ from koord.api.patch.strategic_lists import (
     merge_items,
     split_by_presence,
 )
+from koord.values import go_format
 from koord.values.go_format import quoted
 
 RETAIN_KEYS = "$retainKeys"
@@ -46,7 +46,7 @@ def strategic_merge(doc: Obj, patch: Any, node: MergeSchema) -> Obj | PatchFaile
     if patch is None:
         return doc
     if not isinstance(patch, dict):
-        kind = go_fmt.json_kind_name(patch)
+        kind = go_format.json_kind_name(patch)
         return bad_patch(f"json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")
     try:
         return merge_maps(doc, patch, node)
@@ -93,7 +93,9 @@ def _apply_directive(patch: Obj) -> Obj:
         return {k: v for k, v in patch.items() if k != DIRECTIVE}
     if directive == DELETE:
         return {}
-    raise MergeError(server_error(f"unknown patch type: {go_fmt.format_v(directive)} in map: {go_fmt.format_v(patch)}"))
+    raise MergeError(
+        server_error(f"unknown patch type: {go_format.format_v(directive)} in map: {go_format.format_v(patch)}")
+    )
 
 
 def _set_new_value(out: Obj, key: str, value: Any) -> None:
@@ -161,7 +163,7 @@ def _apply_element_order(out: Obj, patch: Obj, node: MergeSchema) -> None:
 
 def _wrong_type(expected: Any, actual: Any) -> MergeError:
     return MergeError(
-        server_error(f"expected a {go_fmt.go_type_name(expected)}, but received a {go_fmt.go_type_name(actual)}")
+        server_error(f"expected a {go_format.go_type_name(expected)}, but received a {go_format.go_type_name(actual)}")
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import click
 import yaml
 
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 
 
 @click.command()

@@ -16,13 +16,13 @@ import msgspec
 from koord.api.koordinator.protocol import DESCHEDULER_NAME, SCHEDULER
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS
 from koord.api.kubernetes.core_v1 import Event
-from koord.cli import amount_format, cluster_access
-from koord.cli.commands.deschedule.deschedule import DESCHEDULER_PORT
+from koord.cli import cluster_access, printing
+from koord.cli.commands.deschedule import DESCHEDULER_PORT
 from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
-from koord.policy.eviction.record import ACTORS, EVICTED, FAILED, EvictionOutcome, EvictionRecord, parse_record
+from koord.policy.eviction import ACTORS, EVICTED, FAILED, EvictionOutcome, EvictionRecord, parse_record
 from koord.telemetry.clock import Clock, now
 from koord.values import timestamp
 from koord.values.duration import DurationError, parse_seconds
@@ -45,7 +45,7 @@ _EVENT_OUTCOMES: dict[str, EvictionOutcome] = {
 
 
 class ProgramPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the programs run that keep a ledger."""
+    """ProgramPorts says where the programs run that keep a ledger."""
 
     namespace: str = cluster_access.NAMESPACE
     scheduler: int = SCHEDULER_PORT
@@ -222,7 +222,7 @@ def print_evictions(
         titles = ("WHEN", *(("NAMESPACE",) if namespaces else ()), "POD", "NODE", "ACTOR", "RULE", "OUTCOME", *more)
         table = plain_table(*((title, "left") for title in titles))
         for one in records:
-            when = amount_format.format_age(timestamp.parse(one.time) if one.time else None, at)
+            when = printing.format_age(timestamp.parse(one.time) if one.time else None, at)
             space = (one.namespace,) if namespaces else ()
             outcome = f"{one.outcome} x{one.count}" if one.count > 1 else one.outcome
             rest = (one.measured, one.threshold, one.rank, one.request) if wide else ()

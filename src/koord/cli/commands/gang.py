@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 @cluster_access.output_option
 @cluster_access.cluster_options
 def gang(
-    name: str,
-    namespace: str,
-    scheduler_namespace: str,
-    scheduler_port: int,
-    output: str,
-    kubeconfig: str,
-    context: str,
+    name: str, namespace: str, scheduler_namespace: str, scheduler_port: int, output: str, kubeconfig: str, context: str
 ) -> None:
     """Gangs: how many members are there, bound and waiting, and for what. With NAME, every member and what holds it."""
     space, _, short = name.rpartition("/")

@@ -11,7 +11,7 @@ import click
 
 from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.cli import amount_format, cluster_access
+from koord.cli import cluster_access, printing
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
@@ -97,15 +97,15 @@ def print_reservation(console: Console, one: ReservationReport, moment: datetime
 
 
 def _amounts(found: dict[str, int]) -> str:
-    listed = [f"{amount_format.short_resource_name(name)} {_amount(name, n)}" for name, n in sorted(found.items()) if n]
+    listed = [f"{printing.short_resource_name(name)} {_amount(name, n)}" for name, n in sorted(found.items()) if n]
     return ", ".join(listed) or "-"
 
 
 def _amount(name: str, units: int) -> str:
-    return amount_format.format_amount(name, units) if name.endswith(("cpu", "memory", "storage")) else str(units)
+    return printing.format_amount(name, units) if name.endswith(("cpu", "memory", "storage")) else str(units)
 
 
 def _expiry_text(one: ReservationReport, moment: datetime) -> str:
     if one.phase in ("Succeeded", "Failed"):
         return "-"
-    return NEVER if one.ends is None else amount_format.format_duration(max(0.0, (one.ends - moment).total_seconds()))
+    return NEVER if one.ends is None else printing.format_duration(max(0.0, (one.ends - moment).total_seconds()))

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from koord.api.koordinator.resource_name import CPU, MEMORY
-from koord.cli import amount_format, cluster_access
+from koord.cli import cluster_access, printing
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
@@ -97,7 +97,7 @@ def print_pods(out: Console, found: list[PodTierUsage], at: datetime) -> None:
             "-" if one.priority is None else str(one.priority),
             *_usage_cells(CPU, one.cpu_used, one.cpu_requested),
             *_usage_cells(MEMORY, one.memory_used, one.memory_requested),
-            amount_format.format_age(one.reported, at),
+            printing.format_age(one.reported, at),
             interference_text(one),
         )
     out.print(table)
@@ -115,8 +115,8 @@ def interference_text(one: PodTierUsage) -> str:
 
 def _usage_cells(resource: str, used: int | None, requested: int) -> tuple[str, str, str]:
     share = "-" if used is None or not requested else f"{100 * used / requested:.0f}"
-    asked = amount_format.format_amount(resource, requested) if requested else "-"
-    return amount_format.format_amount(resource, used), asked, share
+    asked = printing.format_amount(resource, requested) if requested else "-"
+    return printing.format_amount(resource, used), asked, share
 
 
 NODE_SORT_KEYS: dict[str, Callable[[NodeTierUsage], float]] = {
@@ -197,7 +197,7 @@ def print_node_shares(console: Console, fleet: NodeShareTable, resources: tuple[
         for title in (*titles, "BATCH LENT", "REQ", "USED", "REPORT"):
             table.add_column(title, justify="right", no_wrap=True)
         for one in fleet.nodes:
-            table.add_row(*_node_cells(one, resource), amount_format.format_age(one.reported, at))
+            table.add_row(*_node_cells(one, resource), printing.format_age(one.reported, at))
         table.add_row(*_node_cells(fleet.total, resource), "", style="bold")
         console.print(table)
         if resource != resources[-1]:
@@ -210,7 +210,7 @@ def _node_cells(one: NodeTierUsage, resource: str) -> tuple[str, ...]:
     known = one.reported is not None or one.name == TOTAL
 
     def words(units: int) -> str:
-        return amount_format.format_amount(resource, units)
+        return printing.format_amount(resource, units)
 
     def used(units: int) -> str:
         return words(units) if known else "-"

@@ -1,5 +1,5 @@
-"""This module holds koord-descheduler's flags, and makes its configuration from them: a file or the default,
-flag overrides, and gates.
+"""This module holds koord-descheduler's flags, and makes its configuration from them: a file or the default, flag
+overrides, and gates.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from koord.api.config.component import parse_bind_address
-from koord.values import duration, go_strconv
+from koord.values import duration, go_format
 from koord.values.go_format import quoted
 
 _VERSION = re.compile(r"v[0-9]+\.[0-9]+\.[0-9]+.*")
@@ -37,7 +37,7 @@ def _parse_text(text: str) -> str:
 
 
 def _parse_bool(text: str) -> bool:
-    value = go_strconv.parse_bool(text)
+    value = go_format.parse_bool(text)
     if value is None:
         raise FlagValueError(f"strconv.ParseBool: parsing {quoted(text)}: invalid syntax")
     return value
@@ -45,7 +45,7 @@ def _parse_bool(text: str) -> bool:
 
 def _int_parser(function: str, low: int, high: int) -> Callable[[str], int]:
     def read(text: str) -> int:
-        value = go_strconv.any_base_int(text)
+        value = go_format.any_base_int(text)
         if value is None or (low == 0 and text[0] in "+-"):
             raise FlagValueError(f"strconv.{function}: parsing {quoted(text)}: invalid syntax")
         if not low <= value <= high:

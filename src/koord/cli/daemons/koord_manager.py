@@ -16,15 +16,15 @@ from koord.kube.config.connection import BadConfig, Connection
 from koord.kube.config.loader import load_connection
 from koord.kube.controller.process import ControllerProcess, ListenAddress, ProcessSettings, process_identity
 from koord.kube.events.recorder import EventRecorder
-from koord.kube.leader.lease import LeaseConfig
+from koord.kube.leader_election import LeaseConfig
 from koord.manager import program
 from koord.manager.context import ManagerContext
 from koord.manager.informer_transforms import register_transforms
 from koord.manager.program import LEASE_NAME, Manager
 from koord.telemetry import component_server
-from koord.telemetry.clock import WallClock
+from koord.telemetry.clock import Clock, WallClock
 from koord.telemetry.logs import Logs
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,14 +50,16 @@ def run_manager(values: FlagValues, logs: Logs) -> int:
     return run_event_loop(lambda stop: serve_manager(plan, connection, logs, stop))
 
 
-async def serve_manager(plan: ManagerPlan, connection: Connection, logs: Logs, stop: asyncio.Event) -> int:
-    process, manager = build_manager(plan, connection)
+async def serve_manager(
+    plan: ManagerPlan, connection: Connection, logs: Logs, stop: asyncio.Event, clock: Clock | None = None
+) -> int:
+    process, manager = build_manager(plan, connection, clock or WallClock())
     _serve_routes(process, manager, logs)
     return await run_process(process, manager, stop)
 
 
-def build_manager(plan: ManagerPlan, connection: Connection) -> tuple[ControllerProcess, Manager]:
-    process = ControllerProcess(_process_settings(plan, connection), WallClock())
+def build_manager(plan: ManagerPlan, connection: Connection, clock: Clock) -> tuple[ControllerProcess, Manager]:
+    process = ControllerProcess(_process_settings(plan, connection), clock)
     register_transforms(process.informers, plan.settings)
     recorder = EventRecorder(
         process.client, process.clock, controller=MANAGER_PROGRAM, instance=f"{MANAGER_PROGRAM}-{plan.hostname}"

@@ -1,6 +1,4 @@
-"""This module is the koord-scheduler program: its command line, and what it serves beside every controller
-process.
-"""
+"""This module is the koord-scheduler program: its command line, and what it serves beside every controller process."""
 
 from __future__ import annotations
 
@@ -30,15 +28,13 @@ from koord.scheduler import resource_metrics
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.explain import http
-from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.scheduler import Scheduler
 from koord.scheduler.scheduler_monitor import SchedulerMonitorSettings
-from koord.telemetry import component_server
+from koord.telemetry import component_server, metrics
 from koord.telemetry.clock import WallClock
 from koord.telemetry.component_server import ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply
 from koord.telemetry.logs import Logs
-from koord.telemetry.metrics import exposition
 
 _NOT_LEADER = "the instance is not leader"
 
@@ -108,12 +104,10 @@ def _serve_routes(process: ControllerProcess, scheduler: Scheduler, config: Comp
         return None if scheduler.ready else "waiting for handlers to sync"
 
     async def resources(_: HttpCall) -> HttpReply:
-        """Serve resource metrics; empty while another replica leads, so that a sum over replicas counts each
-        pod once.
-        """
+        """Serve resource metrics; empty while another replica leads, so that a sum over replicas counts each once."""
         pods = scheduler.event_handlers.pods
         body = await resource_metrics.render_resource_metrics(pods.list()) if process.leads() else b""
-        return HttpReply(body=body, content_type=exposition.TEXT_CONTENT_TYPE)
+        return HttpReply(body=body, content_type=metrics.TEXT_CONTENT_TYPE)
 
     server, elected = process.server, process.election_checks()
     server.health("healthz", elected or {"ping": component_server.ping})
@@ -127,7 +121,7 @@ def _serve_routes(process: ControllerProcess, scheduler: Scheduler, config: Comp
         server.debug()
     server.flag("v", lambda text: set_verbosity(logs, text))
     services = ServiceRoutes(server, unavailable=lambda: None if process.leads() else _NOT_LEADER)
-    for path, handler in http.explain_routes(Explainer(scheduler, process.clock)):
+    for path, handler in http.explain_routes(scheduler, process.clock):
         services.add("GET", path, handler)
 
 

@@ -28,9 +28,9 @@ from koord.kube.config.connection import BadConfig, Connection
 from koord.kube.config.loader import daemon_connection
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.http import HttpTransport
-from koord.telemetry import gc_tuning
 from koord.telemetry.clock import Clock, WallClock
 from koord.telemetry.logs import Logs
+from koord.telemetry.process import freeze_after_startup
 
 _LOG = logging.getLogger("koord.cli.daemons.koordlet")  # by name: as a script this module is called __main__
 USER_AGENT = "koordlet"
@@ -82,7 +82,7 @@ async def serve(plan: KoordletPlan, client: Client, clock: Clock, logs: Logs, st
     agent.endpoint.flag("v", lambda text: set_verbosity(logs, text))
     informers.start()
     await agent.start()
-    gc_tuning.freeze_after_startup()
+    freeze_after_startup()
     try:
         await stop.wait()
         _LOG.info("ending; files keep their values")

@@ -14,9 +14,9 @@ from typing import Any
 from koord import __version__
 from koord.cli.daemons.flag_set import Flag, FlagParseError, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, LEVEL, MODULES, TEXT
-from koord.telemetry import gc_tuning
 from koord.telemetry.logs import JSON, Logs
 from koord.telemetry.logs import TEXT as TEXT_FORMAT
+from koord.telemetry.process import relax_gc
 
 _AT_ONCE = "every line is written at once, to standard error"
 _STDERR = "the log always goes to standard error"
@@ -103,7 +103,7 @@ def report_errors(program: str, lines: Sequence[str]) -> int:
 
 def run_event_loop(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
     """Run `main` on the fastest loop there is. SIGTERM and SIGINT set the event; a second one ends it at once."""
-    gc_tuning.relax_gc()
+    relax_gc()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(_with_signals(main))
 

@@ -1,6 +1,4 @@
-"""This module holds the flags and environment of koord-manager, and converts them to settings. It reads only
-what it is given.
-"""
+"""The flags and environment of koord-manager, converted to settings. It reads only what it is given."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGE
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.manager import program
 from koord.manager.context import NAMESPACE, ManagerSettings
-from koord.manager.controllers.colocation_profile.controller import ProfileControllerOptions
-from koord.manager.quota.evaluator import EvaluatorOptions
+from koord.manager.controllers.colocation_profile import ProfileControllerOptions
+from koord.manager.quota_evaluator import EvaluatorOptions
 from koord.manager.webhook_server.cert_rotator import (
     MUTATING_NAME,
     SECRET_NAME,

@@ -1,5 +1,5 @@
-"""This module holds koord-scheduler's flags, all of kube-scheduler 1.35 and those that Koordinator adds, and
-makes its configuration from them: a file or the shipped profile, flag overrides, and gates.
+"""This module holds koord-scheduler's flags, all of kube-scheduler 1.35 and those that Koordinator adds, and makes its
+configuration from them: a file or the shipped profile, flag overrides, and gates.
 """
 
 from __future__ import annotations

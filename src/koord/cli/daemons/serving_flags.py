@@ -18,7 +18,7 @@ from koord.kube.controller.process import ListenAddress
 from koord.kube.transport.delegated_auth import AuthCacheTtls, DelegatedAuth
 from koord.kube.transport.http import HttpTransport
 from koord.telemetry.clock import WallClock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from koord.telemetry.serving_certificate import TLS_VERSIONS, ServingCertificate, ServingCertificateError, self_signed
 
 _TEN_SECONDS = 10_000_000_000

@@ -20,9 +20,9 @@ from koord.cli.daemons.serving_flags import FlagError, metrics_registry_from_fla
 from koord.kube.config import loader
 from koord.kube.config.connection import BadConfig, Connection
 from koord.kube.controller.process import ControllerProcess, ControllerProgram, ListenAddress, StartupError
-from koord.kube.leader.lease import LeaseConfig
+from koord.kube.leader_election import LeaseConfig
 from koord.telemetry.clock import WallClock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from koord.values import duration
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.cli.manifests.settings_objects import LABELS, config_map
+from koord.cli.manifests.cluster_objects import LABELS, config_map
 from koord.manager.webhook_server.cert_rotator import SERVICE_NAME
 
 Obj = dict[str, Any]
@@ -107,11 +107,7 @@ def descheduler_objects(namespace: str, image: str, config: str) -> list[Obj]:
         "name": "descheduler",
         "image": image,
         "command": ["koord-descheduler"],
-        "args": [
-            "--v=4",
-            f"--config=/config/{DESCHEDULER_CONFIG}",
-            "--secure-port=0",
-        ],
+        "args": ["--v=4", f"--config=/config/{DESCHEDULER_CONFIG}", "--secure-port=0"],
         "ports": [{"name": "metrics", "containerPort": DESCHEDULER_PORT, "protocol": "TCP"}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": DESCHEDULER_PORT}},
         "livenessProbe": _liveness_probe("/healthz", DESCHEDULER_PORT),

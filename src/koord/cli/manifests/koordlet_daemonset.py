@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from koord.cli.manifests.settings_objects import LABELS
+from koord.cli.manifests.cluster_objects import LABELS
 from koord.koordlet.settings import PORT
 
 Obj = dict[str, Any]

@@ -1,4 +1,4 @@
-"""This module is `koord manifests`: it prints everything that a cluster needs to run koord as YAML for
+"""This module is `koord manifests` and `koord crds`: everything that a cluster needs to run koord as YAML for
 `kubectl apply`.
 """
 
@@ -13,15 +13,19 @@ import yaml
 
 from koord import __version__
 from koord.api.config import gates
-from koord.api.config.descheduler import shipped as shipped_descheduling
+from koord.api.config.descheduler import configuration as shipped_descheduling
 from koord.api.config.gates import MANAGER_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.model import to_dict
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from koord.cli.manifests import deployments, koordlet_daemonset
+from koord.cli.manifests.cluster_objects import (
+    default_config,
+    namespace_object,
+    priority_classes,
+    webhook_configurations,
+)
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
-from koord.cli.manifests.settings_objects import default_config, namespace_object, priority_classes
-from koord.cli.manifests.webhook_objects import webhook_configurations
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
 from koord.koordlet.feature_gates import KOORDLET_GATES
@@ -99,7 +103,7 @@ def scheduler_config(namespace: str) -> str:
 
 def descheduler_config(namespace: str) -> str:
     """Return the shipped configuration as a person would write it."""
-    return yaml.safe_dump(to_dict(shipped_descheduling.configuration(namespace)), sort_keys=False)
+    return yaml.safe_dump(to_dict(shipped_descheduling.shipped_configuration(namespace)), sort_keys=False)
 
 
 @click.command("manifests")
@@ -144,3 +148,12 @@ class _Dumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
+
+
+@click.command()
+def crds() -> None:
+    """Print the CustomResourceDefinitions of all Koordinator kinds as YAML.
+
+    Install them on a real cluster with: koord crds | kubectl apply --server-side -f -
+    """
+    click.echo(yaml.safe_dump_all(crd_manifests(), sort_keys=False, width=160), nl=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from koord.api.kubernetes.rbac import RbacRule
-from koord.cli.manifests.settings_objects import LABELS
+from koord.cli.manifests.cluster_objects import LABELS
 from koord.manager.context import NAMESPACE
 
 Obj = dict[str, Any]

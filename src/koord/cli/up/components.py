@@ -1,6 +1,4 @@
-"""This module lists the programs that `koord up` can run inside its process, and makes each from the command
-line.
-"""
+"""This module lists the programs that `koord up` can run inside its process, and makes each from the command line."""
 
 from __future__ import annotations
 

@@ -17,8 +17,8 @@ import click
 import msgspec
 
 from koord.cli.cluster_access import fail
-from koord.telemetry import gc_tuning
 from koord.telemetry.clock import LoopClock, run_virtual
+from koord.telemetry.process import relax_gc
 
 if TYPE_CHECKING:
     from koord.cli.up.demo_cluster import DemoCluster
@@ -32,9 +32,7 @@ JSON_LINE_INTERVAL_S = 600.0  # of virtual time between two lines of JSON
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """DemoOptions: `speed` is how many virtual seconds pass in a second at most; None is as many as the machine
-    can.
-    """
+    """DemoOptions: `speed` is how many virtual seconds pass in a second at most; None is as many as the machine can."""
 
     hours: float = 24.0
     speed: float | None = None
@@ -71,7 +69,7 @@ def run_demo(options: DemoOptions) -> None:
 
 def play_demo(options: DemoOptions, step: Callable[[DemoView], None] = lambda view: None) -> DemoView | None:
     """Play the whole run; `step` is called with every round. Return the last view, or None when there was none."""
-    gc_tuning.relax_gc()
+    relax_gc()
     return run_virtual(lambda clock: _play(clock, options, step))
 
 

@@ -21,12 +21,12 @@ from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import ManagerSettings
+from koord.sim import colocation_day
 from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.cluster_load import LoadObserver
 from koord.sim.agents.http import build_server
 from koord.sim.agents.node_agent import SimulatedAgentSettings as AgentSettings
-from koord.sim.scenarios import colocation_day
-from koord.sim.scenarios.job_submitter import JobSubmitter
+from koord.sim.job_submitter import JobSubmitter
 from koord.telemetry.clock import Clock
 
 # Nodes that never fail need no heartbeat every ten seconds of a day that lasts minutes.

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from koord.cli.up.demo_view import DemoSummary, DemoView
-from koord.policy.eviction.record import EvictionRecord
+from koord.policy.eviction import EvictionRecord
 from koord.sim.agents.cluster_load import NodeLoadState
 
 SERVICES, BATCH, LENT, EMPTY = "#4c8dff", "#40b36b", "#f2a33a", "grey30"

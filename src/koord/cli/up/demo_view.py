@@ -1,6 +1,4 @@
-"""This module holds what the co-location demonstration shows at one moment, and its summary at the end, as
-data.
-"""
+"""This module holds what the co-location demonstration shows at one moment, and its summary at the end, as data."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from koord.policy.eviction.record import EvictionRecord
+from koord.policy.eviction import EvictionRecord
 from koord.sim.agents.cluster_load import ClusterLoadState, LoadObserver
 
 DAY_S = 86_400.0

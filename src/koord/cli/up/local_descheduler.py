@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from koord.api.config.descheduler import shipped
+from koord.api.config.descheduler import configuration
 from koord.api.koordinator.protocol import DESCHEDULER_NAME
 from koord.api.model import to_dict
 from koord.cli.daemons.descheduler_config import read_descheduler_config
@@ -24,12 +24,12 @@ from koord.descheduler.program import Descheduler
 from koord.embedded.cluster import ComponentContext
 from koord.kube.events.recorder import EventRecorder
 from koord.telemetry.component_server import ComponentServer
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 
 def descheduler_assembly(file: Path | None = None) -> DeschedulerSetup | str:
     """Assemble the descheduler from a file, taken as it is, or from the shipped configuration."""
-    given = shipped.configuration()
+    given = configuration.shipped_configuration()
     if file is not None:
         found = read_descheduler_config(str(file))
         if isinstance(found, list):

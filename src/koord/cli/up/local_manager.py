@@ -12,7 +12,7 @@ from koord.api.config.gates import MANAGER_GATES
 from koord.api.kubernetes.admission import AdmissionRequest, GroupVersionKind, GroupVersionResource, UserInfo
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
 from koord.api.kubernetes.resource import Resource
-from koord.cli.manifests.settings_objects import default_config, namespace_object, priority_classes
+from koord.cli.manifests.cluster_objects import default_config, namespace_object, priority_classes
 from koord.cli.up.local_program import proxy_page
 from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector, review_kind

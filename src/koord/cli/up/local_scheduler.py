@@ -1,6 +1,4 @@
-"""This module is the scheduler of `koord up`: Kubernetes' and Koordinator's profiles side by side over one
-state.
-"""
+"""This module is the scheduler of `koord up`: Kubernetes' and Koordinator's profiles side by side over one state."""
 
 from __future__ import annotations
 
@@ -19,7 +17,6 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.explain import http
-from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, build_registry
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
@@ -70,7 +67,7 @@ def make_scheduler(context: ComponentContext, assembly: CompletedConfig | None =
     scheduler = Scheduler(context.client, context.informers, context.clock, assembly, seed=context.seed)
     endpoint = ComponentServer(context.clock)
     services = ServiceRoutes(endpoint)
-    for path, handler in http.explain_routes(Explainer(scheduler, context.clock)):
+    for path, handler in http.explain_routes(scheduler, context.clock):
         services.add("GET", path, handler)
     return LocalProgram(context, SCHEDULER, scheduler, endpoint)
 

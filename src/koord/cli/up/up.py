@@ -20,7 +20,7 @@ from koord.cli.up.components import COMPONENTS, choose_components
 from koord.embedded.apiserver.http_server import NotLoopbackError
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
-from koord.telemetry import gc_tuning
+from koord.telemetry.process import freeze_after_startup, relax_gc
 from koord.values.duration import DurationError, parse_seconds
 
 STOP_TIMEOUT_S = 5
@@ -201,9 +201,9 @@ async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[s
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    gc_tuning.relax_gc()
+    relax_gc()
     await cluster.start()
-    gc_tuning.freeze_after_startup()
+    freeze_after_startup()
     try:
         _write_private(kubeconfig, cluster.kubeconfig())
         click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")

@@ -20,6 +20,7 @@ from koord.descheduler.migration.job import (
     has_passed_arbitration,
     is_active,
     is_condition_true,
+    reservation_name,
 )
 
 REQUESTED_BY_PERSON = "a person"
@@ -64,8 +65,6 @@ def report_migration(
     known: MigrationObstacles = NO_OBSTACLES,
 ) -> MigrationReport:
     ref, status, annotations = job.spec.pod_ref, job.status, job.metadata.annotations
-    options = job.spec.reservation_options
-    named = options.reservation_ref if options is not None else None
     same = pod is not None and ref is not None and ref.uid in ("", pod.metadata.uid)
     alive = is_active(job)
     new = status.pod_ref
@@ -80,7 +79,7 @@ def report_migration(
         reason=annotations.get(A_EVICT_REASON, ""),
         source=pod.spec.node_name if pod is not None and same else "",
         target=status.node_name or placed or _requested_node(job),
-        reservation=named.name if named is not None else "",
+        reservation=reservation_name(job),
         new_pod=new_pod,
         paused=job.spec.paused,
         created=job.metadata.creation_timestamp,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from koord.descheduler.explain.load_report import report_pool_loads
 from koord.descheduler.explain.migration_report import MigrationObstacles, MigrationReport, report_migration
-from koord.descheduler.explain.round_report import RoundReport, report_pod, report_round
+from koord.descheduler.explain.round_report import RoundReport, report_pod, report_pool_loads, report_round
 from koord.descheduler.framework.round import ready_nodes
 from koord.descheduler.migration.controller import MigrationJobController
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad

@@ -1,20 +1,18 @@
-"""This module decides whether a pod could run on another node: selectors, taints, requests and cordons. Usage
-is left to others.
+"""This module decides whether a pod could run on another node: selectors, taints, requests and cordons. Usage is left
+to others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
-from koord.api.koordinator.protocol import A_RAW_ALLOCATABLE
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.node_codecs import parse_raw_allocatable
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
 from koord.descheduler.framework.snapshot import ClusterSnapshot
 from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
-from koord.values.quantity_syntax import QuantityError
 from koord.values.selector import Selector
 
 
@@ -23,13 +21,10 @@ def raw_allocatable(node: Node) -> Mapping[str, int]:
 
     Amounts are milli-units for cpu and units for all else.
     """
-    text = node.metadata.annotations.get(A_RAW_ALLOCATABLE)
-    if text is not None:
-        try:
-            return resource_amounts(msgspec.json.decode(text, type=dict[str, str | int]))
-        except (msgspec.MsgspecError, QuantityError):
-            pass  # not readable is the same as not said: status.allocatable stands
-    return allocatable(node)
+    raw = parse_raw_allocatable(node.metadata.annotations)
+    if raw is None or isinstance(raw, MalformedAnnotation):
+        return allocatable(node)
+    return resource_amounts(raw)
 
 
 def allocatable(node: Node) -> Mapping[str, int]:
@@ -63,22 +58,8 @@ class NodeFitChecker:
             self._free[name] = known
         return known
 
-    def misfit_reasons(self, pod: Pod, node: Node) -> list[str]:
-        """Return every reason why the pod does not fit the node; an empty list when it fits."""
-        reasons = []
-        if not matches_node_affinity(pod.spec, node):
-            reasons.append("pod node selector does not match the node label")
-        if find_untolerated_taint(pod.spec.tolerations, node.spec.taints) is not None:
-            reasons.append("pod does not tolerate taints on the node")
-        free = self.free(node)
-        # The number of pods is not asked about: it is no request.
-        reasons += [f"insufficient {name}" for name, amount in self.requests(pod).items() if amount > free.get(name, 0)]
-        if node.spec.unschedulable:
-            reasons.append("node is not schedulable")
-        return reasons
-
     def fits(self, pod: Pod, node: Node) -> bool:
-        # The cheap questions first: this is asked of thousands of pairs.
+        # The cheap questions first: this is asked of thousands of pairs. The number of pods is no request.
         if node.spec.unschedulable:
             return False
         free = self.free(node)

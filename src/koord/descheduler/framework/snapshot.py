@@ -1,6 +1,4 @@
-"""The cluster at one moment, as a round sees it. Informers fill it in the program, listed objects in a dry
-run.
-"""
+"""The cluster at one moment, as a round sees it. Informers fill it in the program, listed objects in a dry run."""
 
 from __future__ import annotations
 

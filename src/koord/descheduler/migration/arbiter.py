@@ -1,6 +1,4 @@
-"""Runs arbitration periodically: passes waiting jobs as the rules allow, and fails those that are forbidden
-for good.
-"""
+"""Runs arbitration periodically: passes waiting jobs as the rules allow, and fails those that are forbidden."""
 
 from __future__ import annotations
 

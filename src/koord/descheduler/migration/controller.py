@@ -2,9 +2,8 @@
 
     proposal -> job -> arbitration -> step, step, step ... -> Succeeded or Failed -> garbage collected
 
-Steps are decided in koord.descheduler.migration.step from what is known at that moment, so a process that
-was killed
-in the middle continues where the objects say it was.
+Steps are decided in koord.descheduler.migration.step from what is known at that moment, so a process that was killed in
+the middle continues where the objects say it was.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from koord.descheduler.context import DeschedulerContext
 from koord.descheduler.framework.plugin import EvictionProposal
 from koord.descheduler.migration.arbiter import MigrationArbiter
 from koord.descheduler.migration.evictor import PodEvictor
-from koord.descheduler.migration.garbage_collector import JobGarbageCollector
 from koord.descheduler.migration.job import (
     FALSE,
     RESERVATION_CREATED,
     has_passed_arbitration,
     is_active,
+    reservation_name,
     with_condition,
 )
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
@@ -47,7 +46,7 @@ from koord.descheduler.migration.step import (
     StepAction,
     next_step,
 )
-from koord.descheduler.migration.writer import JobWriteCache, MigrationWriter
+from koord.descheduler.migration.writer import JobGarbageCollector, JobWriteCache, MigrationWriter
 from koord.descheduler.snapshot_source import SnapshotSource
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
@@ -56,7 +55,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import ItemExponentialRateLimiter
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.record import DRY_RUN
+from koord.policy.eviction import DRY_RUN
 from koord.values import duration
 
 _LOG = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ class MigrationJobController:
         self._created_jobs: dict[str, str] = {}  # by uid of the pod: the job made for it, until the watch shows that
         self._tasks: list[asyncio.Task[None]] = []
         snapshot_source.jobs.add_index(_BY_POD, _pod_keys)
-        snapshot_source.jobs.add_index(_BY_RESERVATION, lambda job: [_reservation_name(job)])
+        snapshot_source.jobs.add_index(_BY_RESERVATION, lambda job: [reservation_name(job)])
         snapshot_source.jobs.add_event_handler(self._on_job)
         snapshot_source.pods.add_event_handler(self._on_pod)
         self._reservations.add_event_handler(self._on_reservation)
@@ -151,7 +150,7 @@ class MigrationJobController:
 
     def reservation_of_job(self, job: PodMigrationJob) -> Reservation | None:
         """Return the reservation that the job names, as far as the informer shows it."""
-        name = _reservation_name(job)
+        name = reservation_name(job)
         return self._reservations.get("", name) if name else None
 
     def protection_reason(self, pod: Pod) -> str:
@@ -171,7 +170,7 @@ class MigrationJobController:
         if change.kind == "deleted":
             self.arbiter.forget(job)
             self._write_cache.forget(job.metadata.name)
-            if name := _reservation_name(job):
+            if name := reservation_name(job):
                 self._orphaned_reservations[job.metadata.name] = name
                 self._queue.add(job.metadata.name)
         elif not is_active(job):
@@ -244,8 +243,7 @@ class MigrationJobController:
 
     async def _delete_orphaned_reservation(self, name: str) -> ReconcileResult:
         """Delete the reservation of a deleted job, since nobody else would."""
-        orphan = self._orphaned_reservations.get(name)
-        refused = await self._writer.delete_reservation(orphan) if orphan is not None else None
+        refused = await self._writer.delete_reservation(self._orphaned_reservations.get(name, ""))
         if refused is not None:
             return Requeue(str(refused))
         self._orphaned_reservations.pop(name, None)
@@ -257,7 +255,7 @@ class MigrationJobController:
 
     async def _gather_facts(self, job: PodMigrationJob) -> MigrationFacts | ApiError:
         """Gather the facts of a job. What the informer lacks is read from the server: an absence must be certain."""
-        ref, name, after = job.spec.pod_ref, _reservation_name(job), job.status.pod_ref
+        ref, name, after = job.spec.pod_ref, reservation_name(job), job.status.pod_ref
         pod = await self._get_pod(ref.namespace, ref.name) if ref is not None and ref.namespace and ref.name else None
         if isinstance(pod, ApiError):
             return pod
@@ -338,9 +336,3 @@ def _pod_keys(job: PodMigrationJob) -> list[str]:
     """Return the keys of the pod that is moved and of its successor."""
     refs = (job.spec.pod_ref, job.status.pod_ref)
     return [f"{ref.namespace}/{ref.name}" for ref in refs if ref is not None]
-
-
-def _reservation_name(job: PodMigrationJob) -> str:
-    options = job.spec.reservation_options
-    ref = options.reservation_ref if options is not None else None
-    return ref.name if ref is not None else ""

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.annotations import eviction_codecs
-from koord.api.annotations.eviction_codecs import SoftEviction
+from koord.api.annotations import pod_codecs
+from koord.api.annotations.pod_codecs import SoftEviction
 from koord.api.config.descheduler.migration_args import (
     DELETE,
     EVICTION_POLICIES,
@@ -30,14 +30,7 @@ from koord.kube.client.eviction import EvictionResult, delete_pod, evict_pod
 from koord.kube.events.recorder import object_reference
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.record import (
-    EVICTED,
-    FAILED,
-    KOORD_DESCHEDULER,
-    EvictionRecord,
-    parse_record,
-    record_annotations,
-)
+from koord.policy.eviction import EVICTED, FAILED, KOORD_DESCHEDULER, EvictionRecord, parse_record, record_annotations
 from koord.values.token_bucket import TokenBucket
 
 _LOG = logging.getLogger(__name__)
@@ -78,7 +71,7 @@ class PodEvictor:
         if not result.evicted:
             return result.error_text
         self._begun.pop(job.metadata.name, None)
-        why = eviction_codecs.parse_evict_reason(job.metadata.annotations)
+        why = pod_codecs.parse_evict_reason(job.metadata.annotations)
         note = f'Pod evicted from node "{pod.spec.node_name}" by the reason "{why}"'
         about = object_reference(PODS, pod)
         self._context.recorder.record(
@@ -116,9 +109,9 @@ class PodEvictor:
             timestamp=datetime.fromtimestamp(self._context.clock.time(), UTC),
             delete_options=options,
             initiator=job.metadata.annotations.get(A_EVICT_TRIGGER, ""),
-            reason=eviction_codecs.parse_evict_reason(job.metadata.annotations),
+            reason=pod_codecs.parse_evict_reason(job.metadata.annotations),
         )
-        return {A_SOFT_EVICTION: eviction_codecs.dump_soft_eviction(wanted)}
+        return {A_SOFT_EVICTION: pod_codecs.dump_soft_eviction(wanted)}
 
 
 def job_record(job: PodMigrationJob, pod: Pod, proposed: EvictionRecord | None = None) -> EvictionRecord:
@@ -131,7 +124,7 @@ def job_record(job: PodMigrationJob, pod: Pod, proposed: EvictionRecord | None =
             actor=KOORD_DESCHEDULER,
             plugin=trigger,
             rule=trigger or POD_MIGRATION_JOBS.kind,
-            reason=eviction_codecs.parse_evict_reason(annotations),
+            reason=pod_codecs.parse_evict_reason(annotations),
             namespace=meta.namespace,
             name=meta.name,
             uid=meta.uid,

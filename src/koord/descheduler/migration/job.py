@@ -1,6 +1,4 @@
-"""PodMigrationJobs: their phases and conditions, and how a status changes. The last condition also sets the
-summary.
-"""
+"""PodMigrationJobs: their phases and conditions, and how a status changes. The last condition also sets the summary."""
 
 from __future__ import annotations
 
@@ -49,6 +47,13 @@ def pod_of_job(job: PodMigrationJob, snapshot: ClusterSnapshot) -> Pod | None:
     ref = job.spec.pod_ref
     pod = None if ref is None else snapshot.by_name.get((ref.namespace, ref.name))
     return pod if pod is not None and ref is not None and ref.uid in ("", pod.metadata.uid) else None
+
+
+def reservation_name(job: PodMigrationJob) -> str:
+    """Return the name of the reservation that the job refers to; empty without one."""
+    options = job.spec.reservation_options
+    ref = options.reservation_ref if options is not None else None
+    return ref.name if ref is not None else ""
 
 
 TRUE, FALSE = "True", "False"

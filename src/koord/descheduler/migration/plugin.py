@@ -1,6 +1,4 @@
-"""MigrationController as a plugin: the evictor that turns evictions into PodMigrationJobs, and its filter
-rules.
-"""
+"""MigrationController as a plugin: the evictor that turns evictions into PodMigrationJobs, and its filter rules."""
 
 from __future__ import annotations
 
@@ -10,17 +8,16 @@ from koord.api.config.descheduler.migration_args import MigrationControllerArgs
 from koord.api.koordinator.scheduling import RESERVATION_FIRST
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import OtherNodeFitChecker
-from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal
-from koord.descheduler.framework.round import RoundState
-from koord.descheduler.migration.in_flight import (
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal, RoundState
+from koord.descheduler.migration.job import is_active
+from koord.descheduler.migration.limits import (
+    EvictionRateLimiter,
     InFlightMigrations,
     MigrationBudget,
     migration_of_job,
     migration_of_pod,
 )
-from koord.descheduler.migration.job import is_active
 from koord.descheduler.migration.protection import MigrationProtection
-from koord.descheduler.migration.rate_limiter import EvictionRateLimiter
 from koord.values.selector import EVERYTHING, Selector
 
 

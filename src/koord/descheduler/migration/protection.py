@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from koord.api.annotations.eviction_codecs import NEVER_EVICT_COST, eviction_cost_or_zero
+from koord.api.annotations.pod_codecs import NEVER_EVICT_COST, eviction_cost_or_zero
 from koord.api.config.descheduler.migration_args import MigrationControllerArgs
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import IntOrString
-from koord.descheduler.framework.pod_filter import PodFilter, build_selector
-from koord.descheduler.framework.snapshot import ClusterSnapshot, Workload
+from koord.descheduler.framework.pod_selection import PodFilter, build_selector
+from koord.descheduler.framework.snapshot import ClusterSnapshot
 
 
 def max_disrupted_replicas(replicas: int, given: IntOrString | None) -> int:
     """Return how many replicas may be migrating or unavailable at a time.
 
-    A percentage is rounded down; without a value the workload's size decides. At least one, at most all
-    replicas.
+    A percentage is rounded down; without a value the workload's size decides. At least one, at most all replicas.
     """
     if given is None:
         wanted = replicas // 10 if replicas > 10 else 2 if replicas >= 4 else 1
@@ -41,9 +40,7 @@ def is_bare_pod(pod: Pod) -> bool:
 
 
 class MigrationProtection:
-    """Decides which pods must never be moved (upstream's non-retryable filter). The arguments may skip single
-    checks.
-    """
+    """Decides which pods must never be moved (upstream's non-retryable filter). Arguments may skip single checks."""
 
     def __init__(self, args: MigrationControllerArgs) -> None:
         self._args = args
@@ -128,8 +125,3 @@ class MigrationProtection:
             name = f"{workload.kind} {workload.name}" if workload is not None else "its workload, which was not found,"
             return f"{name} has {replicas} replicas, of which {max(migrating, unavailable)} may be away at once"
         return None
-
-
-def workload_of(pod: Pod, snapshot: ClusterSnapshot) -> Workload | None:
-    owner = controller_uid(pod)
-    return snapshot.workloads.get(owner) if owner else None

@@ -1,6 +1,4 @@
-"""The reservation that holds a pod's next place: built from the pod, for its successor, on any node but its
-own.
-"""
+"""The reservation that holds a pod's next place: built from the pod, for its successor, on any node but its own."""
 
 from __future__ import annotations
 

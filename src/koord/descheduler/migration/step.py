@@ -28,7 +28,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from koord.api.annotations import eviction_codecs
+from koord.api.annotations import pod_codecs
 from koord.api.koordinator.scheduling import (
     EVICT_DIRECTLY,
     FAILED,
@@ -57,6 +57,7 @@ from koord.descheduler.migration.job import (
     find_condition,
     is_condition_true,
     is_past_ttl,
+    reservation_name,
     succeeded_status,
     with_condition,
 )
@@ -116,8 +117,8 @@ class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """MigrationFacts holds what is known about a job now. `rate_limit_reason` says why evictions of the pod's
-    workload must wait, if so.
+    """MigrationFacts holds what is known about a job now. `rate_limit_reason` says why evictions of the pod's workload
+    must wait, if so.
     """
 
     now_s: float
@@ -136,7 +137,7 @@ def next_step(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep:
     if job.spec.paused or status.phase not in ACTIVE_PHASES:
         return NO_STEP
     if is_past_ttl(job, facts.now_s):
-        ref = _reservation_name(job)
+        ref = reservation_name(job)
         text = "Abort job caused by timeout"
         return _fail(status, "Timeout", text, action=DeleteJobReservation(ref) if ref else None)
     if status.phase in ("", PENDING) or job.spec.pod_ref is None or not job.spec.pod_ref.uid:
@@ -177,7 +178,7 @@ def _await_rate_limit(job: PodMigrationJob, facts: MigrationFacts) -> MigrationS
 
 
 def _await_reservation(job: PodMigrationJob, facts: MigrationFacts) -> MigrationStep:
-    status, name, reservation = job.status, _reservation_name(job), facts.reservation
+    status, name, reservation = job.status, reservation_name(job), facts.reservation
     if not name:
         if facts.pod is None or _is_other_pod(job, facts.pod):
             return _fail_missing_pod(job)
@@ -254,7 +255,7 @@ def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
         return _fail(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
     if reservation is not None and reservation.status.phase == FAILED:
         return _fail(status, "ReservationExpired", "Reservation expired")
-    why = eviction_codecs.parse_evict_reason(job.metadata.annotations)
+    why = pod_codecs.parse_evict_reason(job.metadata.annotations)
     text = f'Pod "{_pod_name(job)}" evicted from node "{pod.spec.node_name}" by the reason "{why}"'
     # One that is going already, perhaps because an earlier process of ours saw to it, is not asked again.
     going = pod.metadata.deletion_timestamp is not None
@@ -322,12 +323,6 @@ def _is_other_pod(job: PodMigrationJob, pod: Pod) -> bool:
 def _is_reservation_taken(reservation: Reservation) -> bool:
     once = reservation.spec.allocate_once is not False
     return reservation.status.phase == SUCCEEDED or (once and bool(reservation.status.current_owners))
-
-
-def _reservation_name(job: PodMigrationJob) -> str:
-    options = job.spec.reservation_options
-    ref = options.reservation_ref if options is not None else None
-    return ref.name if ref is not None else ""
 
 
 def _fail_missing_pod(job: PodMigrationJob) -> MigrationStep:

@@ -1,10 +1,10 @@
-"""Writes to jobs and reservations, each a patch of what changed with the uid of the object that was decided
-on,
-and the cache of own writes that informers have not shown yet.
+"""Writes to jobs and reservations, each a patch of what changed with the uid of the object that was decided on; the
+cache of own writes that informers have not shown yet; and the garbage collector of jobs long past their ttl.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar
 
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
@@ -14,9 +14,14 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
 from koord.descheduler.context import DeschedulerContext
+from koord.descheduler.migration.job import reservation_name
 from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL, build_reservation
+from koord.descheduler.snapshot_source import SnapshotSource
 from koord.kube.transport.api_error import ApiError
+from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.values import duration
+
+_LOG = logging.getLogger(__name__)
 
 JobPatchResult = PodMigrationJob | ApiError
 
@@ -87,6 +92,8 @@ class MigrationWriter:
 
     async def delete_reservation(self, name: str) -> ApiError | None:
         """Delete a reservation that this program created; one that a person named in the job is left alone."""
+        if not name:
+            return None
         found = await self._context.client.get(RESERVATIONS, name)
         if isinstance(found, ApiError):
             return None if found.not_found else found
@@ -124,3 +131,42 @@ class JobWriteCache:
 def _resource_version(job: PodMigrationJob) -> int:
     text = job.metadata.resource_version
     return int(text) if text.isdigit() else 0
+
+
+GC_INTERVAL_S = 60.0
+GRACE_AFTER_TTL_S = 300.0
+MAX_AGE_WITHOUT_TTL_S = 1800.0
+
+
+class JobGarbageCollector:
+    """Deletes jobs that are long past their ttl, each with the reservation that was made for it."""
+
+    def __init__(self, context: DeschedulerContext, snapshot_source: SnapshotSource, writer: MigrationWriter) -> None:
+        self._context = context
+        self._snapshot_source = snapshot_source
+        self._writer = writer
+
+    async def run(self) -> None:
+        while True:
+            await self._context.clock.sleep(GC_INTERVAL_S)
+            for job in self._snapshot_source.jobs.list():
+                if is_garbage(job, self._context.clock.time()):
+                    await self._delete_job(job)
+
+    async def _delete_job(self, job: PodMigrationJob) -> None:
+        writer = self._writer
+        refused: ApiError | Exception | None
+        try:
+            refused = await writer.delete_reservation(reservation_name(job)) or await writer.delete_job(job)
+        except TRANSIENT_ERRORS as outage:
+            refused = outage
+        if refused is not None:
+            _LOG.warning("%s is not cleared away yet: %s", job.metadata.name, refused)
+
+
+def is_garbage(job: PodMigrationJob, now_s: float) -> bool:
+    """Return whether the job is old enough to be deleted, in whatever phase."""
+    ttl_s = duration.parse_seconds(job.spec.ttl) if job.spec.ttl else 0.0
+    created = job.metadata.creation_timestamp
+    keep_s = ttl_s + GRACE_AFTER_TTL_S if ttl_s > 0 else MAX_AGE_WITHOUT_TTL_S
+    return created is not None and now_s - created.timestamp() >= keep_s

@@ -1,3 +1,1 @@
-"""The plugins of the descheduler. Each reads a snapshot and proposes through its handle; none has side
-effects.
-"""
+"""The plugins of the descheduler. Each reads a snapshot and proposes through its handle; none has side effects."""

@@ -1,6 +1,4 @@
-"""The plugins of this program by name, with their factories. External plugins are added by whoever starts the
-program.
-"""
+"""The plugins of this program by name, with their factories. Whoever starts the program adds external plugins."""
 
 from __future__ import annotations
 
@@ -12,10 +10,11 @@ from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.custom_priority import CustomPriority
 from koord.descheduler.plugins.fragmentation_aware import FragmentationAwareBalance
 from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor, build_default_evictor
-from koord.descheduler.plugins.kube.duplicates import RemoveDuplicates, build_remove_duplicates
-from koord.descheduler.plugins.kube.inter_pod_anti_affinity import (
+from koord.descheduler.plugins.kube.inter_pod import (
+    RemoveDuplicates,
     RemovePodsViolatingInterPodAntiAffinity,
     build_inter_pod_anti_affinity,
+    build_remove_duplicates,
 )
 from koord.descheduler.plugins.kube.node_constraints import (
     RemovePodsViolatingNodeAffinity,

@@ -75,9 +75,7 @@ def too_many(field: str, count: int, limit: int) -> ApiFieldError:
 
 
 class StatusError(Exception):
-    """Raised anywhere inside the server to end a request; the transport turns it into a Status body and its
-    code.
-    """
+    """Raised anywhere inside the server to end a request; the transport turns it into a Status body and its code."""
 
     def __init__(
         self,
@@ -117,9 +115,7 @@ def _qualified_resource(plural: str, group: str) -> str:
 
 
 def _details(name: str, group: str, kind: str, **more: Any) -> dict[str, Any]:
-    """Build the details of a Status. `kind` on the wire is the plural for most errors and the kind for
-    Invalid; callers pass the right one.
-    """
+    """Build the details of a Status. `kind` on the wire is the plural for most errors and the kind for Invalid."""
     details = {"name": name, "group": group, "kind": kind, **more}
     return {k: v for k, v in details.items() if v not in ("", None)}
 
@@ -130,9 +126,7 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
 
 
 def no_such_path() -> StatusError:
-    """Return the error for a path where no resource is served. Its details are an empty object, by which
-    kubectl tells it apart.
-    """
+    """Return the error for a path where no resource is served. kubectl knows it by its empty details."""
     return StatusError(404, "NotFound", "the server could not find the requested resource", details={})
 
 
@@ -155,10 +149,7 @@ def invalid(kind: str, group: str, name: str, errors: Sequence[ApiFieldError]) -
     listed = seen[0] if len(seen) == 1 else f"[{', '.join(seen)}]"
     causes = [{"reason": e.reason, "message": e.message, "field": e.field} for e in errors]
     return StatusError(
-        422,
-        "Invalid",
-        f'{qualified} "{name}" is invalid: {listed}',
-        details=_details(name, group, kind, causes=causes),
+        422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details=_details(name, group, kind, causes=causes)
     )
 
 

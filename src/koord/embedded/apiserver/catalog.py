@@ -1,9 +1,7 @@
-"""The resources that this server serves: built-in ones from the start, custom ones as their definitions
-come and go.
+"""The resources that this server serves: built-in ones from the start, custom ones as their definitions come and go.
 
-A ServedResource is everything that the verbs need to know of one group-version-resource. What the
-fields of a kind mean is decided by its Strategy (`kinds`), what they look like by its schema node
-(`schema`).
+A ServedResource is everything that the verbs need to know of one group-version-resource. What the fields of a kind mean
+is decided by its Strategy (`kinds`), what they look like by its schema node (`schema`).
 """
 
 from __future__ import annotations
@@ -22,18 +20,14 @@ Obj = dict[str, Any]
 
 
 class VersionConversion(msgspec.Struct, frozen=True):
-    """Converts between a served version and the stored one. Both functions take a shared object and return a
-    private one.
-    """
+    """Converts between a served version and the stored one; takes a shared object and returns a private one."""
 
     to_storage: Callable[[Obj], Obj]
     from_storage: Callable[[Obj], Obj]
 
 
 class ScalePaths(msgspec.Struct, frozen=True):
-    """Names the dotted paths at which a kind keeps the numbers that its Scale shows; a custom resource names
-    its own.
-    """
+    """Names the dotted paths of the numbers that a kind's Scale shows; a custom resource names its own."""
 
     replicas: str = ".spec.replicas"
     status_replicas: str = ".status.replicas"
@@ -41,9 +35,7 @@ class ScalePaths(msgspec.Struct, frozen=True):
 
 
 class PrinterColumn(msgspec.Struct, frozen=True):
-    """A Table column that a custom kind defines: its heading, and a function that computes its cell for an
-    object at a time.
-    """
+    """A Table column that a custom kind defines: its heading, and the function from object and time to its cell."""
 
     heading: Mapping[str, Any]
     cell: Callable[[Obj, float], Any]
@@ -93,9 +85,7 @@ class ServedResource(msgspec.Struct, kw_only=True, eq=False):
 
 
 class ResourceCatalog:
-    """Looks resources up by path and by kind. `generation` changes with every change, so that discovery
-    documents can be cached.
-    """
+    """Looks resources up by path and by kind. Discovery documents are cached for one `generation`."""
 
     def __init__(self, resources: Iterable[ServedResource] = ()) -> None:
         self._served: dict[tuple[str, str, str], ServedResource] = {}
@@ -157,9 +147,7 @@ class ResourceCatalog:
 
 
 def version_priority(version: str) -> tuple[int, int, int, str]:
-    """Return the sort key of Kubernetes' version priority: stable, beta, alpha, higher numbers first, other
-    names last.
-    """
+    """Return the sort key of Kubernetes' version priority: stable, beta, alpha, higher numbers first, others last."""
     rest = version[1:] if version.startswith("v") else ""
     major, _, tail = rest.partition("beta") if "beta" in rest else rest.partition("alpha")
     if not major.isdecimal() or ("beta" in rest or "alpha" in rest) != bool(tail) or (tail and not tail.isdecimal()):

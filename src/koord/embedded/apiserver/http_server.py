@@ -1,21 +1,18 @@
 """Serve the API server over HTTPS: bearer tokens, one handler for all paths, and watches as chunked lines.
 
-`serve_https` runs a whole server for as long as a block lasts, which is what `koord up` and tests
-start. What a request means is decided in `server`.
+What a request means is decided in `server`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import hmac
 import ipaddress
 import logging
 import re
-import secrets
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -25,7 +22,6 @@ from aiohttp.streams import StreamReader
 from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
-from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.rest import responses
 from koord.embedded.apiserver.rest.watch import ServerWatchStream
@@ -180,11 +176,7 @@ async def _read_body(raw: web.BaseRequest) -> Any:
 
 
 def _make_request(
-    message: RawRequestMessage,
-    payload: StreamReader,
-    protocol: RequestHandler,
-    writer: Any,
-    task: asyncio.Task[None],
+    message: RawRequestMessage, payload: StreamReader, protocol: RequestHandler, writer: Any, task: asyncio.Task[None]
 ) -> web.BaseRequest:
     return web.BaseRequest(message, payload, protocol, writer, task, protocol._loop, client_max_size=MAX_BODY_BYTES)
 
@@ -207,40 +199,10 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-TOKEN_USER = "admin"
-
-
 class ServerAddress(NamedTuple):
     url: str
     token: str
     ca: bytes  # PEM of the authority that signed the serving certificate
-
-
-@contextlib.asynccontextmanager
-async def serve_https(
-    server: ApiServer | None = None,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    identity: tls.ApiServerCertificates | None = None,
-    allow_remote: bool = False,
-) -> AsyncIterator[ServerAddress]:
-    """Start `server` behind HTTPS and close both at the end of the block. Without `server` a new one with one
-    token is made.
-    """
-    if server is None:
-        server = ApiServer(tokens={secrets.token_hex(16): TOKEN_USER})
-    token = next(iter(server.tokens), "")
-    hosts = (*tls.DEFAULT_HOSTS, host) if host not in tls.DEFAULT_HOSTS else tls.DEFAULT_HOSTS
-    identity = identity or tls.create_certificates(hosts)
-    http_server = HttpServer(server)
-    await server.start()
-    try:
-        url = await http_server.start(host, port, identity.ssl_context(), allow_remote=allow_remote)
-        yield ServerAddress(url, token, identity.authority.certificate)
-    finally:
-        await http_server.close()
-        await server.close()
 
 
 def kubeconfig_document(address: ServerAddress, name: str = "koord") -> dict[str, Any]:
@@ -251,10 +213,7 @@ def kubeconfig_document(address: ServerAddress, name: str = "koord") -> dict[str
         "clusters": [
             {
                 "name": name,
-                "cluster": {
-                    "server": address.url,
-                    "certificate-authority-data": base64.b64encode(address.ca).decode(),
-                },
+                "cluster": {"server": address.url, "certificate-authority-data": base64.b64encode(address.ca).decode()},
             }
         ],
         "users": [{"name": name, "user": {"token": address.token}}],

@@ -1,6 +1,4 @@
-"""The transport for programs in the same process: objects go in and out as they are, without JSON in
-between.
-"""
+"""The transport for programs in the same process: objects go in and out as they are, without JSON in between."""
 
 from __future__ import annotations
 

@@ -26,7 +26,6 @@ from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.controller import DefinitionController
 from koord.embedded.apiserver.kinds.registry import STRATEGIES
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.printing.table_printer import TablePrinter
 from koord.embedded.apiserver.rest import request_context, responses
 from koord.embedded.apiserver.rest.builtin_conversions import BUILTIN_CONVERSIONS
 from koord.embedded.apiserver.rest.discovery import DiscoveryEndpoints, OpenApiEndpoints
@@ -34,7 +33,7 @@ from koord.embedded.apiserver.rest.dispatcher import VerbDispatcher
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
 from koord.embedded.apiserver.rest.options import list_options, query_bool
 from koord.embedded.apiserver.rest.request_context import MetadataGenerator, RequestContext, ResourcePath, ServerDeps
-from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TableConvertor, TransformedEncoding
+from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TablePrinter, TransformedEncoding
 from koord.embedded.apiserver.rest.watch import ServerWatchStream, WatchEncoding, open_watch
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
@@ -69,12 +68,9 @@ class ApiServer:
         clock: Clock | None = None,
         chance: random.Random | None = None,
         admission: AdmissionChain | None = None,
-        printer: TableConvertor | None = None,
         tokens: Mapping[str, str] | None = None,
     ) -> None:
-        """Compose the server. `chance` gives uids and generated names: seed it for a repeatable run. `tokens` maps
-        bearer tokens to users.
-        """
+        """Compose the server. `chance` gives uids and generated names; `tokens` maps bearer tokens to users."""
         self.clock = clock or WallClock()
         self.store = store or ObjectStore()
         self.catalog = catalog or builtin_catalog()
@@ -91,7 +87,7 @@ class ApiServer:
             admission=admission or standard_admission_chain(self.store, self.hooks),
             expiry=EventExpiry(self.store, self.clock),
         )
-        self._printer = printer or TablePrinter(self.clock)
+        self._printer = TablePrinter(self.clock)
         self._dispatcher = VerbDispatcher(self._deps, self._transformed_encoding, self.tokens)
         self._discovery = DiscoveryEndpoints(self.catalog)
         self._openapi = OpenApiEndpoints(builtin_types(), self.catalog)
@@ -106,9 +102,7 @@ class ApiServer:
     # Life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve the stored custom resources, create the bootstrap objects, and start expiring Events and old
-        history.
-        """
+        """Serve the stored custom resources, create the bootstrap objects, and start to expire Events and history."""
         self._crd_controller.start()
         for path, body in bootstrap_objects():
             request = ApiRequest(
@@ -130,9 +124,7 @@ class ApiServer:
         await self.store.close()
 
     def expire_events(self) -> float | None:
-        """Delete the Events that are due and return the seconds until the next one is. A started server does this
-        by itself.
-        """
+        """Delete the Events that are due, as a started server does by itself; return the seconds until the next one."""
         return self._deps.expiry.delete_expired()
 
     async def _run_retention(self) -> None:
@@ -154,9 +146,7 @@ class ApiServer:
     # Requests ----------------------------------------------------------------------------------------------------
 
     async def handle(self, request: ApiRequest, *, track_managed_fields: bool = True) -> ApiResponse:
-        """Handle one request to its end. `track_managed_fields` keeps managedFields for the objects that it
-        creates.
-        """
+        """Handle one request to its end. `track_managed_fields` keeps managedFields for the objects that it creates."""
         warnings: list[str] = []
         try:
             found = request_context.parse_resource_path(request.path)
@@ -253,9 +243,7 @@ class ApiServer:
         )
 
     def _check_scope(self, found: ResourcePath, resource: ServedResource, method: str) -> None:
-        """Raise unless objects of namespaced kinds are addressed in a namespace; only lists and watches span all
-        of them.
-        """
+        """Raise unless objects of namespaced kinds are addressed in a namespace; lists and watches may span all."""
         if found.subresource and found.subresource not in resource.subresources:
             raise api_errors.no_such_path()
         if resource.namespaced and found.namespace is None and (found.name or method not in ("GET", "DELETE")):

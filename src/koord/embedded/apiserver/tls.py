@@ -1,24 +1,18 @@
-"""Create the server's certificate authority and serving certificate on first use, and keep them when given
-a folder.
-"""
+"""Create the server's certificate authority and serving certificate on first use, and keep them when given a folder."""
 
 from __future__ import annotations
 
 import datetime
-import ipaddress
-import os
 import ssl
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-VALID_DAYS = 3650
+from koord.telemetry import certificates
+
 DEFAULT_HOSTS = (
     "localhost",
     "kubernetes",
@@ -43,14 +37,7 @@ class ApiServerCertificates(msgspec.Struct, frozen=True):
 
     def ssl_context(self) -> ssl.SSLContext:
         """Return the TLS context of the HTTPS server: TLS 1.2 and up, HTTP/1.1 only."""
-        made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        made.set_alpn_protocols(["http/1.1"])
-        with tempfile.TemporaryDirectory() as folder:  # OpenSSL loads keys from files only
-            certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
-            certificate.write_bytes(self.serving.certificate)
-            _write_secret(key, self.serving.key)
-            made.load_cert_chain(certificate, key)
-        return made
+        return certificates.server_context(self.serving.certificate, self.serving.key)
 
 
 def create_certificates(
@@ -59,34 +46,15 @@ def create_certificates(
     """Create a certificate authority and a serving certificate that it signed for `hosts` (names and
     addresses).
     """
-    start = (now or datetime.datetime.now(datetime.UTC)) - datetime.timedelta(hours=1)  # clocks differ
-    authority_key = ec.generate_private_key(ec.SECP256R1())
-    authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-ca")])
-    authority = (
-        _certificate_builder(authority_name, authority_name, authority_key.public_key(), start)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord-apiserver")])
-    serving = (
-        _certificate_builder(name, authority_name, key.public_key(), start)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_subject_alternative_name(host) for host in hosts]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
+    moment = now or datetime.datetime.now(datetime.UTC)
+    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    authority = certificates.new_authority(authority_key, "koord-ca", moment)
+    serving = certificates.sign_serving_certificate(key, "koord-apiserver", hosts, authority, authority_key, moment)
     return ApiServerCertificates(_pem(authority, authority_key), _pem(serving, key))
 
 
 def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOSTS) -> ApiServerCertificates:
-    """Return the certificates kept in `folder`, so that kubeconfigs stay valid over restarts; make new ones
-    when hosts are missing.
-    """
+    """Return the certificates kept in `folder`, which outlast restarts; make new ones when hosts are missing."""
     files = [folder / name for name in ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key")]
     if all(file.exists() for file in files):
         found = [file.read_bytes() for file in files]
@@ -98,59 +66,13 @@ def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOS
     pairs = (identity.authority, identity.serving)
     for pair, (certificate, key) in zip(pairs, (files[:2], files[2:]), strict=True):
         certificate.write_bytes(pair.certificate)
-        _write_secret(key, pair.key)
+        certificates.write_private_file(key, pair.key)
     return identity
 
 
 def certificate_hosts(certificate: bytes) -> list[str]:
-    found = x509.load_pem_x509_certificate(certificate)
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
-
-
-def _certificate_builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, start: datetime.datetime
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(start)
-        .not_valid_after(start + datetime.timedelta(days=VALID_DAYS))
-    )
-
-
-def _key_usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _subject_alternative_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
+    return certificates.hosts_of(x509.load_pem_x509_certificate(certificate))
 
 
 def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> CertKeyPair:
-    return CertKeyPair(
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-    )
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read from the first byte on."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
+    return CertKeyPair(certificates.certificate_pem(certificate), certificates.key_pem(key))

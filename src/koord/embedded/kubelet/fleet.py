@@ -65,9 +65,7 @@ class NodeRegistrationError(Exception):
 
 
 class SimulatedFleet:
-    """Runs simulated nodes. `start` returns when every node is registered; pods follow as soon as the
-    informers run.
-    """
+    """Runs simulated nodes. `start` returns when every node is registered; pods follow as soon as the informers run."""
 
     def __init__(
         self,

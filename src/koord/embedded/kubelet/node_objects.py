@@ -1,6 +1,4 @@
-"""Build the API objects of one simulated node as its kubelet would write them: Node, status conditions,
-Lease. Pure.
-"""
+"""Build the API objects of one simulated node as its kubelet would write them: Node, status conditions, Lease. Pure."""
 
 from __future__ import annotations
 
@@ -208,9 +206,5 @@ def lease_object(name: str, node_uid: str, now: float) -> dict[str, Any]:
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
-        "spec": {
-            "holderIdentity": name,
-            "leaseDurationSeconds": LEASE_DURATION_S,
-            "renewTime": rfc3339_micros(now),
-        },
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_DURATION_S, "renewTime": rfc3339_micros(now)},
     }

@@ -146,9 +146,7 @@ def next_due(run: PodRun, run_spec: RunSpec) -> float | None:
 
 
 def after_reboot(run: PodRun, run_spec: RunSpec, died_at: float, back_at: float) -> PodRun:
-    """Return the run after a reboot: what ran ended at `died_at`, and what may be restarted starts at
-    `back_at`.
-    """
+    """Return the run after a reboot: what ran ended at `died_at`, and what may be restarted starts at `back_at`."""
     run = advance(run, run_spec, died_at)
     if run.is_over:
         return run

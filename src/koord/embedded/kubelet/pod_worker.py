@@ -294,8 +294,7 @@ def admit_pod(
         )
     if any(_ports_conflict(port, taken) for port in template.host_ports for taken in ports):
         return _reject(
-            "NodePorts",
-            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+            "NodePorts", "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
         )
     return None
 

@@ -200,9 +200,7 @@ class NetworkFullError(Exception):
 
 
 class PodCidrAllocator:
-    """Allocates the addresses of one podCIDR. A released address is reused only after all others had their
-    turn.
-    """
+    """Allocates the addresses of one podCIDR. A released address is reused only after all others had their turn."""
 
     __slots__ = ("_end", "_next", "_released", "cidr")
 

@@ -148,9 +148,7 @@ def usage_model_error(model: UsageModel) -> InvalidUsageModel | None:
 def resolve_load(
     model: UsageModel, requests: Mapping[str, int], limits: Mapping[str, int], traces: Mapping[str, UsageTrace]
 ) -> PodLoad | InvalidUsageModel:
-    """Resolve a model to units. A percentage is one of the request, in whichever tier it is made, else of the
-    limit.
-    """
+    """Resolve a model to units. A percentage is one of the request, in whichever tier it is made, else of the limit."""
     try:
         cpu = _range(model.cpu, CPU, _requested((CPU, BATCH_CPU, MID_CPU), requests, limits))
         memory = _range(model.memory, MEMORY, _requested((MEMORY, BATCH_MEMORY, MID_MEMORY), requests, limits))

@@ -1,6 +1,4 @@
-"""The workload controllers, which turn workloads into pods and keep a cluster tidy; they know only the
-Kubernetes API.
-"""
+"""The workload controllers, which turn workloads into pods and keep a cluster tidy through the Kubernetes API alone."""
 
 from koord.embedded.workloads.controller_manager import ControllerManager
 

@@ -1,8 +1,7 @@
-"""The context of every controller: a client, shared caches, time, randomness, an event recorder, status
-patches, and the kinds that the server serves.
+"""The context of every controller: a client, shared caches, time, randomness, an event recorder, status patches, and
+the kinds that the server serves.
 
-Pods of one template have equal specs but for their node: each distinct spec is kept once, to save
-memory.
+Pods of one template have equal specs but for their node: each distinct spec is kept once, to save memory.
 """
 
 from __future__ import annotations
@@ -67,9 +66,7 @@ class ControllerContext(msgspec.Struct, frozen=True):
         needs: Sequence[Informer[Any]],
         workers: int = DEFAULT_WORKERS,
     ) -> None:
-        """Reconcile keys until cancelled, once every informer in `needs` has synced: an unsynced cache looks like
-        deletions.
-        """
+        """Reconcile keys until cancelled, once `needs` have synced: an unsynced cache looks like deletions."""
         for informer in needs:
             await informer.wait_for_sync()
         await Controller(name, queue, reconcile, workers=workers).run()
@@ -83,9 +80,7 @@ class ControllerContext(msgspec.Struct, frozen=True):
         exactly: bool = False,
         written: WrittenVersions | None = None,
     ) -> ReconcileResult | None:
-        """Patch the status, and note its version in `written`. Return None to go on, or how the sync ends: the
-        object is gone, or the server refused.
-        """
+        """Patch the status and note its version in `written`. Return None to go on, or how the sync ends."""
         answer = await patch_status(self.client, resource, obj, patch, exactly=exactly)
         if isinstance(answer, ApiError):
             return Done() if answer.not_found else Requeue(answer.message)
@@ -139,9 +134,7 @@ class PodSpecInterner:
 
 
 def status_patch(old: msgspec.Struct, new: msgspec.Struct) -> Unstructured:
-    """Return the merge patch from one status to another. A number that falls to nothing is written as 0, not
-    removed.
-    """
+    """Return the merge patch from one status to another. A number that falls to nothing is written as 0."""
     before, after = to_dict(old), to_dict(new)
     patch: Unstructured = {key: value for key, value in after.items() if before.get(key) != value}
     for key, value in before.items():
@@ -161,9 +154,7 @@ def _is_number(value: Any) -> bool:
 async def patch_status(
     client: Client, resource: Resource[O], obj: O, patch: Unstructured, *, exactly: bool = False
 ) -> O | ApiError | None:
-    """Patch the status; return None when there was nothing to write. `exactly`: only over the version that was
-    read.
-    """
+    """Patch the status; return None when there was nothing to write. `exactly`: only over the version that was read."""
     if not patch:
         return None
     meta = obj.metadata

@@ -1,6 +1,4 @@
-"""The controller manager: it starts and stops all workload controllers of a cluster, or a chosen few,
-together.
-"""
+"""The controller manager: it starts and stops all workload controllers of a cluster, or a chosen few, together."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ CONTROLLERS: Mapping[str, Callable[[ControllerContext], WorkloadController]] = M
 
 
 class ControllerManager:
-    """Runs workload controllers. `start` returns at once: they begin to work when the informers, which the
-    caller owns, have synced.
-    """
+    """Runs workload controllers, which begin to work when the informers, owned by the caller, have synced."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""Controller references: who controls an object, indexes by owner and by selector, and adopting or
-releasing objects.
-"""
+"""Controller references: who controls an object, indexes by owner and selector, adopting and releasing objects."""
 
 from __future__ import annotations
 
@@ -79,9 +77,7 @@ def orphans_matching(informer: Informer[O], namespace: str, selector: Selector) 
 
 
 def index_by_selector(informer: Informer[O], select: Callable[[O], Selector]) -> None:
-    """Add the index behind `objects_selecting` to the informer; `select(obj)` returns the selector of an
-    object.
-    """
+    """Add the index behind `objects_selecting` to the informer; `select(obj)` returns the selector of an object."""
     if not informer.has_index("selector"):
         informer.add_index("selector", lambda obj: [selector_index_key(obj.metadata.namespace, select(obj))])
 
@@ -98,9 +94,7 @@ def objects_selecting(informer: Informer[O], meta: ObjectMeta, select: Callable[
 
 
 class ObjectClaims(msgspec.Struct, Generic[O], frozen=True):
-    """Lists the objects of an owner: `held` is its own; `adopt` should become its own, `release` should no
-    longer be.
-    """
+    """Lists the objects of an owner: `held` is its own, `adopt` should become so, `release` no longer be."""
 
     held: tuple[O, ...]
     adopt: tuple[O, ...] = ()
@@ -110,9 +104,7 @@ class ObjectClaims(msgspec.Struct, Generic[O], frozen=True):
 def decide_object_claims(
     owner: Object, selector: Selector, owned: Iterable[O], orphans: Iterable[O]
 ) -> ObjectClaims[O]:
-    """Decide what an owner holds, adopts and releases. An owner that is being deleted adopts and releases
-    nothing.
-    """
+    """Decide what an owner holds, adopts and releases. An owner that is being deleted adopts and releases nothing."""
     held = [obj for obj in owned if selector.matches(obj.metadata.labels)]
     if owner.metadata.deletion_timestamp is not None:
         return ObjectClaims(tuple(held))
@@ -131,9 +123,7 @@ async def apply_object_claims(
     claims: ObjectClaims[O],
     finalizer: str = "",
 ) -> ApiError | None:
-    """Write the owner references. The owner is read anew before it adopts: a cache may not know yet that it is
-    gone.
-    """
+    """Write the owner references. The owner is read anew before it adopts: a cache may not know yet that it is gone."""
     meta = owner.metadata
     if claims.adopt:
         live = await client.get(resource, meta.name, meta.namespace)
@@ -173,9 +163,7 @@ async def claim_objects(
     is_eligible: Callable[[O], bool] | None = None,
     finalizer: str = "",
 ) -> tuple[O, ...] | ReconcileResult:
-    """Return the objects that the owner holds. If it must adopt or release some, write that and end the sync: the
-    change brings a new one.
-    """
+    """Return the objects that the owner holds. If it must adopt or release some, write that and end the sync."""
     orphans = orphans_matching(dependents, owner.metadata.namespace, selector)
     if is_eligible is not None:
         orphans = [obj for obj in orphans if is_eligible(obj)]

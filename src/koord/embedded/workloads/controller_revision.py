@@ -63,9 +63,7 @@ def decide_revision(template: RawTemplate, revisions: Sequence[ControllerRevisio
 def revisions_to_prune(
     revisions: Sequence[ControllerRevision], in_use: set[str], limit: int | None
 ) -> tuple[ControllerRevision, ...]:
-    """Return the revisions past the history limit, oldest first; `in_use` are names that pods or the status
-    refer to.
-    """
+    """Return the revisions past the history limit, oldest first; `in_use` are names that pods or status have."""
     idle = [revision for revision in by_revision(revisions) if revision.metadata.name not in in_use]
     excess = len(idle) - (DEFAULT_HISTORY_LIMIT if limit is None else limit)
     return tuple(idle[:excess]) if excess > 0 else ()
@@ -125,12 +123,7 @@ class RevisionHistory:
             return plan.known
         meta = plan.known.metadata
         return await self._client.patch(
-            CONTROLLER_REVISIONS,
-            meta.name,
-            {"revision": plan.number},
-            meta.namespace,
-            kind="merge",
-            uid=meta.uid,
+            CONTROLLER_REVISIONS, meta.name, {"revision": plan.number}, meta.namespace, kind="merge", uid=meta.uid
         )
 
     async def _create(

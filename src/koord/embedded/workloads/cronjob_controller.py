@@ -118,9 +118,7 @@ def _earliest_missed(cron: CronJob, now: datetime) -> datetime:
 
 
 def _observed_status(view: CronJobView) -> tuple[CronJobStatus, tuple[CronJobEvent, ...]]:
-    """Return the status and events that follow from the Jobs themselves: which run, and when one last
-    succeeded.
-    """
+    """Return the status and events that follow from the Jobs themselves: which run, and when one last succeeded."""
     old, told = view.cron.status, []
     by_uid = {job.metadata.uid: job for job in view.jobs}
     active = [
@@ -236,9 +234,7 @@ class CronJobController:
             gone = {job.metadata.uid for job in plan.replace}
             active = [*(ref for ref in status.active if ref.uid not in gone), _object_reference(made)]
             status = msgspec.structs.replace(
-                status,
-                active=tuple(sorted(active, key=lambda ref: ref.name)),
-                last_schedule_time=plan.create_for,
+                status, active=tuple(sorted(active, key=lambda ref: ref.name)), last_schedule_time=plan.create_for
             )
         ended = await self._context.update_status(
             CRON_JOBS, cron, status_patch(cron.status, status), exactly=True, written=self._written_versions

@@ -16,11 +16,7 @@ from koord.embedded.workloads.controller_ref import (
     index_by_controller,
     spec_selector,
 )
-from koord.embedded.workloads.controller_revision import (
-    HASH_LABEL,
-    REVISION_HASH_LABEL,
-    RevisionHistory,
-)
+from koord.embedded.workloads.controller_revision import HASH_LABEL, REVISION_HASH_LABEL, RevisionHistory
 from koord.embedded.workloads.daemonset_plan import (
     DaemonSetPlan,
     DaemonSetView,

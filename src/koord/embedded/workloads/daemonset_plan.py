@@ -152,9 +152,7 @@ def _retry_left_s(view: DaemonSetView, node: str) -> float:
 
 
 def _duplicate_pods(view: DaemonSetView, here: Sequence[Pod]) -> list[Pod]:
-    """Return the surplus pods of a node: the oldest stays; with surge, one old and one new pod may run
-    together.
-    """
+    """Return the surplus pods of a node: the oldest stays; with surge, one old and one new pod may run together."""
     surge, _ = rolling_bounds(view.set, len(view.nodes))
     if not surge:
         return list(here[1:])

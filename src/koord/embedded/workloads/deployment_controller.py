@@ -9,7 +9,7 @@ import msgspec
 from koord.api.kubernetes.apps import Deployment, DeploymentStatus, ReplicaSet
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS
 from koord.api.kubernetes.pod import Pod
-from koord.embedded.workloads import deployment_rollout, deployment_status
+from koord.embedded.workloads import deployment_plan, deployment_rollout
 from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch, sync_result
 from koord.embedded.workloads.controller_ref import (
     claim_objects,
@@ -116,9 +116,7 @@ class DeploymentController:
         return DeploymentView(deployment=deployment, sets=sets, old_pods_remain=remain, now=self._context.now())
 
     async def apply(self, deployment: Deployment, plan: DeploymentPlan, now: datetime) -> ReconcileResult:
-        """Write the ReplicaSets first, then the Deployment's own revision and status. Requeue when a write is
-        refused.
-        """
+        """Write the ReplicaSets, then the Deployment's own revision and status. Requeue when a write is refused."""
         status = plan.status
         if plan.create is not None:
             made = await self._create_replica_set(deployment, plan.create, status, now)
@@ -146,7 +144,7 @@ class DeploymentController:
                 return Requeue(written.message)
         patch = status_patch(deployment.status, status)
         ended = await self._context.update_status(DEPLOYMENTS, deployment, patch)
-        return ended or sync_result(None, deployment_status.next_deadline_check_s(deployment, status, now))
+        return ended or sync_result(None, deployment_plan.next_deadline_check_s(deployment, status, now))
 
     async def _create_replica_set(
         self, deployment: Deployment, wanted: NewReplicaSet, status: DeploymentStatus, now: datetime
@@ -163,16 +161,16 @@ class DeploymentController:
                 self._expectations.created(uid, answer.metadata.uid)
             else:
                 self._expectations.creation_failed(uid)
-        has_deadline = deployment_status.progress_deadline_s(deployment) is not None
+        has_deadline = deployment_plan.progress_deadline_s(deployment) is not None
         if isinstance(answer, ApiError):
             if answer.already_exists:
                 return await self._on_name_taken(deployment, name)
             message = f'Failed to create new replica set "{name}": {answer.message}'
             self._record_event(deployment, "ReplicaSetCreateError", message, warning=True)
             if has_deadline:
-                conditions = deployment_status.with_deployment_condition(
+                conditions = deployment_plan.with_deployment_condition(
                     status.conditions,
-                    deployment_status.PROGRESSING,
+                    deployment_plan.PROGRESSING,
                     "False",
                     "ReplicaSetCreateError",
                     answer.message,
@@ -186,9 +184,9 @@ class DeploymentController:
             self._record_event(deployment, "ScalingReplicaSet", message, answer)
         if not has_deadline:
             return status
-        conditions = deployment_status.with_deployment_condition(
+        conditions = deployment_plan.with_deployment_condition(
             status.conditions,
-            deployment_status.PROGRESSING,
+            deployment_plan.PROGRESSING,
             "True",
             "NewReplicaSetCreated",
             f'Created new replica set "{name}"',
@@ -197,9 +195,7 @@ class DeploymentController:
         return msgspec.structs.replace(status, conditions=conditions)
 
     async def _on_name_taken(self, deployment: Deployment, name: str) -> Requeue:
-        """Handle a taken name: by the very ReplicaSet we want, which the cache does not show yet, or by another
-        owner's.
-        """
+        """Handle a name taken by the very ReplicaSet we want, still missing in the cache, or by another owner's."""
         meta = deployment.metadata
         live = await self._client.get(REPLICA_SETS, name, meta.namespace)
         if isinstance(live, ApiError):

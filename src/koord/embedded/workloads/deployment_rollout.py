@@ -79,9 +79,7 @@ def creation_order(replica_set: ReplicaSet) -> tuple[datetime, str]:
 
 
 class ReplicaSetFamily(msgspec.Struct, frozen=True):
-    """The ReplicaSets of a Deployment: the one of the present template, if there is one, and the others,
-    oldest first.
-    """
+    """The ReplicaSets of a Deployment: the one of the present template, if any, and the others, oldest first."""
 
     new: ReplicaSet | None
     old: tuple[ReplicaSet, ...]
@@ -92,9 +90,7 @@ class ReplicaSetFamily(msgspec.Struct, frozen=True):
 
 
 def replica_set_family(deployment: Deployment, sets: Iterable[ReplicaSet]) -> ReplicaSetFamily:
-    """Group the ReplicaSets of a Deployment. Of several with the present template the oldest counts: who
-    writes last must not decide.
-    """
+    """Group the ReplicaSets of a Deployment. Of several with the present template the oldest counts."""
     ordered = sorted(sets, key=creation_order)
     new = next((s for s in ordered if same_template(s.spec.template, deployment.spec.template)), None)
     return ReplicaSetFamily(new, tuple(s for s in ordered if s is not new))
@@ -153,9 +149,7 @@ def _shrink_old(bounds: RolloutBounds, family: ReplicaSetFamily, new: ReplicaSet
 
 
 def recreate_step(deployment: Deployment, family: ReplicaSetFamily, old_pods_remain: bool) -> ReplicaSetSizes | None:
-    """Return the sizes after one step: old pods must be gone before new ones start. None when the new
-    ReplicaSet is to be created.
-    """
+    """Return the sizes after one step: old pods go before new ones start. None: create the new ReplicaSet."""
     down = {s.metadata.name: 0 for s in family.old if replica_set_size(s) > 0}
     if down or old_pods_remain:
         return down
@@ -279,9 +273,7 @@ def new_replica_set_annotations(deployment: Deployment, revision: int) -> dict[s
 
 
 def replica_set_annotation_changes(deployment: Deployment, new: ReplicaSet, revision: int) -> dict[str, str]:
-    """Return the annotations to change on the current ReplicaSet. A reused one gets a new number and remembers
-    the old.
-    """
+    """Return the annotations to change on the current ReplicaSet; a reused one remembers its old number."""
     have = new.metadata.annotations
     wanted = {key: value for key, value in deployment.metadata.annotations.items() if key not in _OWN_ANNOTATIONS}
     before = replica_set_revision(new)

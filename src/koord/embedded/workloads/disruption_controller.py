@@ -1,6 +1,4 @@
-"""The disruption controller computes how many of the pods that a PodDisruptionBudget selects may be
-disrupted now.
-"""
+"""The disruption controller computes how many of the pods that a PodDisruptionBudget selects may be disrupted now."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ DISRUPTION_ALLOWED = "DisruptionAllowed"
 
 
 class ControllerScale(msgspec.Struct, frozen=True):
-    """The number of pods that a controller wants. `uid` names it: two ReplicaSets of one Deployment want the
-    same pods.
-    """
+    """The number of pods that a controller wants. `uid`: two ReplicaSets of one Deployment want the same pods."""
 
     uid: str
     replicas: int

@@ -1,6 +1,4 @@
-"""Expectations: what a controller did that its cache does not show yet. Deciding before it does would do
-it twice, or undo it.
-"""
+"""Expectations: what a controller did that its cache does not show yet, so that it is not done twice or undone."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ class _Pending(msgspec.Struct, kw_only=True):
 
 
 class ControllerExpectations:
-    """Tracks by owner UID which new objects must still appear in the cache, and which deleted ones must still
-    leave it.
-    """
+    """Tracks by owner UID which new objects must still appear in the cache, and which deleted ones must leave."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -118,9 +114,7 @@ class WrittenVersions:
             self._versions[obj.metadata.uid] = version
 
     def is_stale(self, obj: Object) -> bool:
-        """Return whether the cached object is older than our last write; the event of that write will trigger a
-        new sync.
-        """
+        """Return whether the cached object is older than our last write, whose event will trigger a new sync."""
         version = self._versions.get(obj.metadata.uid)
         if version is None:
             return False

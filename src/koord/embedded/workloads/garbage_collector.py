@@ -1,5 +1,4 @@
-"""The garbage collector deletes dependents with their owner (background), before it (foreground), or
-orphans them.
+"""The garbage collector deletes dependents with their owner (background), before it (foreground), or orphans them.
 
 It watches the metadata of every kind that the server serves, custom ones as they come and go.
 """
@@ -200,9 +199,7 @@ class GarbageCollector:
                 return Done()
 
     async def _owner_state(self, item: OwnerGraphNode, ref: OwnerReference) -> OwnerState | RequeueAfter | Requeue:
-        """Return the state of an owner. Only the server can say that one is absent: it may just be missing from
-        the graph.
-        """
+        """Return the state of an owner. Only the server can say that one is absent: the graph may lack it."""
         owner = self._graph.get(ref.uid)
         if owner is not None and owner.namespace in ("", item.namespace):
             return "waiting" if owner.deletes_dependents_first else "solid"

@@ -49,9 +49,7 @@ def has_tracking_finalizer(pod: Pod) -> bool:
 
 
 def count_ended_pods(job: Job, pods: Sequence[Pod], now: datetime, *, ending: bool) -> JobPodCounts:
-    """Count the ended pods. `ending`: the Job has failed, so pods that are being deleted count as failed
-    however they end.
-    """
+    """Count the ended pods. `ending`: the Job has failed, so pods that are being deleted count as failed."""
     status = job.status
     by_uid = {pod.metadata.uid: pod for pod in pods if has_tracking_finalizer(pod)}
     known = status.uncounted_terminated_pods or UncountedTerminatedPods()
@@ -125,16 +123,12 @@ class FailurePolicyMatch(msgspec.Struct, frozen=True):
 
 
 def replaces_only_terminated(job: Job) -> bool:
-    """Return whether only terminated pods are replaced, not terminating ones. A failure policy needs their end
-    too.
-    """
+    """Return whether only terminated pods are replaced, not terminating ones. A failure policy needs their end too."""
     return job.spec.pod_replacement_policy == "Failed" or job.spec.pod_failure_policy is not None
 
 
 def counts_as_failed(pod: Pod, job: Job) -> bool:
-    """Return whether a pod counts as failed. A terminating one counts at once: on a lost node its end may
-    never be reported.
-    """
+    """Return whether a pod counts as failed. A terminating one does: a lost node may never report its end."""
     if pod.status.phase == "Failed":
         return True
     if replaces_only_terminated(job):
@@ -229,9 +223,7 @@ def backoff_delay_s(failures: int) -> int:
 
 
 def restarts_exceed_limit(job: Job, pods: Iterable[Pod]) -> bool:
-    """Return whether restarts exceed the limit: pods that restart in place never fail, so their restarts are
-    counted.
-    """
+    """Return whether restarts exceed the limit: pods that restart in place never fail."""
     restart_policy = (job.spec.template.get("spec") or {}).get("restartPolicy")
     if restart_policy != "OnFailure":
         return False

@@ -1,6 +1,4 @@
-"""The Job controller runs pods until enough of them succeeded or too many failed, and removes Jobs whose
-TTL has passed.
-"""
+"""The Job controller runs pods until enough succeeded or too many failed, and removes Jobs whose TTL has passed."""
 
 from __future__ import annotations
 
@@ -242,9 +240,7 @@ class JobController:
 
 
 def _with_index_env(container: Unstructured) -> Unstructured:
-    """Return the container with its completion index in the environment, unless it defines that variable
-    itself.
-    """
+    """Return the container with its completion index in the environment, unless it defines that variable itself."""
     env = container.get("env") or []
     if any(entry.get("name") == "JOB_COMPLETION_INDEX" for entry in env):
         return container

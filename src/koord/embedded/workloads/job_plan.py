@@ -86,9 +86,7 @@ def parallelism(job: Job) -> int:
 
 
 def completions(job: Job) -> int | None:
-    """Return the wanted successes; None lets the first success begin the end. A Job that names neither number
-    wants one.
-    """
+    """Return the wanted successes; None: the first begins the end. A Job that names neither number wants one."""
     if job.spec.completions is None and job.spec.parallelism is None:
         return 1
     return job.spec.completions
@@ -276,9 +274,7 @@ def _wanted_active(job: Job, counts: JobPodCounts, alive: int, by_index: bool) -
 
 
 def _surplus(job: Job, counts: JobPodCounts, alive: Sequence[Pod], wanted: int, now: datetime) -> tuple[Pod, ...]:
-    """Return the pods to delete: those of done, failed, invalid or duplicate indexes in any case, then the
-    cheapest.
-    """
+    """Return the pods to delete: those of done, failed, invalid or duplicate indexes in any case, then the cheapest."""
     useless: list[Pod] = []
     if is_indexed(job):
         taken: set[int] = set()
@@ -307,9 +303,7 @@ def _open_indexes(view: JobView, counts: JobPodCounts, alive: Sequence[Pod]) -> 
 def _plan_pods_per_index(
     view: JobView, plan: JobPlan, counts: JobPodCounts, alive: Sequence[Pod], missing: int
 ) -> JobPlan:
-    """Plan pods per index. Every index waits out its own failures, which the annotation on its last pod
-    counts.
-    """
+    """Plan pods per index. Every index waits out its own failures, which the annotation on its last pod counts."""
     grouped = pods_by_index(pod for pod in view.pods if counts_as_failed(pod, view.job))
     create: list[NewJobPod] = []
     wait: float | None = None

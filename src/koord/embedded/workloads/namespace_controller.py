@@ -1,6 +1,4 @@
-"""The namespace controller deletes the content of terminating namespaces, reports progress in conditions,
-and removes the finalizer at the end.
-"""
+"""The namespace controller deletes the content of terminating namespaces and reports progress in conditions."""
 
 from __future__ import annotations
 

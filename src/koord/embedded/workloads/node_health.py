@@ -139,9 +139,7 @@ class ZoneEvictionRates(msgspec.Struct, frozen=True):
 
 
 def zone_eviction_rates(nodes: Iterable[tuple[Node, bool]]) -> ZoneEvictionRates:
-    """Compute the eviction rate of each zone. `nodes` come with whether each is silent, which its conditions
-    may not say yet.
-    """
+    """Compute the eviction rate of each zone. `nodes` come with whether each is silent."""
     counts: dict[str, list[int]] = {}
     for node, silent in nodes:
         status = ready_status(node)

@@ -1,5 +1,4 @@
-"""The node lifecycle controller notices silent nodes, sets their conditions and taints, and marks their
-pods not ready.
+"""The node lifecycle controller notices silent nodes, sets their conditions and taints, and marks their pods not ready.
 
 Evicting pods by NoExecute taints is the work of `taint_eviction`.
 """
@@ -10,8 +9,7 @@ from datetime import datetime
 
 from koord.api.kubernetes.affinity import Taint
 from koord.api.kubernetes.builtin_kinds import LEASES, NODES, PODS
-from koord.api.kubernetes.coordination import Lease
-from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.node import Lease, Node
 from koord.api.model import to_dict
 from koord.embedded.workloads import pod_state
 from koord.embedded.workloads.controller_context import ControllerContext
@@ -80,9 +78,7 @@ class NodeLifecycleController:
         self._queue.add(name)
 
     def _check_all_zones_down(self) -> None:
-        """Enqueue every node when the cluster enters or leaves a full outage; leaving it, all get their grace
-        period again.
-        """
+        """Enqueue every node when a full outage begins or ends; then all get their grace period again."""
         all_zones_down = self._zone_rates().all_zones_down
         if all_zones_down == self._all_zones_down:
             return
@@ -234,9 +230,7 @@ class NodeLifecycleController:
 
 
 def _kubelet_report(node: Node) -> tuple[datetime | None, str] | tuple[()]:
-    """Return when the kubelet last reported and its Ready status; Unknown is written by this controller and
-    does not count.
-    """
+    """Return when the kubelet last reported and its Ready status; Unknown is this controller's and does not count."""
     for condition in node.status.conditions:
         if condition.type == "Ready" and condition.status != "Unknown":
             return condition.last_heartbeat_time, condition.status

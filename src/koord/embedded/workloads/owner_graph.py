@@ -1,6 +1,4 @@
-"""The owner graph over all kinds, and what it means for an object: keep it, remove owner references, or
-delete it. Pure.
-"""
+"""The owner graph over all kinds, and what it means for an object: keep it, drop owner references, delete it. Pure."""
 
 from __future__ import annotations
 
@@ -68,9 +66,6 @@ class OwnerGraph:
 
     def dependents(self, uid: str) -> list[OwnerGraphNode]:
         return [item for dependent in self._dependents.get(uid, ()) if (item := self._items.get(dependent)) is not None]
-
-    def has_dependents(self, uid: str) -> bool:
-        return bool(self._dependents.get(uid))
 
     def __len__(self) -> int:
         return len(self._items)

@@ -1,6 +1,4 @@
-"""The pod garbage collector deletes pods that nobody will end: on nodes that are gone, terminating without
-a node, or finished and too many.
-"""
+"""The pod garbage collector deletes pods of lost nodes, terminating ones without a node, and surplus finished ones."""
 
 from __future__ import annotations
 
@@ -112,9 +110,7 @@ class PodGarbageCollector:
         return not ready and any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
 
     async def _lost_nodes(self) -> list[str]:
-        """Return nodes that pods name, that have been missing for a while, and that the server does not know
-        either.
-        """
+        """Return nodes that pods name, that have been missing for a while, and that the server does not know either."""
         now = self._context.clock.monotonic()
         missing = [name for name in nodes_with_pods(self._pods) if self._nodes.get("", name) is None]
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}

@@ -1,6 +1,4 @@
-"""The state of pods as controllers see it: phase and readiness, the index by node, the DisruptionTarget
-condition and the deletion order.
-"""
+"""Pods as controllers see them: phase, readiness, index by node, DisruptionTarget and the deletion order."""
 
 from __future__ import annotations
 
@@ -99,9 +97,7 @@ DISRUPTION_TARGET = "DisruptionTarget"
 async def add_disruption_target(
     client: Client, pod: Pod, reason: str, message: str, now: datetime, *, phase: str = ""
 ) -> ApiError | None:
-    """Add the DisruptionTarget condition. `phase` is also set, for a pod that no kubelet will ever report on
-    again.
-    """
+    """Add the DisruptionTarget condition. `phase` is also set, for a pod that no kubelet will ever report on again."""
     status: Unstructured = {}
     known = pod_condition(pod, DISRUPTION_TARGET)
     if known is None or known.status != "True" or known.reason != reason:
@@ -129,9 +125,7 @@ _PHASE_RANK = {"Pending": 0, "Unknown": 1, "Running": 2}
 
 
 def deletion_cost(pod: Pod) -> int:
-    """Return the deletion cost; 0 when the annotation is absent or not a 32-bit integer, which the server
-    refuses to store.
-    """
+    """Return the deletion cost; 0 when the annotation is absent or not a 32-bit integer."""
     text = pod.metadata.annotations.get(DELETION_COST)
     if text is None:
         return 0
@@ -143,9 +137,7 @@ def deletion_cost(pod: Pod) -> int:
 
 
 def pods_to_delete(pods: Sequence[Pod], count: int, related: Iterable[Pod], now: datetime) -> tuple[Pod, ...]:
-    """Return `count` of `pods` to delete; `related` are the pods of all ReplicaSets of the same Deployment, to
-    spread what remains.
-    """
+    """Return `count` of `pods` to delete; `related` are the pods of all ReplicaSets of the same Deployment."""
     if count >= len(pods):
         return tuple(pods)
     crowd = Counter(pod.spec.node_name for pod in related if is_pod_active(pod) and pod.spec.node_name)
@@ -155,11 +147,10 @@ def pods_to_delete(pods: Sequence[Pod], count: int, related: Iterable[Pod], now:
 def _deletion_rank(
     pod: Pod, crowd: Counter[str], now: datetime
 ) -> tuple[bool, int, bool, int, int, int, int, int, str]:
-    """Return the deletion rank, lowest first: unassigned, pending, not ready, cheap, crowded, lately ready,
-    often restarted, young.
+    """Return the deletion rank, lowest first: unassigned, pending, not ready, cheap, crowded, lately ready, often
+    restarted, young.
 
-    Ages of one order of magnitude are equal, and in the end the UID decides: between equals the choice is
-    random.
+    Ages of one order of magnitude are equal, and in the end the UID decides: between equals the choice is random.
     """
     return (
         bool(pod.spec.node_name),

@@ -1,6 +1,4 @@
-"""Make pods from templates: the body to create, the hash that names a template, and names with a random
-suffix. Pure.
-"""
+"""Make pods from templates: the body to create, the hash that names a template, random name suffixes. Pure."""
 
 from __future__ import annotations
 

@@ -76,9 +76,7 @@ def decide_replicas(view: ReplicaSetView) -> ReplicaSetPlan:
 
 
 def decide_replica_set_status(view: ReplicaSetView, plan: ReplicaSetPlan, refused: ApiError | None) -> ReplicaSetStatus:
-    """Return the status. Pods that were just deleted no longer count: whoever decides on these numbers must
-    not rely on them.
-    """
+    """Return the status. Pods that were just deleted no longer count: decisions must not rely on them."""
     spec, old = view.set.spec, view.set.status
     gone = {pod.metadata.uid for pod in plan.delete} if refused is None else set()
     alive = [pod for pod in view.alive if pod.metadata.uid not in gone]
@@ -99,9 +97,7 @@ def decide_replica_set_status(view: ReplicaSetView, plan: ReplicaSetPlan, refuse
 def _conditions(
     old: tuple[LegacyCondition, ...], plan: ReplicaSetPlan, refused: ApiError | None, now: datetime
 ) -> tuple[LegacyCondition, ...]:
-    """Keep the ReplicaFailure condition until a sync that wants a change succeeds, or nothing is wanted any
-    more.
-    """
+    """Keep the ReplicaFailure condition until a sync that wants a change succeeds, or nothing is wanted any more."""
     others = tuple(condition for condition in old if condition.type != REPLICA_FAILURE)
     if refused is None:
         return others

@@ -209,9 +209,7 @@ class StatefulSetController:
         return None
 
     async def _update_claim_owners(self, stateful: StatefulSet, pod: Pod) -> ApiError | None:
-        """Update the owners of a pod's claims, which decide when they go: with the set, with a pod that is scaled
-        away, or never.
-        """
+        """Update the owners of a pod's claims, which go with the set, with a scaled-away pod, or never."""
         ordinal = ordinal_of(stateful, pod.metadata.name)
         if ordinal is None or not stateful.spec.volume_claim_templates:
             return None

@@ -1,6 +1,4 @@
-"""Decide which pod of a StatefulSet is created or deleted next, in order unless its policy says otherwise,
-and what becomes of its volume claims. Pure.
-"""
+"""Decide which pod of a StatefulSet is created or deleted next, and what becomes of its volume claims. Pure."""
 
 from __future__ import annotations
 
@@ -126,9 +124,7 @@ def _create_missing(
 
 
 def _revision_for_new_pod(view: StatefulSetView, ordinal: int) -> str:
-    """Return the revision of a new pod: below the partition, or below what the rollout has reached, the
-    current one.
-    """
+    """Return the revision of a new pod: below the partition, or below what the rollout has reached, the current one."""
     strategy = view.set.spec.update_strategy
     if (strategy.type or "RollingUpdate") != "RollingUpdate":
         return view.update

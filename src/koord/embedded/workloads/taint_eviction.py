@@ -1,6 +1,4 @@
-"""The taint eviction controller deletes pods that do not tolerate a NoExecute taint of their node, others
-when their tolerationSeconds end.
-"""
+"""The taint eviction controller deletes pods that do not tolerate a NoExecute taint, or not for longer."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ class EvictionDeadline(msgspec.Struct, frozen=True):
 
 
 def decide_taint_eviction(pod: Pod, taints: tuple[Taint, ...], first_seen: datetime) -> EvictionDeadline | None:
-    """Return when the pod must be evicted, or None. `first_seen` is used for taints without a time of their
-    own.
-    """
+    """Return when the pod must be evicted, or None. `first_seen` is used for taints without a time of their own."""
     moments: list[datetime] = []
     for taint in taints:
         if taint.effect != NO_EXECUTE:

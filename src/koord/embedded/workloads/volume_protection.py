@@ -1,6 +1,4 @@
-"""Remove the protection finalizers of volume claims and volumes that are being deleted, once nobody uses
-them.
-"""
+"""Remove the protection finalizers of volume claims and volumes that are being deleted, once nobody uses them."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ _CLAIM_INDEX = "claims"
 
 
 def claims_in_use(pod: Pod) -> Iterable[str]:
-    """Return the names of the claims that a pod uses. One without a node uses none: no kubelet starts it on a
-    claim that is being deleted.
-    """
+    """Return the names of the claims that a pod uses. One without a node uses none: no kubelet starts it."""
     if not pod.spec.node_name:
         return []
     found = []

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable
 
 from koord.values.cpuset import CPUSet, CPUSetError
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 MIN_SHARES, MAX_SHARES = 2, 262_144
 MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
@@ -62,7 +62,7 @@ def integer_between(low: int, high: int) -> Check:
     """Return a check for integers of a range; `max` is the largest integer."""
 
     def check(value: str) -> bool:
-        number = MAX_INT64 if value == MAX else integer(value)
+        number = MAX_INT64 if value == MAX else parse_decimal_int(value)
         return number is not None and low <= number <= high
 
     return check
@@ -103,7 +103,7 @@ class CpuWeightCodec(FileCodec):
     """cpu.weight, with values in shares."""
 
     def encode(self, value: str) -> str | None:
-        shares = integer(value)
+        shares = parse_decimal_int(value)
         weight = None if shares is None else weight_of_shares(shares)
         return None if weight is None else str(weight)
 
@@ -133,7 +133,7 @@ class MemoryLimitCodec(FileCodec):
         self._page = page_bytes
 
     def encode(self, value: str) -> str | None:
-        number = MAX_INT64 if value == MAX else integer(value)
+        number = MAX_INT64 if value == MAX else parse_decimal_int(value)
         if number is None or number < -1:
             return None
         return self._unlimited if number == -1 or number >= V1_UNLIMITED_BYTES else str(number)
@@ -145,7 +145,7 @@ class MemoryLimitCodec(FileCodec):
         return self._pages(one) == self._pages(other)
 
     def _pages(self, field: str) -> int | str | None:
-        number = -1 if field == MAX else integer(field)
+        number = -1 if field == MAX else parse_decimal_int(field)
         if number is None:
             return field
         return None if number == -1 or number >= V1_UNLIMITED_BYTES // self._page * self._page else number // self._page
@@ -160,7 +160,7 @@ class CpuMaxColumnCodec(FileCodec):
         self.needs_text = column == 1
 
     def encode(self, value: str) -> str | None:
-        number = integer(value)
+        number = parse_decimal_int(value)
         if number is None or (number <= 0 and not (number == -1 and self._column == 0)):
             return None
         return MAX if number == -1 else str(number)
@@ -180,7 +180,7 @@ class CfsQuotaCodec(FileCodec):
     """cpu.cfs_quota_us of cgroup v1, where every negative number means no limit."""
 
     def encode(self, value: str) -> str | None:
-        number = integer(value)
+        number = parse_decimal_int(value)
         if number is None or (number <= 0 and number != -1):
             return None
         return str(number)
@@ -203,14 +203,14 @@ class CpuListCodec(FileCodec):
 
 
 def _comparable_amount(field: str) -> int | str:
-    number = MAX_INT64 if field in (MAX, "-1") else integer(field)
+    number = MAX_INT64 if field in (MAX, "-1") else parse_decimal_int(field)
     if number is None:
         return field
     return MAX_INT64 if number >= V1_UNLIMITED_BYTES else number
 
 
 class LimitOrder(enum.Enum):
-    """How the values of a knob relate to those of parent groups, which decides the order of writes."""
+    """LimitOrder says how the values of a knob relate to those of parent groups, which decides the order of writes."""
 
     FREE = "free"  # values do not depend on those of parents
     SIZE = "size"  # a number that may grow and shrink, whatever the parent's is
@@ -244,5 +244,5 @@ def limit_size(field: str) -> float:
     """Return the number in a field; text that is no number is no limit, so that nothing is narrowed because of it."""
     if field in (MAX, "-1"):
         return float("inf")
-    number = integer(field)
+    number = parse_decimal_int(field)
     return float("inf") if number is None or number < 0 or number >= V1_UNLIMITED_BYTES else number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from koord.host.cgroup.codec import MAX, Check, FileCodec, accept_any
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 _DEVICE = re.compile(r"[0-9]+:[0-9]+")
 
@@ -85,7 +85,7 @@ class IoCostCodec(FileCodec):
             return None
         if len(words) == self._settings + 1:  # only the full form has numbers to judge
             for word in words[1:]:
-                number = integer(word.partition("=")[2])
+                number = parse_decimal_int(word.partition("=")[2])
                 if number is not None and number < self._least and not word.startswith("enable="):
                     return None
         return " ".join(words[1:])

@@ -33,7 +33,7 @@ from koord.host.cgroup.device_codec import (
     SchedFeatureCodec,
     SchemataCodec,
 )
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 
 class KnobSupport(enum.Enum):
@@ -96,7 +96,7 @@ def _class_id(value: str) -> bool:
     if value.startswith("0x"):
         digits = value[2:]
         return digits.isdecimal() and digits.isascii() and int(digits) <= 99_999_999
-    number = integer(value)
+    number = parse_decimal_int(value)
     return number is not None and 0 <= number < 1 << 31
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from koord.host.cgroup.codec import MAX_INT64
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 _V1_MEMORY = (
     "total_cache",
@@ -78,7 +78,7 @@ def numbers_of_keys(text: str, keys: tuple[str, ...]) -> list[int] | None:
 
 def parse_usage_ns(text: str, version: int) -> int | None:
     if version == 1:
-        return integer(text.strip())
+        return parse_decimal_int(text.strip())
     found = numbers_of_keys(text, ("usage_usec",))
     return None if found is None else found[0] * 1000
 
@@ -97,7 +97,7 @@ def parse_memory_stat(text: str, version: int) -> MemoryStat | None:
 def parse_amount(text: str) -> int | None:
     """Parse a byte count; `max` is the largest integer."""
     text = text.strip()
-    return MAX_INT64 if text == "max" else integer(text)
+    return MAX_INT64 if text == "max" else parse_decimal_int(text)
 
 
 def parse_numa_bytes(text: str, version: int, page_bytes: int) -> dict[int, int] | None:
@@ -145,7 +145,7 @@ def parse_cold_bytes(text: str, boundary: int = 5) -> int | None:
     for line in lines[14:]:
         words = line.split()
         if words and words[0] in _COLD_KEYS:
-            cold = [integer(word) for word in words[1 + boundary :]]
+            cold = [parse_decimal_int(word) for word in words[1 + boundary :]]
             if any(number is None for number in cold):
                 return None
             total += sum(number for number in cold if number is not None)

@@ -34,7 +34,7 @@ from koord.host.cgroup.stat import (
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.values.cpuset import CPUSet, CPUSetError
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ def _read_number(tree: CgroupTree, knob: str, group: str) -> int | IoError:
     value = tree.value(knob, group)
     if isinstance(value, IoError):
         return value
-    number = integer(value)
+    number = parse_decimal_int(value)
     return (
         malformed(tree.path(CgroupFile(knob, group)) or knob, f"{value[:40]!r} is no number")
         if number is None

@@ -1,4 +1,6 @@
-"""What collectors share: settings, a timer, statuses, and the base of those that read cgroups every tick."""
+"""This module holds what collectors share: settings, a timer, statuses, and the base of those that read
+cgroups every tick.
+"""
 
 from __future__ import annotations
 
@@ -109,7 +111,9 @@ class IntervalTimer:
 
 
 class CollectContext(msgspec.Struct, frozen=True):
-    """What collectors work with; `longest_gap_s` bounds the time between two reads whose difference is still a rate."""
+    """CollectContext is all that collectors work with; `longest_gap_s` bounds the time between two reads
+    whose difference is still a rate.
+    """
 
     tree: CgroupTree
     store: SeriesStore

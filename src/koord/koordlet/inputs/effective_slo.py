@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from koord.api.config.slo import defaults
-from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.defaults import overlay
 from koord.api.config.slo.slo_validation import strategy_errors
 from koord.api.koordinator.qos_class import BE, LS, LSE, LSR, SYSTEM
 from koord.api.koordinator.slo import NodeSLOSpec

@@ -17,7 +17,9 @@ from koord.values.cpuset import EMPTY, CPUSet
 
 
 class NodeProperties(msgspec.Struct, frozen=True, kw_only=True):
-    """What decisions need of a Node, computed once per change. CPU is in milli-cores, all else in units."""
+    """NodeProperties is all that decisions need of a Node, computed once per change. CPU is in milli-cores,
+    all else in units.
+    """
 
     name: str
     capacity: Mapping[str, int] = {}

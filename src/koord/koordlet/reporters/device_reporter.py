@@ -36,7 +36,9 @@ _LOG = logging.getLogger(__name__)
 
 
 class DeviceReporterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the Device reporter reports. Accelerators are those that vendors' plugins describe in files."""
+    """DeviceReporterSettings says what the Device reporter reports. Accelerators are those that vendors'
+    plugins describe in files.
+    """
 
     every_s: float = 3.0
     accelerators: bool = False

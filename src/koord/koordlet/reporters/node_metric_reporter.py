@@ -43,7 +43,9 @@ _LONGEST_NODE_S, _LONGEST_POD_S = 6 * 3600, 1800
 
 
 class NodeMetricInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report needs besides series. There is no report while `pods` is None: they are not known yet."""
+    """NodeMetricInputs is all that a report needs besides series. There is no report while `pods` is None:
+    they are not known yet.
+    """
 
     pods: tuple[PodMeta, ...] | None = None
     applications: tuple[HostApplicationSpec, ...] = ()

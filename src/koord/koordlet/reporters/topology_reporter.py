@@ -14,7 +14,7 @@ import msgspec
 from koord.api.annotations.cpu_codecs import CPU_MANAGER_STATIC, CPUBasicInfo
 from koord.api.koordinator.custom_kinds import NODE_RESOURCE_TOPOLOGIES
 from koord.api.koordinator.protocol import L_ENABLE_NUMA_RESERVATION
-from koord.api.koordinator.topology import NodeResourceTopology, Zone
+from koord.api.koordinator.sigs_scheduling import NodeResourceTopology, Zone
 from koord.api.kubernetes import pod_resources
 from koord.api.kubernetes.node import Node
 from koord.api.model import to_dict

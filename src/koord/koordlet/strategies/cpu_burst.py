@@ -17,9 +17,8 @@ import msgspec
 
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.config.slo.defaults import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY
+from koord.api.config.slo.defaults import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY, overlay
 from koord.api.config.slo.defaults import CPU_BURST as CPU_BURST_DEFAULTS
-from koord.api.config.slo.overlay import overlay
 from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.policy.eviction.record import EvictionRecord
+from koord.policy.eviction import EvictionRecord
 
 REQUEST_TIMEOUT_S = 60.0  # then the request is lost, and may be made again
 LEAVING_TIMEOUT_S = 120.0  # a victim that is not terminating after so long is not leaving

@@ -12,7 +12,7 @@ import msgspec
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo import defaults
-from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.defaults import overlay
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSR
 from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
 from koord.api.koordinator.slo_strategy import MemoryQOS, ResourceQOSStrategy

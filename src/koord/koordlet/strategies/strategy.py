@@ -19,7 +19,7 @@ from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest, EvictionTracker
 from koord.values.cpuset import CPUSet
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 Effect: TypeAlias = WriteCgroup | WriteSystem | WriteSchemata | AddTasks | EvictionRequest
 
@@ -145,7 +145,7 @@ class StrategyInputs:
 
     def number(self, group: str, file: str) -> int | None:
         value = self.machine.read_knob(group, file)
-        return None if value is None else integer(value)
+        return None if value is None else parse_decimal_int(value)
 
     def cpus(self, group: str, file: str) -> CPUSet:
         return CPUSet.parse_or_empty(self.machine.read_knob(group, file) or "")

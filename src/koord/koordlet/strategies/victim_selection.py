@@ -12,14 +12,14 @@ from typing import Any
 
 import msgspec
 
-from koord.api.annotations import eviction_codecs, pod_codecs
+from koord.api.annotations import pod_codecs
 from koord.api.koordinator.protocol import KOORDLET_EVICTION_PREFIX, L_EVICTION_ENABLED, TRUE
 from koord.api.koordinator.qos_class import BATCH, BE, MID
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MEMORY, TIER_RESOURCE_NAMES
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
-from koord.policy.eviction.record import KOORDLET, EvictionRecord
+from koord.policy.eviction import KOORDLET, EvictionRecord
 
 BE_CPU_EVICT = "BECPUEvict"
 CPU_ALLOCATABLE_EVICT = "CPUAllocatableEvict"
@@ -208,7 +208,7 @@ def rank_by_priority(view: EvictView, rule: str, threshold: int, size: Callable[
     """
 
     def key(pod: PodMeta) -> tuple[int, int, int, int, str]:
-        own, sub = eviction_codecs.parse_eviction_priority(pod.annotations), pod_codecs.parse_sub_priority(pod.labels)
+        own, sub = pod_codecs.parse_eviction_priority(pod.annotations), pod_codecs.parse_sub_priority(pod.labels)
         within = sub if isinstance(sub, int) else pod.priority_value
         return own, pod.priority_value, within, -(size(pod) or 0), pod.full_name
 
@@ -218,7 +218,7 @@ def rank_by_priority(view: EvictView, rule: str, threshold: int, size: Callable[
         if pod.is_alive
         and pod.priority_value <= threshold
         and pod.labels.get(L_EVICTION_ENABLED) == TRUE
-        and eviction_codecs.allows_eviction_by(pod.annotations, rule)
+        and pod_codecs.allows_eviction_by(pod.annotations, rule)
         and size(pod) is not None
     ]
     return tuple(
@@ -232,7 +232,7 @@ def _best_effort(view: EvictView, rule: str) -> list[PodMeta]:
     return [
         pod
         for pod in view.pods
-        if pod.qos == BE and pod.is_alive and eviction_codecs.allows_eviction_by(pod.annotations, rule)
+        if pod.qos == BE and pod.is_alive and pod_codecs.allows_eviction_by(pod.annotations, rule)
     ]
 
 

@@ -10,7 +10,7 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.record import EVICTED, FAILED, REFUSED, EvictionOutcome
+from koord.policy.eviction import EVICTED, FAILED, REFUSED, EvictionOutcome
 
 
 class EvictionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,8 +51,8 @@ async def evict_pod(
 ) -> EvictionResult:
     """Evict the pod of that UID with the Eviction API, which enforces disruption budgets.
 
-    A conflict means that another pod has the name by now, and the pod is gone. A caller that looks at the pod again
-    and retries sets `retries_conflict`: then it is a failure.
+    A conflict means that another pod has the name by now, and the pod is gone. A caller that looks at the pod again and
+    retries sets `retries_conflict`: then it is a failure.
     """
     try:
         async with asyncio.timeout(timeout_s):

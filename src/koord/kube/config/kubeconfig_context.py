@@ -27,6 +27,8 @@ from koord.kube.config.connection import (
     SettingOrigin,
     TokenAuth,
     TokenFileAuth,
+    proxy_from_environment,
+    validate_proxy_url,
 )
 from koord.kube.config.kubeconfig import (
     ExecConfig,
@@ -36,7 +38,6 @@ from koord.kube.config.kubeconfig import (
     KubeconfigEntry,
     KubeconfigUser,
 )
-from koord.kube.config.proxy import proxy_from_environment, validate_proxy_url
 
 EXEC_EXTENSION = "client.authentication.k8s.io/exec"
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")

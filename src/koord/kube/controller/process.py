@@ -21,18 +21,16 @@ import msgspec
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import Connection
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.informer.malformed_objects import MalformedObject
-from koord.kube.leader.election import LeaderElector
-from koord.kube.leader.lease import LeaseConfig
+from koord.kube.informer.reflector import MalformedObject
+from koord.kube.leader_election import LeaderElector, LeaseConfig
 from koord.kube.transport.http import HttpTransport
 from koord.kube.transport.interface import Transport
 from koord.kube.transport.wrappers import FencedTransport, MeteredTransport, RestMetrics
-from koord.telemetry import gc_tuning
 from koord.telemetry.clock import Clock
 from koord.telemetry.component_server import ComponentServer, HealthCheck
 from koord.telemetry.http_routing import HttpGuard
-from koord.telemetry.metrics.process import register_process_metrics
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
+from koord.telemetry.process import freeze_after_startup, register_process_metrics
 from koord.telemetry.serving_certificate import ServingCertificate
 
 _LOG = logging.getLogger(__name__)
@@ -242,7 +240,7 @@ class ControllerProcess:
                 _LOG.warning("still waiting for first lists: %s", late)
         await program.on_synced()
         self._synced = True
-        gc_tuning.freeze_after_startup()
+        freeze_after_startup()
         _LOG.info("every handler has heard its first list")
 
     async def _close(self, program: ControllerProgram) -> None:

@@ -14,8 +14,7 @@ from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.informer import Informer
-from koord.kube.informer.malformed_objects import MalformedObject
-from koord.kube.informer.reflector import WatchScope
+from koord.kube.informer.reflector import MalformedObject, WatchScope
 from koord.telemetry.clock import Clock
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object

@@ -18,12 +18,10 @@ import msgspec
 
 from koord.api.kubernetes.meta import Object, ObjectMeta
 from koord.api.kubernetes.resource import Resource
-from koord.kube.client.listing import Listing
+from koord.kube.client.list_watch import DELETED, Listing, WatchEvent
 from koord.kube.client.typed_client import Client
-from koord.kube.client.watch import DELETED, WatchEvent
 from koord.kube.informer.cache import IndexFunc, ObjectCache, ObjectChange, ObjectKey
-from koord.kube.informer.malformed_objects import MalformedObject, MalformedObjectLog
-from koord.kube.informer.reflector import Reflector, ReflectorCounts, WatchScope
+from koord.kube.informer.reflector import MalformedObject, MalformedObjectLog, Reflector, ReflectorCounts, WatchScope
 from koord.kube.rate_limit import RateLimitedLog
 from koord.telemetry.clock import Clock
 

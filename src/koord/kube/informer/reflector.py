@@ -1,5 +1,6 @@
 """This module keeps a store in step with an API server: list, watch, resume where a stream was cut, and list
-again when the server asks for it.
+again when the server asks for it. Objects that cannot be decoded are reported once each, until they are well again or
+gone.
 
 What is done with the objects is the store's business (see koord.kube.informer).
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Container
 from random import Random
 from typing import Generic, Literal, Protocol, TypeVar
 
@@ -15,10 +17,9 @@ import msgspec
 
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
-from koord.kube.client.listing import Listing
+from koord.kube.client.list_watch import BOOKMARK, ERROR, Listing, Watch, WatchEvent
 from koord.kube.client.request_builder import VersionMatch
 from koord.kube.client.typed_client import Client
-from koord.kube.client.watch import BOOKMARK, ERROR, Watch, WatchEvent
 from koord.kube.rate_limit import JitteredBackoff, RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
@@ -220,3 +221,57 @@ class Reflector(Generic[O]):
     async def _pause(self) -> None:
         asked, self._retry_after_s = self._retry_after_s, 0.0
         await self._clock.sleep(max(asked, self._backoff.next()))
+
+
+class MalformedObject(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    error: str
+
+
+def _log(what: MalformedObject) -> None:
+    _LOG.warning("%s %s/%s (uid %s) is skipped: %s", what.kind, what.namespace, what.name, what.uid, what.error)
+
+
+class MalformedObjectLog:
+    def __init__(self, kind: str, report: Callable[[MalformedObject], None] | None) -> None:
+        self.reports = 0
+        self._kind = kind
+        self._report = report or _log
+        self._reported: dict[tuple[str, str], str] = {}  # who -> UID that was reported
+        self._reported_index_errors: dict[tuple[str, str, str], str] = {}  # index and who -> UID that was reported
+
+    def report(self, namespace: str, name: str, uid: str, error: str) -> None:
+        if self._reported.get((namespace, name)) == uid:
+            return
+        self._reported[namespace, name] = uid
+        self._emit(MalformedObject(kind=self._kind, namespace=namespace, name=name, uid=uid, error=error))
+
+    def report_index_error(self, index: str, obj: Object, error: Exception) -> None:
+        """Report that an index could not place the object; the object itself is kept."""
+        meta = obj.metadata
+        key = (index, meta.namespace, meta.name)
+        if self._reported_index_errors.get(key) == meta.uid:
+            return
+        self._reported_index_errors[key] = meta.uid
+        why = f"index {index}: {error!r}"
+        self._emit(MalformedObject(kind=self._kind, namespace=meta.namespace, name=meta.name, uid=meta.uid, error=why))
+
+    def forget(self, namespace: str, name: str) -> None:
+        if self._reported:
+            self._reported.pop((namespace, name), None)
+
+    def forget_all_but(self, unread: Container[tuple[str, str]]) -> None:
+        """Forget, after a full list, every object that is not undecodable now."""
+        self._reported = {key: uid for key, uid in self._reported.items() if key in unread}
+        self._reported_index_errors.clear()
+
+    def _emit(self, what: MalformedObject) -> None:
+        self.reports += 1
+        try:
+            self._report(what)
+        except Exception:  # noqa: BLE001  the callback is other people's code
+            _LOG.exception("could not report a malformed %s %s/%s", what.kind, what.namespace, what.name)
+            _log(what)

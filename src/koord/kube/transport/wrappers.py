@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, Unreachable, WatchStream
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 
 _DURATION_BUCKETS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 NO_RESPONSE_CODE = "<error>"  # in place of a status code

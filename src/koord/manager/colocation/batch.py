@@ -148,9 +148,7 @@ def decide_batch(seen: BatchView) -> BatchDecision:
 
 
 def _zones(seen: BatchView, sample: NodeMetricSample, system: ComputeResources) -> tuple[ZoneBatch, ...]:
-    """Compute the zones. What belongs to no zone, the system and what is reserved, is taken from each in
-    equal parts.
-    """
+    """Compute the zones. What belongs to none, the system and what is reserved, is taken from each in equal parts."""
     if not seen.zones:
         return ()
     count = len(seen.zones)

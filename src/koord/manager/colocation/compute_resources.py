@@ -27,7 +27,6 @@ class ComputeResources(msgspec.Struct, frozen=True, gc=False):
         return ComputeResources(self.cpu - other.cpu, self.memory - other.memory)
 
     def maximum(self, other: ComputeResources) -> ComputeResources:
-        """Return the larger of each."""
         return ComputeResources(
             self.cpu if self.cpu > other.cpu else other.cpu,
             self.memory if self.memory > other.memory else other.memory,
@@ -74,9 +73,7 @@ def round_up_to_integer(amount: Quantity) -> Quantity:
 
 
 def differs_by_more_than(old: Quantity | None, new: Quantity | None, threshold: float) -> bool:
-    """Return whether the change exceeds the threshold's fraction of the old amount; appearing and disappearing always
-    does.
-    """
+    """Return whether the change exceeds the threshold's fraction of the old amount; appearing and going always does."""
     if old is None or new is None:
         return (old is None) != (new is None)
     before = old.milli_value()
@@ -84,9 +81,7 @@ def differs_by_more_than(old: Quantity | None, new: Quantity | None, threshold: 
 
 
 def amplify_cpu(cpu: Quantity, ratio: float | None) -> Quantity:
-    """Return milli-cores on CPUs that are `ratio` times as fast as the reference; a ratio of 1 or less changes
-    nothing.
-    """
+    """Return milli-cores on CPUs `ratio` times as fast as the reference; a ratio of 1 or less changes nothing."""
     if ratio is None or ratio <= 1.0:
         return cpu
     return round_up_to_integer(Quantity.from_milli(int(cpu.milli_value() * ratio), cpu.format))

@@ -31,9 +31,7 @@ _SHOWN_AS_GPU = ("", "nvidia")  # other vendors' cores are not koordinator.sh/gp
 
 
 class DeviceResources(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources of one kind of device. `reset` removes all names of the kind; else a name without an amount is
-    kept.
-    """
+    """The resources of one kind of device. `reset` removes all its names; else a name without an amount is kept."""
 
     amounts: dict[str, Quantity] = {}
     labels: dict[str, str] = {}

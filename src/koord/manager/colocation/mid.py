@@ -34,7 +34,6 @@ class MidAmount(msgspec.Struct, frozen=True, kw_only=True):
     result: int
 
     def __str__(self) -> str:
-        """Return the formula, in the style of batch's."""
         if self.static_share:
             return f"{self.result} = min(threshold:{self.limit}, static:{self.static_share})"
         return (

@@ -1,8 +1,7 @@
-"""The parts of nodes, pods, NodeMetrics, topologies and Devices that co-location reads; nothing else is kept
-in memory.
+"""The parts of nodes, pods, NodeMetrics, topologies and Devices that co-location reads; nothing else is kept in memory.
 
-A thousand nodes with their pods pass through here every minute, so objects are transformed once, when
-they arrive, and a pod is reduced to the few amounts that are read of it each time.
+A thousand nodes with their pods pass through here every minute, so objects are transformed once, when they arrive, and
+a pod is reduced to the few amounts that are read of it each time.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from koord.api.annotations import numa_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.protocol import A_CPU_BASIC_INFO
+from koord.api.koordinator.sigs_scheduling import Zone
 from koord.api.koordinator.slo import ReportedPodUsage, ReportedUsage
-from koord.api.koordinator.topology import Zone
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes import pod as api_pod
 from koord.api.kubernetes.container import ResourceRequirements
@@ -59,8 +58,6 @@ class ColocationPodStatus(Submodel, frozen=True, kw_only=True):
 
 
 class PodShare(Submodel, frozen=True, kw_only=True):
-    """The part of its node that a pod holds."""
-
     namespace: str
     name: str
     priority_class: str  # with default

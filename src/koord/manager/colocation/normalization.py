@@ -20,9 +20,7 @@ from koord.values.resources import CPU
 
 
 class CpuNormalizationDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The normalization of a node. `text` is the ratio as written; None when it is unknown, and then nothing is
-    written.
-    """
+    """The normalization of a node. `text` is the ratio as written; None when it is unknown: nothing is written then."""
 
     enabled: bool = False
     text: str | None = None
@@ -79,8 +77,8 @@ def decide_amplification(
 ) -> AmplificationDecision:
     """Decide the ratios.
 
-    The CPU ratio is multiplied by the normalization ratio that the node carries now, not the one about to be
-    written: the write triggers another decision.
+    The CPU ratio is multiplied by the normalization ratio that the node carries now, not the one about to be written:
+    the write triggers another decision.
     """
     strategy = layers.for_node(labels)
     ratios = dict(strategy.resource_amplification_ratio) if strategy.enable else {}

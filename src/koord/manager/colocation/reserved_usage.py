@@ -1,5 +1,5 @@
-"""This module computes what is taken on a node before anything is lent: reserved by kubelet or operator, and
-used or requested by pods.
+"""This module computes what is taken on a node before anything is lent: reserved by kubelet or operator, and used or
+requested by pods.
 
 The sums are made once for the whole node and, where its NUMA zones are known, once more for each zone.
 """
@@ -62,8 +62,8 @@ def node_reserved(
 
 
 def node_consumption(pods: Sequence[PodShare], samples: Mapping[PodKey, PodSample]) -> HighPriorityConsumption:
-    """Sum the consumption of the node. A pod without a sample counts its request as used, but not in the
-    larger-of-both sum.
+    """Sum the consumption of the node. A pod without a sample counts its request as used, but not in the larger-of-both
+    sum.
 
     That is upstream's number; the sum over zones includes it in both.
     """

@@ -1,7 +1,6 @@
 """The co-location strategy of one node: the ConfigMap's, then the node's own annotation, then its labels.
 
-Reading and completing the ConfigMap's part is left to the configuration; here every layer is laid over
-the one below.
+Reading and completing the ConfigMap's part is left to the configuration; here every layer is laid over the one below.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from koord.api.annotations import node_codecs
+from koord.api.config.decode import decode_lenient
 from koord.api.config.field_error import FieldError
-from koord.api.config.lenient_decode import decode_lenient
 from koord.api.config.slo.colocation import (
     CALCULATE_BY_MAX_USAGE_REQUEST,
     CALCULATE_BY_REQUEST,
@@ -22,7 +21,7 @@ from koord.api.config.slo.colocation import (
     MID_RECLAIM_STATIC,
     ColocationStrategy,
 )
-from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.defaults import overlay
 from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY
 from koord.api.koordinator.slo import MetricCollectPolicy, NodeMetricSpec
 from koord.values.selector import Selector
@@ -150,8 +149,8 @@ def colocation_rules(strategy: ColocationStrategy) -> ColocationRules:
 
 
 def decide_metric_collection(strategy: ColocationStrategy) -> NodeMetricSpec:
-    """Decide the collect policy. `strategy` is the node's own; while it does not enable co-location, the
-    defaults apply.
+    """Decide the collect policy. `strategy` is the node's own; while it does not enable co-location, the defaults
+    apply.
 
     Upstream's rule; it looks at the node alone, so a node that is enabled collects as configured even where the
     cluster's switch is off and nothing is lent.

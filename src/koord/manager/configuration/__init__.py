@@ -1,3 +1,1 @@
-"""slo-controller-config as the controllers read it: typed, defaulted, with the last good value of a broken
-document.
-"""
+"""slo-controller-config as the controllers read it: typed, defaulted, with the last good value of a broken document."""

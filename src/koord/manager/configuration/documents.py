@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError
-from koord.api.config.lenient_decode import decode_lenient, unknown_names
 from koord.api.config.slo import colocation, defaults, slo_documents, slo_validation
-from koord.api.config.slo.overlay import overlay
+from koord.api.config.slo.defaults import overlay
 from koord.api.koordinator.slo_strategy import (
     CPUBurstStrategy,
     HostApplicationSpec,
@@ -44,9 +44,7 @@ class RejectedDocument(msgspec.Struct, frozen=True):
 
 
 def parse_colocation(text: str) -> ParsedDocument[LayeredStrategy[colocation.ColocationStrategy]] | RejectedDocument:
-    """Parse colocation-config. A bad cluster value rejects the document; a bad node entry falls back to the
-    cluster.
-    """
+    """Parse colocation-config. A bad cluster value rejects the document; a bad node entry falls back to the cluster."""
     if not text:
         return ParsedDocument(LayeredStrategy(cluster=colocation.DEFAULT_COLOCATION))
     given = decode_lenient(text, colocation.ColocationConfig)
@@ -91,9 +89,7 @@ def parse_resource_amplification(
 
 
 def parse_host_applications(text: str) -> ParsedDocument[LayeredStrategy[HostApplications]] | RejectedDocument:
-    """Parse host-application-config. Nothing is merged: a node entry's list replaces the cluster's, even an empty
-    one.
-    """
+    """Parse host-application-config. A node entry's list replaces the cluster's, even an empty one."""
     if not text:
         return ParsedDocument(LayeredStrategy(cluster=()))
     given = decode_lenient(text, slo_documents.HostApplicationConfig)

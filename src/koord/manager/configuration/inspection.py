@@ -1,7 +1,6 @@
 """Offline inspection of the documents of slo-controller-config. Pure.
 
-It is stricter than the programs: they run with whatever they can read, here a setting without effect is an
-error.
+It is stricter than the programs: they run with whatever they can read, here a setting without effect is an error.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError, FieldOrder, range_errors
-from koord.api.config.lenient_decode import decode_lenient, unknown_names
-from koord.api.config.slo import colocation, config_map_keys, slo_documents, slo_validation
+from koord.api.config.slo import colocation, slo_documents, slo_validation
 from koord.api.config.slo.slo_validation import unknown_choices
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
@@ -46,22 +45,12 @@ def warning_finding(key: str, path: str, text: str) -> ConfigFinding:
 
 REFUSED_BY_WEBHOOK = "refused where the ConfigMap webhook is on"
 
-_MODELS: Mapping[str, type[Any]] = {
-    config_map_keys.COLOCATION: colocation.ColocationConfig,
-    config_map_keys.RESOURCE_THRESHOLD: slo_documents.ThresholdConfig,
-    config_map_keys.RESOURCE_QOS: slo_documents.QOSConfig,
-    config_map_keys.CPU_BURST: slo_documents.CPUBurstConfig,
-    config_map_keys.SYSTEM: slo_documents.SystemConfig,
-    config_map_keys.HOST_APPLICATION: slo_documents.HostApplicationConfig,
-    config_map_keys.CPU_NORMALIZATION: slo_documents.CPUNormalizationConfig,
-    config_map_keys.RESOURCE_AMPLIFICATION: slo_documents.ResourceAmplificationConfig,
-}
 _RANGES: Mapping[str, Callable[[Any], list[FieldError]]] = {
-    config_map_keys.COLOCATION: colocation.validate_admission,
-    config_map_keys.RESOURCE_THRESHOLD: slo_validation.validate_threshold,
-    config_map_keys.RESOURCE_QOS: slo_validation.validate_qos,
-    config_map_keys.CPU_BURST: slo_validation.validate_cpu_burst,
-    config_map_keys.SYSTEM: slo_validation.validate_system,
+    slo_documents.COLOCATION: colocation.validate_admission,
+    slo_documents.RESOURCE_THRESHOLD: slo_validation.validate_threshold,
+    slo_documents.RESOURCE_QOS: slo_validation.validate_qos,
+    slo_documents.CPU_BURST: slo_validation.validate_cpu_burst,
+    slo_documents.SYSTEM: slo_validation.validate_system,
 }
 
 
@@ -69,8 +58,8 @@ def inspect_slo_config(data: Mapping[str, str]) -> list[ConfigFinding]:
     """Inspect all documents, in the order of the keys' table, unknown keys last."""
     found: list[ConfigFinding] = []
     read_documents: dict[str, Any] = {}
-    for key in (key for key in config_map_keys.KEYS if data.get(key)):
-        config = decode_lenient(data[key], _MODELS[key])
+    for key in (key for key in slo_documents.KEYS if data.get(key)):
+        config = decode_lenient(data[key], slo_documents.DOCUMENT_MODELS[key])
         if isinstance(config, FieldError):
             found += error_findings(key, [config])
             continue
@@ -78,9 +67,9 @@ def inspect_slo_config(data: Mapping[str, str]) -> list[ConfigFinding]:
         found += _inspect_document(key, config, data[key])
     found += _inspect_together(read_documents)
     for key in data:
-        if key not in config_map_keys.KEYS:
-            near = get_close_matches(key, config_map_keys.KEYS, n=1, cutoff=0.6)
-            hint = f": did you mean {near[0]}?" if near else f"; the keys are {', '.join(config_map_keys.KEYS)}"
+        if key not in slo_documents.KEYS:
+            near = get_close_matches(key, slo_documents.KEYS, n=1, cutoff=0.6)
+            hint = f": did you mean {near[0]}?" if near else f"; the keys are {', '.join(slo_documents.KEYS)}"
             found.append(
                 ConfigFinding(severity="error", key=key, error=FieldError("", None, f"is not a known key{hint}"))
             )
@@ -89,28 +78,21 @@ def inspect_slo_config(data: Mapping[str, str]) -> list[ConfigFinding]:
 
 def _inspect_document(key: str, config: Any, text: str) -> list[ConfigFinding]:
     found = error_findings(
-        key, [unknown.to_field_error() for unknown in unknown_names(msgspec.json.decode(text), _MODELS[key])]
+        key,
+        [
+            unknown.to_field_error()
+            for unknown in unknown_names(msgspec.json.decode(text), slo_documents.DOCUMENT_MODELS[key])
+        ],
     )
     found += error_findings(key, unknown_choices(config))
     if key in _RANGES:
         found += error_findings(key, _RANGES[key](config))
     else:
         found += error_findings(key, _ratio_errors(config))
-    found += _inspect_selectors(key, *node_entries(key, config))
+    found += _inspect_selectors(key, *slo_documents.node_entries(config))
     for path, strategy, pair in _bound_pairs(key, config):
         found += _unpaired_bound(key, path, strategy, pair)
     return found
-
-
-def node_entries(key: str, config: Any) -> tuple[str, tuple[Any, ...]]:
-    """Return the name of the list of node entries, and the entries."""
-    nested = key in (
-        config_map_keys.RESOURCE_THRESHOLD,
-        config_map_keys.RESOURCE_QOS,
-        config_map_keys.CPU_BURST,
-        config_map_keys.SYSTEM,
-    )
-    return ("nodeStrategies", config.node_strategies) if nested else ("nodeConfigs", config.node_configs)
 
 
 def _inspect_selectors(key: str, where: str, given: Iterable[Any]) -> list[ConfigFinding]:
@@ -167,13 +149,13 @@ def _check_ratio(path: str, ratio: float | None) -> list[FieldError]:
 
 
 def _bound_pairs(key: str, config: Any) -> Iterable[tuple[str, Any, FieldOrder]]:
-    if key not in (config_map_keys.RESOURCE_THRESHOLD, config_map_keys.RESOURCE_QOS):
+    if key not in (slo_documents.RESOURCE_THRESHOLD, slo_documents.RESOURCE_QOS):
         return
     placed = [(f"nodeStrategies[{index}].", entry) for index, entry in enumerate(config.node_strategies)]
     for path, strategy in (("clusterStrategy.", config.cluster_strategy), *placed):
         if strategy is None:
             continue
-        if key == config_map_keys.RESOURCE_THRESHOLD:
+        if key == slo_documents.RESOURCE_THRESHOLD:
             yield from ((path, strategy, pair) for pair in slo_validation.THRESHOLD_PAIRS)
             continue
         for field in msgspec.structs.fields(strategy):
@@ -195,15 +177,14 @@ def _unpaired_bound(key: str, path: str, strategy: Any, pair: FieldOrder) -> lis
 
 
 def _inspect_together(documents: Mapping[str, Any]) -> list[ConfigFinding]:
-    """Find what shows only when documents are read together."""
     found: list[ConfigFinding] = []
-    given = documents.get(config_map_keys.COLOCATION)
+    given = documents.get(slo_documents.COLOCATION)
     if given is not None and not given.enable:
         for index, node in enumerate(given.node_configs):
             if node.enable:
                 text = "has no effect on batch and mid resources while enable is false for the cluster"
-                found.append(warning_finding(config_map_keys.COLOCATION, f"nodeConfigs[{index}].enable", text))
-    system = documents.get(config_map_keys.SYSTEM)
+                found.append(warning_finding(slo_documents.COLOCATION, f"nodeConfigs[{index}].enable", text))
+    system = documents.get(slo_documents.SYSTEM)
     total = None if system is None or system.cluster_strategy is None else system.cluster_strategy
     for index, node in enumerate(system.node_strategies if system is not None else ()):
         silent = node.total_network_bandwidth == "0" and _has_any_setting(node)
@@ -211,16 +192,12 @@ def _inspect_together(documents: Mapping[str, Any]) -> list[ConfigFinding]:
             text = (
                 f"is not stated, so it becomes 0 and not the cluster's {total.total_network_bandwidth}: state it here"
             )
-            found.append(
-                warning_finding(config_map_keys.SYSTEM, f"nodeStrategies[{index}].totalNetworkBandwidth", text)
-            )
-    qos = documents.get(config_map_keys.RESOURCE_QOS)
+            found.append(warning_finding(slo_documents.SYSTEM, f"nodeStrategies[{index}].totalNetworkBandwidth", text))
+    qos = documents.get(slo_documents.RESOURCE_QOS)
     if qos is not None:
         if system is None:
             found.append(
-                warning_finding(
-                    config_map_keys.RESOURCE_QOS, "", f"stands without a system-config; {REFUSED_BY_WEBHOOK}"
-                )
+                warning_finding(slo_documents.RESOURCE_QOS, "", f"stands without a system-config; {REFUSED_BY_WEBHOOK}")
             )
         found += _inspect_network(qos, system or slo_documents.SystemConfig())
     return found
@@ -234,14 +211,14 @@ def _inspect_network(qos: slo_documents.QOSConfig, system: slo_documents.SystemC
         every.insert(0, ("clusterStrategy.", qos.cluster_strategy))
     flaws = [flaw for path, strategy in every for flaw in network_share_errors(strategy, path)]
     if flaws:
-        return error_findings(config_map_keys.RESOURCE_QOS, flaws)
+        return error_findings(slo_documents.RESOURCE_QOS, flaws)
     refusal = check_network_shares(qos, system)
     if not isinstance(refusal, str):
         return []
     if any(has_quantity_shares(strategy) for _, strategy in every):  # upstream's webhook adds amounts up as percentages
         text = f"states network requests as amounts; {REFUSED_BY_WEBHOOK}, which adds them up as percentages"
-        return [warning_finding(config_map_keys.RESOURCE_QOS, "", text)]
-    return error_findings(config_map_keys.RESOURCE_QOS, [FieldError("", None, refusal)])
+        return [warning_finding(slo_documents.RESOURCE_QOS, "", text)]
+    return error_findings(slo_documents.RESOURCE_QOS, [FieldError("", None, refusal)])
 
 
 def _has_any_setting(node: slo_documents.NodeSystemStrategy) -> bool:

@@ -28,8 +28,7 @@ class DocumentStatus(msgspec.Struct, frozen=True, kw_only=True):
 class LastGoodDocument(Generic[T]):
     """The last good value of one document; the defaults until `available`.
 
-    `error` is set while what the cluster says is not in use: the text was rejected, or there is no ConfigMap.
-    `remarks`
+    `error` is set while what the cluster says is not in use: the text was rejected, or there is no ConfigMap. `remarks`
     are parts of a good document that have no effect.
     """
 

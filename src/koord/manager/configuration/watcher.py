@@ -1,6 +1,4 @@
-"""Watches slo-controller-config, keeps the last good value of each document, and records events about bad
-ones.
-"""
+"""Watches slo-controller-config, keeps the last good value of each document, and records events about bad ones."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from koord.api.config.slo import config_map_keys
+from koord.api.config.slo import slo_documents
 from koord.api.koordinator.protocol import REASON_COLOCATION_CONFIG, REASON_SLO_CONFIG
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.api.kubernetes.core_v1 import ConfigMap
@@ -22,7 +20,7 @@ from koord.manager.configuration import documents
 from koord.manager.configuration.documents import RejectedDocument
 from koord.manager.configuration.last_good import DocumentParser, DocumentStatus, LastGoodDocument, describe_error
 from koord.manager.context import NAMESPACE, ManagerContext
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 
 T = TypeVar("T")
 
@@ -157,36 +155,36 @@ class SloControllerConfig:
     def __init__(self, context: ManagerContext) -> None:
         self.watcher = follower = ConfigMapWatcher(context)
         self.colocation = follower.watch_document(
-            config_map_keys.COLOCATION,
+            slo_documents.COLOCATION,
             documents.parse_colocation,
             UnmarshalEvent(REASON_COLOCATION_CONFIG, "colocation config"),
         )
         self.cpu_normalization = follower.watch_document(
-            config_map_keys.CPU_NORMALIZATION,
+            slo_documents.CPU_NORMALIZATION,
             documents.parse_cpu_normalization,
             UnmarshalEvent(REASON_CPU_NORMALIZATION_CONFIG, "cpu normalization config"),
         )
         self.resource_amplification = follower.watch_document(
-            config_map_keys.RESOURCE_AMPLIFICATION,
+            slo_documents.RESOURCE_AMPLIFICATION,
             documents.parse_resource_amplification,
             UnmarshalEvent(REASON_RESOURCE_AMPLIFICATION_CONFIG, "resource amplification config"),
         )
         self.threshold = follower.watch_document(
-            config_map_keys.RESOURCE_THRESHOLD,
+            slo_documents.RESOURCE_THRESHOLD,
             documents.parse_threshold,
             UnmarshalEvent(REASON_SLO_CONFIG, "ThresholdCfg"),
         )
         self.qos = follower.watch_document(
-            config_map_keys.RESOURCE_QOS, documents.parse_qos, UnmarshalEvent(REASON_SLO_CONFIG, "ResourceQOSCfg")
+            slo_documents.RESOURCE_QOS, documents.parse_qos, UnmarshalEvent(REASON_SLO_CONFIG, "ResourceQOSCfg")
         )
         self.cpu_burst = follower.watch_document(
-            config_map_keys.CPU_BURST, documents.parse_cpu_burst, UnmarshalEvent(REASON_SLO_CONFIG, "CPUBurstCfg")
+            slo_documents.CPU_BURST, documents.parse_cpu_burst, UnmarshalEvent(REASON_SLO_CONFIG, "CPUBurstCfg")
         )
         self.system = follower.watch_document(
-            config_map_keys.SYSTEM, documents.parse_system, UnmarshalEvent(REASON_SLO_CONFIG, "SystemCfg")
+            slo_documents.SYSTEM, documents.parse_system, UnmarshalEvent(REASON_SLO_CONFIG, "SystemCfg")
         )
         self.host_applications = follower.watch_document(
-            config_map_keys.HOST_APPLICATION,
+            slo_documents.HOST_APPLICATION,
             documents.parse_host_applications,
             UnmarshalEvent(REASON_SLO_CONFIG, "HostApplicationCfg"),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from koord.api.koordinator.custom_kinds import NODE_SLOS
@@ -10,24 +9,23 @@ from koord.api.koordinator.protocol import A_NETWORK_BANDWIDTH
 from koord.api.koordinator.slo import NodeSLO
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
-from koord.kube.controller.controller import ReconcileResult
 from koord.manager.configuration.last_good import LastGoodDocument
 from koord.manager.configuration.node_slo import NodeSloDecision, NodeSloSection, NodeSloSettings, decide_node_slo
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.per_node_object import DesiredSpec, PerNodeObjectController
-from koord.manager.controllers.reconcile_counter import ReconcileCounter
-from koord.telemetry.metrics.registry import MetricReading
 
 
-class NodeSLOController:
+class NodeSLOController(PerNodeObjectController[NodeSLO]):
     name: ClassVar[str] = "nodeslo"
+    annotation: ClassVar[str] = A_NETWORK_BANDWIDTH
     rights: ClassVar[tuple[RbacRule, ...]] = (
         RbacRule("", ("nodes",), READ_VERBS),
         RbacRule("slo.koordinator.sh", ("nodeslos",), (*READ_VERBS, "create", "patch", "delete")),
     )
 
     def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:
+        super().__init__(context, NODE_SLOS, "nodeSLO")
         self._configuration = configuration
         self._documents: tuple[LastGoodDocument[Any], ...] = (
             configuration.threshold,
@@ -36,33 +34,14 @@ class NodeSLOController:
             configuration.system,
             configuration.host_applications,
         )
-        self.parse_counter = ReconcileCounter(
-            "slo_controller_nodeslo_spec_parse_count", "The count of parsing nodeSLO.spec"
-        )
-        reconciles = ReconcileCounter("slo_controller_nodeslo_reconcile_count", "The count of reconciling nodeSLO")
-        self.per_node_objects = PerNodeObjectController(
-            self.name, context, NODE_SLOS, self._decide, reconciles, relevant=_is_relevant
-        )
         for kept in self._documents:
-            kept.on_change(self.per_node_objects.enqueue_all)
-
-    async def start(self) -> None:
-        await self.per_node_objects.start()
-
-    async def stop(self) -> None:
-        await self.per_node_objects.stop()
-
-    async def reconcile(self, key: str) -> ReconcileResult:
-        return await self.per_node_objects.reconcile(key)
+            kept.on_change(self.enqueue_all)
 
     def explain(self, node: Node) -> NodeSloDecision:
         """Return what the node's NodeSLO shall say and where each part comes from."""
-        return self._decision(node, self.per_node_objects.objects.get("", node.metadata.name))
+        return self._decision(node, self.objects.get("", node.metadata.name))
 
-    def readings(self) -> Iterable[MetricReading]:
-        return (self.per_node_objects.counter.reading(), self.parse_counter.reading())
-
-    def _decide(self, node: Node, stored: NodeSLO | None) -> DesiredSpec:
+    def decide(self, node: Node, stored: NodeSLO | None) -> DesiredSpec:
         if not all(kept.is_known for kept in self._documents):
             return DesiredSpec(None)  # the ConfigMap is on its way; its arrival brings every node back here
         decision = self._decision(node, stored)
@@ -83,9 +62,3 @@ class NodeSLOController:
         )
         meta = node.metadata
         return decide_node_slo(settings, meta.labels, meta.annotations, None if stored is None else stored.spec)
-
-
-def _is_relevant(before: Node, after: Node) -> bool:
-    return before.metadata.labels != after.metadata.labels or before.metadata.annotations.get(
-        A_NETWORK_BANDWIDTH
-    ) != after.metadata.annotations.get(A_NETWORK_BANDWIDTH)

@@ -5,10 +5,10 @@ The owner decides the spec; this module holds the life cycle that NodeSLO and No
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
@@ -18,13 +18,13 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import to_dict
 from koord.api.patch.merge_patch import create_merge_patch
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.manager.context import ManagerContext
-from koord.manager.controllers.reconcile_counter import ReconcileCounter
+from koord.manager.reconcile_loop import ReconcileCounter, ReconcileLoop
+from koord.telemetry.metrics import MetricReading
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
@@ -40,54 +40,52 @@ class DesiredSpec(msgspec.Struct, frozen=True):
     extra: Mapping[str, Any] = {}  # fields of a new object's spec that models leave out when they are empty
 
 
-DecideSpec = Callable[[Node, O | None], DesiredSpec]
+class PerNodeObjectController(ABC, Generic[O]):
+    name: ClassVar[str]
+    annotation: ClassVar[str]  # of the node: with its labels, all that the decision reads of it
 
-
-class PerNodeObjectController(Generic[O]):
-    def __init__(
-        self,
-        name: str,
-        context: ManagerContext,
-        resource: Resource[O],
-        decide: DecideSpec[O],
-        counter: ReconcileCounter,
-        *,
-        relevant: Callable[[Node, Node], bool],
-    ) -> None:
-        """`relevant(before, after)` says whether a change of the node may change the decision."""
-        self.name = name
-        self.counter = counter
+    def __init__(self, context: ManagerContext, resource: Resource[O], what: str) -> None:
+        """`what` names the objects in metrics."""
         self.nodes = context.informers.for_resource(NODES)
         self.objects = context.informers.for_resource(resource)
-        self.queue: WorkQueue[str] = WorkQueue(context.clock, name=name)
+        self.loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile, workers=WORKERS)
+        self.counter = ReconcileCounter(
+            f"slo_controller_{self.name}_reconcile_count", f"The count of reconciling {what}"
+        )
+        self.parse_counter = ReconcileCounter(
+            f"slo_controller_{self.name}_spec_parse_count", f"The count of parsing {what}.spec"
+        )
         self._context = context
         self._resource = resource
-        self._decide = decide
-        self._relevant = relevant
         self._quiet = RateLimitedLog(_LOG, context.clock)  # a setting that the schema refuses is refused for every node
-        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    def decide(self, node: Node, stored: O | None) -> DesiredSpec:
+        """Return the spec of the node's object; `stored` is the object as it is."""
 
     async def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        self.loop.start(
+            (self.nodes, self.objects),
+            ((self.nodes, self._node_changed), (self.objects, self._object_changed)),
+            resync_s=self._context.settings.sync_period_s,
+            resync=self.enqueue_all,
+        )
 
     async def stop(self) -> None:
-        """Stop and drop the queue: a later start hears of everything again."""
-        self.queue.shutdown(drain=False)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-        self.queue = WorkQueue(self._context.clock, name=self.name)
+        await self.loop.stop()
+
+    def readings(self) -> Iterable[MetricReading]:
+        return self.counter.reading(), self.parse_counter.reading()
 
     def enqueue_all(self) -> None:
         for node in self.nodes.list():
-            self.queue.add(node.metadata.name)
+            self.loop.queue.add(node.metadata.name)
 
     async def reconcile(self, name: str) -> ReconcileResult:
         node, obj = self.nodes.get("", name), self.objects.get("", name)
         if node is None:
             return Done() if obj is None else await self._remove(obj)
-        wanted = self._decide(node, obj)
+        wanted = self.decide(node, obj)
         if wanted.spec is None:
             return Done()
         if obj is None:
@@ -96,28 +94,6 @@ class PerNodeObjectController(Generic[O]):
         if not patch:
             return Done()
         return await self._update(obj, patch)
-
-    async def _run(self) -> None:
-        """Work once both caches are synced: with half a list of nodes most objects would look orphaned."""
-        nodes, objects = (
-            self.nodes.add_event_handler(self._node_changed),
-            self.objects.add_event_handler(self._object_changed),
-        )
-        try:
-            await self.nodes.wait_for_sync()
-            await self.objects.wait_for_sync()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(Controller(self.name, self.queue, self.reconcile, workers=WORKERS).run())
-                if self._context.settings.sync_period_s > 0:
-                    group.create_task(self._resync(self._context.settings.sync_period_s))
-        finally:
-            self.nodes.remove_event_handler(nodes)
-            self.objects.remove_event_handler(objects)
-
-    async def _resync(self, every_s: float) -> None:
-        while True:
-            await self._context.clock.sleep(every_s)
-            self.enqueue_all()
 
     async def _create(self, name: str, wanted: DesiredSpec) -> ReconcileResult:
         assert wanted.spec is not None
@@ -153,9 +129,14 @@ class PerNodeObjectController(Generic[O]):
         return Done()
 
     def _node_changed(self, change: ObjectChange[Node]) -> None:
-        old = change.old
-        if change.kind != "updated" or old is None or self._relevant(old, change.object):
-            self.queue.add(change.object.metadata.name)
+        old, new = change.old, change.object.metadata
+        if (
+            change.kind != "updated"
+            or old is None
+            or old.metadata.labels != new.labels
+            or old.metadata.annotations.get(self.annotation) != new.annotations.get(self.annotation)
+        ):
+            self.loop.queue.add(new.name)
 
     def _object_changed(self, change: ObjectChange[O]) -> None:
         """Enqueue on a new generation only: koordlets write the status every minute."""
@@ -166,4 +147,4 @@ class PerNodeObjectController(Generic[O]):
             and old.metadata.generation == change.object.metadata.generation
         ):
             return
-        self.queue.add(change.object.metadata.name)
+        self.loop.queue.add(change.object.metadata.name)

@@ -1,7 +1,6 @@
 """The last changes of what each node lends, with the terms before and after.
 
-Records are kept encoded: a thousand nodes with their history take a few megabytes. Time comes from the
-caller.
+Records are kept encoded: a thousand nodes with their history take a few megabytes. Time comes from the caller.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU
 from koord.api.model import QuantityText
 from koord.manager.colocation.decision import ColocationDecision
 from koord.manager.colocation.models import ColocationNode
-from koord.manager.explain import node_report
 from koord.manager.explain.lending_terms import node_sums
+from koord.manager.explain.node_report import explain_withheld, listed_amount
 from koord.values.quantity import Quantity
 
 CHANGES_KEPT = 10  # changes per node
@@ -38,8 +37,6 @@ class LendingRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TermChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A term that differs from the change before."""
-
     resource: str
     term: str
     before: int
@@ -77,17 +74,22 @@ class NodeLendingHistory:
         reasons: Sequence[str],
     ) -> None:
         """Record a write. `node` is as before it; `written` are the changed resources, None for removed ones."""
-        before = {name: _units(node.status.allocatable.get(name)) for name in _LENT_RESOURCES}
+        before = {name: listed_amount(node.status.allocatable, name) for name in _LENT_RESOURCES}
         entry = LendingRecord(
             at,
             tuple(reasons),
             before,
-            before | {name: _units(text) for name, text in written.items() if name in before},
+            before
+            | {
+                name: None if text is None else Quantity.parse(text).value()
+                for name, text in written.items()
+                if name in before
+            },
             {
                 name: {term.name: term.amount for term in total.terms}
                 for name, total in node_sums(node, decision).items()
             },
-            node_report.explain_withheld(decision) if not decision.enabled or decision.degraded is not None else "",
+            explain_withheld(decision) if not decision.enabled or decision.degraded is not None else "",
         )
         self._entries.setdefault(node.metadata.name, deque(maxlen=self._kept)).append(_ENCODER.encode(entry))
 
@@ -100,7 +102,6 @@ class NodeLendingHistory:
         return told[::-1][: self._kept - 1]
 
     def __iter__(self) -> Iterator[str]:
-        """Iterate over the nodes that have a history."""
         return iter(self._entries)
 
 
@@ -129,7 +130,3 @@ def term_changes(before: dict[str, dict[str, int]], after: dict[str, dict[str, i
         ]
         found += sorted(changed, key=lambda one: -abs(one.after - one.before))
     return tuple(found)
-
-
-def _units(text: QuantityText | None) -> int | None:
-    return None if text is None else Quantity.parse(text).value()

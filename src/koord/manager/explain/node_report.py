@@ -27,9 +27,7 @@ ResourceState = Literal["UpToDate", "WithinThreshold", "WriteDue", "Withheld", "
 def explain_difference(
     shown: int | None, computed: int | None, *, sized: bool, due: bool, decision: ColocationDecision
 ) -> tuple[ResourceState, str]:
-    """Explain why a node shows another amount than was computed just now. `due`: the next reconcile writes at
-    once.
-    """
+    """Explain why a node shows another amount than was computed just now. `due`: the next reconcile writes at once."""
     if not sized:
         return "NoCapacity", "the node states no capacity or no allocatable: nothing is written"
     if shown == computed:
@@ -50,7 +48,6 @@ def explain_difference(
 
 
 def explain_withheld(decision: ColocationDecision) -> str:
-    """Explain why the node lends nothing."""
     resolved = decision.resolved
     if not resolved.cluster_enabled:
         return "co-location is off: colocation-config does not say enable: true for the cluster"
@@ -92,8 +89,6 @@ class NodeMetricReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"
 
 
 class StrategySources(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The sources of the node's settings."""
-
     enabled: bool
     cluster_enabled: bool
     node_config: str | None = None
@@ -224,9 +219,6 @@ def _report_amplification(view: ColocationNodeView, decision: ColocationDecision
 
 
 def listed_amount(listed: Mapping[str, QuantityText], name: str) -> int | None:
-    return _units(listed.get(name))
-
-
-def _units(text: QuantityText | None) -> int | None:
-    """Parse the amount; batch-cpu and mid-cpu are in milli-cores already."""
+    """Return the amount in whole units; batch-cpu and mid-cpu are in milli-cores already."""
+    text = listed.get(name)
     return None if text is None else Quantity.parse(text).value()

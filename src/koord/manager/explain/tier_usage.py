@@ -1,5 +1,5 @@
-"""This module computes how a node's CPU and memory are divided between prod, mid and batch pods: requested,
-used and lent. Pure.
+"""This module computes how a node's CPU and memory are divided between prod, mid and batch pods: requested, used and
+lent. Pure.
 
 Free pods use the same leftovers as batch pods and are counted with them. Amounts are milli-cores and bytes.
 """
@@ -51,8 +51,6 @@ class TierUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceTierUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The tiers of one resource."""
-
     capacity: int = 0
     used: int = 0  # by everything on the node
     prod: TierUsage = TierUsage()
@@ -163,9 +161,7 @@ def _parse_amount(text: str | int | float | None, resource: str) -> int:
 
 
 class PodTierUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests and usage of one pod. Used amounts are None without a report. `disturbed` is interference by
-    metric.
-    """
+    """Requests and usage of one pod. Used amounts are None without a report. `disturbed` is interference by metric."""
 
     namespace: str
     name: str

@@ -1,12 +1,9 @@
 """Rotates the certificate and updates the webhook configurations on every replica, without a failing call.
 
-A certificate of a new CA is served in three steps. First every configuration trusts the new CA beside the
-old one.
-Then, when API servers have had time to see that, each replica serves the new certificate and says so on the
-Secret.
-Last, when all replicas have said so, the old CA is dropped. The configurations themselves remember the CAs,
-so it
-does not matter who replaced the certificate, or how.
+A certificate of a new CA is served in three steps. First every configuration trusts the new CA beside the old one.
+Then, when API servers have had time to see that, each replica serves the new certificate and says so on the Secret.
+Last, when all replicas have said so, the old CA is dropped. The configurations themselves remember the CAs, so it does
+not matter who replaced the certificate, or how.
 """
 
 from __future__ import annotations
@@ -28,10 +25,10 @@ from koord.api.kubernetes.builtin_kinds import (
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.resource import Resource
-from koord.kube.controller.controller import Controller, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import ReconcileResult, Requeue, RequeueAfter
 from koord.kube.transport.api_error import ApiError
 from koord.manager.context import NAMESPACE, ManagerContext
+from koord.manager.reconcile_loop import ReconcileLoop
 from koord.manager.webhook_server import cert_store, certificate, registration
 from koord.manager.webhook_server.cert_store import (
     CertStore,
@@ -123,8 +120,7 @@ class CertRotator:
         self._adopted_at = 0.0
         self._acknowledged = ""  # the fingerprint that this replica last said it serves
         self._trusted_since: dict[bytes, float] = {}  # authority -> when all configurations were first seen to trust it
-        self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
-        self._task: asyncio.Task[None] | None = None
+        self._loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile)
         self.last_error = "the first look has not ended"
 
     async def start(self) -> None:
@@ -134,20 +130,18 @@ class CertRotator:
             (MUTATING_WEBHOOK_CONFIGURATIONS, names.mutating, None),
             (VALIDATING_WEBHOOK_CONFIGURATIONS, names.validating, None),
         )
-        for resource, name, namespace in named:
-            informers.for_resource(resource, namespace, fields=f"metadata.name={name}").add_event_handler(
-                lambda _: self._queue.add(SYNC_KEY)
-            )
-        self._queue.add(SYNC_KEY)
-        controller = Controller(self.name, self._queue, self.reconcile)
-        self._task = asyncio.create_task(controller.run(), name=self.name)
+        watched = [
+            informers.for_resource(resource, namespace, fields=f"metadata.name={name}")
+            for resource, name, namespace in named
+        ]
+        self._loop.start((), [(informer, self._on_change) for informer in watched])
+        self._on_change()
 
     async def stop(self) -> None:
-        self._queue.shutdown(drain=False)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self._loop.stop()
+
+    def _on_change(self, _change: object = None) -> None:
+        self._loop.queue.add(SYNC_KEY)
 
     async def reconcile(self, _key: str) -> ReconcileResult:
         try:

@@ -1,10 +1,8 @@
 """Stores of the serving certificate: a Secret shared between replicas, or a directory of this machine.
 
-The files of the directory are always of one generation: each is a directory of its own, `..data` links to
-the
-current one, and the file names link through it. Renaming a new link over `..data` switches all files at
-once, as
-Kubernetes' own volumes do.
+The files of the directory are always of one generation: each is a directory of its own, `..data` links to the current
+one, and the file names link through it. Renaming a new link over `..data` switches all files at once, as Kubernetes'
+own volumes do.
 """
 
 from __future__ import annotations
@@ -180,9 +178,7 @@ class DirectoryCertStore:
 
 
 async def ensure_certificate(store: CertStore, dns_name: str, clock: Clock) -> StoredCertificate:
-    """Return the stored certificate, generated anew where it is missing or expires soon. All replicas end with the
-    same.
-    """
+    """Return the stored certificate, made anew where it is missing or expires soon. All replicas end with the same."""
     why = ""
     for _ in range(MAX_TRIES):
         kept = await store.read()

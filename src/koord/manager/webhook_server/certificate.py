@@ -5,21 +5,19 @@ from __future__ import annotations
 import datetime
 import functools
 import hashlib
-import ipaddress
 
 import msgspec
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from koord.telemetry import certificates
 
 AUTHORITY_NAME = "webhook-cert-ca"
 KEY_BITS = 2048
-VALIDITY = datetime.timedelta(days=3650)
 CERTIFICATE_RENEW_BEFORE = datetime.timedelta(days=182)  # a certificate that ends earlier than this from now is renewed
 AUTHORITY_RENEW_BEFORE = datetime.timedelta(days=365)
-CLOCK_SKEW = datetime.timedelta(hours=1)  # clocks of other machines may be behind ours
 
 # Where each part is found in the Secret and in the folder. Two parts have two names, for readers of either.
 CA_KEY, CA_CERT = "ca-key.pem", "ca-cert.pem"
@@ -39,7 +37,6 @@ class CertificateMaterial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fingerprint(self) -> str:
-        """Return a short fingerprint of the certificate for annotations."""
         return hashlib.sha256(self.cert).hexdigest()[:32]
 
     def files(self) -> dict[str, bytes]:
@@ -87,28 +84,14 @@ def generate(
     kept: CertificateMaterial = CertificateMaterial(),  # noqa: B008 - frozen
 ) -> CertificateMaterial:
     """Generate a certificate, signed by the CA in `kept` if that is good for another year, else by a new CA."""
-    authority = _reusable_authority(kept, now) or _new_authority(now)
-    ca_cert, ca_key = authority
+    ca_cert, ca_key = _reusable_authority(kept, now) or _new_authority(now)
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    alternatives: list[x509.GeneralName] = [x509.DNSName("localhost")]
-    address = _parse_ipv4(dns_name)
-    alternatives.append(x509.IPAddress(address) if address else x509.DNSName(dns_name))
-    certificate = (
-        _builder(
-            _common_name(dns_name), ca_cert.subject, key.public_key(), ca_cert.not_valid_before_utc, now + VALIDITY
-        )
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA256())
-    )
+    made = certificates.sign_serving_certificate(key, dns_name, ("localhost", dns_name), ca_cert, ca_key, now)
     return CertificateMaterial(
-        ca_key=_key_pem(ca_key),
-        ca_cert=_certificate_pem(ca_cert),
-        cert=_certificate_pem(certificate),
-        key=_key_pem(key),
+        ca_key=certificates.key_pem(ca_key),
+        ca_cert=certificates.certificate_pem(ca_cert),
+        cert=certificates.certificate_pem(made),
+        key=certificates.key_pem(key),
     )
 
 
@@ -142,53 +125,7 @@ def _reusable_authority(
 
 def _new_authority(now: datetime.datetime) -> tuple[x509.Certificate, rsa.RSAPrivateKey]:
     key = rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
-    # Two authorities of one name in a bundle are told apart by their key identifiers, which verifiers look at.
-    certificate = (
-        _builder(
-            _common_name(AUTHORITY_NAME),
-            _common_name(AUTHORITY_NAME),
-            key.public_key(),
-            now - CLOCK_SKEW,
-            now + VALIDITY,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(_key_usage(signs=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return certificate, key
-
-
-def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: rsa.RSAPublicKey,
-    start: datetime.datetime,
-    end: datetime.datetime,
-) -> x509.CertificateBuilder:
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(start)
-        .not_valid_after(end)
-    )
-
-
-def _key_usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_encipherment=True,
-        key_cert_sign=signs,
-        crl_sign=False,
-        content_commitment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    return certificates.new_authority(key, AUTHORITY_NAME, now), key
 
 
 def _is_key_pair(certificate: x509.Certificate, key: bytes) -> bool:
@@ -202,29 +139,4 @@ def _public_key(key: bytes) -> object:
 
 
 def _is_valid_for_name(certificate: x509.Certificate, name: str) -> bool:
-    proven = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    address = _parse_ipv4(name)
-    if address is not None:
-        return address in proven.get_values_for_type(x509.IPAddress)
-    return name.lower() in (known.lower() for known in proven.get_values_for_type(x509.DNSName))
-
-
-def _parse_ipv4(name: str) -> ipaddress.IPv4Address | None:
-    try:
-        return ipaddress.IPv4Address(name)
-    except ValueError:
-        return None
-
-
-def _common_name(text: str) -> x509.Name:
-    # The field holds 64 characters; names are proven by the alternatives, so a cut one does no harm.
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
-
-
-def _certificate_pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _key_pem(key: rsa.RSAPrivateKey) -> bytes:
-    form = serialization.PrivateFormat.TraditionalOpenSSL  # PKCS #1
-    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+    return name.lower() in (known.lower() for known in certificates.hosts_of(certificate))

@@ -1,6 +1,4 @@
-"""The webhook handlers: admission functions joined to the caches that they read, and the JSON patch of their
-results.
-"""
+"""The webhook handlers: admission functions joined to the caches that they read, and the JSON patch of results."""
 
 from __future__ import annotations
 
@@ -23,23 +21,15 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
 from koord.manager.context import NAMESPACE, ManagerContext
-from koord.manager.quota.evaluator import QuotaEvaluator
-from koord.manager.quota.topology_cache import QuotaTopologyCache
+from koord.manager.quota_evaluator import QuotaEvaluator
+from koord.manager.quota_topology_cache import QuotaTopologyCache
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.manager.webhook_server.review import ReviewAnswer
 from koord.manager.webhook_server.routes import WebhookRoute, served_routes
-from koord.manager.webhooks import configmap, node_admission, pod_binding, reservation
-from koord.manager.webhooks.admission import (
-    AdmissionAllowed,
-    AdmissionContext,
-    AdmissionDecision,
-    AdmissionDenied,
-    excluded_namespaces,
-)
-from koord.manager.webhooks.colocation_profile.compiled import ProfileCache
-from koord.manager.webhooks.pod_mutating import admission as pod_mutating
-from koord.manager.webhooks.pod_validating import admission as pod_validating
-from koord.manager.webhooks.pod_validating import required_labels
+from koord.manager.webhooks import configmap, node_admission, pod_binding, pod_mutating, pod_validating, reservation
+from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied, excluded_namespaces
+from koord.manager.webhooks.admission_context import AdmissionContext
+from koord.manager.webhooks.colocation_profile import ProfileCache
 
 PatchOperation = dict[str, Any]
 
@@ -107,8 +97,6 @@ _LOG = logging.getLogger(__name__)
 
 
 class WebhookOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags that only webhooks read."""
-
     require_strategy_names: bool = False  # --node-strategy-name-need-check
     binding_admission: pod_binding.BindingAdmissionSettings = pod_binding.BindingAdmissionSettings()
     rules_namespace: str = NAMESPACE  # of the ConfigMap with the enhanced validator's rules
@@ -145,7 +133,7 @@ class WebhookHandlers:
         self._options = options
         self._rng = chance or Random()
         self._gates = context.settings.gates
-        self._rules: tuple[required_labels.RequiredLabelRule, ...] = ()
+        self._rules: tuple[pod_validating.RequiredLabelRule, ...] = ()
         self._fetched_namespaces: dict[str, Mapping[str, str]] = {}  # namespaces that the cache did not know when asked
         self._fetched_priority_classes: dict[str, PriorityClass] = {}
         informers, settings = context.informers, context.settings
@@ -206,7 +194,6 @@ class WebhookHandlers:
             quotas=self._quotas.topology,
             node_selector_of_tree=self._quotas.node_selector_of_tree,
             excluded=self.excluded_namespaces,
-            rules=self._rules,
         )
 
     # Pods --------------------------------------------------------------------------------------------------------
@@ -214,7 +201,7 @@ class WebhookHandlers:
     async def _validate_pod(self, request: AdmissionRequest) -> AdmissionDecision:
         """Validate the pod, then charge its quota: what would be denied anyway must not use it up."""
         view = self.admission_context()
-        verdict = pod_validating.validate_pod(request, view)
+        verdict = pod_validating.validate_pod(request, view, self._rules)
         if isinstance(verdict, AdmissionDenied) or not self._gates["EnableQuotaAdmission"]:
             return verdict
         about = pod_validating.decode_subject(request, view)
@@ -291,6 +278,6 @@ class WebhookHandlers:
 
     def _on_rules(self, change: ObjectChange[ConfigMap]) -> None:
         try:
-            self._rules = () if change.kind == "deleted" else required_labels.parse_rules(change.object.data)
+            self._rules = () if change.kind == "deleted" else pod_validating.parse_rules(change.object.data)
         except msgspec.DecodeError as error:
             _LOG.warning("the rules of the enhanced validator cannot be read, the ones before stay: %s", error)

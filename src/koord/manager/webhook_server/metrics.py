@@ -5,7 +5,7 @@ Controllers count for themselves and are read on demand (`readings`).
 
 from __future__ import annotations
 
-from koord.telemetry.metrics.registry import MetricRegistry, exponential_buckets
+from koord.telemetry.metrics import MetricRegistry, exponential_buckets
 
 _METRIC_PREFIX = "koord_manager_webhook"
 

@@ -11,9 +11,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from cryptography.hazmat.primitives import serialization
 
 from koord.manager.webhook_server.certificate import parse_authorities
+from koord.telemetry.certificates import certificate_pem
 
 Obj = dict[str, Any]
 
@@ -54,10 +54,8 @@ def desired_webhooks(
 ) -> DesiredWebhooks:
     """Return the entries that `current` should have.
 
-    `trusted` is the PEM of the CAs, `paths` what this server answers. Entries for other paths are left out, but
-    stay in
-    the template, so that they come back when their gate is switched on. Entries for a path in `excluding` never
-    see the
+    `trusted` is the PEM of the CAs, `paths` what this server answers. Entries for other paths are left out, but stay in
+    the template, so that they come back when their gate is switched on. Entries for a path in `excluding` never see the
     namespaces in `excluded`.
     """
     template = _saved_template(current)
@@ -98,7 +96,7 @@ def trusted_bundle(current: Obj) -> bytes:
     found: dict[bytes, None] = {}
     for entry in current.get("webhooks") or []:
         for certificate in parse_authorities(_entry_ca_bundle(entry)):
-            found[certificate.public_bytes(serialization.Encoding.PEM)] = None
+            found[certificate_pem(certificate)] = None
     return b"".join(found)
 
 
@@ -109,13 +107,11 @@ def merge_authorities(authority: bytes, others: Iterable[bytes], now: datetime.d
         for certificate in parse_authorities(bundle):
             if certificate.not_valid_after_utc > now:
                 found.setdefault(certificate)
-    return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in found)
+    return b"".join(certificate_pem(certificate) for certificate in found)
 
 
 def _saved_template(current: Obj) -> list[Obj]:
-    """Return the saved entries, else the current ones. An empty saved list would lock entries out, so it counts as
-    none.
-    """
+    """Return the saved entries, else the current ones. An empty list would lock entries out, so it counts as none."""
     try:
         saved = json.loads(_annotations(current).get(TEMPLATE_ANNOTATION) or "[]")
     except json.JSONDecodeError:
@@ -136,7 +132,6 @@ def _client_config(path: str, address: WebhookAddress, bundle: str) -> Obj:
 
 
 def exclude_namespaces(selector: Obj, names: Sequence[str]) -> Obj:
-    """Return the selector with these namespaces excluded as well."""
     expressions = list(selector.get("matchExpressions") or [])
     for expression in expressions:
         if expression.get("key") == NAMESPACE_NAME_LABEL and expression.get("operator") == "NotIn":

@@ -20,8 +20,8 @@ class WebhookEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     operations: tuple[str, ...]
-    group: str
-    version: str
+    group: str = ""
+    version: str = "v1"
     resources: tuple[str, ...]
     failure_policy: Literal["Ignore", "Fail"] = "Ignore"
     namespace_selector: Obj | None = msgspec.field(default_factory=lambda: _OWN_CONTROL_PLANE)
@@ -57,15 +57,11 @@ ROUTES: tuple[WebhookRoute, ...] = (
             WebhookEntry(
                 name="mpod-create.koordinator.sh",
                 operations=("CREATE",),
-                group="",
-                version="v1",
                 resources=("pods",),
             ),
             WebhookEntry(
                 name="mpod-update.koordinator.sh",
                 operations=("UPDATE",),
-                group="",
-                version="v1",
                 resources=("pods",),
                 object_selector={"matchLabels": {"pod.koordinator.sh/mutating-update": "true"}},
             ),
@@ -81,8 +77,6 @@ ROUTES: tuple[WebhookRoute, ...] = (
             WebhookEntry(
                 name="vpod.koordinator.sh",
                 operations=("CREATE", "UPDATE"),
-                group="",
-                version="v1",
                 resources=("pods",),
             ),
         ),
@@ -98,8 +92,6 @@ ROUTES: tuple[WebhookRoute, ...] = (
             WebhookEntry(
                 name="vpodbinding.koordinator.sh",
                 operations=("CREATE",),
-                group="",
-                version="v1",
                 resources=("pods/binding",),
             ),
         ),
@@ -143,8 +135,6 @@ ROUTES: tuple[WebhookRoute, ...] = (
             WebhookEntry(
                 name="mnode-status.koordinator.sh",
                 operations=("CREATE", "UPDATE"),
-                group="",
-                version="v1",
                 resources=("nodes/status",),
                 namespace_selector=None,
             ),
@@ -159,8 +149,6 @@ ROUTES: tuple[WebhookRoute, ...] = (
             WebhookEntry(
                 name="vnode.koordinator.sh",
                 operations=("CREATE", "UPDATE"),
-                group="",
-                version="v1",
                 resources=("nodes",),
                 namespace_selector=None,
             ),
@@ -175,8 +163,6 @@ ROUTES: tuple[WebhookRoute, ...] = (
             WebhookEntry(
                 name="vconfigmap.koordinator.sh",
                 operations=("CREATE", "UPDATE", "DELETE"),
-                group="",
-                version="v1",
                 resources=("configmaps",),
                 failure_policy="Fail",
                 namespace_selector=None,

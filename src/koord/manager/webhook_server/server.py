@@ -1,15 +1,10 @@
-"""The HTTPS server of the webhooks, with a certificate that can change under open connections. It decides
-nothing.
-"""
+"""The HTTPS server of the webhooks, with a certificate that can change under open connections. It decides nothing."""
 
 from __future__ import annotations
 
 import logging
-import os
 import ssl
-import tempfile
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,13 +14,12 @@ from koord.manager.webhook_server import review
 from koord.manager.webhook_server.certificate import CertificateMaterial
 from koord.manager.webhook_server.handlers import WebhookHandler
 from koord.manager.webhook_server.metrics import WebhookMetrics
+from koord.telemetry import certificates
 from koord.telemetry.clock import Clock
 
 
 class ServingIdentity:
-    """The certificate that the server presents. `adopt` may be called at any time; later handshakes use the new
-    pair.
-    """
+    """The certificate that is presented. `adopt` may be called at any time; later handshakes use the new pair."""
 
     def __init__(self) -> None:
         self.material = CertificateMaterial()
@@ -38,14 +32,12 @@ class ServingIdentity:
 
     def adopt(self, material: CertificateMaterial) -> None:
         """Use the material from now on. Raise ssl.SSLError when the pair cannot be used; the one before stays."""
-        self._current = _context_with_certificate(material)
+        self._current = certificates.server_context(material.cert, material.key)
         self.material = material
 
     def context(self) -> ssl.SSLContext:
-        """Return the context of the listening socket. It has no certificate: each handshake is given the
-        current one.
-        """
-        outer = _base_context()
+        """Return the context of the listening socket. It has no certificate: each handshake is given the current."""
+        outer = certificates.server_context()
         outer.sni_callback = self._on_sni
         return outer
 
@@ -54,24 +46,6 @@ class ServingIdentity:
             return int(ssl.ALERT_DESCRIPTION_INTERNAL_ERROR)
         connection.context = self._current
         return None
-
-
-def _base_context() -> ssl.SSLContext:
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
-    made.set_alpn_protocols(["http/1.1"])
-    return made
-
-
-def _context_with_certificate(material: CertificateMaterial) -> ssl.SSLContext:
-    made = _base_context()
-    with tempfile.TemporaryDirectory() as place:  # OpenSSL loads keys from files only; the folder is the owner's alone
-        cert, key = Path(place, "tls.crt"), Path(place, "tls.key")
-        cert.write_bytes(material.cert)
-        with os.fdopen(os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(material.key)
-        made.load_cert_chain(cert, key)
-    return made
 
 
 _LOG = logging.getLogger(__name__)

@@ -31,8 +31,6 @@ class WebhooksNotReady(StartupError):
 
 
 class WebhookServingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of serving that the environment gives."""
-
     address: WebhookAddress
     names: WebhookObjectNames = WebhookObjectNames()
     cert_dir: Path
@@ -89,12 +87,16 @@ class WebhookServing:
         except OSError as error:
             raise WebhooksNotReady(f"cannot listen on port {self._serving.port}: {error.strerror or error}") from error
         await self.cert_rotator.start()
+        ready = asyncio.ensure_future(self.cert_rotator.initialised.wait())
+        deadline = asyncio.ensure_future(self._clock.sleep(self._serving.start_timeout_s))
         try:
-            async with asyncio.timeout(self._serving.start_timeout_s):
-                await self.cert_rotator.initialised.wait()
-        except TimeoutError:
-            waited = f"not ready to serve within {self._serving.start_timeout_s:.0f} s"
-            raise WebhooksNotReady(f"{waited}: {self.cert_rotator.last_error}") from None
+            await asyncio.wait({ready, deadline}, return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                waited = f"not ready to serve within {self._serving.start_timeout_s:.0f} s"
+                raise WebhooksNotReady(f"{waited}: {self.cert_rotator.last_error}")
+        finally:
+            ready.cancel()
+            deadline.cancel()
         await self.probe()
         self._probe = asyncio.create_task(self._probe_forever(), name="webhook-ready")
         await self.self_probe.start()

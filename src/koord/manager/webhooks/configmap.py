@@ -1,8 +1,6 @@
-"""The validating admission of slo-controller-config: changed documents must be readable, in range and
-unambiguous.
+"""The validating admission of slo-controller-config: changed documents must be readable, in range and unambiguous.
 
-Only the documents that upstream checks are checked, so that what one accepts the other does. `koord config
-check`
+Only the documents that upstream checks are checked, so that what one accepts the other does. `koord config check`
 inspects all of them, offline. A node may match one strategy of a document only.
 """
 
@@ -14,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.decode import decode_lenient
 from koord.api.config.field_error import FieldError
-from koord.api.config.lenient_decode import decode_lenient
-from koord.api.config.slo import colocation, config_map_keys, slo_documents
+from koord.api.config.slo import slo_documents
 from koord.api.koordinator.protocol import (
     REASON_CONFIG_PARAMETER,
     REASON_NODE_CONFLICT,
@@ -30,37 +28,28 @@ from koord.manager.webhooks.slo_config_rules import check_network_shares, find_v
 from koord.values.go_format import in_json
 from koord.values.selector import Selector, SelectorError
 
-_MODELS: dict[str, type[Any]] = {
-    config_map_keys.COLOCATION: colocation.ColocationConfig,
-    config_map_keys.RESOURCE_THRESHOLD: slo_documents.ThresholdConfig,
-    config_map_keys.RESOURCE_QOS: slo_documents.QOSConfig,
-    config_map_keys.SYSTEM: slo_documents.SystemConfig,
-    config_map_keys.CPU_BURST: slo_documents.CPUBurstConfig,
-}
-
 
 class NodeStrategyGroup(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     strategies: tuple[tuple[str, Selector], ...]  # name and nodes
 
     def strategies_matching(self, labels: Mapping[str, str]) -> list[str]:
-        """Return the names of the strategies that match a node with these labels."""
         return [name for name, selector in self.strategies if selector.matches(labels)]
 
 
 def node_strategy_groups(data: Mapping[str, str]) -> list[NodeStrategyGroup]:
     """Return the groups in the order of checking; a document that cannot be read is left out."""
     found = []
-    for key in config_map_keys.VALIDATED_KEYS:
-        document = decode_lenient(data.get(key, ""), _MODELS[key])
+    for key in slo_documents.VALIDATED_KEYS:
+        document = decode_lenient(data.get(key, ""), slo_documents.DOCUMENT_MODELS[key])
         if isinstance(document, FieldError):
             continue
-        if key == config_map_keys.RESOURCE_QOS and isinstance(
-            decode_lenient(data.get(config_map_keys.SYSTEM, ""), _MODELS[config_map_keys.SYSTEM]), FieldError
+        if key == slo_documents.RESOURCE_QOS and isinstance(
+            decode_lenient(data.get(slo_documents.SYSTEM, ""), slo_documents.DOCUMENT_MODELS[slo_documents.SYSTEM]),
+            FieldError,
         ):
             continue  # upstream reads the two together
-        entries = document.node_configs if key == config_map_keys.COLOCATION else document.node_strategies
-        made = _build_group(key, entries)
+        made = _build_group(key, slo_documents.node_entries(document)[1])
         if made is not None:
             found.append(made)
     return found
@@ -89,18 +78,11 @@ MAX_LABEL_COMBINATIONS = 10_000  # of label values that are tried for one select
 
 # What upstream calls each document in its messages.
 _TITLES = {
-    config_map_keys.COLOCATION: "colocation",
-    config_map_keys.RESOURCE_THRESHOLD: "resourceThreshold",
-    config_map_keys.RESOURCE_QOS: "ResourceQOS",
-    config_map_keys.SYSTEM: "System",
-    config_map_keys.CPU_BURST: "CpuBurst",
-}
-MODELS: Mapping[str, type[Any]] = {
-    config_map_keys.COLOCATION: colocation.ColocationConfig,
-    config_map_keys.RESOURCE_THRESHOLD: slo_documents.ThresholdConfig,
-    config_map_keys.RESOURCE_QOS: slo_documents.QOSConfig,
-    config_map_keys.SYSTEM: slo_documents.SystemConfig,
-    config_map_keys.CPU_BURST: slo_documents.CPUBurstConfig,
+    slo_documents.COLOCATION: "colocation",
+    slo_documents.RESOURCE_THRESHOLD: "resourceThreshold",
+    slo_documents.RESOURCE_QOS: "ResourceQOS",
+    slo_documents.SYSTEM: "System",
+    slo_documents.CPU_BURST: "CpuBurst",
 }
 
 
@@ -127,7 +109,7 @@ def admit_configmap(request: AdmissionRequest, context: ConfigMapAdmissionContex
     data = request.object.get("data") or {}
     before = ((request.old_object or {}).get("data") or {}) if request.operation == "UPDATE" else {}
     groups = []
-    for key in config_map_keys.VALIDATED_KEYS:
+    for key in slo_documents.VALIDATED_KEYS:
         if not data.get(key) or data[key] == before.get(key):
             continue
         outcome = check_document(key, data, context)
@@ -150,10 +132,10 @@ def check_document(
     config = _read_document(key, data, context)
     if isinstance(config, ConfigRefusal):
         return config
-    system = _read_document(config_map_keys.SYSTEM, data, context) if key == config_map_keys.RESOURCE_QOS else None
+    system = _read_document(slo_documents.SYSTEM, data, context) if key == slo_documents.RESOURCE_QOS else None
     if isinstance(system, ConfigRefusal):
         return system
-    entries = config.node_configs if key == config_map_keys.COLOCATION else config.node_strategies
+    _, entries = slo_documents.node_entries(config)
     made: list[tuple[str, Selector]] = []
     for entry in entries:
         selector = _build_selector(key, entry.name, entry.node_selector)
@@ -191,7 +173,7 @@ def _sample_label_sets(selector: LabelSelector) -> Iterable[dict[str, str]]:
 
 def _read_document(key: str, data: Mapping[str, str], context: ConfigMapAdmissionContext) -> Any:
     text = data.get(key, "")
-    config = decode_lenient(text, MODELS[key])
+    config = decode_lenient(text, slo_documents.DOCUMENT_MODELS[key])
     if isinstance(config, FieldError):
         why = "unexpected end of JSON input" if not text.strip() else _format_error(config)
         where = f"{context.namespace}/{context.name}"

@@ -1,6 +1,4 @@
-"""The admission of nodes: amplified allocatable in their status, and labels that match one strategy per
-document.
-"""
+"""The admission of nodes: amplified allocatable in their status, and labels that match one strategy per document."""
 
 from __future__ import annotations
 
@@ -15,9 +13,17 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.node import Node
 from koord.api.model import ResourceList, convert
-from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
+from koord.manager.webhooks.admission import (
+    AdmissionAllowed,
+    AdmissionDecision,
+    AdmissionDenied,
+    PlainObject,
+    allow_with_changes,
+    decode_object,
+    readable,
+    writable,
+)
 from koord.manager.webhooks.configmap import conflict_text, node_strategy_groups
-from koord.manager.webhooks.copy_on_write import PlainObject, allow_with_changes, decode_object, readable, writable
 from koord.values.quantity import ZERO, Quantity
 from koord.values.quantity_syntax import QuantityError
 
@@ -77,8 +83,7 @@ def _amount(listed: PlainObject, name: str) -> Quantity:
 
 
 def validate_node(request: AdmissionRequest, config: Mapping[str, str] | None) -> AdmissionDecision:
-    """Deny labels that match two strategies of one document. `config` is the data of slo-controller-config, or
-    None.
+    """Deny labels that match two strategies of one document. `config` is the data of slo-controller-config, or None.
 
     A node that is created is allowed as it is.
     """

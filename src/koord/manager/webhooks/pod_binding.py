@@ -39,9 +39,7 @@ class BindingRuling(msgspec.Struct, frozen=True):
 def validate_binding(
     request: AdmissionRequest, settings: BindingAdmissionSettings, enabled: bool, pod: Callable[[str, str], Pod | None]
 ) -> BindingRuling:
-    """Decide on a binding. `enabled` is the gate BindingAdmissionWebhook; `pod` looks one up by namespace and
-    name.
-    """
+    """Decide on a binding. `enabled` is the gate BindingAdmissionWebhook; `pod` looks one up by namespace and name."""
     ours = request.resource.resource == "pods" and request.sub_resource == "binding" and request.operation == "CREATE"
     if not enabled or not settings.users or not ours:
         return BindingRuling(AdmissionAllowed(), None)

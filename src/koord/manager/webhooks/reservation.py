@@ -1,7 +1,6 @@
 """The mutating admission of reservations: profiles on the reservation itself and on its pod template.
 
-Namespace selectors are not evaluated, because a reservation has no namespace, and resources are not
-translated.
+Namespace selectors are not evaluated, because a reservation has no namespace, and resources are not translated.
 """
 
 from __future__ import annotations
@@ -11,10 +10,15 @@ import msgspec
 from koord.api.koordinator.scheduling import Reservation
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.patch.merge_schema import RESERVATION_MERGE_SCHEMA
-from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionContext, AdmissionDecision, AdmissionDenied
-from koord.manager.webhooks.colocation_profile.application import ObjectLayout, apply_profile
-from koord.manager.webhooks.colocation_profile.compiled import is_skipped_by_probability
-from koord.manager.webhooks.copy_on_write import allow_with_changes, decode_object
+from koord.manager.webhooks.admission import (
+    AdmissionAllowed,
+    AdmissionDecision,
+    AdmissionDenied,
+    allow_with_changes,
+    decode_object,
+)
+from koord.manager.webhooks.admission_context import AdmissionContext
+from koord.manager.webhooks.colocation_profile import ObjectLayout, apply_profile, is_skipped_by_probability
 
 RESERVATION_LAYOUT = ObjectLayout(
     model=Reservation,

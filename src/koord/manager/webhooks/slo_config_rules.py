@@ -1,10 +1,7 @@
-"""The value rules of slo-controller-config in upstream's words: the Go field path and validator's English
-sentence.
+"""The value rules of slo-controller-config in upstream's words: the Go field path and validator's English sentence.
 
-The numbers are koord.api.config.slo's; only names and sentences are made here. Network shares must be
-readable, of
-one kind, and together no more than the whole; a share is a percentage (a number) or bits per second (a
-quantity).
+The numbers are koord.api.config.slo's; only names and sentences are made here. Network shares must be readable, of one
+kind, and together no more than the whole; a share is a percentage (a number) or bits per second (a quantity).
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from typing import Any
 import msgspec
 
 from koord.api.config.field_error import FieldError, FieldLimit, FieldOrder, range_errors
-from koord.api.config.slo import colocation, config_map_keys, slo_validation
+from koord.api.config.slo import colocation, slo_documents, slo_validation
 from koord.api.config.slo.slo_documents import QOSConfig, SystemConfig
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.values.quantity import Quantity
@@ -44,16 +41,16 @@ def go_field_name(wire: str) -> str:
 
 
 def _checked_structs(key: str, config: Any) -> Iterator[CheckedStruct]:
-    if key == config_map_keys.COLOCATION:
+    if key == slo_documents.COLOCATION:
         yield "ColocationCfg.ColocationStrategy.", config, colocation.ADMISSION_LIMITS, ()
         for index, node in enumerate(config.node_configs):
             yield f"ColocationCfg.NodeConfigs[{index}].ColocationStrategy.", node, colocation.ADMISSION_LIMITS, ()
         return
     name, strategy = {
-        config_map_keys.RESOURCE_THRESHOLD: ("ResourceThresholdCfg", "ResourceThresholdStrategy"),
-        config_map_keys.RESOURCE_QOS: ("ResourceQOSCfg", "ResourceQOSStrategy"),
-        config_map_keys.SYSTEM: ("SystemCfg", "SystemStrategy"),
-        config_map_keys.CPU_BURST: ("CPUBurstCfg", "CPUBurstStrategy"),
+        slo_documents.RESOURCE_THRESHOLD: ("ResourceThresholdCfg", "ResourceThresholdStrategy"),
+        slo_documents.RESOURCE_QOS: ("ResourceQOSCfg", "ResourceQOSStrategy"),
+        slo_documents.SYSTEM: ("SystemCfg", "SystemStrategy"),
+        slo_documents.CPU_BURST: ("CPUBurstCfg", "CPUBurstStrategy"),
     }[key]
     if config.cluster_strategy is not None:
         yield from _strategy_structs(key, f"{name}.ClusterStrategy.", config.cluster_strategy)
@@ -62,11 +59,11 @@ def _checked_structs(key: str, config: Any) -> Iterator[CheckedStruct]:
 
 
 def _strategy_structs(key: str, path: str, strategy: Any) -> Iterator[CheckedStruct]:
-    if key == config_map_keys.RESOURCE_THRESHOLD:
+    if key == slo_documents.RESOURCE_THRESHOLD:
         yield path, strategy, slo_validation.THRESHOLD_LIMITS, slo_validation.THRESHOLD_PAIRS
-    elif key == config_map_keys.SYSTEM:
+    elif key == slo_documents.SYSTEM:
         yield path, strategy, slo_validation.SYSTEM_LIMITS, ()
-    elif key == config_map_keys.CPU_BURST:
+    elif key == slo_documents.CPU_BURST:
         body = [limit for limit in slo_validation.CPU_BURST_LIMITS if set(limit.fields) <= _CPU_BURST_CONFIG_FIELDS]
         yield f"{path}CPUBurstConfig.", strategy, body, ()
         yield path, strategy, [limit for limit in slo_validation.CPU_BURST_LIMITS if limit not in body], ()
@@ -239,7 +236,6 @@ class _NetworkShare(msgspec.Struct, frozen=True):
 
 
 def _stated_shares(strategy: ResourceQOSStrategy) -> Iterator[_NetworkShare]:
-    """Yield every share that is stated."""
     classes = {f.name: f.encode_name for f in msgspec.structs.fields(strategy)}
     for name in _NETWORK_CLASS_FIELDS:
         block = getattr(strategy, name)

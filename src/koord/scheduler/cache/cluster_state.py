@@ -9,8 +9,8 @@ and `forget`. A placed pod is in one of two conditions:
                      v                                             v
                    gone                                           gone
 
-Listeners are called for every pod that comes to or leaves a node after the state shows it, so that what they derive
-can always be rebuilt by replaying the present.
+Listeners are called for every pod that comes to or leaves a node after the state shows it, so that what they derive can
+always be rebuilt by replaying the present.
 """
 
 from __future__ import annotations

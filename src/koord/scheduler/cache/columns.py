@@ -96,9 +96,7 @@ class CodedColumn:
     def map_values(
         self, rows: npt.NDArray[np.intp] | slice, compute_value: Callable[[Any], int]
     ) -> npt.NDArray[np.int64]:
-        """Map each distinct value to a number, computed once per value; return it per row, 0 where there is
-        no value.
-        """
+        """Map each distinct value to a number, once per value; return it per row, 0 where there is no value."""
         codes, distinct_values = self.codes[rows], self.values
         if len(distinct_values) > len(codes):  # few rows of many words: only theirs are asked about
             seen, codes = np.unique(codes, return_inverse=True)

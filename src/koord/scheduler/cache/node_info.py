@@ -1,7 +1,7 @@
 """Represent a node with the pods on it: the exact, per-node side of the cluster state.
 
-Allocatable is read under current resource names and without what an annotation keeps for the system. The columns of
-the node table mirror the sums kept here.
+Allocatable is read under current resource names and without what an annotation keeps for the system. The columns of the
+node table mirror the sums kept here.
 """
 
 from __future__ import annotations
@@ -36,9 +36,7 @@ def node_allocatable(node: Node) -> dict[str, int]:
 
 @lru_cache(maxsize=1024)
 def _reserved_for_system(text: str) -> tuple[tuple[str, int], ...]:
-    """Return what the annotation keeps for the system; nothing if it cannot be read: a node does not shrink by a
-    guess.
-    """
+    """Return what the annotation keeps for the system; nothing if it cannot be read: a node must not shrink then."""
     given = node_codecs.parse_node_reservation({A_NODE_RESERVATION: text})
     if given is None or isinstance(given, MalformedAnnotation) or not given.trims_allocatable:
         return ()

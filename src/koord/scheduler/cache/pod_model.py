@@ -35,9 +35,7 @@ class SchedulerContainer(Submodel, frozen=True, kw_only=True):
 
 
 class SchedulerPodSpec(Submodel, frozen=True, kw_only=True):
-    """Hold the spec fields that placement reads; pods of one template differ only in their node and
-    scheduling gates.
-    """
+    """Hold the spec fields that placement reads; pods of one template differ only in node and gates."""
 
     node_name: str = ""
     scheduler_name: str = ""
@@ -60,9 +58,7 @@ class SchedulerPodSpec(Submodel, frozen=True, kw_only=True):
 
 
 class SchedulerContainerStatus(Submodel, frozen=True, kw_only=True):
-    """Hold what a resize in progress has admitted and what runs now; nothing else of a container's status matters
-    here.
-    """
+    """Hold what a resize in progress has admitted and what runs now; nothing else of the status matters here."""
 
     name: str = ""
     allocated_resources: ResourceList | None = None
@@ -104,9 +100,7 @@ _DEPRECATED_NAMES = {**DEPRECATED_BATCH, **DEPRECATED_DEVICES}
 
 
 def with_current_resource_names(amounts: Mapping[str, V]) -> Mapping[str, V]:
-    """Return the amounts under current resource names; where both names are present the deprecated one is
-    left alone.
-    """
+    """Return the amounts under current resource names; where both names are present the old one is left alone."""
     if _DEPRECATED_NAMES.keys().isdisjoint(amounts):
         return amounts
     return {

@@ -32,8 +32,7 @@ FAKE_CONTAINER = "__internal_fake_container__"
 def build_reserve_pod(reservation: Reservation) -> Pod:
     """Build the reserve pod, named by the Reservation's uid.
 
-    Its node is the one that the Reservation has; the one that the template names is only requested, in an
-    annotation.
+    Its node is the one that the Reservation has; the one that the template names is only requested, in an annotation.
     """
     meta, spec, status = reservation.metadata, reservation.spec, reservation.status
     template = spec.template or PodTemplateSpec()

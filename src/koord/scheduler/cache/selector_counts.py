@@ -98,9 +98,7 @@ class SelectorCount:
             self._log.clear()
 
     def sized(self, size: int) -> npt.NDArray[np.int64]:
-        """Return the counts of exactly that many rows; the table can be longer, or shorter than what was
-        grown ahead.
-        """
+        """Return the counts of exactly that many rows; the table can be longer, or shorter than was grown ahead."""
         if len(self.counts) < size:
             self.counts = grow_array(self.counts, size)
         return self.counts[:size]

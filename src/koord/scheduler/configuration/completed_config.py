@@ -131,9 +131,7 @@ class CompletedConfig:
         return tuple(sorted(found))
 
     def make_profiles(self, handle: Handle) -> tuple[framework.SchedulerProfile, ...]:
-        """Make the profiles, with one instance of each plugin per profile, shared by the points that it is
-        enabled at.
-        """
+        """Make the profiles, with one instance of each plugin per profile, shared by the points it is enabled at."""
         return tuple(
             _make_profile(profile, found, _make_plugins(profile, self._factories, handle))
             for profile, found in zip(self.config.profiles, self.selections, strict=True)

@@ -11,17 +11,17 @@ from typing import Any
 import msgspec
 import yaml
 
-from koord.api.config import strict_decode
+from koord.api.config import decode
 from koord.api.config.component import ClientConnectionConfiguration, LeaderElectionConfiguration
 from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler.configuration import (
     KIND,
+    Extender,
     KubeSchedulerConfiguration,
     KubeSchedulerProfile,
     SchedulerPlugins,
 )
-from koord.api.config.scheduler.extender import Extender
 from koord.api.config.scheduler.plugin_args import API_VERSION, SchedulerPluginArgs
 from koord.api.model import to_dict
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -52,7 +52,7 @@ def load_configuration(source: str | bytes | Mapping[str, Any]) -> KubeScheduler
         for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND))
         if read.get(field) != wanted
     ]
-    return errors or strict_decode.decode_strict(_with_integers(read), KubeSchedulerConfiguration)
+    return errors or decode.decode_strict(_with_integers(read), KubeSchedulerConfiguration)
 
 
 def _parse_yaml(text: str | bytes) -> dict[str, Any] | list[FieldError]:

@@ -36,9 +36,7 @@ _MAX_TOTAL_SCORE = (1 << 63) - 1  # what the sum of all weighted scores of a nod
 
 
 class PluginSelection(msgspec.Struct, frozen=True):
-    """Hold the plugin names by extension point, and the weights. A plugin listed at a point need not be
-    called there.
-    """
+    """Hold the plugin names by extension point, and the weights. Not every plugin of a point is called there."""
 
     points: Mapping[str, tuple[str, ...]]
     weights: Mapping[str, int]
@@ -129,9 +127,7 @@ def _weights_out_of_range(plugins: SchedulerPlugins, path: str) -> list[FieldErr
 
 
 def _weights(plugins: SchedulerPlugins, made: Mapping[str, Plugin]) -> dict[str, int]:
-    """Return the weights: the one at score wins over multiPoint's, even when it is left out there; none and 0
-    mean 1.
-    """
+    """Return the weights: the one at score wins over multiPoint's, even when left out there; none and 0 mean 1."""
     (score,) = (point for point in EXTENSION_POINTS if point.name == "score")
     weights: dict[str, int] = {}
     for plugin in (*plugins.score.enabled, *plugins.multi_point.enabled):

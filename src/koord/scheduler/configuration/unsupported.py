@@ -75,8 +75,7 @@ def without_unsupported_plugins(
     """Return the configuration without Kubernetes' and Koordinator's plugins that `factories` lacks, and their names.
 
     Defaults are filled in on the way, since those may name such plugins too. Whoever runs the result has to tell the
-    user
-    which names were left out. Other unknown names stay, and are refused like any mistake.
+    user which names were left out. Other unknown names stay, and are refused like any mistake.
     """
     whole = defaulted(config)
     left_out = frozenset(

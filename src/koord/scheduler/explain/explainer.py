@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from koord.policy.eviction.record import EvictionRecord
+from koord.policy.eviction import EvictionRecord
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.explain.report import PermitWait, PodReport, PodReportInputs, report_attempt, report_pod
-from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
-from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
-from koord.scheduler.plugins.device_share.plugin import DeviceShare
-from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
-from koord.scheduler.plugins.elastic_quota.explain import quota_cache_of
-from koord.scheduler.plugins.reservation import cache as reservation_book
-from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
-from koord.scheduler.queue.queued_pod import QueuedPodStatus
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import Clock
 from koord.values.resources import materialise, to_wire
-
-P = TypeVar("P", bound=Plugin)
 
 
 class Explainer:
@@ -82,52 +71,14 @@ class Explainer:
         listed = sorted((p for p in pods if p is not None), key=lambda p: p.queued_at)[:1000]
         return {"counts": self._scheduler.queue.counts(), "pods": msgspec.to_builtins(listed)}
 
-    def device_cache(self) -> NodeDeviceCache | None:
-        """Return the device cache; None when no profile allocates devices."""
-        for profile in self._scheduler.profiles.values():
-            for plugin in profile.plugins():
-                if isinstance(plugin, DeviceShare):
-                    return plugin.cache
-        return None
-
-    def plugin(self, kind: type[P]) -> P | None:
-        """Return the first plugin of that class in any profile."""
-        found = (plugin for profile in self._scheduler.profiles.values() for plugin in profile.plugins())
-        return next((plugin for plugin in found if isinstance(plugin, kind)), None)
-
-    def node_info(self, name: str) -> NodeInfo | None:
-        return self._scheduler.state.node(name)
-
-    def pod_key(self, uid: str) -> str | None:
-        """Return the namespace/name of a placed pod."""
-        pod = self._scheduler.state.placed_pod(uid)
-        return None if pod is None else pod.key
-
     def node(self, name: str) -> dict[str, Any] | None:
         """Describe a node as Koordinator's service does; None when there is no such node."""
         info = self._scheduler.state.node(name)
         return _node(info) if info is not None else None
 
-    def gang_manager(self) -> GangManager:
-        """Return the gang manager; empty where no profile knows gangs."""
-        return self._scheduler.state.derived(GangManager)
-
-    def queue_status(self, uid: str) -> QueuedPodStatus | None:
-        """Return where a pod is in the queue."""
-        return self._scheduler.queue.status_of(uid, self._clock.monotonic())
-
-    def reservation_cache(self) -> reservation_book.ReservationCache | None:
-        """Return the reservation cache; None where no profile has reservations."""
-        found = (plugin for profile in self._scheduler.profiles.values() for plugin in profile.plugins())
-        return next((plugin.cache for plugin in found if isinstance(plugin, ReservationPlugin)), None)
-
-    def quota_cache(self) -> ElasticQuotaCache | None:
-        """Return the quota cache; None where no profile has quotas."""
-        return quota_cache_of(self._scheduler.profiles.values())
-
     def evictions(self, namespace: str = "", name: str = "") -> list[EvictionRecord]:
-        """Return the evictions by this scheduler, newest first, of all pods or of those in that namespace or with
-        that name.
+        """Return the evictions by this scheduler, newest first, of all pods or of those in that namespace or with that
+        name.
         """
         return self._scheduler.evictor.ledger.records(namespace, name)
 

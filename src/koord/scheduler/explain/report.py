@@ -201,30 +201,17 @@ def report_attempt(
     number: int, at: float, took_s: float, result: str, message: str, decision: Decision
 ) -> LastAttemptReport:
     """Report one attempt."""
+    report = LastAttemptReport(number=number, at=at, took_ms=1000 * took_s, result=result, message=message)
     if isinstance(decision, ChosenNode):
         best = ScoredNode(decision.node, decision.total, decision.scores)
-        return LastAttemptReport(
-            number=number,
-            at=at,
-            took_ms=1000 * took_s,
-            result=result,
-            message=message,
-            node=decision.node,
-            feasible=decision.feasible,
-            ranking=(best, *decision.runners_up),
+        return msgspec.structs.replace(
+            report, node=decision.node, feasible=decision.feasible, ranking=(best, *decision.runners_up)
         )
     if isinstance(decision, AttemptError):
-        said = (RejectionReport(decision.plugin, decision.message, 0),)
-        return LastAttemptReport(
-            number=number, at=at, took_ms=1000 * took_s, result=result, message=message, refusals=said
-        )
+        return msgspec.structs.replace(report, refusals=(RejectionReport(decision.plugin, decision.message, 0),))
     plan = decision.preempt
-    return LastAttemptReport(
-        number=number,
-        at=at,
-        took_ms=1000 * took_s,
-        result=result,
-        message=message,
+    return msgspec.structs.replace(
+        report,
         refusals=_rejections(decision),
         nearest=decision.nearest,
         searches=decision.searches,
@@ -241,4 +228,4 @@ def _rejections(decision: Unschedulable) -> tuple[RejectionReport, ...]:
     if decision.pre_filter is not None:
         plugin, verdict = decision.pre_filter
         found.append(RejectionReport(plugin, verdict.text, decision.node_count, (), verdict.resolvable))
-    return tuple(sorted(found, key=lambda said: (-said.nodes, said.plugin, said.reason)))
+    return tuple(sorted(found, key=lambda report: (-report.nodes, report.plugin, report.reason)))

@@ -1,3 +1,1 @@
-"""The scheduling framework: extension points, verdicts, and the evaluation of one class of equal pods over
-all nodes.
-"""
+"""The scheduling framework: extension points, verdicts, and the evaluation of a class of equal pods."""

@@ -93,9 +93,7 @@ def failure_of_decision(decision: Unschedulable | AttemptError) -> AttemptFailur
 
 
 def failure_of_rejection(rejection: PluginRejection) -> AttemptFailure:
-    """Return the failure for a plugin's rejection after a node was chosen; Kubernetes counts that node as the only
-    one.
-    """
+    """Return the failure for a plugin's rejection after a node was chosen; Kubernetes counts one node."""
     plugin, answer = rejection.plugin, rejection.answer
     if isinstance(answer, Fault):
         return AttemptFailure(message=f'running {rejection.point} plugin "{plugin}": {answer.message}', error=True)

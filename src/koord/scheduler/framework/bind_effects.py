@@ -26,9 +26,7 @@ class ObjectPatch(msgspec.Struct, frozen=True):
 
 
 class PodPatch(msgspec.Struct, frozen=True):
-    """Describe the annotations and labels that the pod gets with its binding; those of all plugins are written at
-    once.
-    """
+    """Describe the annotations and labels that the pod gets with its binding; all plugins' are written at once."""
 
     annotations: Mapping[str, str] = {}
     labels: Mapping[str, str] = {}

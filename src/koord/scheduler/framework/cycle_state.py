@@ -33,8 +33,7 @@ class CycleState:
     """Hold what plugins computed for one pod, or for one class of equal pods, under their names in `plugin_data`.
 
     A dry run (preemption, what-if) works on `fork()`: values are copied by their own `copy` method if they have one,
-    and
-    are shared otherwise, so a plugin whose value changes in `add_pod` must give it a `copy`.
+    and are shared otherwise, so a plugin whose value changes in `add_pod` must give it a `copy`.
     """
 
     __slots__ = (

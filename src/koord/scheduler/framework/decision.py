@@ -125,9 +125,7 @@ class Unschedulable(msgspec.Struct, frozen=True):
 
 
 class AttemptError(msgspec.Struct, frozen=True):
-    """Say that a plugin failed, with its message, and with the extension point if the plugin returned the
-    fault there.
-    """
+    """Say that a plugin failed, with its message, and the extension point if the plugin returned it there."""
 
     plugin: str
     message: str

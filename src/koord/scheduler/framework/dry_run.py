@@ -1,7 +1,7 @@
 """Dry-run the filters on a copy of a node to which pods are added or from which they are removed.
 
-The live state is never touched. Also gives the view of a node without the reserve pods that hold resources for a
-class of pods (restored nodes).
+The live state is never touched. Also gives the view of a node without the reserve pods that hold resources for a class
+of pods (restored nodes).
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     nominated_rejections[row]   the verdict while nominated pods must be counted there (kept by `nominated_pods`)
     node_views                  rows that this class sees differently; they are filtered one by one, as it sees them
 
-A filter whose verdicts depend on one row is run again for rows that changed; one that looks across nodes is run for
-all rows when its epoch moves; one that does not declare a scope is always run for all.
+A filter whose verdicts depend on one row is run again for rows that changed; one that looks across nodes is run for all
+rows when its epoch moves; one that does not declare a scope is always run for all.
 """
 
 from __future__ import annotations
@@ -196,9 +196,7 @@ class FilterResults:
         return bool(rows)
 
     def _refilter_across_rows(self, i: int, judged: Sequence[int]) -> bool:
-        """Run a filter again for the rows that it names; only where its verdict changed can another filter
-        come first.
-        """
+        """Run a filter again for the rows that it names; only where its verdict changed may another come first."""
         asked = self.filters[i].plugin.moved_rows(self._cycle)
         if asked is not None and len(asked) <= FEW_ROWS and all(row in judged for row in asked.tolist()):
             return False
@@ -353,9 +351,7 @@ class FilterResults:
         return next(i for i, filter_plugin in enumerate(self.filters) if filter_plugin.plugin.name == plugin)
 
     def resolvable_rows(self) -> RowList:
-        """Return the rows whose rejection might be resolved if pods left the node; decided once per distinct
-        verdict.
-        """
+        """Return the rows whose rejection might be resolved if pods left the node; decided once per verdict."""
         found = np.zeros(len(self.first_rejection), np.bool_)
         for i in range(len(self.filters)):
             rows = np.flatnonzero(self.first_rejection == i + 1)

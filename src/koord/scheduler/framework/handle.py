@@ -34,9 +34,7 @@ class SchedulerActionsBackend(Protocol):
 
 
 class SchedulerActions:
-    """Let a plugin act on pods outside an attempt; the running scheduler sets `backend` once, before anything
-    happens.
-    """
+    """Let a plugin act on pods outside an attempt; the running scheduler sets `backend` before anything runs."""
 
     __slots__ = ("backend",)
 
@@ -57,8 +55,7 @@ class SchedulerActions:
         """Reject a waiting pod; return False when no such pod waits.
 
         `quiet` is for resources that no pod was rejected for, because none was tried while they were held: their
-        release
-        wakes nobody.
+        release wakes nobody.
         """
         return self.backend is not None and self.backend.reject(uid, plugin, message, quiet=quiet)
 
@@ -73,16 +70,12 @@ class SchedulerActions:
             self.backend.nominate(key, uid, node)
 
     def activate(self, uids: Iterable[str]) -> None:
-        """Move queued pods to the active queue if PreEnqueue lets them pass; pods that are not queued are
-        left alone.
-        """
+        """Move queued pods to the active queue if PreEnqueue lets them pass; other pods are left alone."""
         if self.backend is not None:
             self.backend.activate(uids)
 
     def publish_event(self, object_event: ObjectEvent) -> None:
-        """Publish an event of the plugin's own making: pods rejected by plugins that listen to it are considered
-        again.
-        """
+        """Publish an event of the plugin's own making: pods rejected by plugins that listen to it wake."""
         if self.backend is not None:
             self.backend.publish_event(object_event)
 

@@ -1,8 +1,8 @@
 """Filter nodes as if the pods nominated to them were there, for pods that must not take their resources.
 
 The cached verdicts of a class do not count nominated pods. They are laid over them for one pod at a time: a node that
-only nominated pods keep from it is blocked, and that result is kept while neither the node nor its nominations
-change; for pods whose plugins count others across nodes, while nothing changes anywhere.
+only nominated pods keep from it is blocked, and that result is kept while neither the node nor its nominations change;
+for pods whose plugins count others across nodes, while nothing changes anywhere.
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class NodeCopySyncer(Protocol):
     """A plugin that gives a part of what one pod uses to another pod on the node."""
 
     def sync_node_copy(self, other: PodInfo, node: NodeInfo) -> None:
-        """Correct what other pods hold on this copy of a node after `other` was added to it or removed from it in a
-        dry run; called for every pod.
+        """Correct what other pods hold on this copy of a node after `other` was added to it or removed from it in a dry
+        run; called for every pod.
         """
 
 

@@ -1,25 +1,25 @@
 """Define a scheduler plugin: a name and some of these methods. Only those that it overrides are called.
 
 The per-node methods (`filter`, `score`) are its definition. A plugin on the default path also has the columnar forms,
-which must give the same answers for many rows at once; a property test holds them to it. A plugin that keeps no
-state between pods and reads only the node at hand should declare `scope = ROW`, so that its verdicts are cached.
+which must give the same answers for many rows at once; a property test holds them to it. A plugin that keeps no state
+between pods and reads only the node at hand should declare `scope = ROW`, so that its verdicts are cached.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import NodeTable, Rows
+from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.bind_effects import BindEffect, FailureOverride, PodPatch, StatusBinding
-from koord.scheduler.framework.cache_policy import CachePolicy
 from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent
-from koord.scheduler.framework.verdict import SKIP, Fault, PreFilterResult, Reject, Skip, Wait
+from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, PreFilterResult, Reject, Skip, VerdictScope, Wait
 
 if TYPE_CHECKING:
     from koord.scheduler.framework.cycle_state import CycleState
@@ -34,6 +34,45 @@ Scores = npt.NDArray[np.int64]
 MAX_SCORE = 100
 
 
+class CachePolicy:
+    """Tell for how long, and for which pods, the answers of a plugin may be reused. By default they never are."""
+
+    scope: ClassVar[VerdictScope] = ALWAYS
+    # A pod that PreFilter skips gets the same score everywhere, so that nobody need ask for it.
+    scores_as_it_filters: ClassVar[bool] = False
+    # A pod that PreFilter skips gets nothing at Reserve either, so that it need not be called.
+    reserves_as_it_filters: ClassVar[bool] = False
+    # What `filter` reads of the pods on a node, so that a what-if need not ask when that stays the same: `nothing`;
+    # only the `sums` in the table's columns (then `filter_columns` can be asked about other sums); or them `all`.
+    reads_pods: ClassVar[Literal["nothing", "sums", "all"]] = "all"
+
+    def signature(self, pod: PodInfo) -> Hashable:
+        """Return what this plugin reads of a pod beyond its shape: pods with equal shapes and signatures share
+        verdicts.
+        """
+        return None
+
+    def epoch(self, cycle: CycleState) -> Hashable:
+        """Return a value that changes whenever a cached verdict may have changed, for `scope = CLUSTER`."""
+        return 0
+
+    def moved_rows(self, cycle: CycleState) -> RowList | None:
+        """Return the rows whose verdict may differ since this was last called, after `epoch` moved; None for any of
+        them.
+        """
+        return None
+
+    def score_epoch(self, cycle: CycleState) -> Hashable:
+        """Return the epoch of cached scores, for a plugin whose scores change at other times than its verdicts."""
+        return self.epoch(cycle)
+
+    def prefilter_epoch(self, state: ClusterState) -> Hashable:
+        """Return a value that changes when what PreFilter or PreScore wrote, or their decision to skip, no longer
+        holds.
+        """
+        return 0
+
+
 class Plugin(CachePolicy):
     name: ClassVar[str]
     # What can turn this plugin's refusals: pods refused by it are looked at again after such an event.
@@ -41,18 +80,14 @@ class Plugin(CachePolicy):
     normaliser: ClassVar[ScoreNormaliser | None] = None
 
     def __init__(self, args: Any = None, handle: Handle | None = None) -> None:
-        """Take the arguments as plain data (for plugins outside this repository) and the handle; both may be
-        left out.
-        """
+        """Take the arguments as plain data (for external plugins) and the handle; both may be left out."""
 
     def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         """Return whether an event of `wakes_on` may make the pod fit; False keeps it unschedulable.
 
         The answer may depend on the pod's shape and `signature` only, as verdicts do: queued pods that are equal in
-        both are
-        represented by one of them. A plugin with `scope = ALWAYS` is asked about each. Besides cluster events, a pod's
-        own
-        updates are passed: then `object_event.new.uid == pod.uid`.
+        both are represented by one of them. A plugin with `scope = ALWAYS` is asked about each. Besides cluster events,
+        a pod's own updates are passed: then `object_event.new.uid == pod.uid`.
         """
         return True
 
@@ -103,9 +138,7 @@ class Plugin(CachePolicy):
         raise NotImplementedError
 
     def normalise(self, cycle: CycleState, pod: PodInfo, scores: Scores) -> Scores:
-        """Normalise the scores of all feasible nodes to 0..100; `normaliser` does the same more cheaply where
-        it can.
-        """
+        """Normalise the scores of all feasible nodes to 0..100; `normaliser` does the same more cheaply."""
         return scores
 
     # After the choice --------------------------------------------------------------------------------------------
@@ -114,8 +147,7 @@ class Plugin(CachePolicy):
         """Choose the reservation that the pod takes on its chosen node (`framework.reservation`).
 
         Called before the pod is assumed and before Reserve, with the node as the pod sees it. It needs no extension
-        point,
-        and is not called for a pod that sees what everyone sees.
+        point, and is not called for a pod that sees what everyone sees.
         """
         return None
 
@@ -198,9 +230,8 @@ class Plugin(CachePolicy):
     def admit(self, cycle: CycleState, pod: PodInfo) -> Reject | Fault | None:
         """Decide whether this very pod may get a node at all, at preFilter.
 
-        Called for every pod before nodes are evaluated, and never cached, because equal pods may get different
-        answers. A
-        rejection counts as PreFilter's.
+        Called for every pod before nodes are evaluated, and never cached, because equal pods may get different answers.
+        A rejection counts as PreFilter's.
         """
         return None
 
@@ -211,9 +242,7 @@ class Plugin(CachePolicy):
         return SKIP
 
     def prefer_nodes(self, cycle: CycleState, pod: PodInfo) -> Sequence[str] | Skip:
-        """Return nodes in order, at preFilter: the first that fits is taken whatever the scores. Called for
-        every pod.
-        """
+        """Return nodes in order, at preFilter: the first that fits wins whatever the scores. Called for every pod."""
         return SKIP
 
     def before_filter(self, cycle: CycleState, pod: PodInfo) -> Fault | None:

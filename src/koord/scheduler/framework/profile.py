@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -19,6 +20,8 @@ from koord.scheduler.framework.optional_interfaces import (
 )
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import ALWAYS, ROW
+
+P = TypeVar("P", bound=Plugin)
 
 
 class ScorePlugin(msgspec.Struct, frozen=True):
@@ -124,6 +127,12 @@ class SchedulerProfile:
     def equivalence_key(self, pod: PodInfo) -> Hashable:
         """Return a key that is equal for pods that every plugin treats alike; None when no two pods are."""
         return (pod.shape.number, *[signature(pod) for signature in self._signatures]) if self._cacheable else None
+
+
+def find_plugin(profiles: Iterable[SchedulerProfile], kind: type[P]) -> P | None:
+    """Return the first plugin of that class in any profile."""
+    found = (plugin for profile in profiles for plugin in profile.plugins())
+    return next((plugin for plugin in found if isinstance(plugin, kind)), None)
 
 
 def _is_cacheable(plugin: Plugin) -> bool:

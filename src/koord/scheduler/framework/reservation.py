@@ -14,9 +14,8 @@ class MatchedReservation(msgspec.Struct, frozen=True, kw_only=True):
     """Describe a reservation on a node that the pod of this cycle may use.
 
     `reserve_pod` is placed on the node like any other pod, under the reservation's UID, as long as the reservation
-    lasts.
-    `owners` are the pods that use it now; they are placed on the node as well. What they use is not counted twice: the
-    caches take an owner's part out of the reserve pod's.
+    lasts. `owners` are the pods that use it now; they are placed on the node as well. What they use is not counted
+    twice: the caches take an owner's part out of the reserve pod's.
     """
 
     uid: str

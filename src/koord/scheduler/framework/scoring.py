@@ -3,9 +3,9 @@
     raw[s][row]     the score of scorer s
     total[row]      the weighted sum of normalised scores; -1 where the pod does not fit
 
-A scorer that depends on one row is run again for rows that changed. One that looks across nodes is run for all
-feasible nodes when its epoch moves, and, if it has a PreScore, when the set of feasible nodes does. Normalised scores
-depend on the other nodes through one number (`ScoreNormaliser.span`): only when that moves is the column recomputed.
+A scorer that depends on one row is run again for rows that changed. One that looks across nodes is run for all feasible
+nodes when its epoch moves, and, if it has a PreScore, when the set of feasible nodes does. Normalised scores depend on
+the other nodes through one number (`ScoreNormaliser.span`): only when that moves is the column recomputed.
 """
 
 from __future__ import annotations

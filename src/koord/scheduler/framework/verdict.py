@@ -39,9 +39,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Report that something is broken rather than unsuitable: the pod is retried, and nothing is concluded about
-    nodes.
-    """
+    """Report that something is broken rather than unsuitable: the pod is retried, and no node is ruled out."""
 
     message: str
 

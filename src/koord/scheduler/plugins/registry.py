@@ -9,15 +9,14 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.coscheduling.network_plugin import new_coscheduling
 from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
-from koord.scheduler.plugins.default_binder import DefaultBinder, DefaultPreBind
-from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
+from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.dynamic_resources import DynamicResources
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.fragmentation_aware.plugin import FragmentationAware
 from koord.scheduler.plugins.image_locality import ImageLocality
-from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceLister
 from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
+from koord.scheduler.plugins.inter_pod_affinity.terms import NamespaceLister
 from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling, new_load_aware
 from koord.scheduler.plugins.node_affinity import NodeAffinityPlugin
 from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
@@ -28,7 +27,7 @@ from koord.scheduler.plugins.node_resources.fit_plus import NodeResourcesFitPlus
 from koord.scheduler.plugins.node_resources.scarce_resource_avoidance import ScarceResourceAvoidance
 from koord.scheduler.plugins.pod_topology_spread.owners import OwnerLister
 from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
-from koord.scheduler.plugins.queueing import PrioritySort, SchedulingGates
+from koord.scheduler.plugins.queueing_and_binding import DefaultBinder, DefaultPreBind, PrioritySort, SchedulingGates
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koord.scheduler.plugins.scheduling_hint import SchedulingHintPlugin
 from koord.scheduler.plugins.taint_toleration import TaintToleration

@@ -1,6 +1,4 @@
-"""SchedulingHint follows a pod's hint annotation: filter only the named nodes, or try the preferred nodes
-first.
-"""
+"""SchedulingHint follows a pod's hint annotation: filter only the named nodes, or try the preferred nodes first."""
 
 from __future__ import annotations
 

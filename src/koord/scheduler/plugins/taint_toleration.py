@@ -1,6 +1,4 @@
-"""TaintToleration rejects nodes with taints that a pod does not tolerate, and prefers nodes with fewer soft
-taints.
-"""
+"""TaintToleration rejects nodes with taints that a pod does not tolerate, and prefers nodes with fewer soft taints."""
 
 from __future__ import annotations
 

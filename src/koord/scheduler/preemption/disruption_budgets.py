@@ -23,9 +23,7 @@ class DisruptionBudgets:
         self._covering: dict[LabelGroup, tuple[PodDisruptionBudget, ...]] = {}
 
     def split(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
-        """Split the pods into those whose eviction violates a budget and the others, if they are evicted in this
-        order.
-        """
+        """Split the pods into those whose eviction violates a budget and the others, evicted in this order."""
         if not self._by_namespace:
             return [], list(pods)
         left: dict[str, int] = {}
@@ -69,8 +67,6 @@ class DisruptionBudgetLister:
 
 
 def _selector(budget: PodDisruptionBudget) -> Selector | None:
-    """Return the budget's selector; None if it covers nobody: to preemption an empty selector does not mean
-    everybody.
-    """
+    """Return the budget's selector; None if it covers nobody: an empty selector does not mean everybody."""
     selector = stored_label_selector(budget.spec.selector)
     return None if selector.matches_nothing or selector.is_everything() else selector

@@ -39,8 +39,7 @@ class PreemptionsInProgress:
     """Track the pods whose victims are being evicted. They wait: another attempt would only find more victims.
 
     The evictor calls `begin`, then `begin_last_victim` before it evicts the last victim, and `end` in any case. The
-    last
-    victim's deletion wakes the pod, so once that has begun the pod is free, whether or not the eviction has been
+    last victim's deletion wakes the pod, so once that has begun the pod is free, whether or not the eviction has been
     reported as done. Get it with `state.derived(PreemptionsInProgress)`.
     """
 
@@ -78,8 +77,7 @@ class CandidateSearchResult(msgspec.Struct, frozen=True):
     """Hold the candidates in the order in which they were found, those without budget violations first.
 
     `without` counts the reasons of the other nodes: of all of them when there are no candidates, else of those that
-    were
-    dry-run. `inconsistencies` should not happen: they name nodes that take the pod as they are.
+    were dry-run. `inconsistencies` should not happen: they name nodes that take the pod as they are.
     """
 
     nodes: int

@@ -78,9 +78,7 @@ class PreemptionCandidate(msgspec.Struct, frozen=True):
     violations: int = 0  # victims that a disruption budget does not allow to go
 
     def harm(self) -> tuple[int, int, int, int]:
-        """Return a sort key, smaller is better: budget violations, highest victim priority, sum of priorities,
-        victims.
-        """
+        """Return a sort key, smaller is better: budget violations, highest priority, sum of priorities, victims."""
         victims = self.victims
         return (
             self.violations,

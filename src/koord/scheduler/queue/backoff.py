@@ -1,8 +1,8 @@
 """Hold failed pods until their back-off is over.
 
-There are two heaps, as in Kubernetes. A rejected pod backs off as a price for the attempts it wasted: when nothing
-else is to be done it is popped early. A pod that met an error backs off to spare whatever is broken, so it always
-serves its time.
+There are two heaps, as in Kubernetes. A rejected pod backs off as a price for the attempts it wasted: when nothing else
+is to be done it is popped early. A pod that met an error backs off to spare whatever is broken, so it always serves its
+time.
 """
 
 from __future__ import annotations

@@ -18,9 +18,7 @@ POD_POPPED = "PodPopped"
 
 
 class InFlightPod:
-    """Hold one attempt; `latest` is the pod as the server shows it now, while the attempt goes on with what was
-    popped.
-    """
+    """Hold one attempt; `latest` is the pod as the server shows it now, while the attempt uses what was popped."""
 
     __slots__ = ("activated", "changes", "gone", "latest", "queued")
 

@@ -1,8 +1,8 @@
 """Ask plugins about queued pods: PreEnqueue gates, and queueing hints that decide which pods an event requeues.
 
-Unschedulable and gated pods are indexed by the plugins that rejected them, so that an event that concerns none of
-them costs nothing. Pods that a plugin cannot tell apart are kept together, so that it is asked once for all of them.
-Which pods to requeue is decided over all pods before any is moved, because moving changes the index.
+Unschedulable and gated pods are indexed by the plugins that rejected them, so that an event that concerns none of them
+costs nothing. Pods that a plugin cannot tell apart are kept together, so that it is asked once for all of them. Which
+pods to requeue is decided over all pods before any is moved, because moving changes the index.
 """
 
 from __future__ import annotations

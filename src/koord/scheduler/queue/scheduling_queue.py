@@ -55,7 +55,7 @@ class SchedulingQueue:
         self._active: KeyedHeap[QueuedPod] = KeyedHeap()
         self._backoff = BackoffQueue()
         self._unschedulable = UnschedulablePods()  # unschedulable
-        self._overdue: KeyedHeap[QueuedPod] = KeyedHeap()  # the same pods, longest sleeper first
+        self._overdue: KeyedHeap[QueuedPod] = KeyedHeap()  # the same pods, the longest unschedulable first
         self._gated = UnschedulablePods()
         self._in_flight = InFlightPods()
         self._arrivals = 0
@@ -253,11 +253,6 @@ class SchedulingQueue:
         in_flight = self._in_flight.get(uid)
         self.nominations.nominate(in_flight.latest if in_flight is not None else queued.pod, node)
 
-    def nominated_on(self, node: str) -> tuple[PodInfo, ...]:
-        return self.nominations.pods_on(node)
-
-    # Time --------------------------------------------------------------------------------------------------------
-
     def flush(self, now: float) -> int:
         """Move pods whose back-off is over, and those that were unschedulable so long that an event may have been
         missed.
@@ -324,9 +319,7 @@ class SchedulingQueue:
         return "backoff" if strategy is QueueingStrategy.AFTER_BACKOFF and now < queued.until else "active"
 
     def _enqueue(self, queued: QueuedPod, part: QueuePart, label: str, now: float, *, checked: bool = False) -> bool:
-        """Put the pod into a part that pods are popped from if PreEnqueue lets it; return False if it is gated
-        instead.
-        """
+        """Put the pod into a part that pods are popped from if PreEnqueue lets it; return False if it is gated."""
         poppable = part == "active" or self._settings.pop_from_backoff
         if poppable and not checked and not self._passes_gates(queued):
             self._enter(queued, "gated", label)

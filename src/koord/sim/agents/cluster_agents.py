@@ -39,8 +39,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.policy.eviction.ledger import EvictionLedger
-from koord.policy.eviction.record import KOORDLET
+from koord.policy.eviction import KOORDLET, EvictionLedger
 from koord.sim.agents.node_agent import AgentStep, SimulatedAgent, SimulatedAgentSettings
 from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult
@@ -130,11 +129,7 @@ class SimulatedAgents:
         self._on_step = on_step
         self._on_round = on_round
         self._recorder = EventRecorder(
-            client,
-            clock,
-            controller=KOORDLET,
-            instance="simulated-koordlet",
-            source=EventSource(component=KOORDLET),
+            client, clock, controller=KOORDLET, instance="simulated-koordlet", source=EventSource(component=KOORDLET)
         )
         self.ledger = EvictionLedger(LEDGER_SIZE, LEDGER_BYTES)
         self._nodes: dict[str, _SimulatedNode] = {}

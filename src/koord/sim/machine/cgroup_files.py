@@ -18,7 +18,7 @@ from koord.koordlet.cgroup_writer.effects import (
     WriteSystem,
 )
 from koord.values.cpuset import CPUSet, CPUSetError
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 _NOTHING = {knob.IO_WEIGHT: "100", knob.IO_QOS: "enable=0", knob.IO_MODEL: "ctrl=auto"}
 
@@ -86,7 +86,7 @@ class SimulatedCgroupFiles:
         return values.get(name, _FRESH.get(name, ""))
 
     def number(self, group: str, name: str, default: int) -> int:
-        found = integer(self.read(group, name) or "")
+        found = parse_decimal_int(self.read(group, name) or "")
         return default if found is None else found
 
     def disks(self, group: str) -> frozenset[str]:
@@ -147,7 +147,7 @@ class SimulatedCgroupFiles:
             return "" if not cpus - self._cpus else "there are no such CPUs"
         if effect.file in knob.PER_DISK_FILES:
             return ""
-        number = integer(effect.value)
+        number = parse_decimal_int(effect.value)
         if effect.file == knob.CPU_BURST and number is not None:
             quota = self.number(group, knob.CPU_QUOTA, -1)
             return "a burst above the quota" if 0 < quota < number else ""

@@ -13,8 +13,25 @@ from koord.host.cgroup import knob
 from koord.sim.machine.cfs import NORMAL_RANK, UNBOUNDED, CfsGroup, CfsQuota, divide_cpu, max_milli_in_step, saved_after
 from koord.sim.machine.cgroup_files import SimulatedCgroupFiles
 from koord.sim.machine.cpu_flow import CPU_MILLI
-from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameters
 from koord.values.cpuset import CPUSet
+
+
+class ContentionParameters(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of the model that no file of a machine holds; docs/concepts/contention-model.md explains them."""
+
+    # A busy neighbour on all other CPUs costs an instruction this much more of a cycle: shared caches, memory, threads.
+    cpi: float = 1.0
+    cpi_of_neighbours: float = 0.4
+    cycles_per_milli_s: float = 2.5e6  # of one milli-core in one second: 2.5 GHz
+    # Below this share of free memory the kernel takes page cache back, first from those whose memory is not protected.
+    low_watermark: float = 0.02
+    # Above memory.high a group grows by this share of what it wants to.
+    growth_above_high: float = 0.1
+    # No CPU is so busy that waiting has no end within a step.
+    busiest: float = 0.98
+
+
+DEFAULT_PARAMETERS = ContentionParameters()
 
 
 class CpuContention(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameters
+from koord.sim.machine.cpu_contention import DEFAULT_PARAMETERS, ContentionParameters
 
 _SCORE = 1000
 

@@ -21,10 +21,13 @@ from koord.koordlet.inputs.machine import MachineShape
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.sim.machine.cfs import CfsQuota, throttled_share
 from koord.sim.machine.cgroup_files import MAINLINE_FILES, SimulatedCgroupFiles
-from koord.sim.machine.cpu_contention import CpuSimulation
+from koord.sim.machine.cpu_contention import DEFAULT_PARAMETERS, ContentionParameters, CpuSimulation
 from koord.sim.machine.memory import MemoryDemand, MemoryGroup, settle_memory
-from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameters
-from koord.sim.machine.step_result import ContainerDemand, ContainerOutcome, MachineStepResult
+from koord.sim.machine.step_result import (
+    ContainerDemand,
+    ContainerOutcome,
+    MachineStepResult,
+)
 from koord.values.cpuset import CPUSet
 
 _CPUS = (CPU, BATCH_CPU, MID_CPU)

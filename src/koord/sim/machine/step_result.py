@@ -8,9 +8,8 @@ import msgspec
 
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.sim.machine.cpu_contention import CpuContention
+from koord.sim.machine.cpu_contention import DEFAULT_PARAMETERS, ContentionParameters, CpuContention
 from koord.sim.machine.memory import OomKill
-from koord.sim.machine.parameters import DEFAULT_PARAMETERS, ContentionParameters
 
 
 class ContainerDemand(msgspec.Struct, frozen=True, gc=False):

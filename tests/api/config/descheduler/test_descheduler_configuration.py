@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.api.config.decode import decode_strict
 from koord.api.config.descheduler.configuration import (
     DeschedulerConfiguration,
     complete_bind_address,
@@ -16,7 +17,6 @@ from koord.api.config.descheduler.configuration import (
 )
 from koord.api.config.descheduler.migration_args import MigrationControllerArgs, evict_qps
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
-from koord.api.config.strict_decode import decode_strict
 from koord.api.model import to_dict
 from tests.api.model_strategies import model_values
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.api.config.decode import decode_strict
 from koord.api.config.plugin_set import PluginEntry, PluginSet, enable_plugins, expand_multi_point, merge_plugin_sets
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import (
@@ -18,9 +19,8 @@ from koord.api.config.scheduler.configuration import (
     effective_plugins,
     validate,
 )
-from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs
+from koord.api.config.scheduler.koordinator_args import ElasticQuotaArgs
 from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
-from koord.api.config.strict_decode import decode_strict
 from koord.api.model import encode, to_dict
 from tests.api.model_strategies import model_values
 

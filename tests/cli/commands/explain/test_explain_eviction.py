@@ -11,7 +11,7 @@ from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, EVENTS_EVENTS
 from koord.cli.commands.explain.eviction import EvictionExplanation, explain_eviction, print_eviction_explanation
 from koord.cli.printing import make_console
 from koord.kube.transport.api_error import unwrap
-from koord.policy.eviction.record import EvictionRecord
+from koord.policy.eviction import EvictionRecord
 from tests.koordlet.agent_fixture import GI, NODE, AgentFixture, ask, in_virtual_time
 
 ORDER = {

@@ -15,9 +15,11 @@ from koord.descheduler.framework.plugin import (
     DeschedulerPlugin,
     DeschedulingProfile,
     EvictionProposal,
+    RoundLimits,
+    RoundState,
     overrides_method,
 )
-from koord.descheduler.framework.round import RoundLimits, RoundState, run_round
+from koord.descheduler.framework.round import run_round
 from koord.descheduler.plugins.kube.default_evictor import build_default_evictor
 from koord.descheduler.plugins.registry import REGISTRY
 from tests.descheduler.cluster_builders import NOW_S, make_node, make_pod, make_snapshot

@@ -15,8 +15,8 @@ from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, EvictionProposal
-from koord.descheduler.framework.round import RoundLimits, RoundOutcome, run_round
+from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, EvictionProposal, RoundLimits
+from koord.descheduler.framework.round import RoundOutcome, run_round
 from koord.descheduler.plugins.low_node_load.anomaly_detector import (
     AnomalyDetector,
     AnomalyDetectors,

@@ -159,10 +159,7 @@ CASES: dict[str, tuple[list[Obj], list[tuple[str, str, Any, str]]]] = {
             ("PATCH", "/api/v1/namespaces/{ns}/configmaps/a", {"metadata": {"labels": None}}, MERGE),
         ],
     ),
-    "other-namespaces": (
-        [hook("/deny", namespaceSelector={"matchLabels": {"no-such": "label"}})],
-        [create()],
-    ),
+    "other-namespaces": ([hook("/deny", namespaceSelector={"matchLabels": {"no-such": "label"}})], [create()]),
     "cluster-scope": ([hook("/deny", rules=[{**CONFIG_MAPS, "scope": "Cluster"}])], [create()]),
     "namespaced-scope": ([hook("/deny", rules=[{**CONFIG_MAPS, "scope": "Namespaced"}])], [create()]),
     "other-group": ([hook("/deny", rules=rule("configmaps", "apps"))], [create()]),

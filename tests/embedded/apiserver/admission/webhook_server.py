@@ -86,10 +86,7 @@ BEHAVIOURS: dict[str, Behaviour] = {
     "/rename-patch": lambda _: patch({"op": "replace", "path": "/metadata/name", "value": "other"}),
     "/patch-without-type": lambda _: {"allowed": True, "patch": patch({"op": "test", "path": "/x"})["patch"]},
     "/type-without-patch": lambda _: {"allowed": True, "patchType": "JSONPatch"},
-    "/other-patch-type": lambda _: {
-        **patch({"op": "add", "path": "/data", "value": {"a": "b"}}),
-        "patchType": "Merge",
-    },
+    "/other-patch-type": lambda _: {**patch({"op": "add", "path": "/data", "value": {"a": "b"}}), "patchType": "Merge"},
     "/deny-with-patch": lambda _: {**patch({"op": "add", "path": "/x", "value": 1}), "allowed": False},
 }
 

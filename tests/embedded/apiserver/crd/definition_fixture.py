@@ -15,13 +15,7 @@ ANYTHING: Obj = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 
 
 def version(name: str = "v1", schema: Obj | None = None, **more: Any) -> Obj:
-    return {
-        "name": name,
-        "served": True,
-        "storage": True,
-        "schema": {"openAPIV3Schema": schema or ANYTHING},
-        **more,
-    }
+    return {"name": name, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema or ANYTHING}, **more}
 
 
 def schema(**fields: Obj) -> Obj:

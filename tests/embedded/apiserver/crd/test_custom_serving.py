@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.schema.crd import crd_manifests
+from koord.api.schema import crd_manifests
 from koord.embedded.apiserver.rest.watch import ServerWatchStream
 from koord.embedded.apiserver.store.journal import StoreJournal
 from koord.embedded.apiserver.store.object_store import ObjectStore
@@ -273,8 +273,7 @@ async def test_built_in_kinds_are_not_replaced(api: DefinitionApi) -> None:
     }
     await api.define(body)
     status, made = await api.post(
-        "/apis/storage.k8s.io/v1/storageclasses",
-        {"metadata": {"name": "s"}, "provisioner": "example.com/p"},
+        "/apis/storage.k8s.io/v1/storageclasses", {"metadata": {"name": "s"}, "provisioner": "example.com/p"}
     )
     assert (status, made["provisioner"]) == (201, "example.com/p")
 

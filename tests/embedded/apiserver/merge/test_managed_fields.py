@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from koord.embedded.apiserver.merge import fieldset
 from koord.embedded.apiserver.merge.compare import equal_values
 from koord.embedded.apiserver.merge.managed_entries import ownable
-from koord.embedded.apiserver.merge.managed_fields import (
-    manager_name,
-    track_update,
-)
+from koord.embedded.apiserver.merge.managed_fields import manager_name, track_update
 from koord.embedded.apiserver.merge.server_side_apply import ApplyResult, apply_config
 from koord.embedded.apiserver.merge.typed_value import UNTYPED, zero_object
 from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, builtin_types
@@ -96,11 +93,7 @@ def test_a_create_owns_what_is_not_the_kinds_frame() -> None:
         "m",
         {
             "f:metadata": {"f:finalizers": {".": {}, 'v:"x.io/a"': {}}, "f:labels": {".": {}, "f:a": {}}},
-            "f:spec": {
-                "f:containers": {'k:{"name":"c"}': container},
-                "f:dnsPolicy": {},
-                "f:securityContext": {},
-            },
+            "f:spec": {"f:containers": {'k:{"name":"c"}': container}, "f:dnsPolicy": {}, "f:securityContext": {}},
         },
     )
     assert list(made["fieldsV1"]["f:spec"]["f:containers"]['k:{"name":"c"}']) == sorted(container)

@@ -194,12 +194,7 @@ def apply_deployment(live: Obj | None, config: Obj, manager: str = "m1", **more:
 def test_keyed_items_are_owned_by_key_with_defaults_filled_in() -> None:
     found = apply_deployment(None, deployment([{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}]))
     port: Obj = {".": {}, "f:containerPort": {}}
-    container = {
-        ".": {},
-        "f:image": {},
-        "f:name": {},
-        "f:ports": {'k:{"containerPort":80,"protocol":"TCP"}': port},
-    }
+    container = {".": {}, "f:image": {}, "f:name": {}, "f:ports": {'k:{"containerPort":80,"protocol":"TCP"}': port}}
     pod = {"f:metadata": {"f:labels": {"f:a": {}}}, "f:spec": {"f:containers": {'k:{"name":"c"}': container}}}
     assert owners(found.obj) == {"m1/Apply": {"f:spec": {"f:selector": {}, "f:template": pod}}}
 

@@ -35,10 +35,7 @@ RUNNING: Obj = {"running": {}}
 INITIALIZED_NOT: Obj = {"type": "Initialized", "status": "False"}
 TWO: Obj = {"containers": [container("a"), container("b")]}
 INIT: Obj = {"initContainers": [container("i1"), container("i2")], "containers": [container()]}
-SIDECAR: Obj = {
-    "initContainers": [container("s", restartPolicy="Always"), container("i")],
-    "containers": [container()],
-}
+SIDECAR: Obj = {"initContainers": [container("s", restartPolicy="Always"), container("i")], "containers": [container()]}
 
 PODS: dict[str, tuple[Obj, Obj]] = {
     "fresh": ({}, {}),
@@ -82,10 +79,7 @@ PODS: dict[str, tuple[Obj, Obj]] = {
         {
             "phase": "Running",
             "conditions": [{"type": "Ready", "status": "True"}],
-            "containerStatuses": [
-                state("a", terminated=ended(0, "Completed")),
-                state("b", ready=True, **RUNNING),
-            ],
+            "containerStatuses": [state("a", terminated=ended(0, "Completed")), state("b", ready=True, **RUNNING)],
         },
     ),
     "half-completed-not-ready": (
@@ -93,10 +87,7 @@ PODS: dict[str, tuple[Obj, Obj]] = {
         {
             "phase": "Running",
             "conditions": [{"type": "Ready", "status": "False"}],
-            "containerStatuses": [
-                state("a", terminated=ended(0, "Completed")),
-                state("b", ready=True, **RUNNING),
-            ],
+            "containerStatuses": [state("a", terminated=ended(0, "Completed")), state("b", ready=True, **RUNNING)],
         },
     ),
     "first-of-two-fails": (
@@ -110,10 +101,7 @@ PODS: dict[str, tuple[Obj, Obj]] = {
     "lost": ({"nodeName": "n1"}, {"phase": "Running", "reason": "NodeLost"}),
     "unknown": ({}, {"phase": "Unknown"}),
     "gated": ({"schedulingGates": [{"name": "example.com/wait"}]}, {}),
-    "gate-condition": (
-        {},
-        {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]},
-    ),
+    "gate-condition": ({}, {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}),
     "unschedulable": (
         {},
         {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no"}]},
@@ -149,10 +137,7 @@ PODS: dict[str, tuple[Obj, Obj]] = {
         INIT,
         {
             "phase": "Running",
-            "initContainerStatuses": [
-                state("i1", restarts=1, terminated=ended(0)),
-                state("i2", terminated=ended(0)),
-            ],
+            "initContainerStatuses": [state("i1", restarts=1, terminated=ended(0)), state("i2", terminated=ended(0))],
             "containerStatuses": [state(ready=True, restarts=2, **RUNNING)],
         },
     ),
@@ -205,10 +190,7 @@ PODS: dict[str, tuple[Obj, Obj]] = {
 }
 # Deleted while a node still holds them.
 DYING_PODS: dict[str, tuple[Obj, Obj]] = {
-    "dying": (
-        {"nodeName": "n1"},
-        {"phase": "Running", "containerStatuses": [state(ready=True, **RUNNING)]},
-    ),
+    "dying": ({"nodeName": "n1"}, {"phase": "Running", "containerStatuses": [state(ready=True, **RUNNING)]}),
     "dying-crashing": (
         {"nodeName": "n1"},
         {"phase": "Running", "containerStatuses": [state(restarts=1, **waiting("CrashLoopBackOff"))]},
@@ -218,10 +200,7 @@ DYING_PODS: dict[str, tuple[Obj, Obj]] = {
         {"nodeName": "n1"},
         {"phase": "Failed", "containerStatuses": [state(terminated=ended(1, "Error"))]},
     ),
-    "dying-while-initializing": (
-        {**INIT, "nodeName": "n1"},
-        {"initContainerStatuses": [state("i1", **RUNNING)]},
-    ),
+    "dying-while-initializing": ({**INIT, "nodeName": "n1"}, {"initContainerStatuses": [state("i1", **RUNNING)]}),
 }
 
 

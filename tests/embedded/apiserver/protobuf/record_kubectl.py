@@ -16,11 +16,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from koord.embedded.apiserver.http_server import kubeconfig_document, serve_https
+from koord.embedded.apiserver.http_server import kubeconfig_document
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE
 from koord.embedded.apiserver.server import ApiServer
 from koord.kube.transport.interface import ApiRequest, ApiResponse
+from tests.embedded.apiserver.https_harness import serve_https
 
 RECORD = Path(__file__).with_name("kubectl.json")
 

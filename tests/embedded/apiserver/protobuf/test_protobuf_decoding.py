@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from koord.embedded.apiserver.protobuf.decoding import MAX_DEPTH, decode_envelope, decode_message, open_envelope
-from koord.embedded.apiserver.protobuf.wire_format import MalformedProtobuf
+from koord.embedded.apiserver.protobuf.messages import MalformedProtobuf
 from koord.embedded.apiserver.schema.builtin_types import (
     INT_OR_STRING,
     JSON_SCHEMA,

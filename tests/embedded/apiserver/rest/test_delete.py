@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kubernetes.meta import DeleteOptions
-from koord.embedded.apiserver.rest.delete_plan import DeleteFacts, decide_delete, finalizers_after_delete
+from koord.embedded.apiserver.rest.delete import DeleteFacts, decide_delete, finalizers_after_delete
 from tests.embedded.apiserver.rest_harness import NS, Api, config_map, fresh, pod
 
 NOW = "2026-01-01T00:00:00Z"

@@ -11,17 +11,8 @@ from hypothesis import strategies as st
 
 from koord.api.kubernetes.meta import Object
 from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.kube.client.listing import list_page_type
-from tests.embedded.apiserver.rest_harness import (
-    NS,
-    PARTIAL,
-    PARTIAL_LIST,
-    TABLE,
-    Api,
-    config_map,
-    fresh,
-    pod,
-)
+from koord.kube.client.list_watch import list_page_type
+from tests.embedded.apiserver.rest_harness import NS, PARTIAL, PARTIAL_LIST, TABLE, Api, config_map, fresh, pod
 
 CMS = f"{NS}/configmaps"
 

@@ -73,10 +73,7 @@ class Test_binding:
     async def test_conflicts(self, api: Api, made: dict[str, Any], bind: dict[str, Any], why: str) -> None:
         await api.post(f"{NS}/pods", made)
         status, body = await api.post(f"{NS}/pods/p/binding", bind)
-        assert (status, body["message"]) == (
-            409,
-            f'Operation cannot be fulfilled on pods/binding "p": {why}',
-        )
+        assert (status, body["message"]) == (409, f'Operation cannot be fulfilled on pods/binding "p": {why}')
 
     async def test_dying_pod_is_not_bound(self, api: Api) -> None:
         body = pod("p")

@@ -65,12 +65,7 @@ REFUSED_PUTS: list[Any] = [
     pytest.param(
         {"resourceVersion": "abc"}, 500, 'strconv.ParseUint: parsing "abc": invalid syntax', id="not-a-number"
     ),
-    pytest.param(
-        {"labels": {"x": "not valid"}},
-        422,
-        None,
-        id="bad-label",
-    ),
+    pytest.param({"labels": {"x": "not valid"}}, 422, None, id="bad-label"),
 ]
 
 
@@ -153,13 +148,7 @@ REFUSED_PATCHES: list[Any] = [
         id="not-json",
     ),
     pytest.param(MERGE, {"metadata": {"resourceVersion": "1"}}, 409, STALE_TEXT, id="stale-version"),
-    pytest.param(
-        STRATEGIC,
-        {"foo": 1},
-        200,
-        None,
-        id="unknown-field-is-dropped",
-    ),
+    pytest.param(STRATEGIC, {"foo": 1}, 200, None, id="unknown-field-is-dropped"),
 ]
 
 
@@ -201,20 +190,14 @@ class Test_server_side_apply:
     async def test_two_managers_conflict_until_one_forces(self, api: Api) -> None:
         await api.patch(f"{NS}/configmaps/ap?fieldManager=me", self.config(a="1"), APPLY)
         status, body = await api.patch(f"{NS}/configmaps/ap?fieldManager=you", self.config(a="2"), APPLY)
-        assert (status, body["message"]) == (
-            409,
-            'Apply failed with 1 conflict: conflict with "me": .data.a',
-        )
+        assert (status, body["message"]) == (409, 'Apply failed with 1 conflict: conflict with "me": .data.a')
         status, body = await api.patch(f"{NS}/configmaps/ap?fieldManager=you&force=true", self.config(a="2"), APPLY)
         assert (status, body["data"]) == (200, {"a": "2"})
 
     async def test_untracked_objects_conflict_with_before_first_apply(self, api: Api) -> None:
         await api.post(f"{NS}/configmaps", config_map("ap", {"a": "1"}), track_managed_fields=False)
         status, body = await api.patch(f"{NS}/configmaps/ap?fieldManager=me", self.config(a="2"), APPLY)
-        assert (status, body["details"]["causes"][0]["message"]) == (
-            409,
-            'conflict with "before-first-apply" using v1',
-        )
+        assert (status, body["details"]["causes"][0]["message"]) == (409, 'conflict with "before-first-apply" using v1')
 
     async def test_untracked_writers_give_up_fields_of_tracked_objects(self, api: Api) -> None:
         await api.patch(f"{NS}/configmaps/ap?fieldManager=me", self.config(a="1"), APPLY)

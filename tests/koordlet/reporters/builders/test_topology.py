@@ -23,7 +23,7 @@ from koord.api.koordinator.protocol import (
     L_ENABLE_NUMA_RESERVATION,
     L_QOS_CLASS,
 )
-from koord.api.koordinator.topology import AttributeInfo, ResourceInfo, Zone
+from koord.api.koordinator.sigs_scheduling import AttributeInfo, ResourceInfo, Zone
 from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.machine import pack_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta

@@ -67,7 +67,7 @@ def test_a_refused_write_is_made_again(code: int, reason: str, path: str) -> Non
         await harness.settle(30)
         assert await harness.lent() == "58k"
         assert "kubernetes.io/batch-cpu" in [entry["name"] for entry in (await harness.zones())[0]["resources"]]
-        assert harness.controller.queue.delayed <= 1  # nothing but the end of the report is waited for
+        assert harness.controller.loop.queue.delayed <= 1  # nothing but the end of the report is waited for
 
     run_in_harness(main)
 

@@ -89,4 +89,3 @@ def test_a_pod_group_says_how_long_to_wait(seconds: int | None, wait_s: float | 
     meta = {"name": "g", "namespace": "ns", "annotations": {f"{GD}groups": '["ns/h","ns/g"]'}}
     settings = gang_spec_of_pod_group(convert({"metadata": meta, "spec": spec}, PodGroup))
     assert settings == GangSpec(min_members=3, total_members=3, wait_time_s=wait_s, gang_group=("ns/g", "ns/h"))
-    assert settings.gang_group_id == "ns/g,ns/h"

@@ -20,9 +20,8 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import Fault, Reject, reject
-from koord.scheduler.plugins.coscheduling.group_trial import GroupTrial, run_pre_filters
 from koord.scheduler.plugins.coscheduling.job_preemption import JobPreemption, JobPreemptionRules, find_job_preemption
-from koord.scheduler.plugins.coscheduling.node_capacity import NodeCapacity
+from koord.scheduler.plugins.coscheduling.node_capacity import GroupTrial, NodeCapacity, run_pre_filters
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.scheduler.builders import HOSTNAME, make_node, make_pod
 from tests.scheduler.plugin_equivalence import profile_of

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from koord.api.koordinator.protocol import A_GPU_PARTITIONS, L_GPU_PARTITION_POLICY
 from koord.api.koordinator.resource_name import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
-from koord.scheduler.plugins.device_share.allocated_annotation import from_annotation, to_annotation
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, DeviceAllocateOptions, allocate_devices
+from koord.scheduler.plugins.device_share.annotations import from_annotation, to_annotation
 from koord.scheduler.plugins.device_share.device_amounts import vf_bus_ids
 from koord.scheduler.plugins.device_share.ledger import DeviceLedger, ledger_from_pods
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal

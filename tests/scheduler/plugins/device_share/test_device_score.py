@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koord.api.koordinator.resource_name import FPGA, GPU, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
-from koord.scheduler.plugins.device_share.device_score import DeviceScorer, scale_to_max
+from koord.scheduler.plugins.device_share.device_score import DeviceScorer
 from koord.scheduler.plugins.device_share.selection import score_node_devices
 from koord.scheduler.plugins.device_share.usable_devices import DeviceConstraints
 from tests.scheduler.plugins.device_share.device_builders import LEAST, MOST, ask, busy, gpus, reference, whole_gpus
@@ -36,13 +36,6 @@ def test_weights_and_resources_that_are_not_there() -> None:
     total = {GPU_MEMORY_RATIO: 100, GPU_MEMORY: 1000}
     assert scorer.score({GPU_MEMORY_RATIO: 50}, total, total) == (3 * 50 + 100) // 4
     assert scorer.score({}, {}, {}) == 0
-
-
-@pytest.mark.parametrize(
-    ("raw", "normal"), [([0, 0], [0, 0]), ([10, 20], [50, 100]), ([], []), ([7, 3], [100, 42])], ids=str
-)
-def test_the_best_node_has_a_hundred(raw: list[int], normal: list[int]) -> None:
-    assert scale_to_max(raw) == normal
 
 
 def test_types_add_up_and_one_instance_counts() -> None:

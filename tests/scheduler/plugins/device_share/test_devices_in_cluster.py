@@ -18,12 +18,13 @@ from koord.api.koordinator.custom_kinds import DEVICES
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATE_HINT, A_DEVICE_ALLOCATED
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES, PODS, PRIORITY_CLASSES
 from koord.api.kubernetes.pod import Pod
-from koord.cli.commands.node.devices import print_device_occupancy, read_device_occupancy
+from koord.cli.commands.node_occupancy import print_device_occupancy, read_device_occupancy
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.device_share import http
+from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.device_amounts import add
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.registry import REGISTRY
@@ -209,7 +210,9 @@ def test_summaries_are_served_as_koordinator_does() -> None:
     async def story(world: FaultyCluster) -> None:
         await ask(world, "a", 200)
         await world.clock.sleep(1)
-        routes: dict[str, Any] = dict(http.routes(Explainer(world.scheduler, world.clock)))
+        routes: dict[str, Any] = dict(
+            http.routes(world.scheduler.state.derived(NodeDeviceCache), world.scheduler.state)
+        )
         path = "/plugins/DeviceShare/nodeDeviceSummaries"
         every = json.loads(routes[path](HttpCall(method="GET", path=path)).body)
         one = json.loads(routes[f"{path}/:name"](HttpCall(method="GET", path=path, parameters={"name": "n0"})).body)

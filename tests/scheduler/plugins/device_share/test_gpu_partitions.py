@@ -8,8 +8,8 @@ import pytest
 
 from koord.api.koordinator.protocol import A_GPU_PARTITIONS, L_GPU_MODEL, L_GPU_PARTITION_POLICY, L_GPU_VENDOR
 from koord.api.koordinator.resource_name import GPU, GPU_MEMORY, GPU_SHARED, NPU_CORE, NPU_CPU, RDMA
-from koord.scheduler.plugins.device_share.allocated_annotation import to_annotation
 from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions, allocate_devices
+from koord.scheduler.plugins.device_share.annotations import to_annotation
 from koord.scheduler.plugins.device_share.gpu_selection import GpuNodeLabels, check_gpu_sharing, parse_gpu_labels
 from koord.scheduler.plugins.device_share.ledger import DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal, DeviceRefusalCode

@@ -10,7 +10,7 @@ from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts, v
 from koord.scheduler.plugins.device_share.ledger import DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
 from koord.scheduler.plugins.device_share.request import DeviceDemand
-from koord.scheduler.plugins.device_share.reserved_devices import (
+from koord.scheduler.plugins.device_share.trial import (
     DevicePlacement,
     ReservedDevices,
     ReusableDevices,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs, defaulted
+from koord.api.config.scheduler.koordinator_args import ElasticQuotaArgs, defaulted_elastic_quota
 from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG
 from koord.api.koordinator.sigs_scheduling import ElasticQuota as QuotaObject
 from koord.api.kubernetes.resource import Resource
@@ -19,7 +19,7 @@ from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode, Decision, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
-from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
+from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.registry import REGISTRY
@@ -112,10 +112,10 @@ class QuotaCluster:
         self.handle = QuotaHandle(self.state)
         fit = SCHEDULER_PLUGIN_CATALOG["NodeResourcesFit"]
         plugins = [REGISTRY["NodeResourcesFit"](fit.defaulted(fit.model()), self.handle)]
-        made = defaulted(msgspec.structs.replace(ElasticQuotaArgs(), **args))
+        made = defaulted_elastic_quota(msgspec.structs.replace(ElasticQuotaArgs(), **args))
         self.quota = ElasticQuotaPlugin(made, self.handle, **(gates or {}))
         model = SCHEDULER_PLUGIN_CATALOG[DefaultPreemption.name]
-        self.preemption = DefaultPreemption(model.defaulted(model.model()), self.handle)  # type: ignore[arg-type]
+        self.preemption = DefaultPreemption(model.defaulted(model.model()), self.handle)
         self.nominations = Nominations()
         profile = profile_of([*plugins, self.quota, self.preemption])
         self.engine = SchedulingEngine(profile, self.state, 0, self.nominations)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.scheduler.elastic_quota_args import QuotaHookPlugin
+from koord.api.config.scheduler.koordinator_args import QuotaHookPlugin
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCaches
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin

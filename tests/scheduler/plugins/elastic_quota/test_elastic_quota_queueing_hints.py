@@ -6,7 +6,7 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.plugins.queueing import PrioritySort
+from koord.scheduler.plugins.queueing_and_binding import PrioritySort
 from koord.scheduler.queue.queueing_hints import QueueingHints
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from tests.scheduler.builders import make_node

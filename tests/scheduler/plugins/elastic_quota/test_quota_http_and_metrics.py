@@ -13,9 +13,9 @@ from koord.scheduler.plugins.elastic_quota.explain import (
     report_quota_verdicts,
 )
 from koord.scheduler.plugins.elastic_quota.metrics import register_quota_metrics
+from koord.telemetry import metrics
 from koord.telemetry.clock import WallClock
-from koord.telemetry.metrics import exposition
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from tests.scheduler.builders import make_pod
 from tests.scheduler.plugins.elastic_quota.quota_cluster import QuotaCluster, make_quota, of_quota
 
@@ -99,7 +99,7 @@ def test_a_quota_that_is_gone_has_no_series() -> None:
     register_quota_metrics(registry, KoordinatorMetrics(registry), made.ledger, WallClock(), lambda: leads[0])
 
     def served() -> str:
-        return exposition.render([registry]).decode()
+        return metrics.render([registry]).decode()
 
     used = 'scheduler_elastic_quota_status{name="q",resource="cpu",tree="",is_parent="false",parent="top",field="used"}'
     assert "3000" in next(line for line in served().splitlines() if _alike(line, used))
@@ -116,7 +116,7 @@ def test_operations_are_timed_for_those_who_look() -> None:
     made.place(pod)
     made.gone(pod)
     made.drop_quota("q")
-    text = exposition.render([registry]).decode()
+    text = metrics.render([registry]).decode()
     for operation in ("OnPodAdd", "ReservePod", "UnreservePod", "OnPodDelete", "DeleteQuota"):
         assert f'scheduler_elastic_quota_process_latency_count{{operation="{operation}"}} 1' in text
 

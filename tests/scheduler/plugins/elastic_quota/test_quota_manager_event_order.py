@@ -13,7 +13,6 @@ from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, Qu
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaDeleted,
-    QuotaEffect,
     QuotaEvent,
     QuotaPodAssumed,
     QuotaPodForgotten,
@@ -64,10 +63,10 @@ class QuotasInAnyOrder(RuleBasedStateMachine):
         before = {
             uid for uid, one in self.pods.items() if uid in self.book.pods and self.book.check_pod(one) is not None
         }
-        effects: tuple[QuotaEffect, ...] = self.book.handle(event)
+        eased = self.book.handle(event)
         if isinstance(event, QuotaPodRemoved | QuotaPodForgotten | QuotaUpdated | QuotaDeleted | ClusterTotalChanged):
             freed = {uid for uid in before & self.book.pods.keys() if self.book.check_pod(self.pods[uid]) is None}
-            assert effects or not freed  # nobody who could go on is left asleep
+            assert eased or not freed  # nobody who could go on is left asleep
 
     @rule(
         name=st.sampled_from(NAMES),

@@ -28,7 +28,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest
-from koord.policy.eviction.record import parse_record
+from koord.policy.eviction import parse_record
 from koord.scheduler.cache.pod_model import PODS as SLIM
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin

@@ -52,7 +52,7 @@ def test_shrunk_guarantees_and_overuse_show() -> None:
     made = quota_manager(10, [Q("a", 15, 50), Q("b", 5, 50)], [pod("p", "a", 9, has_node=True), pod("q", "b", 9)])
     a = quota_report(made, "a")
     assert a is not None
-    assert (a.is_scaled, a.guaranteed_now, a.overused) == (True, {"cpu": 7500}, {"cpu": 1500})
+    assert (a.guaranteed_now, a.overused) == ({"cpu": 7500}, {"cpu": 1500})
 
 
 def test_a_guarantee_does_not_shrink_because_the_parent_asks_for_little() -> None:

@@ -12,7 +12,7 @@ from koord.api.koordinator.sigs_scheduling import ElasticQuota, ElasticQuotaSpec
 from koord.api.kubernetes.meta import ObjectMeta
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRemoved
-from koord.scheduler.plugins.elastic_quota.quota_status import decide_status_patch
+from koord.scheduler.plugins.elastic_quota.report import decide_status_patch
 from koord.scheduler.plugins.elastic_quota.victims import (
     OveruseState,
     may_preempt,

@@ -13,12 +13,11 @@ from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, Cluster
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.verdict import Skip
-from koord.scheduler.plugins.inter_pod_affinity.existing_terms import ExistingTerms
-from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceIndex
 from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
+from koord.scheduler.plugins.inter_pod_affinity.term_counts import ExistingTerms
 from tests.scheduler.builders import HOSTNAME, ZONE, make_node, make_pod, make_state
 from tests.scheduler.plugin_equivalence import profile_of, view_of
-from tests.scheduler.plugins.affinity_clusters import namespace_index
+from tests.scheduler.plugins.affinity_clusters import NamespaceIndex, namespace_index
 from tests.scheduler.plugins.affinity_oracle import AFFINITY, ANTI_AFFINITY, EXISTING
 
 WEB = {"app": "web"}

@@ -22,7 +22,7 @@ from tests.scheduler.plugin_equivalence import (
     view_of,
 )
 from tests.scheduler.plugins.affinity_clusters import (
-    NAMESPACES,
+    NAMESPACE_LABELS,
     AffinityCluster,
     affinity_clusters,
     affinity_pods,
@@ -57,7 +57,7 @@ def test_forms_agree(scene: AffinityCluster, rows: list[int]) -> None:
 def test_answers_are_those_of_the_brute_force_reading(scene: AffinityCluster, hard_weight: int, ignore: bool) -> None:
     state = scene.state()
     engine = SchedulingEngine(profile_of([made(state, hard_weight, ignore)]), state)
-    world = OracleCluster(scene.nodes, scene.placed, NAMESPACES)
+    world = OracleCluster(scene.nodes, scene.placed, NAMESPACE_LABELS)
     for pod in scene.waiting():
         told = view_of(engine, state, pod)
         refusals = {node.metadata.name: affinity_refusal(world, pod, node) for node in scene.nodes}

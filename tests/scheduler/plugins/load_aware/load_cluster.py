@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.scheduler.load_aware_args import LoadAwareSchedulingArgs
+from koord.api.config.scheduler.koordinator_args import LoadAwareSchedulingArgs
 from koord.api.config.scheduler.plugin_catalog import typed_args
 from koord.api.koordinator.protocol import A_USAGE_THRESHOLDS
 from koord.api.kubernetes.node import Node

@@ -10,7 +10,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
-from koord.scheduler.plugins.queueing import PrioritySort
+from koord.scheduler.plugins.queueing_and_binding import PrioritySort
 from koord.scheduler.queue.backoff import QueueSettings
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from tests.scheduler.builders import make_pod

@@ -12,9 +12,10 @@ from koord.scheduler.plugins.node_numa_resource.allocator import allocate_numa
 from koord.scheduler.plugins.node_numa_resource.available import can_fit, summarize_free
 from koord.scheduler.plugins.node_numa_resource.cpu_accumulator import CpuRequest, lowest_cpus, take_cpus
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBinding, NumaRequest
-from koord.scheduler.plugins.node_numa_resource.cpu_refcount import CpuPool, CpuRefCounts
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
 from koord.scheduler.plugins.node_numa_resource.ledger import (
+    CpuPool,
+    CpuRefCounts,
     NumaAllocation,
     NumaLedger,
     ledger_from_pods,

@@ -6,8 +6,8 @@ import pytest
 
 from koord.api.annotations.cpu_codecs import CPUInfo
 from koord.scheduler.plugins.node_numa_resource.cpu_accumulator import CpuRequest, take_cpus, take_preferred_cpus
-from koord.scheduler.plugins.node_numa_resource.cpu_refcount import NO_REFERENCES, CpuPool, CpuRefCounts
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
+from koord.scheduler.plugins.node_numa_resource.ledger import NO_REFERENCES, CpuPool, CpuRefCounts
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from tests.scheduler.plugins.node_numa_resource.numa_builders import bits, machine, text, valid
 

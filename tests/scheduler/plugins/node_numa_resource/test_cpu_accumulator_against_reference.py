@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from koord.api.annotations.cpu_codecs import CPUInfo
 from koord.scheduler.plugins.node_numa_resource.cpu_accumulator import CpuRequest, take_cpus
-from koord.scheduler.plugins.node_numa_resource.cpu_refcount import CpuPool, CpuRefCounts
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
+from koord.scheduler.plugins.node_numa_resource.ledger import CpuPool, CpuRefCounts
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.values.cpuset import CPUSet
 from tests.scheduler.plugins.node_numa_resource.numa_builders import valid

@@ -8,11 +8,12 @@ import pytest
 
 from koord.api.annotations import numa_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.scheduler.plugins.node_numa_resource.cpu_refcount import NO_REFERENCES, CpuRefCounts
 from koord.scheduler.plugins.node_numa_resource.ledger import (
     IDLE,
+    NO_REFERENCES,
     SHARED,
     SINGLE,
+    CpuRefCounts,
     NumaAllocation,
     NumaLedger,
     ledger_from_pods,

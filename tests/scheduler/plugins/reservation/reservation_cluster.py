@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.scheduler import reservation_args as config
+from koord.api.config.scheduler import koordinator_args as config
 from koord.api.config.scheduler.in_tree_args import InterPodAffinityArgs, NodeResourcesFitArgs, defaulted_fit
-from koord.api.config.scheduler.reservation_args import ReservationArgs
+from koord.api.config.scheduler.koordinator_args import ReservationArgs
 from koord.api.koordinator.protocol import A_RESERVATION_AFFINITY, A_RESERVATION_ALLOCATED, A_RESERVATION_NAME
 from koord.api.koordinator.scheduling import Reservation
 from koord.api.kubernetes.node import Node
@@ -60,7 +60,7 @@ class ReservationCluster:
     def __init__(self, *nodes: Node, **args: Any) -> None:
         self.state = ClusterState()
         self.handle = FakeObjects(self.state)
-        made = config.defaulted(ReservationArgs(**args))
+        made = config.defaulted_reservation(ReservationArgs(**args))
         self.plugin = ReservationPlugin(made, self.handle)
         self.profile: SchedulerProfile = profile_of(
             (NodePorts(), _fit(), _apart(self.state), self.plugin), {"Reservation": 5000}

@@ -19,10 +19,9 @@ from koord.scheduler.plugins.reservation.reservation_index import (
     OwnerReleased,
     ReservationGone,
     ReservationIndex,
-    ReservationOwnerPod,
     ReservationSeen,
 )
-from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo
+from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo, ReservationOwnerPod
 from tests.scheduler.plugins.reservation.reservation_builders import amounts, pod, reservation_info
 from tests.soak_budget import soak_runs
 
@@ -124,17 +123,6 @@ def test_owners_count_on_its_node_in_what_is_reserved() -> None:
     found = ReservationIndex.build([reservation_info()], parts).get("uid-r")
     assert found is not None
     assert (found.allocated, found.owner_count) == (amounts(1, 1), 1)
-
-
-def test_whoever_waits_is_woken() -> None:
-    register = ReservationIndex()
-    assert [e.nodes for e in register.handle(ReservationSeen(reservation_info()))] == [{"n"}]
-    assert register.handle(ReservationSeen(reservation_info())) == ()
-    part = ReservationOwnerPod(uid="1", reservation="uid-r", node="n", requests=amounts(1))
-    assert register.handle(OwnerAssigned(part)) == ()
-    assert [e.nodes for e in register.handle(OwnerReleased("1"))] == [{"n"}]
-    assert register.handle(OwnerReleased("1")) == ()
-    assert [e.nodes for e in register.handle(ReservationGone("uid-r"))] == [{"n"}]
 
 
 def test_taking_a_part() -> None:

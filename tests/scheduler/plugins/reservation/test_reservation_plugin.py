@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.config.scheduler.reservation_args import PreAllocationConfig
+from koord.api.config.scheduler.koordinator_args import PreAllocationConfig
 from koord.api.koordinator.protocol import L_RESERVATION_IGNORED, L_RESERVATION_ORDER
 from koord.api.kubernetes.affinity import Affinity
 from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS

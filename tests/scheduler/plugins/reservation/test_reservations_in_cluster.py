@@ -28,7 +28,7 @@ from koord.scheduler.plugins.reservation.metrics import register_reservation_met
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import LoopClock, run_virtual
-from koord.telemetry.metrics.registry import MetricRegistry
+from koord.telemetry.metrics import MetricRegistry
 from tests.scheduler.faulty_cluster import FaultyCluster, RequestFate, faulty_cluster
 
 AFFINITY = "scheduling.koordinator.sh/reservation-affinity"

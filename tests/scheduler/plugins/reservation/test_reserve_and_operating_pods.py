@@ -13,8 +13,8 @@ from koord.api.kubernetes.meta import ObjectMeta
 from koord.api.kubernetes.pod import Pod, PodCondition, PodSpec, PodStatus, PodTemplateSpec
 from koord.api.kubernetes.pod_resources import pod_requests
 from koord.scheduler.cache.reserve_pod import MAX_PRIORITY, build_reserve_pod
-from koord.scheduler.plugins.reservation.operating_pod import current_owner_of, reservation_info_of_pod
 from koord.scheduler.plugins.reservation.reservation_index import ReservationIndex
+from koord.scheduler.plugins.reservation.reservation_info import current_owner_of, reservation_info_of_pod
 from tests.scheduler.plugins.reservation.reservation_builders import amounts, pod
 
 SD = "scheduling.koordinator.sh/"

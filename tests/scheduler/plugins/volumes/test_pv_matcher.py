@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUMES
-from koord.api.kubernetes.storage import CSIStorageCapacity
-from koord.api.kubernetes.volume import PersistentVolume
+from koord.api.kubernetes.volume import CSIStorageCapacity, PersistentVolume
 from koord.api.model import convert
 from koord.policy.node_match import NodeTerms
 from koord.scheduler.cache.cluster_state import ClusterState

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUMES
-from koord.api.kubernetes.storage import StorageClass
+from koord.api.kubernetes.volume import StorageClass
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.engine import SchedulingEngine

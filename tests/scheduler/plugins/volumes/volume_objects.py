@@ -8,8 +8,15 @@ from typing import Any
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
-from koord.api.kubernetes.storage import CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment
-from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
+from koord.api.kubernetes.volume import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod

@@ -1,10 +1,11 @@
-"""This module holds DeschedulerConfiguration: profiles, their plugins by extension point, and the process
-around them.
+"""This module holds DeschedulerConfiguration (profiles, their plugins by extension point, and the process around them),
+and the one that Koordinator ships: migrations are carried out, and no plugin proposes any yet.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from typing import Any
 
 import msgspec
 
@@ -28,7 +29,9 @@ from koord.api.config.field_error import (
     selector_errors,
 )
 from koord.api.config.plugin_set import (
+    ALL_PLUGINS,
     PluginConfig,
+    PluginEntry,
     PluginSet,
     enable_plugins,
     merge_plugin_sets,
@@ -181,3 +184,62 @@ def _address_errors(field: str, given: str | None) -> list[FieldError]:
     if given and not given.startswith(":") and parse_bind_address(given) is not None:
         return []
     return [FieldError(field, given, "must be host:port")]
+
+
+SHIPPED_INTERVAL = "10s"
+LOW_NODE_LOAD, MIGRATION_CONTROLLER = "LowNodeLoad", "MigrationController"
+# Below the first a node takes pods, above the second it gives some away: percent of what it really uses.
+SHIPPED_LOW_THRESHOLDS, SHIPPED_HIGH_THRESHOLDS = {"cpu": 45, "memory": 55}, {"cpu": 75, "memory": 80}
+
+
+def shipped_configuration(namespace: str = NAMESPACE) -> DeschedulerConfiguration:
+    """Return the configuration as a file would have it, before defaults. LowNodeLoad has arguments, so that
+    enabling it is one line.
+    """
+    only = PluginSet(enabled=enable_plugins(MIGRATION_CONTROLLER).enabled, disabled=(PluginEntry(name=ALL_PLUGINS),))
+    return DeschedulerConfiguration(
+        api_version=API_VERSION,
+        kind=KIND,
+        leader_election=LeaderElectionConfiguration(
+            leader_elect=True,
+            resource_lock="leases",
+            resource_name=DESCHEDULER_NAME,
+            resource_namespace=namespace,
+        ),
+        descheduling_interval=SHIPPED_INTERVAL,
+        profiles=(
+            DeschedulerProfile(
+                name=DESCHEDULER_NAME,
+                plugins=DeschedulerPlugins(evict=only, filter=only),
+                plugin_config=(
+                    PluginConfig(name=MIGRATION_CONTROLLER, args=_migration(namespace)),
+                    PluginConfig(name=LOW_NODE_LOAD, args=low_node_load_args(namespace)),
+                ),
+            ),
+        ),
+    )
+
+
+def low_node_load_args(namespace: str = NAMESPACE) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "LowNodeLoadArgs",
+        "evictableNamespaces": {"exclude": _system(namespace)},
+        "lowThresholds": dict(SHIPPED_LOW_THRESHOLDS),
+        "highThresholds": dict(SHIPPED_HIGH_THRESHOLDS),
+    }
+
+
+def _migration(namespace: str) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "MigrationControllerArgs",
+        "evictionPolicy": "Eviction",
+        "evictQPS": "10",
+        "evictBurst": 1,
+        "namespaces": {"exclude": _system(namespace)},
+    }
+
+
+def _system(namespace: str) -> list[str]:
+    return ["kube-system", namespace]

@@ -14,7 +14,7 @@ from koord.api.kubernetes.meta import DeleteOptions, LabelSelector
 from koord.api.model import IntOrString, Model
 from koord.api.schema_markers import Duration, never_omitted
 from koord.values import int_or_string
-from koord.values.go_strconv import parse_finite_float
+from koord.values.go_format import parse_finite_float
 
 EVICTION = "Eviction"
 DELETE = "Delete"

@@ -4,37 +4,27 @@ and validation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import msgspec
 
 from koord.api.config.descheduler import low_node_load_args, migration_args, plugin_args
 from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs
 from koord.api.config.field_error import FieldError
-from koord.api.config.strict_decode import decode_strict
+from koord.api.config.plugin_set import PluginArgsKind
 
-
-class DeschedulerArgsKind(msgspec.Struct, frozen=True):
-    model: type[DeschedulerPluginArgs]
-    defaulted: Callable[[Any], DeschedulerPluginArgs]
-    validate: Callable[[Any], list[FieldError]]
-
-
-DESCHEDULER_PLUGIN_CATALOG: dict[str, DeschedulerArgsKind] = {
-    "MigrationController": DeschedulerArgsKind(
+DESCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
+    "MigrationController": PluginArgsKind(
         migration_args.MigrationControllerArgs, migration_args.defaulted, migration_args.validate
     ),
-    "LowNodeLoad": DeschedulerArgsKind(
+    "LowNodeLoad": PluginArgsKind(
         low_node_load_args.LowNodeLoadArgs, low_node_load_args.defaulted, low_node_load_args.validate
     ),
-    "CustomPriority": DeschedulerArgsKind(
+    "CustomPriority": PluginArgsKind(
         plugin_args.CustomPriorityArgs, plugin_args.defaulted_custom_priority, plugin_args.validate_custom_priority
     ),
-    "FragmentationAware": DeschedulerArgsKind(
+    "FragmentationAware": PluginArgsKind(
         plugin_args.FragmentationAwareArgs, plugin_args.defaulted_fragmentation, plugin_args.validate_fragmentation
     ),
-    "ScaleDownBinPack": DeschedulerArgsKind(
+    "ScaleDownBinPack": PluginArgsKind(
         plugin_args.ScaleDownBinPackArgs, plugin_args.defaulted_bin_pack, plugin_args.validate_bin_pack
     ),
 }
@@ -57,17 +47,8 @@ UPSTREAM_PLUGINS = (
 
 def typed_args(plugin: str, raw: dict[str, Any] | None) -> DeschedulerPluginArgs | list[FieldError]:
     """Return the defaulted, validated arguments of a plugin in the catalog, or all that is wrong with them."""
-    known = DESCHEDULER_PLUGIN_CATALOG[plugin]
-    document = raw or {}
-    errors = [
-        FieldError(
-            field, document[field], f"args for plugin {plugin} were not of type {plugin}Args: must be {wanted!r}"
-        )
-        for field, wanted in (("apiVersion", API_VERSION), ("kind", f"{plugin}Args"))
-        if document.get(field, wanted) != wanted
-    ]
-    given = decode_strict(document, known.model)
-    if isinstance(given, list):
-        return errors + given
-    args = known.defaulted(given)
-    return (errors + known.validate(args)) or args
+    args: DeschedulerPluginArgs | list[FieldError]
+    args = DESCHEDULER_PLUGIN_CATALOG[plugin].typed(
+        plugin, raw, API_VERSION, f"args for plugin {plugin} were not of type {plugin}Args: "
+    )
+    return args

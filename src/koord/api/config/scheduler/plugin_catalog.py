@@ -4,91 +4,75 @@ validation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from koord.api.config.field_error import FieldError
-from koord.api.config.scheduler import (
-    elastic_quota_args,
-    in_tree_args,
-    koordinator_args,
-    load_aware_args,
-    reservation_args,
-)
+from koord.api.config.plugin_set import PluginArgsKind
+from koord.api.config.scheduler import in_tree_args, koordinator_args
 from koord.api.config.scheduler.plugin_args import API_VERSION, SchedulerPluginArgs
-from koord.api.config.strict_decode import decode_strict
 
-
-def _accept_anything(_: Any) -> list[FieldError]:
-    return []
-
-
-class SchedulerArgsKind(msgspec.Struct, frozen=True):
-    model: type[SchedulerPluginArgs]
-    defaulted: Callable[[Any], SchedulerPluginArgs]
-    validate: Callable[[Any], list[FieldError]] = _accept_anything
-
-
-SCHEDULER_PLUGIN_CATALOG: dict[str, SchedulerArgsKind] = {
-    "NodeResourcesFit": SchedulerArgsKind(
+SCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
+    "NodeResourcesFit": PluginArgsKind(
         in_tree_args.NodeResourcesFitArgs, in_tree_args.defaulted_fit, in_tree_args.validate_fit
     ),
-    "NodeResourcesBalancedAllocation": SchedulerArgsKind(
+    "NodeResourcesBalancedAllocation": PluginArgsKind(
         in_tree_args.NodeResourcesBalancedAllocationArgs,
         in_tree_args.defaulted_balanced,
         in_tree_args.validate_balanced,
     ),
-    "InterPodAffinity": SchedulerArgsKind(
+    "InterPodAffinity": PluginArgsKind(
         in_tree_args.InterPodAffinityArgs,
         in_tree_args.defaulted_inter_pod_affinity,
         in_tree_args.validate_inter_pod_affinity,
     ),
-    "PodTopologySpread": SchedulerArgsKind(
+    "PodTopologySpread": PluginArgsKind(
         in_tree_args.PodTopologySpreadArgs, in_tree_args.defaulted_spread, in_tree_args.validate_spread
     ),
-    "DefaultPreemption": SchedulerArgsKind(
+    "DefaultPreemption": PluginArgsKind(
         in_tree_args.DefaultPreemptionArgs, in_tree_args.defaulted_preemption, in_tree_args.validate_preemption
     ),
-    "NodeAffinity": SchedulerArgsKind(in_tree_args.NodeAffinityArgs, in_tree_args.defaulted_node_affinity),
-    "VolumeBinding": SchedulerArgsKind(
+    "NodeAffinity": PluginArgsKind(in_tree_args.NodeAffinityArgs, in_tree_args.defaulted_node_affinity),
+    "VolumeBinding": PluginArgsKind(
         in_tree_args.VolumeBindingArgs, in_tree_args.defaulted_volume_binding, in_tree_args.validate_volume_binding
     ),
-    "DynamicResources": SchedulerArgsKind(
+    "DynamicResources": PluginArgsKind(
         in_tree_args.DynamicResourcesArgs,
         in_tree_args.defaulted_dynamic_resources,
         in_tree_args.validate_dynamic_resources,
     ),
-    "LoadAwareScheduling": SchedulerArgsKind(
-        load_aware_args.LoadAwareSchedulingArgs, load_aware_args.defaulted, load_aware_args.validate
+    "LoadAwareScheduling": PluginArgsKind(
+        koordinator_args.LoadAwareSchedulingArgs,
+        koordinator_args.defaulted_load_aware,
+        koordinator_args.validate_load_aware,
     ),
-    "NodeNUMAResource": SchedulerArgsKind(
+    "NodeNUMAResource": PluginArgsKind(
         koordinator_args.NodeNUMAResourceArgs, koordinator_args.defaulted_numa, koordinator_args.validate_numa
     ),
-    "Reservation": SchedulerArgsKind(
-        reservation_args.ReservationArgs, reservation_args.defaulted, reservation_args.validate
+    "Reservation": PluginArgsKind(
+        koordinator_args.ReservationArgs, koordinator_args.defaulted_reservation, koordinator_args.validate_reservation
     ),
-    "ElasticQuota": SchedulerArgsKind(
-        elastic_quota_args.ElasticQuotaArgs, elastic_quota_args.defaulted, elastic_quota_args.validate
+    "ElasticQuota": PluginArgsKind(
+        koordinator_args.ElasticQuotaArgs,
+        koordinator_args.defaulted_elastic_quota,
+        koordinator_args.validate_elastic_quota,
     ),
-    "Coscheduling": SchedulerArgsKind(
+    "Coscheduling": PluginArgsKind(
         koordinator_args.CoschedulingArgs,
         koordinator_args.defaulted_coscheduling,
         koordinator_args.validate_coscheduling,
     ),
-    "DeviceShare": SchedulerArgsKind(
+    "DeviceShare": PluginArgsKind(
         koordinator_args.DeviceShareArgs,
         koordinator_args.defaulted_device_share,
         koordinator_args.validate_device_share,
     ),
-    "NodeResourcesFitPlus": SchedulerArgsKind(
+    "NodeResourcesFitPlus": PluginArgsKind(
         koordinator_args.NodeResourcesFitPlusArgs, koordinator_args.defaulted_fit_plus
     ),
-    "ScarceResourceAvoidance": SchedulerArgsKind(
+    "ScarceResourceAvoidance": PluginArgsKind(
         koordinator_args.ScarceResourceAvoidanceArgs, koordinator_args.defaulted_scarce_resource
     ),
-    "SchedulingHint": SchedulerArgsKind(
+    "SchedulingHint": PluginArgsKind(
         koordinator_args.SchedulingHintArgs,
         koordinator_args.defaulted_scheduling_hint,
         koordinator_args.validate_scheduling_hint,
@@ -98,21 +82,6 @@ SCHEDULER_PLUGIN_CATALOG: dict[str, SchedulerArgsKind] = {
 
 def typed_args(plugin: str, raw: dict[str, Any] | None) -> SchedulerPluginArgs | list[FieldError]:
     """Return the defaulted, validated arguments of a plugin in the catalog, or all that is wrong with them."""
-    known = SCHEDULER_PLUGIN_CATALOG[plugin]
-    document = raw or {}
-    errors = _type_header_errors(plugin, document)
-    given = decode_strict(document, known.model)
-    if isinstance(given, list):
-        return errors + given
-    args = known.defaulted(given)
-    errors += known.validate(args)
-    return errors or args
-
-
-def _type_header_errors(plugin: str, document: dict[str, Any]) -> list[FieldError]:
-    errors = []
-    for field, wanted in (("apiVersion", API_VERSION), ("kind", f"{plugin}Args")):
-        stated = document.get(field, wanted)
-        if stated != wanted:
-            errors.append(FieldError(field, stated, f"must be {wanted!r}"))
-    return errors
+    args: SchedulerPluginArgs | list[FieldError]
+    args = SCHEDULER_PLUGIN_CATALOG[plugin].typed(plugin, raw, API_VERSION)
+    return args

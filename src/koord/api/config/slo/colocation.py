@@ -1,6 +1,4 @@
-"""This module holds colocation-config: how much of a node is lent to batch and mid work, and how its load is
-measured; and the node annotation that overrides it.
-"""
+"""colocation-config: what of a node is lent and how its load is measured; and the node annotation that overrides it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,14 @@
-"""This module holds the documents of slo-controller-config that become a NodeSLO, and those of CPU
-normalization and resource amplification. A per-node entry carries its strategy inline, beside a selector.
+"""This module holds the documents of slo-controller-config that become a NodeSLO, and those of CPU normalization and
+resource amplification. A per-node entry carries its strategy inline, beside a selector.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from koord.api.config.field_error import FieldError, range_errors
+from koord.api.config.slo.colocation import ColocationConfig
 from koord.api.koordinator.slo_strategy import (
     CPUBurstStrategy,
     HostApplicationSpec,
@@ -14,6 +18,18 @@ from koord.api.koordinator.slo_strategy import (
 )
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import Model
+
+# The data keys.
+COLOCATION = "colocation-config"
+RESOURCE_THRESHOLD = "resource-threshold-config"
+RESOURCE_QOS = "resource-qos-config"
+CPU_BURST = "cpu-burst-config"
+SYSTEM = "system-config"
+HOST_APPLICATION = "host-application-config"
+CPU_NORMALIZATION = "cpu-normalization-config"
+RESOURCE_AMPLIFICATION = "resource-amplification-config"
+# The keys that the ConfigMap webhook checks, in its order.
+VALIDATED_KEYS = (COLOCATION, RESOURCE_THRESHOLD, RESOURCE_QOS, SYSTEM, CPU_BURST)
 
 
 class NodeThresholdStrategy(ResourceThresholdStrategy, frozen=True, kw_only=True):
@@ -63,9 +79,7 @@ class NodeHostApplications(Model, frozen=True, kw_only=True):
 
 
 class HostApplicationConfig(Model, frozen=True, kw_only=True):
-    """HostApplicationConfig has no defaults and is not merged: the first matching entry replaces the list, even
-    with an empty one.
-    """
+    """HostApplicationConfig is not merged: the first matching entry replaces the list, even with an empty one."""
 
     applications: tuple[HostApplicationSpec, ...] = ()
     node_configs: tuple[NodeHostApplications, ...] = ()
@@ -121,9 +135,7 @@ DEFAULT_RESOURCE_AMPLIFICATION = ResourceAmplificationStrategy(enable=False)
 def cpu_normalization_ratio(
     strategy: CPUNormalizationStrategy, cpu_model: str, *, hyper_thread: bool, turbo: bool
 ) -> float | FieldError:
-    """Return the ratio of a node's CPU: of its model and switches, else the default; an error when neither is
-    stated.
-    """
+    """Return the ratio of a node's CPU by model and switches, else the default; an error when neither is stated."""
     known = strategy.ratio_model.get(cpu_model, CPUModelRatios())
     chosen = {
         (True, True): known.hyper_thread_turbo_enabled_ratio,
@@ -139,3 +151,24 @@ def cpu_normalization_ratio(
         f"ratioModel[{cpu_model}]", chosen, low=MIN_CPU_NORMALIZATION_RATIO, high=MAX_CPU_NORMALIZATION_RATIO
     )
     return errors[0] if errors else chosen
+
+
+# The model of the document under each key, in the order in which documents are looked at.
+DOCUMENT_MODELS: Mapping[str, type[Any]] = {
+    COLOCATION: ColocationConfig,
+    RESOURCE_THRESHOLD: ThresholdConfig,
+    RESOURCE_QOS: QOSConfig,
+    CPU_BURST: CPUBurstConfig,
+    SYSTEM: SystemConfig,
+    HOST_APPLICATION: HostApplicationConfig,
+    CPU_NORMALIZATION: CPUNormalizationConfig,
+    RESOURCE_AMPLIFICATION: ResourceAmplificationConfig,
+}
+KEYS = tuple(DOCUMENT_MODELS)
+
+
+def node_entries(config: Any) -> tuple[str, tuple[Any, ...]]:
+    """Return the name of a document's list of node entries, and the entries."""
+    if hasattr(config, "node_strategies"):
+        return "nodeStrategies", config.node_strategies
+    return "nodeConfigs", config.node_configs

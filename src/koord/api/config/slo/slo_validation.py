@@ -40,7 +40,7 @@ from koord.api.koordinator.slo_strategy import (
     ResourceThresholdStrategy,
     SystemStrategy,
 )
-from koord.api.schema.structural import unwrap_annotated
+from koord.api.schema import unwrap_annotated
 from koord.api.schema_markers import SchemaRule
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError

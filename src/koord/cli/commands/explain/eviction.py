@@ -1,6 +1,4 @@
-"""This module is `koord explain eviction`: who evicted a pod, by which rule, on which numbers, and why this
-pod.
-"""
+"""This module is `koord explain eviction`: who evicted a pod, by which rule, on which numbers, and why this pod."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from koord.cli.printing import print_result
 from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
-from koord.policy.eviction.record import EvictionRecord
+from koord.policy.eviction import EvictionRecord
 from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:

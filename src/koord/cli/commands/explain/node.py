@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from koord.api.config.slo import config_map_keys
+from koord.api.config.slo import slo_documents
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.api.kubernetes.core_v1 import ConfigMap
-from koord.cli import amount_format, cluster_access
+from koord.cli import cluster_access, printing
 from koord.cli.cluster_access import get_if_exists
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
@@ -80,18 +80,18 @@ def print_node_explanation(
 def _terms_table(lines: Sequence[ResourceReport]) -> Table:
     table = plain_table(("RESOURCE", "left"), ("", "left"), ("TERM", "left"), ("AMOUNT", "right"), ("", "left"))
     for line in lines:
-        name = amount_format.short_resource_name(line.resource)
+        name = printing.short_resource_name(line.resource)
         if line.sum is not None:
             for term in line.sum.terms:
-                amount = amount_format.format_amount(line.resource, term.amount)
-                of = "" if term.of is None else f" of {amount_format.format_amount(line.resource, term.of)}"
+                amount = printing.format_amount(line.resource, term.amount)
+                of = "" if term.of is None else f" of {printing.format_amount(line.resource, term.of)}"
                 table.add_row(name, _TERM_SIGNS[term.sign], term.name, amount, term.note + of, style="dim")
                 name = ""
         state, colour = _STATE_TEXT[line.state]
-        computed = amount_format.format_amount(line.resource, line.computed)
+        computed = printing.format_amount(line.resource, line.computed)
         decided = f"decided by: {line.sum.binding}" if line.sum is not None else ""
         table.add_row(name, "=", "computed now", computed, decided, style="bold")
-        shown = amount_format.format_amount(line.resource, line.shown)
+        shown = printing.format_amount(line.resource, line.shown)
         table.add_row("", "", "on the node", shown, ": ".join(part for part in (state, line.why) if part), style=colour)
         table.add_section()
         table.add_row()
@@ -115,13 +115,11 @@ def _zones_table(account: NodeResourceReport) -> Table:
             terms = (
                 []
                 if line.sum is None
-                else [amount_format.format_amount(line.resource, t.amount) for t in line.sum.terms[:4]]
+                else [printing.format_amount(line.resource, t.amount) for t in line.sum.terms[:4]]
             )
-            computed, shown = (
-                amount_format.format_amount(line.resource, units) for units in (line.computed, line.shown)
-            )
+            computed, shown = (printing.format_amount(line.resource, units) for units in (line.computed, line.shown))
             state = _STATE_TEXT[line.state][0]
-            table.add_row(zone.name, amount_format.short_resource_name(line.resource), *terms, computed, shown, state)
+            table.add_row(zone.name, printing.short_resource_name(line.resource), *terms, computed, shown, state)
     table.add_row()
     return table
 
@@ -141,12 +139,12 @@ def _settings_text(settings: StrategySources) -> str:
 def _report_text(report: NodeMetricReport) -> str:
     if report.at is None or report.age_seconds is None or report.good_for_seconds is None:
         return report.flaw or "none"
-    age = f"{amount_format.format_duration(report.age_seconds)} ago ({report.at:%H:%M:%S} UTC)"
+    age = f"{printing.format_duration(report.age_seconds)} ago ({report.at:%H:%M:%S} UTC)"
     if report.age_seconds < 0:
-        age = f"{amount_format.format_duration(report.age_seconds)} ahead of this clock"
+        age = f"{printing.format_duration(report.age_seconds)} ahead of this clock"
     if report.flaw:
         return f"{age}, of no use: {report.flaw}"
-    return f"{age}, good for another {amount_format.format_duration(report.good_for_seconds)}"
+    return f"{age}, good for another {printing.format_duration(report.good_for_seconds)}"
 
 
 def _ratio_text(ratio: RatioReport) -> str:
@@ -177,8 +175,8 @@ def _print_history(console: Console, changes: Sequence[LendingChange], unavailab
             if before == after or name not in resources:
                 continue
             rows += 1
-            values = (amount_format.format_amount(name, before), amount_format.format_amount(name, after))
-            table.add_row(when, amount_format.short_resource_name(name), *values, _change_cause_text(change, name))
+            values = (printing.format_amount(name, before), printing.format_amount(name, after))
+            table.add_row(when, printing.short_resource_name(name), *values, _change_cause_text(change, name))
             when = ""
     if rows:
         console.print(table)
@@ -197,7 +195,7 @@ def _change_cause_text(change: LendingChange, resource: str) -> str:
     parts = []
     for one in moved[:3]:
         step = one.after - one.before
-        words = amount_format.format_amount(resource, abs(step))
+        words = printing.format_amount(resource, abs(step))
         parts.append(f"{one.term} {'+' if step > 0 else '-'}{words}")
     return ", ".join(parts)
 
@@ -295,18 +293,18 @@ async def read_colocation_settings(client: Client, namespace: str, name: str) ->
     def text(key: str) -> str:
         return config.data.get(key, "")
 
-    colocation = documents.parse_colocation(text(config_map_keys.COLOCATION))
+    colocation = documents.parse_colocation(text(slo_documents.COLOCATION))
     if isinstance(colocation, RejectedDocument):
         cluster_access.fail(
             f"ConfigMap {namespace}/{name} cannot be used: "
-            f"{describe_error(config_map_keys.COLOCATION, colocation.error)}."
+            f"{describe_error(slo_documents.COLOCATION, colocation.error)}."
             " koord-manager goes on with the settings that it had; they are not to be seen from here"
         )
     return ColocationSettings(
         colocation=colocation.value,
-        normalization=_value_if_readable(documents.parse_cpu_normalization(text(config_map_keys.CPU_NORMALIZATION))),
+        normalization=_value_if_readable(documents.parse_cpu_normalization(text(slo_documents.CPU_NORMALIZATION))),
         amplification=_value_if_readable(
-            documents.parse_resource_amplification(text(config_map_keys.RESOURCE_AMPLIFICATION))
+            documents.parse_resource_amplification(text(slo_documents.RESOURCE_AMPLIFICATION))
         ),
     )
 

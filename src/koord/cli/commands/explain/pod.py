@@ -12,7 +12,7 @@ import msgspec
 
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.cli import amount_format, cluster_access
+from koord.cli import cluster_access, printing
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
@@ -47,9 +47,7 @@ def print_pod_explanation(console: Console, account: PodReport, now: float) -> N
     if account.nominated:
         console.print(f"Promised   room on {account.nominated}, where pods are making way for it")
     if account.queued_for_s is not None:
-        console.print(
-            f"Waiting    for {amount_format.format_duration(account.queued_for_s)}, {account.attempts} attempts"
-        )
+        console.print(f"Waiting    for {printing.format_duration(account.queued_for_s)}, {account.attempts} attempts")
     if account.last is not None:
         print_attempt(console, account.last, f"Last attempt, number {account.last.number}", now - account.last.at)
     if account.wakes_on:
@@ -57,9 +55,7 @@ def print_pod_explanation(console: Console, account: PodReport, now: float) -> N
 
 
 def print_attempt(console: Console, last: LastAttemptReport, title: str, age_s: float | None = None) -> None:
-    when = (
-        f", {amount_format.format_duration(age_s)} ago: decided in {last.took_ms:.1f} ms" if age_s is not None else ""
-    )
+    when = f", {printing.format_duration(age_s)} ago: decided in {last.took_ms:.1f} ms" if age_s is not None else ""
     console.print(f"\n{title}{when}", style="bold")
     if last.refusals:
         table = plain_table(("NODES", "right"), ("PLUGIN", "left"), ("REASON", "left"), ("FOR EXAMPLE", "left"))
@@ -90,7 +86,7 @@ def _count_nodes(count: int) -> str:
 
 def _near_miss_text(miss: NearestNode) -> str:
     short = ", ".join(
-        f"{amount_format.format_amount(name, amount)} {amount_format.short_resource_name(name)}"
+        f"{printing.format_amount(name, amount)} {printing.short_resource_name(name)}"
         for name, amount in sorted(miss.lacking.items())
     )
     said = f"{miss.node}: {', '.join(miss.reasons)}{f' (short of {short})' if short else ''}"
@@ -118,13 +114,7 @@ SCHEDULER_PORT = 10251
 @cluster_access.output_option
 @cluster_access.cluster_options
 def pod(
-    pod: str,
-    namespace: str,
-    scheduler_namespace: str,
-    scheduler_port: int,
-    output: str,
-    kubeconfig: str,
-    context: str,
+    pod: str, namespace: str, scheduler_namespace: str, scheduler_port: int, output: str, kubeconfig: str, context: str
 ) -> None:
     """Say why a pod is where it is.
 

@@ -20,9 +20,8 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.model import Model
 from koord.api.schema_markers import Duration
 from koord.descheduler.framework.node_fit import OtherNodeFitChecker
-from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal
-from koord.descheduler.framework.pod_filter import build_selector
-from koord.descheduler.framework.round import RoundState
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal, RoundState
+from koord.descheduler.framework.pod_selection import build_selector
 from koord.descheduler.framework.snapshot import ClusterSnapshot
 from koord.descheduler.migration.protection import (
     CONFIG_SOURCE_ANNOTATION,
@@ -30,7 +29,7 @@ from koord.descheduler.migration.protection import (
     MIRROR_POD_ANNOTATION,
     SYSTEM_CRITICAL_PRIORITY,
 )
-from koord.descheduler.plugins.kube.plugin_args import load_args, selector_errors
+from koord.descheduler.plugins.kube.plugin_args import plugin_factory, selector_errors
 from koord.values import duration
 from koord.values.selector import EVERYTHING, Selector, SelectorError
 
@@ -244,10 +243,7 @@ def _storage_classes(given: PodProtections) -> list[str]:
     return [entry.get("name", "") for entry in config.get("protectedStorageClasses") or ()]
 
 
-def build_default_evictor(raw: Any) -> DeschedulerPlugin | list[str]:
-    args = load_args(DefaultEvictor.name, DefaultEvictorArgs, raw)
-    if isinstance(args, list):
-        return args
+def _default_evictor_errors(args: DefaultEvictorArgs) -> list[str]:
     errors = selector_errors(args.label_selector) + selector_errors(args.namespace_label_selector)
     try:
         Selector.parse(args.node_selector)
@@ -274,4 +270,7 @@ def build_default_evictor(raw: Any) -> DeschedulerPlugin | list[str]:
         ]
         if args.deprecated:
             errors.append("podProtections cannot be mixed with the deprecated fields that it replaces")
-    return errors or DefaultEvictor(args)
+    return errors
+
+
+build_default_evictor = plugin_factory(DefaultEvictor, DefaultEvictorArgs, _default_evictor_errors)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter
 from koord.api.kubernetes.affinity import NodeAffinity, Taint
-from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
-from koord.descheduler.framework.plugin import DeschedulerPlugin
-from koord.descheduler.framework.round import EvictorHandle
-from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors, selector_errors
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
+from koord.descheduler.plugins.kube.plugin_args import (
+    EvictablePodFilter,
+    PodSelectionArgs,
+    plugin_factory,
+    selection_errors,
+)
 from koord.policy.node_match import (
     NO_SCHEDULE,
     PREFER_NO_SCHEDULE,
@@ -26,9 +28,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-class RemovePodsViolatingNodeAffinityArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
-    namespaces: NamespaceFilter | None = None
-    label_selector: LabelSelector | None = None
+class RemovePodsViolatingNodeAffinityArgs(PodSelectionArgs, frozen=True, kw_only=True):
     node_affinity_type: tuple[str, ...] = ()
 
 
@@ -70,22 +70,22 @@ def _node_affinity(pod: Pod) -> NodeAffinity | None:
     return pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
 
 
-def build_violated_node_affinity(raw: Any) -> DeschedulerPlugin | list[str]:
-    args = load_args(RemovePodsViolatingNodeAffinity.name, RemovePodsViolatingNodeAffinityArgs, raw)
-    if isinstance(args, list):
-        return args
-    errors = namespace_errors(args.namespaces) + selector_errors(args.label_selector)
+def _violated_node_affinity_errors(args: RemovePodsViolatingNodeAffinityArgs) -> list[str]:
+    errors = selection_errors(args)
     if not args.node_affinity_type:
         errors.append("nodeAffinityType needs to be set")
     unknown = [kind for kind in args.node_affinity_type if kind not in (REQUIRED, PREFERRED)]
     if unknown:
         errors.append(f"nodeAffinityType must be {REQUIRED} or {PREFERRED}, not {', '.join(unknown)}")
-    return errors or RemovePodsViolatingNodeAffinity(args)
+    return errors
 
 
-class RemovePodsViolatingNodeTaintsArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
-    namespaces: NamespaceFilter | None = None
-    label_selector: LabelSelector | None = None
+build_violated_node_affinity = plugin_factory(
+    RemovePodsViolatingNodeAffinity, RemovePodsViolatingNodeAffinityArgs, _violated_node_affinity_errors
+)
+
+
+class RemovePodsViolatingNodeTaintsArgs(PodSelectionArgs, frozen=True, kw_only=True):
     include_prefer_no_schedule: bool = False
     excluded_taints: tuple[str, ...] = ()
     included_taints: tuple[str, ...] = ()
@@ -119,11 +119,13 @@ def _is_taint_listed(taint: Taint, names: Sequence[str]) -> bool:
     return taint.key in names or f"{taint.key}={taint.value}" in names
 
 
-def build_violated_node_taints(raw: Any) -> DeschedulerPlugin | list[str]:
-    args = load_args(RemovePodsViolatingNodeTaints.name, RemovePodsViolatingNodeTaintsArgs, raw)
-    if isinstance(args, list):
-        return args
-    errors = namespace_errors(args.namespaces) + selector_errors(args.label_selector)
+def _violated_node_taints_errors(args: RemovePodsViolatingNodeTaintsArgs) -> list[str]:
+    errors = selection_errors(args)
     if args.excluded_taints and args.included_taints:
         errors.append("either includedTaints or excludedTaints can be set, but not both")
-    return errors or RemovePodsViolatingNodeTaints(args)
+    return errors
+
+
+build_violated_node_taints = plugin_factory(
+    RemovePodsViolatingNodeTaints, RemovePodsViolatingNodeTaintsArgs, _violated_node_taints_errors
+)

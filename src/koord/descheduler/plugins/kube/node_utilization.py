@@ -11,11 +11,9 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import Model
 from koord.descheduler.framework.node_fit import NodeFitChecker, allocatable
-from koord.descheduler.framework.plugin import DeschedulerPlugin
-from koord.descheduler.framework.pod_filter import PodFilter
-from koord.descheduler.framework.round import EvictorHandle
-from koord.descheduler.plugins.kube.inter_pod_anti_affinity import priority_qos_sort_key
-from koord.descheduler.plugins.kube.plugin_args import load_args
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
+from koord.descheduler.framework.pod_selection import PodFilter
+from koord.descheduler.plugins.kube.plugin_args import plugin_factory, priority_qos_sort_key
 from koord.policy.node_match import is_tolerated
 
 FULL_PERCENT = 100.0
@@ -202,10 +200,7 @@ def _validate(thresholds: Percentages, namespaces: NamespaceFilter | None, modes
     return errors
 
 
-def build_low_node_utilization(raw: Any) -> DeschedulerPlugin | list[str]:
-    args = load_args(LowNodeUtilization.name, LowNodeUtilizationArgs, raw)
-    if isinstance(args, list):
-        return args
+def _low_node_utilization_errors(args: LowNodeUtilizationArgs) -> list[str]:
     errors = _validate(args.thresholds, args.evictable_namespaces, args.eviction_modes)
     if set(args.thresholds) != set(args.target_thresholds):
         errors.append("thresholds and targetThresholds configure different resources")
@@ -219,11 +214,14 @@ def build_low_node_utilization(raw: Any) -> DeschedulerPlugin | list[str]:
         errors.append(
             "metricsUtilization needs a metrics source, and there is none: use LowNodeLoad, which has NodeMetrics"
         )
-    return errors or LowNodeUtilization(args)
+    return errors
 
 
-def build_high_node_utilization(raw: Any) -> DeschedulerPlugin | list[str]:
-    args = load_args(HighNodeUtilization.name, HighNodeUtilizationArgs, raw)
-    if isinstance(args, list):
-        return args
-    return _validate(args.thresholds, args.evictable_namespaces, args.eviction_modes) or HighNodeUtilization(args)
+build_low_node_utilization = plugin_factory(LowNodeUtilization, LowNodeUtilizationArgs, _low_node_utilization_errors)
+
+
+build_high_node_utilization = plugin_factory(
+    HighNodeUtilization,
+    HighNodeUtilizationArgs,
+    lambda args: _validate(args.thresholds, args.evictable_namespaces, args.eviction_modes),
+)

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
+from koord.api.config.decode import decode_strict
 from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs, NamespaceFilter
-from koord.api.config.strict_decode import decode_strict
+from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.pod_filter import PodFilter, build_selector
-from koord.descheduler.framework.round import EvictorHandle
+from koord.api.kubernetes.pod_resources import recorded_qos_class
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
+from koord.descheduler.framework.pod_selection import PodFilter, build_selector
 from koord.values.selector import SelectorError
 
 A = TypeVar("A", bound=DeschedulerPluginArgs)
 
 BOTH_NAMESPACES = "only one of Include/Exclude namespaces can be set"
+_QOS_ORDER = {BEST_EFFORT: 0, BURSTABLE: 1, GUARANTEED: 2}
 
 
-def load_args(plugin: str, model: type[A], raw: Any) -> A | list[str]:
-    document = raw or {}
-    for field, wanted in (("apiVersion", API_VERSION), ("kind", f"{plugin}Args")):
-        if document.get(field, wanted) != wanted:
-            return [f"args for plugin {plugin} were not of type {plugin}Args: {field} is {document[field]!r}"]
-    made = decode_strict(document, model)
-    return [str(error) for error in made] if isinstance(made, list) else made
+class PodSelectionArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+    """The arguments that select the pods of most plugins."""
+
+    namespaces: NamespaceFilter | None = None
+    label_selector: LabelSelector | None = None
+
+
+def selection_errors(args: PodSelectionArgs) -> list[str]:
+    return namespace_errors(args.namespaces) + selector_errors(args.label_selector)
 
 
 def namespace_errors(given: NamespaceFilter | None) -> list[str]:
@@ -36,6 +42,22 @@ def selector_errors(given: LabelSelector | None) -> list[str]:
     except SelectorError as error:
         return [f"failed to get label selectors from strategy's params: {error}"]
     return []
+
+
+def plugin_factory(
+    plugin: type[DeschedulerPlugin], model: type[A], errors: Callable[[A], list[str]]
+) -> Callable[[Any], DeschedulerPlugin | list[str]]:
+    """Return the factory of a plugin: it decodes raw arguments strictly, then validates them."""
+
+    def build(raw: Any) -> DeschedulerPlugin | list[str]:
+        document, kind = raw or {}, f"{plugin.name}Args"
+        for field, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
+            if document.get(field, wanted) != wanted:
+                return [f"args for plugin {plugin.name} were not of type {kind}: {field} is {document[field]!r}"]
+        args = decode_strict(document, model)
+        return [str(error) for error in args] if isinstance(args, list) else errors(args) or plugin(args)
+
+    return build
 
 
 class EvictablePodFilter:
@@ -52,3 +74,7 @@ class EvictablePodFilter:
 
     def is_evictable(self, pod: Pod, handle: EvictorHandle) -> bool:
         return self.matches(pod) and handle.filter(pod) is None
+
+
+def priority_qos_sort_key(pod: Pod) -> tuple[int, int]:
+    return pod.spec.priority or 0, _QOS_ORDER.get(pod.status.qos_class or recorded_qos_class(pod), 0)

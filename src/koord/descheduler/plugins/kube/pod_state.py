@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter
 from koord.api.kubernetes.container import ContainerStatus
-from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import Model
-from koord.descheduler.framework.plugin import DeschedulerPlugin
-from koord.descheduler.framework.round import EvictorHandle
-from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors, selector_errors
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
+from koord.descheduler.plugins.kube.plugin_args import (
+    EvictablePodFilter,
+    PodSelectionArgs,
+    plugin_factory,
+    selection_errors,
+)
 
 
 def container_statuses(pod: Pod, *, init: bool = False, ephemeral: bool = False) -> Iterator[ContainerStatus]:
@@ -47,9 +49,7 @@ def pod_age_s(pod: Pod, now_s: float) -> float:
 DEFAULT_MIN_POD_LIFETIME_S = 3600
 
 
-class RemoveFailedPodsArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
-    namespaces: NamespaceFilter | None = None
-    label_selector: LabelSelector | None = None
+class RemoveFailedPodsArgs(PodSelectionArgs, frozen=True, kw_only=True):
     exclude_owner_kinds: tuple[str, ...] = ()
     min_pod_lifetime_seconds: int | None = None
     reasons: tuple[str, ...] = ()
@@ -86,20 +86,13 @@ class RemoveFailedPods(DeschedulerPlugin):
         return not args.exit_codes or bool(exit_codes(pod, init=init).intersection(args.exit_codes))
 
 
-def build_remove_failed_pods(raw: Any) -> DeschedulerPlugin | list[str]:
-    args = load_args(RemoveFailedPods.name, RemoveFailedPodsArgs, raw)
-    if isinstance(args, list):
-        return args
-    errors = namespace_errors(args.namespaces) + selector_errors(args.label_selector)
-    return errors or RemoveFailedPods(args)
+build_remove_failed_pods = plugin_factory(RemoveFailedPods, RemoveFailedPodsArgs, selection_errors)
 
 
 TOO_MANY_RESTARTS_STATES = ("Running", "CrashLoopBackOff")
 
 
-class RemovePodsHavingTooManyRestartsArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
-    namespaces: NamespaceFilter | None = None
-    label_selector: LabelSelector | None = None
+class RemovePodsHavingTooManyRestartsArgs(PodSelectionArgs, frozen=True, kw_only=True):
     pod_restart_threshold: int = 0
     including_init_containers: bool = False
     states: tuple[str, ...] = ()
@@ -135,11 +128,8 @@ class RemovePodsHavingTooManyRestarts(DeschedulerPlugin):
         return bool(wanted & waiting_reasons(pod, init=self._args.including_init_containers))
 
 
-def build_too_many_restarts(raw: Any) -> DeschedulerPlugin | list[str]:
-    args = load_args(RemovePodsHavingTooManyRestarts.name, RemovePodsHavingTooManyRestartsArgs, raw)
-    if isinstance(args, list):
-        return args
-    errors = namespace_errors(args.namespaces) + selector_errors(args.label_selector)
+def _too_many_restarts_errors(args: RemovePodsHavingTooManyRestartsArgs) -> list[str]:
+    errors = selection_errors(args)
     if args.pod_restart_threshold < 1:
         errors.append(
             f"invalid PodsHavingTooManyRestarts threshold: {args.pod_restart_threshold}; it must be 1 or more"
@@ -147,7 +137,12 @@ def build_too_many_restarts(raw: Any) -> DeschedulerPlugin | list[str]:
     unknown = sorted(set(args.states) - set(TOO_MANY_RESTARTS_STATES))
     if unknown:
         errors.append(f"states must be one of {', '.join(TOO_MANY_RESTARTS_STATES)}, not {', '.join(unknown)}")
-    return errors or RemovePodsHavingTooManyRestarts(args)
+    return errors
+
+
+build_too_many_restarts = plugin_factory(
+    RemovePodsHavingTooManyRestarts, RemovePodsHavingTooManyRestartsArgs, _too_many_restarts_errors
+)
 
 
 POD_PHASES = ("Running", "Pending", "Succeeded", "Failed", "Unknown")
@@ -186,9 +181,7 @@ class PodConditionFilter(Model, frozen=True, kw_only=True):
     min_time_since_last_transition_seconds: int | None = None
 
 
-class PodLifeTimeArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
-    namespaces: NamespaceFilter | None = None
-    label_selector: LabelSelector | None = None
+class PodLifeTimeArgs(PodSelectionArgs, frozen=True, kw_only=True):
     owner_kinds: OwnerKinds | None = None
     max_pod_life_time_seconds: int | None = None
     states: tuple[str, ...] = ()
@@ -260,11 +253,8 @@ class PodLifeTime(DeschedulerPlugin):
         return not kinds.intersection(given.exclude)
 
 
-def build_pod_life_time(raw: Any) -> DeschedulerPlugin | list[str]:
-    args = load_args(PodLifeTime.name, PodLifeTimeArgs, raw)
-    if isinstance(args, list):
-        return args
-    errors = namespace_errors(args.namespaces) + selector_errors(args.label_selector)
+def _pod_life_time_errors(args: PodLifeTimeArgs) -> list[str]:
+    errors = selection_errors(args)
     if args.max_pod_life_time_seconds is None and not (args.states or args.conditions or args.exit_codes):
         errors.append("at least one of maxPodLifeTimeSeconds, states, conditions or exitCodes needs to be set")
     unknown = sorted(set(args.states) - POD_LIFE_TIME_STATES)
@@ -272,4 +262,7 @@ def build_pod_life_time(raw: Any) -> DeschedulerPlugin | list[str]:
         errors.append(f"states must be among {', '.join(sorted(POD_LIFE_TIME_STATES))}, not {', '.join(unknown)}")
     if args.owner_kinds is not None and args.owner_kinds.include and args.owner_kinds.exclude:
         errors.append("only one of Include/Exclude owner kinds can be set")
-    return errors or PodLifeTime(args)
+    return errors
+
+
+build_pod_life_time = plugin_factory(PodLifeTime, PodLifeTimeArgs, _pod_life_time_errors)

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
-from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter
 from koord.api.kubernetes.affinity import TopologySpreadConstraint
-from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
+from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
-from koord.descheduler.framework.plugin import DeschedulerPlugin
-from koord.descheduler.framework.round import EvictorHandle
-from koord.descheduler.plugins.kube.inter_pod_anti_affinity import priority_qos_sort_key
-from koord.descheduler.plugins.kube.plugin_args import EvictablePodFilter, load_args, namespace_errors, selector_errors
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
+from koord.descheduler.plugins.kube.plugin_args import (
+    EvictablePodFilter,
+    PodSelectionArgs,
+    plugin_factory,
+    priority_qos_sort_key,
+    selection_errors,
+)
 from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
 from koord.values.selector import Operator, Requirement, Selector
 
 DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
 
 
-class RemovePodsViolatingTopologySpreadConstraintArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
-    namespaces: NamespaceFilter | None = None
-    label_selector: LabelSelector | None = None
+class RemovePodsViolatingTopologySpreadConstraintArgs(PodSelectionArgs, frozen=True, kw_only=True):
     constraints: tuple[str, ...] = ()
     topology_balance_node_fit: bool | None = None
 
@@ -210,15 +211,17 @@ def _is_node_counted(rule: SpreadConstraint, node: Node) -> bool:
     return not rule.honors_taints or find_untolerated_taint(spec.tolerations, node.spec.taints) is None
 
 
-def build_violated_topology_spread(raw: Any) -> DeschedulerPlugin | list[str]:
-    args = load_args(
-        RemovePodsViolatingTopologySpreadConstraint.name, RemovePodsViolatingTopologySpreadConstraintArgs, raw
-    )
-    if isinstance(args, list):
-        return args
-    errors = namespace_errors(args.namespaces) + selector_errors(args.label_selector)
+def _violated_topology_spread_errors(args: RemovePodsViolatingTopologySpreadConstraintArgs) -> list[str]:
+    errors = selection_errors(args)
     unknown = [kind for kind in args.constraints if kind not in (DO_NOT_SCHEDULE, SCHEDULE_ANYWAY)]
     if unknown:
         known = f"{DO_NOT_SCHEDULE} and {SCHEDULE_ANYWAY}"
         errors.append(f"unknown constraint {', '.join(unknown)}; known are {known}")
-    return errors or RemovePodsViolatingTopologySpreadConstraint(args)
+    return errors
+
+
+build_violated_topology_spread = plugin_factory(
+    RemovePodsViolatingTopologySpreadConstraint,
+    RemovePodsViolatingTopologySpreadConstraintArgs,
+    _violated_topology_spread_errors,
+)

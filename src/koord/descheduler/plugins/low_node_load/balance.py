@@ -1,9 +1,7 @@
-"""Balancing of one pool: evict pods from overutilized nodes until they are not, or the targets have no
-headroom left.
+"""Balancing of one pool: evict pods from overutilized nodes until they are not, or the targets have no headroom left.
 
-Pods are tried in eviction order, each on the first target where it fits; its usage is booked there at once,
-so that
-the next one sees a fuller cluster. Upstream books every candidate first, in random order.
+Pods are tried in eviction order, each on the first target where it fits; its usage is booked there at once, so that the
+next one sees a fuller cluster. Upstream books every candidate first, in random order.
 """
 
 from __future__ import annotations
@@ -14,9 +12,9 @@ import msgspec
 
 from koord.api.koordinator.resource_name import CPU, MEMORY, PODS
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.eviction_order import sort_for_eviction
 from koord.descheduler.framework.node_fit import NodeFitChecker
 from koord.descheduler.framework.plugin import EvictionFigures
+from koord.descheduler.framework.pod_selection import sort_for_eviction
 from koord.descheduler.plugins.low_node_load.node_load import NodeLoad, is_overutilized
 
 MIN_CAPACITY = -(1 << 62)

@@ -13,8 +13,8 @@ from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.descheduler.framework.eviction_order import pod_rank
 from koord.descheduler.framework.node_fit import raw_allocatable
+from koord.descheduler.framework.pod_selection import pod_rank
 from koord.descheduler.framework.snapshot import ClusterSnapshot
 
 FULL_PERCENT = 100.0
@@ -44,8 +44,7 @@ def complete_thresholds(
 ) -> ThresholdPercentages:
     """Complete both thresholds for every resource.
 
-    A resource without a low threshold never counts; one with a low but no high threshold has a high threshold
-    of zero.
+    A resource without a low threshold never counts; one with a low but no high threshold has a high threshold of zero.
     """
     neutral = 0.0 if deviation else FULL_PERCENT
     lows, highs = {}, {}

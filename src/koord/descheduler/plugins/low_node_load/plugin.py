@@ -1,6 +1,4 @@
-"""LowNodeLoad moves pods from overutilized nodes to underutilized ones, by measured usage, after confirming
-anomalies.
-"""
+"""LowNodeLoad moves pods from overutilized to underutilized nodes by measured usage, after confirming anomalies."""
 
 from __future__ import annotations
 
@@ -18,9 +16,8 @@ from koord.api.config.descheduler.low_node_load_args import (
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
-from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionFigures
-from koord.descheduler.framework.pod_filter import PodFilter, build_selector
-from koord.descheduler.framework.round import EvictorHandle
+from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionFigures, EvictorHandle
+from koord.descheduler.framework.pod_selection import PodFilter, build_selector
 from koord.descheduler.plugins.low_node_load.anomaly_detector import AnomalyDetectors, DetectorCondition
 from koord.descheduler.plugins.low_node_load.balance import (
     BalancePass,
@@ -83,6 +80,13 @@ class LowNodeLoadPool:
         self.detector_condition = _detector_condition(given.anomaly_condition)
         self.load_cache = NodeLoadCache(self.resources)
 
+    def choose_nodes(self, nodes: Sequence[Node], done: set[str]) -> list[Node]:
+        """Return the nodes of the pool: all of them without a selector, else those that no earlier pool has done."""
+        chosen = self.node_selector
+        if chosen is None:
+            return list(nodes)
+        return [node for node in nodes if chosen.matches(node.metadata.labels) and node.metadata.name not in done]
+
     def assign_bounds(self, loads: Sequence[NodeLoad]) -> None:
         """Set the thresholds of every node in amounts."""
         whole, prod = self.thresholds, self.prod_thresholds
@@ -125,13 +129,7 @@ class LowNodeLoad(DeschedulerPlugin):
         stale: dict[str, UnusableMetric] = {}
         fit_checker = NodeFitChecker(handle.snapshot)
         for pool in self.pools:
-            chosen = [
-                node
-                for node in nodes
-                if pool.node_selector is None
-                or (pool.node_selector.matches(node.metadata.labels) and node.metadata.name not in done)
-            ]
-            done.update(self._balance_pool(pool, chosen, handle, fit_checker, stale))
+            done.update(self._balance_pool(pool, pool.choose_nodes(nodes, done), handle, fit_checker, stale))
         self.unusable_metrics = tuple(stale.values())
         return None
 

@@ -1,8 +1,6 @@
-"""All admission hooks of a server, in this process and behind HTTPS, and how they are called one after the
-other.
+"""All admission hooks of a server, in this process and behind HTTPS, and how they are called one after the other.
 
-An in-process hook is a function of the same attributes that a webhook is sent, without a network in
-between.
+An in-process hook is a function of the same attributes that a webhook is sent, without a network in between.
 """
 
 from __future__ import annotations
@@ -170,9 +168,7 @@ class AdmissionHooks:
     async def _invoke(
         self, attributes: AdmissionAttributes, asked: HookInvocation, phase: AdmissionPhase
     ) -> AdmissionVerdict | None:
-        """Return the verdict of a hook that allows the request; None when the hook failed and that is to be
-        ignored.
-        """
+        """Return the verdict of a hook that allows the request; None when the hook failed and that is to be ignored."""
         hook = asked.hook
         if isinstance(hook, RegisteredWebhook):
             verdict = await self._call_webhook(attributes, hook, asked.resource, phase)

@@ -1,6 +1,4 @@
-"""Match requests to hooks by rules and selectors, and convert objects to the version that a hook wants and
-back.
-"""
+"""Match requests to hooks by rules and selectors, and convert objects to the version that a hook wants and back."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ def rule_target(attributes: AdmissionAttributes, resource: ServedResource) -> Ru
 def matching_version(
     rules: Sequence[WebhookRule], attributes: AdmissionAttributes, catalog: ResourceCatalog, *, exact: bool
 ) -> ServedResource | None:
-    """Return the version of the resource that the rules ask for: the request's own, else another of the same
-    objects.
-    """
+    """Return the version of the resource that the rules ask for: the request's own, else another of the same object."""
     asked = attributes.resource
     target = rule_target(attributes, asked)
     if any(rule.matches(target) for rule in rules):

@@ -1,8 +1,7 @@
 """The admission plugins of a server: the built-in ones of kube-apiserver, then the hooks.
 
-Hooks may change what the built-in plugins looked at (the priority class of a pod), so those run once
-more afterwards. A hook that asks for reinvocation is called again when others changed the object after
-it.
+Hooks may change what the built-in plugins looked at (the priority class of a pod), so those run once more afterwards. A
+hook that asks for reinvocation is called again when others changed the object after it.
 """
 
 from __future__ import annotations
@@ -211,9 +210,7 @@ class PodPriority:
         spec["priority"], spec["preemptionPolicy"] = value, policy
 
     def _global_default(self) -> Obj | None:
-        """Return the class for pods that name none: of the classes marked as default, the one with the lowest
-        value.
-        """
+        """Return the class for pods that name none: of the classes marked as default, the one with the lowest value."""
         if self._default[0] != self._classes.end_position:
             marked = [r.plain() for r in self._classes.scan() if r.plain().get("globalDefault")]
             chosen = min(marked, key=lambda c: c.get("value", 0), default=None)
@@ -245,8 +242,7 @@ class PriorityClassValidation:
         for record in self._classes.scan():
             if record.name != attributes.name and record.plain().get("globalDefault"):
                 raise self._refused(
-                    attributes,
-                    f"PriorityClass {record.name} is already marked as default. Only one default can exist",
+                    attributes, f"PriorityClass {record.name} is already marked as default. Only one default can exist"
                 )
 
     def _refused(self, attributes: AdmissionAttributes, why: str) -> api_errors.StatusError:

@@ -1,6 +1,4 @@
-"""Admission reviews and verdicts: build the AdmissionReview for a webhook, parse its answer, and apply its
-patch. Pure.
-"""
+"""Admission reviews and verdicts: build the AdmissionReview for a webhook, parse its answer, apply its patch. Pure."""
 
 from __future__ import annotations
 

@@ -199,9 +199,7 @@ class WebhookClient:
             raise _call_error(f'Post "{shown}": {_go_error_text(error)}') from error
 
     def _address(self, webhook: RegisteredWebhook) -> tuple[str, str | None]:
-        """Return the URL to connect to, and the name that the certificate must prove when it is not the host of
-        the URL.
-        """
+        """Return the URL to connect to, and the name that the certificate must prove when it is not the URL's host."""
         endpoint = webhook.endpoint
         if endpoint.url:
             return endpoint.url, None

@@ -18,8 +18,8 @@ from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.crd import definition_strategy, naming
 from koord.embedded.apiserver.crd.definition_strategy import CRD_STORAGE_KEY
 from koord.embedded.apiserver.crd.resources import served_resources
-from koord.embedded.apiserver.rest import field_manager
-from koord.embedded.apiserver.rest.delete_plan import DeleteFacts, decide_delete
+from koord.embedded.apiserver.rest import create_update
+from koord.embedded.apiserver.rest.delete import DeleteFacts, decide_delete
 from koord.embedded.apiserver.rest.options import write_options
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
@@ -113,7 +113,7 @@ class DefinitionController:
         request = ApiRequest(method="PUT", path="", user_agent="kube-apiserver")
         context = RequestContext(resource, "", name, "status", request, False, [])
         new = {**obj, "metadata": dict(obj["metadata"]), "status": status}
-        field_manager.update_managed_fields(context, deps, obj, new, write_options({}, "UpdateOptions"))
+        create_update.update_managed_fields(context, deps, obj, new, write_options({}, "UpdateOptions"))
         deps.store.put(CRD_STORAGE_KEY, "", name, new, new["metadata"].get("labels") or {})
 
     # Serving -----------------------------------------------------------------------------------------------------

@@ -38,10 +38,7 @@ class JsonPath:
 
 @functools.lru_cache(maxsize=4096)
 def parse_jsonpath(text: str) -> JsonPath:
-    """Parse a path that starts with a dot or a bracket, such as `.status.conditions[?(@.type=="Ready")].status`.
-
-    Raises JsonPathError.
-    """
+    """Parse a path such as `.status.conditions[?(@.type=="Ready")].status`. Raises JsonPathError."""
     steps: list[JsonPathStep] = []
     at = 0
     while at < len(text):

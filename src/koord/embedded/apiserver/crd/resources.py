@@ -41,8 +41,7 @@ def custom_strategy(
 ) -> KindStrategy:
     """Return the strategy of custom objects, which takes from their schema all that a built-in kind has in code.
 
-    `selectable`: paths of fields that lists can be filtered by. `refuse_create`: set while the CRD is
-    terminating.
+    `selectable`: paths of fields that lists can be filtered by. `refuse_create`: set while the CRD is terminating.
     """
     ignored = ("metadata", "status") if status else ("metadata",)
 
@@ -123,10 +122,7 @@ _SUBRESOURCE_VERBS = ("get", "patch", "update")
 
 
 def served_resources(definition: Obj, stored: Iterable[Obj]) -> list[ServedResource]:
-    """Build the resources of an established CRD, the storage version first.
-
-    `stored` are the objects in its collection.
-    """
+    """Build the resources of an established CRD, the storage version first. `stored` are the objects it has."""
     spec = definition["spec"]
     group, versions = spec["group"], spec["versions"]
     nodes = {f"{group}/{v['name']}": compile_schema(v["schema"]["openAPIV3Schema"]) for v in versions}

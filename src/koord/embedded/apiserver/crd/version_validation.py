@@ -62,10 +62,7 @@ def _schema_errors(place: str, schema: Obj | None, version: Obj) -> list[ApiFiel
 
 
 def _shared_or_per_version(spec: Obj, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values of `name` in the versions with the path to report.
-
-    A value common to all versions comes once.
-    """
+    """Yield the values of `name` in the versions with the path to report. A value common to all versions comes once."""
     versions: Sequence[Obj] = spec.get("versions") or ()
     stated = [version.get(name) for version in versions]
     if stated and all(s == stated[0] for s in stated):

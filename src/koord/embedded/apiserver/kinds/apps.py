@@ -1,6 +1,4 @@
-"""This module holds the strategies of apps/v1 (Deployment, ReplicaSet, ControllerRevision), the
-ReplicationController and PodTemplate of core, and PodDisruptionBudget.
-"""
+"""Strategies of Deployment, ReplicaSet, ControllerRevision, ReplicationController, PodTemplate, PodDisruptionBudget."""
 
 from __future__ import annotations
 

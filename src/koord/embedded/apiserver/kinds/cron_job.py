@@ -1,7 +1,4 @@
-"""This module holds the strategy of CronJob.
-
-It checks that a schedule is one that Kubernetes' cron library parses, in that library's words.
-"""
+"""This module holds the strategy of CronJob, with schedules as Kubernetes' cron library parses them."""
 
 from __future__ import annotations
 
@@ -14,16 +11,9 @@ from koord.embedded.apiserver.kinds import strategy
 from koord.embedded.apiserver.kinds.job import default_failure_policy, job_spec_errors
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import (
-    NOT_NEGATIVE,
-    even_if_absent,
-    fields,
-    first_of,
-    non_empty,
-    one_of,
-)
+from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, even_if_absent, fields, first_of, non_empty, one_of
 from koord.values import duration
-from koord.values.go_format import integer, integer_refusal
+from koord.values.go_format import integer_refusal, parse_decimal_int
 
 Obj = dict[str, Any]
 MAX_CRON_JOB_NAME_CHARS = 52
@@ -112,7 +102,7 @@ def _parse_number(text: str, names: dict[str, int]) -> int:
     named = names.get(text.lower())
     if named is not None:
         return named
-    value = integer(text)
+    value = parse_decimal_int(text)
     if value is None:
         raise _CronSyntaxError(f"failed to parse int from {text}: {integer_refusal(text)}")
     if value < 0:

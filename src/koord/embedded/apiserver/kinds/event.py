@@ -25,10 +25,7 @@ def _namespace_errors(obj: Obj, about: str) -> list[ApiFieldError]:
 
 
 def _regarding_namespace_errors(obj: Obj) -> list[ApiFieldError]:
-    """Return an error for an events.k8s.io event without a regarding namespace outside of default.
-
-    The rest is accepted.
-    """
+    """Return an error for an events.k8s.io event without a regarding namespace outside of default."""
     if (obj.get("regarding") or {}).get("namespace") or obj["metadata"].get("namespace", "") in ("", "default"):
         return []
     return [invalid_value("involvedObject.namespace", "", "does not match event.namespace")]

@@ -16,20 +16,10 @@ from koord.embedded.apiserver.api_errors import (
 from koord.embedded.apiserver.kinds import label_validation, strategy
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
-from koord.embedded.apiserver.kinds.pod.spec import (
-    pod_template_errors,
-    selector_for_message,
-    template_label_errors,
-)
+from koord.embedded.apiserver.kinds.pod.spec import pod_template_errors, selector_for_message, template_label_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import (
-    IMMUTABLE,
-    NOT_NEGATIVE,
-    FieldErrors,
-    fields,
-    one_of,
-)
-from koord.values.go_format import integer, quoted
+from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, FieldErrors, fields, one_of
+from koord.values.go_format import parse_decimal_int, quoted
 
 Obj = dict[str, Any]
 MAX_INT32 = 2**31 - 1
@@ -88,10 +78,7 @@ def _prepare_job_create(obj: Obj) -> None:
 
 
 def _generate_selector(spec: Obj, uid: str, name: str) -> None:
-    """Generate the selector and labels by which a job owns the pods with its uid.
-
-    User-set values stay, to be rejected later.
-    """
+    """Generate the selector and labels by which a job owns its pods. User-set values stay, to be rejected later."""
     template = spec["template"].setdefault("metadata", {})
     labels = dict(template.get("labels") or {})
     for key, value in (("job-name", name), (NAME_LABEL, name), ("controller-uid", uid), (UID_LABEL, uid)):
@@ -267,10 +254,7 @@ _MUTABLE_WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def _template_change_errors(spec: Obj, before: Obj, old: Obj) -> list[ApiFieldError]:
-    """Return errors for a change of the pod template.
-
-    A suspended job that has not started may change scheduling fields.
-    """
+    """Return errors for a change of the pod template; a suspended job not yet started may change scheduling fields."""
     template, was = spec["template"], before["template"]
     if template == was:
         return []
@@ -425,13 +409,10 @@ def _count_indexes(text: str, completions: int) -> tuple[int, str]:
     for part in text.split(","):
         ends = part.split("-")
         if len(ends) > 2:
-            return (
-                0,
-                _INTERVAL_PARTS.format(quoted(part)),
-            )
+            return (0, _INTERVAL_PARTS.format(quoted(part)))
         numbers = []
         for end in ends:
-            number = integer(end)
+            number = parse_decimal_int(end)
             if number is None:
                 return 0, f"cannot convert string to integer for index: {quoted(end)}"
             if number >= completions:

@@ -1,7 +1,4 @@
-"""This module holds the strategies of Node, Namespace, Lease, PriorityClass and RuntimeClass.
-
-What the server itself creates in a namespace is left to the REST layer.
-"""
+"""This module holds the strategies of Node, Namespace, Lease, PriorityClass and RuntimeClass."""
 
 from __future__ import annotations
 
@@ -119,7 +116,7 @@ NODE = KindStrategy(
     validate_update=_node_update_errors,
     validate_status=_node_update_errors,
     selectable_fields={
-        "spec.unschedulable": lambda obj: "true" if (obj.get("spec") or {}).get("unschedulable") else "false",
+        "spec.unschedulable": lambda obj: "true" if (obj.get("spec") or {}).get("unschedulable") else "false"
     },
 )
 
@@ -127,18 +124,13 @@ NAMESPACE = KindStrategy(
     selectable_fields={
         "status.phase": lambda obj: str((obj.get("status") or {}).get("phase", "")),
         "name": lambda obj: str(obj["metadata"].get("name", "")),
-    },
+    }
 )
 
 
 # Lease -------------------------------------------------------------------------------------------------------------
 
-_LEASE_RULES = fields(
-    {
-        "leaseDurationSeconds": at_least(1, "must be greater than 0"),
-        "leaseTransitions": NOT_NEGATIVE,
-    }
-)
+_LEASE_RULES = fields({"leaseDurationSeconds": at_least(1, "must be greater than 0"), "leaseTransitions": NOT_NEGATIVE})
 
 
 def _lease_errors(obj: Obj) -> list[ApiFieldError]:
@@ -146,9 +138,7 @@ def _lease_errors(obj: Obj) -> list[ApiFieldError]:
 
 
 LEASE = KindStrategy(
-    validate_create=_lease_errors,
-    validate_update=lambda new, old: _lease_errors(new),
-    creates_on_update=True,
+    validate_create=_lease_errors, validate_update=lambda new, old: _lease_errors(new), creates_on_update=True
 )
 
 

@@ -1,7 +1,4 @@
-"""This module defaults and validates PersistentVolumeClaimSpec.
-
-The spec occurs in a PersistentVolumeClaim, in the template of an ephemeral volume and in a StatefulSet.
-"""
+"""This module defaults and validates PersistentVolumeClaimSpec, of claims, ephemeral volumes and StatefulSets."""
 
 from __future__ import annotations
 

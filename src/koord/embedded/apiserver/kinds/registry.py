@@ -1,7 +1,4 @@
-"""This table maps the group and kind of every built-in kind with rules of its own to its strategy.
-
-Any other built-in kind accepts whatever fits its schema.
-"""
+"""The table from (group, kind) to the strategy of every built-in kind with rules beyond its schema."""
 
 from __future__ import annotations
 

@@ -48,10 +48,7 @@ def _quota_resource_reasons(name: str) -> tuple[str, ...]:
     return (
         ("must be a standard resource for quota",)
         if name in ("storage",)
-        else (
-            "must be a standard resource type or fully qualified",
-            "must be a standard resource for quota",
-        )
+        else ("must be a standard resource type or fully qualified", "must be a standard resource for quota")
     )
 
 
@@ -146,9 +143,7 @@ def _quota_status_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
 
 
 RESOURCE_QUOTA = KindStrategy(
-    validate_create=_quota_errors,
-    validate_update=_quota_update_errors,
-    validate_status=_quota_status_errors,
+    validate_create=_quota_errors, validate_update=_quota_update_errors, validate_status=_quota_status_errors
 )
 
 

@@ -128,9 +128,7 @@ def _allocate_node_ports(spec: Obj, uid: str) -> None:
 
 
 # Fields that only some types have: dropped when the type changes and the client did not set them anew.
-_FIELDS_OF_TYPE = {
-    "LoadBalancer": ("allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort"),
-}
+_FIELDS_OF_TYPE = {"LoadBalancer": ("allocateLoadBalancerNodePorts", "loadBalancerClass", "healthCheckNodePort")}
 
 
 def _prepare_service_update(new: Obj, old: Obj) -> None:

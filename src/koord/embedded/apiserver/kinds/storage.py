@@ -1,7 +1,4 @@
-"""This module holds the strategies of PersistentVolumeClaim and of the kinds of storage.k8s.io.
-
-The strategy of PersistentVolume is in `persistent_volume`.
-"""
+"""This module holds the strategies of PersistentVolumeClaim and of the kinds of storage.k8s.io."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """This module defines what differs between kinds on the server: defaults, validation, immutable fields.
 
-A KindStrategy is a record of pure functions over plain dicts. The REST layer works on a private deep copy,
-so `default`, `prepare_create` and `prepare_update` change their first argument in place; validators only
-read.
+A KindStrategy is a record of pure functions over plain dicts. The REST layer works on a private deep copy, so
+`default`, `prepare_create` and `prepare_update` change their first argument in place; validators only read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """This module holds small combinators for field validation.
 
-A validator takes a value and its path and returns the errors, none when the value is valid. The validators
-of an object form a table from field to validator, in the order in which kube-apiserver reports errors. A
-validator is called for a field that is present; `even_if_absent` also calls it for a missing one, with the
-zero value of Go.
+A validator takes a value and its path and returns the errors, none when the value is valid. The validators of an object
+form a table from field to validator, in the order in which kube-apiserver reports errors. A validator is called for a
+field that is present; `even_if_absent` also calls it for a missing one, with the zero value of Go.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ def even_if_absent(rule: Validator, zero: Any = "") -> Validator:
 
 
 def fields(table: Mapping[str, Validator]) -> Validator:
-    """Return a validator that checks each field with its own validator.
-
-    It costs one lookup for each field present.
-    """
+    """Return a validator that checks each field with its own validator. It costs one lookup for each field present."""
     order = tuple(table)
     missing = tuple((key, rule) for key, rule in table.items() if isinstance(rule, _EvenIfAbsent))
     plain = {

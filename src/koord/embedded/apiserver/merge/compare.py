@@ -36,10 +36,7 @@ def compare(old: dict[str, Any], new: dict[str, Any], node: SchemaNode) -> Compa
 
 
 def equal_values(a: Any, b: Any, node: SchemaNode) -> bool:
-    """Return whether two JSON values are equal.
-
-    Python differs only in 1 == True, which matters where the type is unknown.
-    """
+    """Return whether two JSON values are equal. Python differs only in 1 == True, where the type is unknown."""
     return bool(a == b) and (not has_untyped_part(node) or same_booleans(a, b))
 
 
@@ -109,12 +106,9 @@ def _compare_values(
     else:
         modified[step] = MEMBER
         return
-    if gone:
-        removed[step] = gone
-    if changed:
-        modified[step] = changed
-    if fresh:
-        added[step] = fresh
+    for kept, found in ((removed, gone), (modified, changed), (added, fresh)):
+        if found:
+            kept[step] = found
 
 
 def _compare_maps(
@@ -146,12 +140,9 @@ def _compare_untyped(old: Any, new: Any, step: str, removed: FieldSet, modified:
         if now and new:
             _compare_maps({}, new, UNTYPED, gone, changed, fresh)
         modified[step] = MEMBER
-    if gone:
-        removed[step] = gone
-    if changed:
-        modified[step] = changed
-    if fresh:
-        added[step] = fresh
+    for kept, found in ((removed, gone), (modified, changed), (added, fresh)):
+        if found:
+            kept[step] = found
 
 
 def _compare_lists(

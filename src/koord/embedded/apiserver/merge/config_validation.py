@@ -1,17 +1,16 @@
 """This module checks that an applied configuration fits the structure of its kind, in kube-apiserver's words.
 
-This is coarser than validation: it only ensures that every field and item of the configuration has a field
-path.
+This is coarser than validation: it only ensures that every field and item of the configuration has a field path.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from koord.api.patch import go_fmt
 from koord.embedded.apiserver.merge import fieldset
 from koord.embedded.apiserver.merge.typed_value import UNTYPED, item_node, item_step
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
+from koord.values import go_format
 
 _STRICT_STRING_FORMATS = ("", "byte")  # every other format of a string accepts any scalar
 
@@ -51,13 +50,15 @@ def _check_scalar(value: Any, node: SchemaNode, path: str, found: list[str]) -> 
     elif kind == "string":
         if not isinstance(value, str):
             _add_error(
-                found, path, f"expected string, got &value.valueUnstructured{{Value:{go_fmt.format_go_syntax(value)}}}"
+                found,
+                path,
+                f"expected string, got &value.valueUnstructured{{Value:{go_format.format_go_syntax(value)}}}",
             )
     elif kind == "boolean":
         if not isinstance(value, bool):
             _add_error(found, path, f"expected boolean, got {_go_value(value)}")
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        _add_error(found, path, f"expected numeric (int or float), got {go_fmt.go_type_name(value)}")
+        _add_error(found, path, f"expected numeric (int or float), got {go_format.go_type_name(value)}")
 
 
 def _check_map(value: dict[str, Any], node: SchemaNode, path: str, found: list[str]) -> None:
@@ -98,4 +99,4 @@ def _add_error(found: list[str], path: str, words: str) -> None:
 
 
 def _go_value(value: Any) -> str:
-    return f"&{{{go_fmt.format_v(value)}}}"
+    return f"&{{{go_format.format_v(value)}}}"

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from koord.api.patch import go_fmt
+from koord.values import go_format
 from koord.values.go_format import quoted
 
 SELF = "."  # marks that the field itself is owned, beside some of what is below it
@@ -31,7 +31,7 @@ def _go_json(value: Any) -> str:
             text = "".join(_HTML_ESCAPES.get(c, c) for c in text)
         return text
     if isinstance(value, float):
-        return go_fmt.format_float(value)
+        return go_format.format_float(value)
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
@@ -54,10 +54,7 @@ def keys_step(pairs: Sequence[tuple[str, Any]]) -> str:
 
 @lru_cache(maxsize=65536)
 def canonical_step(element: str) -> str | None:
-    """Return the canonical spelling of a step that a client wrote; None for an unknown type of step.
-
-    Raises ValueError when it is not a step at all.
-    """
+    """Return the canonical spelling of a step; None for an unknown type. Raises ValueError when it is no step."""
     if len(element) < 2 or element[1] != ":":
         raise ValueError(f"missing colon: {element}")
     kind, rest = element[0], element[2:]
@@ -121,7 +118,7 @@ def step_text(element: str) -> str:
 def _value_text(value: Any) -> str:
     if value is None:
         return "null"
-    return quoted(value) if isinstance(value, str) else go_fmt.format_v(value)
+    return quoted(value) if isinstance(value, str) else go_format.format_v(value)
 
 
 FieldSet = dict[str, Any]

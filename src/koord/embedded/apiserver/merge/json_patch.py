@@ -1,8 +1,7 @@
 """This module implements RFC 6902 as kube-apiserver does: looser, and without a reason on failure.
 
-Looser: `replace` may set a missing key, indexes may be negative, a missing `value` is null, `copy` of a
-missing key adds null, and the part of a path before its first slash is ignored. The document is shared,
-never changed.
+Looser: `replace` may set a missing key, indexes may be negative, a missing `value` is null, `copy` of a missing key
+adds null, and the part of a path before its first slash is ignored. The document is shared, never changed.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from koord.api.patch import go_fmt
 from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, strictly_equal, unprocessable
+from koord.values import go_format
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED_BYTES = 3 * 1024 * 1024
@@ -48,24 +47,21 @@ def _decode_problem(patch: Any) -> str | None:
     if patch is None:
         return None
     if not isinstance(patch, list):
-        return f"{go_fmt.json_kind_name(patch)} into Go value of type []handlers.jsonPatchOp"
+        return f"{go_format.json_kind_name(patch)} into Go value of type []handlers.jsonPatchOp"
     for operation in patch:
         if operation is None:
             continue
         if not isinstance(operation, dict):
-            return f"{go_fmt.json_kind_name(operation)} into Go value of type handlers.jsonPatchOp"
+            return f"{go_format.json_kind_name(operation)} into Go value of type handlers.jsonPatchOp"
         for name in ("op", "path", "from"):
             value = operation.get(name)
             if value is not None and not isinstance(value, str):
-                return f"{go_fmt.json_kind_name(value)} into Go struct field jsonPatchOp.{name} of type string"
+                return f"{go_format.json_kind_name(value)} into Go struct field jsonPatchOp.{name} of type string"
     return None
 
 
 class _PatchRun:
-    """A _PatchRun is one patch in progress.
-
-    Containers on a changed path are copied once and then changed in place.
-    """
+    """A _PatchRun is one patch in progress. Containers on a changed path are copied once and then changed in place."""
 
     def __init__(self, doc: Any) -> None:
         self.root: dict[str, Any] = {"root": doc}

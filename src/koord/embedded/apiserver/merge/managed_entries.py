@@ -1,7 +1,4 @@
-"""This module reads and writes metadata.managedFields, in kube-apiserver's order.
-
-It also says which fields a write to a resource or subresource cannot change or own.
-"""
+"""This module reads and writes metadata.managedFields, and says which fields a write cannot change or own."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def parse_stored(entries: list[Obj] | None) -> Managers:
 
 
 def parse_sent(entries: Any) -> Managers:
-    """Return the managers as a client wrote them, made canonical.
-
-    Raises ValueError with the message when they are invalid.
-    """
+    """Return the managers as a client wrote them, made canonical. Raises ValueError when they are invalid."""
     found: Managers = {}
     for position, entry in enumerate(entries):
         if not isinstance(entry, dict) or entry.get("operation") not in (UPDATE, APPLY):
@@ -176,10 +170,7 @@ def keep_all_fields(fields: FieldSet) -> FieldSet:
 
 @lru_cache(maxsize=4096)
 def ownable(group: str, kind: str, subresource: str = "", *, has_status: bool = True) -> FieldFilter:
-    """Return the filter of a resource or subresource.
-
-    `has_status` is False for a custom kind without that subresource.
-    """
+    """Return the filter of a (sub)resource. `has_status` is False for a custom kind without that subresource."""
     paths = _reset_paths(group, kind, subresource) if has_status or subresource else ()
     if not paths:
         return keep_all_fields

@@ -2,8 +2,7 @@
 
 Server-side apply builds on it.
 
-It also views an object at the API version in which a manager last wrote it, and detects writes that change
-nothing.
+It also views an object at the API version in which a manager last wrote it, and detects writes that change nothing.
 """
 
 from __future__ import annotations
@@ -118,10 +117,7 @@ def fit_to_schema(managers: Managers, node: SchemaNode) -> Managers:
 
 
 class VersionedChange:
-    """A VersionedChange is one write as other versions of the kind see it.
-
-    Each comparison is computed once, on demand.
-    """
+    """A VersionedChange is one write as other versions of the kind see it. A comparison is computed once, on demand."""
 
     def __init__(self, before: Obj, after: Obj, versions: ObjectVersions, ownable: FieldFilter) -> None:
         self._before = before

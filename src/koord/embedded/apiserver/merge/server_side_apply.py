@@ -163,10 +163,7 @@ MAX_ANNOTATIONS_BYTES = 256 * 1024
 
 
 def unchanged_since_client_apply(live: Obj, node: SchemaNode, api_version: str) -> FieldSet | None:
-    """Return the fields of the annotation's configuration that the live object has unchanged.
-
-    None without a usable one.
-    """
+    """Return the fields of the annotation's configuration that the live object has unchanged; None without one."""
     text = _annotations(live).get(LAST_APPLIED_ANNOTATION)
     if not text:
         return None

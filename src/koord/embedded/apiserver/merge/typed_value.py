@@ -17,7 +17,6 @@ from koord.embedded.apiserver.schema.builtin_decoding import go_zero_value
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
 UNTYPED = SchemaNode(kind="any")  # a value nothing is known of: maps are owned key by key, lists as a whole
-Absent = msgspec.UnsetType
 ABSENT = msgspec.UNSET
 
 
@@ -42,10 +41,7 @@ def is_granular_list(node: SchemaNode) -> bool:
 
 
 def item_step(node: SchemaNode, item: Any) -> str:
-    """Return the step to one item of a granular list.
-
-    Raises ValueError in kube-apiserver's words when it has none.
-    """
+    """Return the step to one item of a granular list. Raises ValueError in kube-apiserver's words when it has none."""
     if node.list_type == "map":
         if not isinstance(item, dict):
             what = "a null element" if item is None else "non-map elements"
@@ -173,10 +169,7 @@ def _mentioned_items(value: list[Any], node: SchemaNode) -> FieldSet | None:
 
 
 def with_struct_parents(fields: FieldSet, node: SchemaNode) -> FieldSet:
-    """Return the set with every struct field above one of its fields as a member too.
-
-    Maps and items are not added.
-    """
+    """Return the set with every struct field above one of its fields as a member too. Maps and items are not added."""
     out: FieldSet = {}
     for step, tree in fields.items():
         if not tree or step == SELF:

@@ -223,14 +223,7 @@ CLUSTER_TABLES: dict[str, KindTable] = {
         _flow_schema, "Name", "PriorityLevel", "MatchingPrecedence", "DistinguisherMethod", "Age", "MissingPL"
     ),
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": kind_table(
-        _priority_level,
-        "Name",
-        "Type",
-        "NominalConcurrencyShares",
-        "Queues",
-        "HandSize",
-        "QueueLengthLimit",
-        "Age",
+        _priority_level, "Name", "Type", "NominalConcurrencyShares", "Queues", "HandSize", "QueueLengthLimit", "Age"
     ),
 }
 

@@ -1,7 +1,4 @@
-"""This module defines the table of a kind: its columns, and its row function, with cell helpers.
-
-The tables of the kinds are in the modules beside it.
-"""
+"""This module defines the table of a kind: its columns and its row function, with cell helpers."""
 
 from __future__ import annotations
 
@@ -32,8 +29,7 @@ class KindTable(msgspec.Struct, frozen=True):
 def column_definitions(*stated: str) -> tuple[Column, ...]:
     """Build column definitions from texts.
 
-    `Name` is the name, `Age` a string, `Desired:integer` has another type; `!` at the end means wide tables
-    only.
+    `Name` is the name, `Age` a string, `Desired:integer` has another type; `!` at the end means wide tables only.
     """
     return tuple(_column(text) for text in stated)
 
@@ -80,9 +76,7 @@ def age_since(stamp: str | None, now: float) -> str:
 
 
 def human_duration(length: float) -> str:
-    """Format a duration as kubectl does, with two units while the second one still matters. Clock skew gives
-    no negative time.
-    """
+    """Format a duration as kubectl does, with two units while the second still matters. It is never negative."""
     seconds = int(length)
     if seconds < -1:
         return "<invalid>"

@@ -1,4 +1,1 @@
-"""This package decodes Kubernetes protobuf bodies into the JSON that Go would write.
-
-It is pure: bytes in, plain values out.
-"""
+"""This package decodes Kubernetes protobuf bodies into the JSON that Go would write. It is pure."""

@@ -10,17 +10,15 @@ from typing import Any
 import msgspec
 
 from koord.embedded.apiserver.protobuf.messages import (
+    BYTES,
+    END_GROUP,
     RUNTIME_UNKNOWN,
+    VARINT,
+    MalformedProtobuf,
     MessageField,
     MessageType,
     decode_text,
     message_table,
-)
-from koord.embedded.apiserver.protobuf.wire_format import (
-    BYTES,
-    END_GROUP,
-    VARINT,
-    MalformedProtobuf,
     read_length_delimited,
     read_varint,
     skip_value,

@@ -1,7 +1,7 @@
-"""This module describes protobuf messages by the generated table: field numbers and their JSON.
+"""This module reads the protobuf wire format, and describes messages by the generated table of field numbers and JSON.
 
-It also converts the types whose JSON is not their fields: times, quantities, IntOrString, raw JSON, schema
-unions.
+It also converts the types whose JSON is not their fields: times, quantities, IntOrString, raw JSON, schema unions.
+Errors are in the words of the code that Kubernetes generates for Go.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from koord.embedded.apiserver.protobuf.wire_format import BYTES, FIXED64, VARINT, MalformedProtobuf, to_signed
 from koord.embedded.apiserver.schema.builtin_types import (
     INT_OR_STRING,
     JSON_SCHEMA,
@@ -29,6 +28,72 @@ from koord.embedded.apiserver.schema.builtin_types import (
 )
 from koord.kube.transport.interface import DECODE_ERRORS
 from koord.values import duration, timestamp
+
+VARINT, FIXED64, BYTES, START_GROUP, END_GROUP, FIXED32 = range(6)
+_WORD = (1 << 64) - 1
+_SIGN = 1 << 63
+
+
+class MalformedProtobuf(ValueError):
+    """This error says that the bytes are not valid; the message is the server's."""
+
+
+def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Read an unsigned 64-bit number and return it with its end; higher bits are dropped, as Go does."""
+    value = shift = 0
+    while True:
+        if shift >= 64:
+            raise MalformedProtobuf("proto: integer overflow")
+        if at >= end:
+            raise MalformedProtobuf("unexpected EOF")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & _WORD, at
+        shift += 7
+
+
+def read_length_delimited(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return where a length-delimited value starts and ends."""
+    size, at = read_varint(data, at, end)
+    if size & _SIGN:
+        raise MalformedProtobuf("proto: negative length found during unmarshaling")
+    if size > end - at:
+        raise MalformedProtobuf("unexpected EOF")
+    return at, at + size
+
+
+def skip_value(data: bytes, at: int, end: int, wire: int) -> int:
+    """Return the end of a value whose tag has been read; nested groups are counted without recursion."""
+    depth = 0
+    while True:
+        if wire == VARINT:
+            _, at = read_varint(data, at, end)
+        elif wire == BYTES:
+            _, at = read_length_delimited(data, at, end)
+        elif wire in (FIXED64, FIXED32):
+            at += 8 if wire == FIXED64 else 4
+            if at > end:
+                raise MalformedProtobuf("unexpected EOF")
+        elif wire == START_GROUP:
+            depth += 1
+        elif wire == END_GROUP:
+            depth -= 1  # below zero cannot be: a group's end outside a group is refused before anything is skipped
+        else:
+            raise MalformedProtobuf(f"proto: illegal wireType {wire}")
+        if depth == 0:
+            return at
+        tag, at = read_varint(data, at, end)
+        wire = tag & 7
+
+
+def to_signed(value: int, bits: int) -> int:
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if value >> (bits - 1) else value
+
+
+# What fields mean -----------------------------------------------------------------------------------------------
 
 MessageFields = dict[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

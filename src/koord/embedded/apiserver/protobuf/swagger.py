@@ -1,7 +1,6 @@
 """This module encodes an OpenAPI 2 document in gnostic's protobuf, the only form that many Go clients request.
 
-kubectl before 1.27, Helm and others send no object before they have read it. It is pure: a document in,
-bytes out.
+kubectl before 1.27, Helm and others send no object before they have read it. It is pure: a document in, bytes out.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.protobuf.wire_format import BYTES, FIXED64, VARINT
+from koord.embedded.apiserver.protobuf.messages import BYTES, FIXED64, VARINT
 
 MEDIA_TYPES = (
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
@@ -115,27 +114,20 @@ def _items(number: int, value: Any) -> bytes:
     return _length_delimited(number, _repeated(_schema)(1, [value] if isinstance(value, dict) else value))
 
 
-_EXTERNAL = _MessageSpec({"description": (1, _text), "url": (2, _text)}, extensions=3)
+def _fields(writer: Writer, stated: str) -> dict[str, tuple[int, Writer]]:
+    """Return the rows of fields that are written alike, stated as `key number key number ...`."""
+    words = stated.split()
+    return {key: (int(number), writer) for key, number in zip(words[::2], words[1::2], strict=True)}
+
+
+_EXTERNAL = _MessageSpec(_fields(_text, "description 1 url 2"), extensions=3)
 _SCHEMA = _MessageSpec(
     {
-        "$ref": (1, _text),
-        "format": (2, _text),
-        "title": (3, _text),
-        "description": (4, _text),
-        "default": (5, _any_json),
-        "multipleOf": (6, _double),
-        "maximum": (7, _double),
-        "exclusiveMaximum": (8, _integer),
-        "minimum": (9, _double),
-        "exclusiveMinimum": (10, _integer),
-        "maxLength": (11, _integer),
-        "minLength": (12, _integer),
-        "pattern": (13, _text),
-        "maxItems": (14, _integer),
-        "minItems": (15, _integer),
-        "uniqueItems": (16, _integer),
-        "maxProperties": (17, _integer),
-        "minProperties": (18, _integer),
+        **_fields(_text, "$ref 1 format 2 title 3 description 4 pattern 13"),
+        **_fields(_any_json, "default 5 example 30"),
+        **_fields(_double, "multipleOf 6 maximum 7 minimum 9"),
+        **_fields(_integer, "exclusiveMaximum 8 exclusiveMinimum 10 maxLength 11 minLength 12 maxItems 14 minItems 15"),
+        **_fields(_integer, "uniqueItems 16 maxProperties 17 minProperties 18"),
         "required": (19, _texts),
         "enum": (20, _repeated(_any_json)),
         "additionalProperties": (21, _additional),
@@ -144,43 +136,25 @@ _SCHEMA = _MessageSpec(
         "allOf": (24, _repeated(_schema)),
         "properties": (25, _string_map(_schema)),
         "externalDocs": (29, lambda number, value: _length_delimited(number, _encode_message(value, _EXTERNAL))),
-        "example": (30, _any_json),
     },
     extensions=31,
 )
 _BODY = _MessageSpec(
-    {
-        "description": (1, _text),
-        "name": (2, _text),
-        "in": (3, _text),
-        "required": (4, _integer),
-        "schema": (5, _schema),
-    },
-    extensions=6,
+    {**_fields(_text, "description 1 name 2 in 3"), "required": (4, _integer), "schema": (5, _schema)}, extensions=6
 )
 _QUERY = _MessageSpec(
     {
-        "required": (1, _integer),
-        "in": (2, _text),
-        "description": (3, _text),
-        "name": (4, _text),
-        "type": (6, _text),
-        "format": (7, _text),
+        **_fields(_integer, "required 1 uniqueItems 20"),
+        **_fields(_text, "in 2 description 3 name 4 type 6 format 7"),
         "default": (10, _any_json),
-        "uniqueItems": (20, _integer),
     },
     extensions=23,
 )
 _PATH = _MessageSpec(
     {
-        "required": (1, _integer),
-        "in": (2, _text),
-        "description": (3, _text),
-        "name": (4, _text),
-        "type": (5, _text),
-        "format": (6, _text),
+        **_fields(_integer, "required 1 uniqueItems 19"),
+        **_fields(_text, "in 2 description 3 name 4 type 5 format 6"),
         "default": (9, _any_json),
-        "uniqueItems": (19, _integer),
     },
     extensions=22,
 )
@@ -210,12 +184,8 @@ _RESPONSE = _MessageSpec(
 _SECURITY = _repeated(_string_map(lambda number, scopes: _length_delimited(number, _texts(1, scopes))))
 _OPERATION = _MessageSpec(
     {
-        "tags": (1, _texts),
-        "summary": (2, _text),
-        "description": (3, _text),
-        "operationId": (5, _text),
-        "produces": (6, _texts),
-        "consumes": (7, _texts),
+        **_fields(_texts, "tags 1 produces 6 consumes 7 schemes 10"),
+        **_fields(_text, "summary 2 description 3 operationId 5"),
         "parameters": (8, _repeated(_parameter_or_reference)),
         "responses": (
             9,
@@ -223,7 +193,6 @@ _OPERATION = _MessageSpec(
                 lambda number, value: _length_delimited(number, _length_delimited(1, _encode_message(value, _RESPONSE)))
             ),
         ),
-        "schemes": (10, _texts),
         "deprecated": (11, _integer),
         "security": (12, _SECURITY),
     },
@@ -237,21 +206,13 @@ def _operation(number: int, value: Document) -> bytes:
 
 _PATH_ITEM = _MessageSpec(
     {
-        "get": (2, _operation),
-        "put": (3, _operation),
-        "post": (4, _operation),
-        "delete": (5, _operation),
-        "options": (6, _operation),
-        "head": (7, _operation),
-        "patch": (8, _operation),
+        **_fields(_operation, "get 2 put 3 post 4 delete 5 options 6 head 7 patch 8"),
         "parameters": (9, _repeated(_parameter_or_reference)),
     },
     extensions=10,
 )
-_INFO = _MessageSpec({"title": (1, _text), "version": (2, _text), "description": (3, _text)}, extensions=7)
-_API_KEY = _MessageSpec(
-    {"type": (1, _text), "name": (2, _text), "in": (3, _text), "description": (4, _text)}, extensions=5
-)
+_INFO = _MessageSpec(_fields(_text, "title 1 version 2 description 3"), extensions=7)
+_API_KEY = _MessageSpec(_fields(_text, "type 1 name 2 in 3 description 4"), extensions=5)
 _DOCUMENT = _MessageSpec(
     {
         "swagger": (1, _text),

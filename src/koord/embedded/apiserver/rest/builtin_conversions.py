@@ -1,6 +1,4 @@
-"""The conversions of built-in kinds that are served in more than one form: Events under two groups,
-HorizontalPodAutoscalers in two versions. All forms are stored as one.
-"""
+"""The conversions of built-in kinds served in more than one form: Events in two groups, HPAs in two versions."""
 
 from __future__ import annotations
 

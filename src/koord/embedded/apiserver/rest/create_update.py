@@ -1,9 +1,8 @@
-"""Create and update objects: from a decoded object through defaults, field ownership, admission and
-validation to the store.
+"""Create and update objects: from a decoded object through defaults, field ownership, admission and validation to the
+store.
 
-Nothing is awaited between reading the stored object and replacing it unless an admission plugin really
-waits; then the write looks again, and starts over or fails with a conflict when someone else was
-faster.
+Nothing is awaited between reading the stored object and replacing it unless an admission plugin really waits; then the
+write looks again, and starts over or fails with a conflict when someone else was faster.
 """
 
 from __future__ import annotations
@@ -14,14 +13,17 @@ from typing import Any
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR, StatusError, bad_request
-from koord.embedded.apiserver.catalog import ServedResource
+from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
+from koord.embedded.apiserver.merge import managed_entries
 from koord.embedded.apiserver.merge.compare import equal_values
-from koord.embedded.apiserver.rest import field_manager, object_metadata
-from koord.embedded.apiserver.rest.delete_plan import update_completes_deletion
-from koord.embedded.apiserver.rest.object_metadata import deep_copy
+from koord.embedded.apiserver.merge.managed_entries import ownable
+from koord.embedded.apiserver.merge.managed_fields import VersionConverter, manager_name, track_update
+from koord.embedded.apiserver.rest import object_metadata
+from koord.embedded.apiserver.rest.object_metadata import deep_copy, update_completes_deletion
 from koord.embedded.apiserver.rest.options import WriteOptions, options_object
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.subresource_strategy import SubresourceStrategy
+from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.embedded.apiserver.store.object_store import EXPIRING_RESOURCES
 from koord.embedded.apiserver.store.record import StoreRecord
 
@@ -44,9 +46,7 @@ class ObjectWriter:
     async def create(
         self, context: RequestContext, obj: Obj, options: WriteOptions, *, applied: bool = False, name: str = ""
     ) -> WriteResult:
-        """Create an object. `obj` is private and decoded. `applied`: its managedFields are those of a server-side
-        apply already.
-        """
+        """Create an object. `obj` is private. `applied`: its managedFields are those of a server-side apply already."""
         meta = obj.setdefault("metadata", {})
         self._check_namespace(context, meta)
         if meta.get("resourceVersion") and not applied:
@@ -82,7 +82,7 @@ class ObjectWriter:
         if resource.storage == "namespaces":
             object_metadata.label_namespace(obj["metadata"], name)
         if not applied:
-            field_manager.update_managed_fields(context, deps, None, obj, options)
+            update_managed_fields(context, deps, None, obj, options)
         admission = deps.admission
         attributes = AdmissionAttributes(
             "CREATE",
@@ -133,8 +133,7 @@ class ObjectWriter:
         own_uid: bool = False,
         applied: bool = False,
     ) -> WriteResult:
-        """Store what `change` makes of the present object. `change` gets a shared object and returns a private
-        one.
+        """Store what `change` makes of the present object. `change` gets a shared object and returns a private one.
 
         `own_uid`: a uid in the new object is a precondition (PUT) rather than a field that must not change.
         """
@@ -151,7 +150,7 @@ class ObjectWriter:
                 resource.strategy.default(new)
                 if resource.storage == "namespaces":
                     object_metadata.label_namespace(new["metadata"], context.name)
-                field_manager.update_managed_fields(context, deps, old, new, options)
+                update_managed_fields(context, deps, old, new, options)
             admitted = await self._admit_update(context, update_strategy, new, old, options)
             if collection.get(context.namespace, context.name) is record:
                 return await self._store_update(context, record, admitted, old, options)
@@ -217,9 +216,7 @@ class ObjectWriter:
         meta["namespace"] = context.namespace
 
     def _check_identity(self, context: RequestContext, new: Obj, old: Obj, record: StoreRecord, own_uid: bool) -> bool:
-        """Raise for a write meant for another object or version. Return True when the client named the version it
-        read.
-        """
+        """Raise for a write meant for another object or version. Return True when the client named its version."""
         meta, resource = new["metadata"], context.resource
         name = meta.get("name")
         if not name:
@@ -287,3 +284,59 @@ def uid_mismatch_message(context: RequestContext, asked: str, found: str) -> str
         f"StorageError: invalid object, Code: 4, Key: /registry/{place}, ResourceVersion: 0, "
         f"AdditionalErrorMsg: Precondition failed: UID in precondition: {asked}, UID in object meta: {found}"
     )
+
+
+# Field ownership. Objects that only in-process programs write carry no managedFields: tracking would double their bytes
+# for nobody. Once an object has them, every write keeps them true, and the first apply to an object without them finds
+# its owner all the same (`before-first-apply`), so that server-side apply gives the same answers either way.
+
+UNKNOWN_MANAGER = "unknown"
+
+
+def field_manager_of(context: RequestContext, options: WriteOptions) -> str:
+    return manager_name(options.field_manager, context.request.user_agent) or UNKNOWN_MANAGER
+
+
+def version_converter(catalog: ResourceCatalog, resource: ServedResource) -> VersionConverter | None:
+    """Return how managers at other versions of the kind see an object; None when there is one version only."""
+    siblings = catalog.served_versions(resource.storage)
+    if len(siblings) < 2:
+        return None
+    by_version = {sibling.api_version: sibling for sibling in siblings}
+
+    def convert(obj: Obj, api_version: str) -> tuple[Obj, SchemaNode] | None:
+        target = by_version.get(api_version)
+        source = by_version.get(obj.get("apiVersion", ""))
+        if target is None or source is None:
+            return None
+        stored = source.conversion.to_storage(obj) if source.conversion else obj
+        return (target.conversion.from_storage(stored) if target.conversion else stored), target.schema_node
+
+    return convert
+
+
+def update_managed_fields(
+    context: RequestContext, deps: ServerDeps, old: Obj | None, new: Obj, options: WriteOptions
+) -> None:
+    """Set the managedFields of `new` as this write leaves them. `new` is private, `old` is shared."""
+    held = managed_entries.managed_fields_of(old)
+    if not context.track_managed_fields and not held:
+        new["metadata"].pop("managedFields", None)
+        return
+    resource = context.resource
+    try:
+        managed = track_update(
+            old,
+            new,
+            manager=field_manager_of(context, options),
+            node=resource.schema_node,
+            api_version=resource.api_version,
+            now=None if context.subresource == "scale" else deps.metadata_generator.now(),
+            subresource=context.subresource,
+            ownable=ownable(resource.group, resource.kind, context.subresource, has_status=resource.has_status),
+            convert=version_converter(deps.catalog, resource),
+        )
+    except ValueError:
+        # A keyed list without its keys cannot be owned by element. Validation is about to refuse it, with the place.
+        managed = list(held or ())
+    managed_entries.set_managed_fields(new, managed)

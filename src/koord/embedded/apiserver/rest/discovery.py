@@ -183,9 +183,7 @@ def _aggregated_row(resource: ServedResource) -> Obj:
 
 
 def _response_kind(resource: ServedResource, kind: str) -> Obj:
-    """Return the kind of a row. Built-in rows leave group and version to their place in the document; custom
-    rows name them.
-    """
+    """Return the kind of a row. Built-in rows leave group and version to their place in the document."""
     if resource.custom:
         return {"group": resource.group, "version": resource.version, "kind": kind}
     return {"group": "", "version": "", "kind": kind}
@@ -252,9 +250,7 @@ class OpenApiEndpoints:
 
 
 def _negotiate_media_type(accept: str, served: tuple[str, ...]) -> str:
-    """Return the first acceptable media type that is served, the default without a header, or "" when none is
-    acceptable.
-    """
+    """Return the first acceptable media type that is served, the default without a header, or "" for none."""
     if not accept:
         return served[0]
     for media_range in parse_accept(accept):

@@ -1,6 +1,4 @@
-"""Dispatch a request to the verb that it asks for and build its response: the table between paths and the
-modules that do the work.
-"""
+"""Dispatch a request to the verb that it asks for and build its response."""
 
 from __future__ import annotations
 

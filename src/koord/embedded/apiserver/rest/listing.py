@@ -118,9 +118,7 @@ _UNIVERSAL_FIELDS = ("metadata.name", "metadata.namespace")
 
 
 class SelectionPredicate:
-    """Selects records. `filters` is False when only the namespace is to be checked, which the collection does
-    by itself.
-    """
+    """Selects records. `filters` is False when only the namespace counts, which the collection checks itself."""
 
     __slots__ = ("_field_terms", "_labels", "_name_terms", "filters", "name", "namespace")
 

@@ -1,6 +1,4 @@
-"""Paths that are not resources: version, liveness and readiness, and the paths below /koord/ that
-components of the cluster serve.
-"""
+"""Paths that are not resources: version, liveness, readiness, and the paths below /koord/ of components."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ HealthCheck = Callable[[], str]  # "" when all is well, else what is not
 
 
 class HealthEndpoints:
-    """Serves /version, /healthz, /livez and /readyz. `checks` run on every request: a server that cannot store
-    must say so.
-    """
+    """Serves /version, /healthz, /livez and /readyz. `checks` run on every request."""
 
     def __init__(self, release: str, checks: Mapping[str, HealthCheck]) -> None:
         self._checks = {"ping": lambda: "", **checks}

@@ -128,9 +128,7 @@ def keep_old_status(new: Obj, old: Obj, resource: ServedResource) -> None:
 
 
 def keep_all_but_status(new: Obj, old: Obj, resource: ServedResource) -> None:
-    """Restore everything but the status (and, for built-in kinds, metadata) after a write to the status
-    subresource.
-    """
+    """Restore everything but the status (and, for built-in kinds, metadata) after a write to the status subresource."""
     status = new.get("status")
     for key in list(new):
         if key not in old and key != "status":
@@ -293,9 +291,7 @@ def _finalizer_errors(finalizers: list[str], custom: bool) -> list[ApiFieldError
 
 
 def deep_copy(obj: dict[str, Any]) -> dict[str, Any]:
-    """Return a deep copy. Scalars are tested for before the recursive call, because calling for each of them
-    is slow.
-    """
+    """Return a deep copy. Scalars are tested for before the recursive call, which is slow."""
     return {
         key: deep_copy(value) if value.__class__ is dict else _copy_list(value) if value.__class__ is list else value
         for key, value in obj.items()
@@ -307,3 +303,13 @@ def _copy_list(values: list[Any]) -> list[Any]:
         deep_copy(value) if value.__class__ is dict else _copy_list(value) if value.__class__ is list else value
         for value in values
     ]
+
+
+def update_completes_deletion(new: Obj, old: Obj) -> bool:
+    """Return whether an update removes the last finalizer of an object that is being deleted."""
+    before = old["metadata"]
+    if "deletionTimestamp" not in before or new["metadata"].get("finalizers"):
+        return False
+    if old.get("kind") == "Namespace" and new.get("spec", {}).get("finalizers"):
+        return False
+    return not before.get("deletionGracePeriodSeconds")

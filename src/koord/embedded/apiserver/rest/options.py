@@ -1,6 +1,4 @@
-"""Parse the options of each verb from the query (for DELETE also the body), with kube-apiserver's error
-texts.
-"""
+"""Parse the options of each verb from the query (for DELETE also the body), with kube-apiserver's error texts."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def query_bool(query: Mapping[str, str], name: str) -> bool | None:
-    """Return a boolean query parameter, None when it is absent. Anything but a spelled-out false is true, as
-    in kube-apiserver.
-    """
+    """Return a boolean query parameter, None when absent. Anything but a spelled-out false is true, as upstream."""
     value = query.get(name)
     return None if value is None else value.lower() not in ("false", "0")
 
@@ -213,9 +209,7 @@ def parse_resource_version(version: str, *, invalid: Literal["list", "other"] = 
 
 
 def resource_version_too_large(asked: int, current: int) -> StatusError:
-    """Return the error for a revision in the future: the client has talked to a server that knows more than
-    this one.
-    """
+    """Return the error for a revision in the future: the client has talked to a server that knows more."""
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return StatusError(
         504,

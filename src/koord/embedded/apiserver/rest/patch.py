@@ -1,6 +1,4 @@
-"""Handle PATCH: which patch types a resource takes, what they make of an object, and server-side apply,
-which may create.
-"""
+"""Handle PATCH: the patch types that a resource takes, what they make of an object, and server-side apply."""
 
 from __future__ import annotations
 
@@ -9,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from koord.api.patch import go_fmt
 from koord.api.patch.merge_patch import PatchFailed, merge_patch
 from koord.api.patch.strategic_merge import strategic_merge
 from koord.embedded.apiserver import api_errors
@@ -18,7 +15,7 @@ from koord.embedded.apiserver.merge import server_side_apply as merge_apply
 from koord.embedded.apiserver.merge.json_patch import json_patch
 from koord.embedded.apiserver.merge.managed_entries import ownable
 from koord.embedded.apiserver.merge.server_side_apply import ApplyConflicts
-from koord.embedded.apiserver.rest import field_manager
+from koord.embedded.apiserver.rest import create_update
 from koord.embedded.apiserver.rest.create_update import ObjectWriter
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.rest.options import WriteOptions, write_options
@@ -26,6 +23,7 @@ from koord.embedded.apiserver.rest.request_body import media_type, parse_json, p
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.subresource_strategy import SubresourceStrategy
 from koord.kube.transport.interface import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest
+from koord.values import go_format
 
 Obj = dict[str, Any]
 _CUSTOM_TYPES = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
@@ -129,7 +127,7 @@ class Patcher:
                 kind=resource.kind,
                 subresource=context.subresource,
                 ownable=ownable(resource.group, resource.kind, context.subresource, has_status=resource.has_status),
-                convert=field_manager.version_converter(deps.catalog, resource),
+                convert=create_update.version_converter(deps.catalog, resource),
             )
             if isinstance(outcome, ApplyConflicts):
                 raise _patch_error(outcome.to_patch_failed())
@@ -188,11 +186,9 @@ def invalid_patch_result(shown: str, why: str) -> StatusError:
 
 
 def _quoted_patch(media: str, patch: Any, merged: Obj) -> str:
-    """Return the value that an error quotes: Go prints a strategic patch as a map, the others as the patched
-    document.
-    """
+    """Return the value that an error quotes: a strategic patch as a Go map, for others the patched document."""
     if media == STRATEGIC_PATCH:
-        return go_fmt.format_v(patch)
+        return go_format.format_v(patch)
     return msgspec.json.encode({key: merged[key] for key in sorted(merged)}).decode()
 
 

@@ -19,10 +19,7 @@ from koord.embedded.apiserver.kinds.label_validation import parse_optional_selec
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter, uid_mismatch_message
 from koord.embedded.apiserver.rest.delete import Deleter, check_preconditions
 from koord.embedded.apiserver.rest.object_metadata import deep_copy, ordered_metadata
-from koord.embedded.apiserver.rest.options import (
-    WriteOptions,
-    delete_options,
-)
+from koord.embedded.apiserver.rest.options import WriteOptions, delete_options
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.rest.subresource_strategy import STATUS_STRATEGY
 
@@ -109,9 +106,7 @@ class PodSubresources:
         return record.plain()
 
     async def _store_budget_status(self, context: RequestContext, budget: Obj, status: Obj) -> bool:
-        """Store the new status of the budget and return True, or return False if the budget has changed since it
-        was read.
-        """
+        """Store the new status of the budget; return False if the budget has changed since it was read."""
         request = msgspec.structs.replace(context.request, user_agent=SERVER_USER_AGENT)
         context = msgspec.structs.replace(context, request=request)
 
@@ -161,9 +156,7 @@ def binding_target_node(binding: Obj, name: str) -> str:
 
 
 def assign_node(pod: Obj, binding: Obj, node: str, now: str) -> Obj:
-    """Return the pod with its node assigned; only the top level is private. Raises 409 when the pod cannot be
-    bound.
-    """
+    """Return the pod with its node assigned; only the top level is private. Raises 409 when the pod cannot be bound."""
     meta, spec = pod["metadata"], pod.get("spec", {})
     name = meta["name"]
     if "deletionTimestamp" in meta:
@@ -207,9 +200,7 @@ BUDGET_SYNC_RETRY_S = 10
 
 
 class EvictionAllowed(msgspec.Struct, frozen=True):
-    """The eviction is allowed. `status` is the new status of the budget to store before the deletion (None: no
-    budget is charged).
-    """
+    """The eviction is allowed. `status` is that of the charged budget, to be stored before the deletion."""
 
     budget: str = ""
     status: Obj | None = None
@@ -245,9 +236,7 @@ def decide_eviction(pod: Obj, budgets: Sequence[Obj], now: str, *, dry_run: bool
         return EvictionAllowed()
     if len(budgets) > 1:
         return StatusError(
-            500,
-            "",
-            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+            500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         )
     budget = budgets[0]
     status = budget.get("status", {})

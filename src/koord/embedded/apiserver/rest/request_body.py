@@ -1,6 +1,4 @@
-"""Read the body of a request as plain JSON, and then as one kind: which formats are taken, and how bad
-ones are reported.
-"""
+"""Read the body of a request as plain JSON and then as one kind, and report bad ones in kube-apiserver's words."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, unsupported_media
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.protobuf import decoding as protobuf
-from koord.embedded.apiserver.protobuf.wire_format import MalformedProtobuf
+from koord.embedded.apiserver.protobuf.messages import MalformedProtobuf
 from koord.embedded.apiserver.rest.options import FieldValidation
 from koord.embedded.apiserver.schema import strict_decoding
 from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult
@@ -241,9 +239,7 @@ def _strict_complaints(resource: ServedResource, request: ApiRequest, plain: Obj
 
 
 def with_kind_first(obj: Obj, kind: str, api_version: str) -> Obj:
-    """Return the object with kind and apiVersion set and first, which is where lists expect them in the stored
-    bytes.
-    """
+    """Return the object with kind and apiVersion set and first, where lists expect them in the stored bytes."""
     if obj.get("kind") == kind and obj.get("apiVersion") == api_version and next(iter(obj)) == "kind":
         return obj
     rest = {key: value for key, value in obj.items() if key not in ("kind", "apiVersion")}

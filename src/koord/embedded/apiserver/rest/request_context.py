@@ -1,6 +1,4 @@
-"""The context of a request: the parts of the server that a verb may use, the request that it answers, and
-its parsed resource path.
-"""
+"""The context of a request: the parts of the server that a verb may use, the request, and its resource path."""
 
 from __future__ import annotations
 
@@ -61,9 +59,7 @@ class ServerDeps(msgspec.Struct, eq=False):
 
 
 class RequestContext(msgspec.Struct, eq=False):
-    """One request for one resource. `namespace` is "" for cluster-scoped resources and for lists over all
-    namespaces.
-    """
+    """One request for one resource. `namespace` is "" for cluster-scoped resources and lists over all namespaces."""
 
     resource: ServedResource
     namespace: str

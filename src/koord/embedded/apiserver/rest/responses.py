@@ -1,8 +1,6 @@
-"""Response bodies made of stored records without encoding anything twice, and the negotiation of their
-format.
+"""Response bodies made of stored records without encoding anything twice, and the negotiation of their format.
 
-A response is one object, a list as a join of bytes, or a Status, in JSON or YAML, as itself, as
-metadata or as a Table.
+A response is one object, a list as a join of bytes, or a Status, in JSON or YAML, as itself, as metadata or as a Table.
 """
 
 from __future__ import annotations
@@ -51,9 +49,7 @@ def response_body(resource: ServedResource, record: StoreRecord) -> ResponseBody
 
 
 class ListBody:
-    """A list of stored objects. Items of built-in kinds go out without kind and apiVersion, as with kube-
-    apiserver.
-    """
+    """A list of stored objects. Items of built-in kinds go out without kind and apiVersion, as upstream."""
 
     __slots__ = ("_metadata", "_records", "_resource")
 
@@ -87,9 +83,7 @@ class ListBody:
         }
 
     def typed(self, model: type[T]) -> T:
-        """Decode the list. A generic page type gets items that are shared with other readers; any other type is
-        decoded whole.
-        """
+        """Decode the list. A generic page type shares its items with other readers; other types are decoded whole."""
         arguments = typing.get_args(model)
         if len(arguments) == 1 and self._resource.conversion is None:
             empty = convert({"metadata": self._metadata, "items": []}, model)
@@ -208,9 +202,7 @@ def parse_accept(accept: str) -> tuple[_MediaRange, ...]:
 
 @functools.lru_cache(maxsize=512)
 def negotiate(accept: str, *, streams: bool = False) -> ResponseFormat:
-    """Return the first media range that can be served. Raises 406 when there is none. `streams`: the path can
-    be watched.
-    """
+    """Return the first media range that can be served. Raises 406 when there is none. `streams`: it can be watched."""
     if not accept:
         return PLAIN_JSON
     refused_shape = False

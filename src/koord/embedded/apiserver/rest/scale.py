@@ -1,6 +1,4 @@
-"""The scale subresource: autoscaling/v1 Scale as a view of the replicas, status and selector of a
-workload, and its GET, PUT and PATCH.
-"""
+"""The scale subresource: autoscaling/v1 Scale as a view of a workload, and its GET, PUT and PATCH."""
 
 from __future__ import annotations
 

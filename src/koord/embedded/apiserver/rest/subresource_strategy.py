@@ -1,5 +1,4 @@
-"""The update strategies of an object: one for its main path and one for each subresource that writes part
-of it.
+"""The update strategies of an object: one for its main path and one for each subresource that writes part of it.
 
 A strategy restores what its path may not change, and validates what it may.
 """

@@ -1,29 +1,26 @@
-"""Convert objects to Tables and to metadata-only forms. The TableConvertor decides which columns a kind
-has.
-"""
+"""Convert objects to Tables and to metadata-only forms. The tables of kinds are in `printing`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource
+from koord.embedded.apiserver.printing.cluster import CLUSTER_TABLES, DEFAULT_TABLE, NODE_TABLES
+from koord.embedded.apiserver.printing.network import NETWORK_TABLES
+from koord.embedded.apiserver.printing.pod import POD_TABLES
+from koord.embedded.apiserver.printing.storage import STORAGE_TABLES
+from koord.embedded.apiserver.printing.table_columns import Column, KindTable, column_definitions
+from koord.embedded.apiserver.printing.workload import AUTOSCALER_TABLES, WORKLOAD_TABLES
 from koord.embedded.apiserver.rest.responses import ResponseFormat, response_body
 from koord.embedded.apiserver.rest.watch import ServerWatchFrame
 from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
 from koord.kube.transport.interface import UnstructuredBody
+from koord.telemetry.clock import Clock
 
 Obj = dict[str, Any]
-TableColumn = dict[str, Any]  # name, type, format, description, priority
-
-
-class TableConvertor(Protocol):
-    def columns(self, resource: ServedResource) -> Sequence[TableColumn]: ...
-
-    def row(self, resource: ServedResource, obj: Obj) -> Sequence[Any]:
-        """Return one cell per column. `obj` is shared and in the served version."""
-        ...
 
 
 def partial_metadata(obj: Obj, version: str) -> Obj:
@@ -48,7 +45,7 @@ class TransformedEncoding:
     """Encodes responses and watch events as a Table or as PartialObjectMetadata."""
 
     def __init__(
-        self, printer: TableConvertor, resource: ServedResource, response_format: ResponseFormat, include: str
+        self, printer: TablePrinter, resource: ServedResource, response_format: ResponseFormat, include: str
     ) -> None:
         self._printer = printer
         self._resource = resource
@@ -86,15 +83,14 @@ class TransformedEncoding:
 
     def _table(self, objects: Sequence[Obj], metadata: Obj, *, with_columns: bool = True) -> Obj:
         resource = self._resource
-        rows = []
-        for obj in objects:
-            row: Obj = {"cells": list(self._printer.row(resource, obj))}
-            included = _included_object(obj, self._include, self._response_format.version)
-            row["object"] = included
-            rows.append(row)
+        version = self._response_format.version
+        rows = [
+            {"cells": list(self._printer.row(resource, obj)), "object": _included_object(obj, self._include, version)}
+            for obj in objects
+        ]
         return {
             "kind": "Table",
-            "apiVersion": f"meta.k8s.io/{self._response_format.version}",
+            "apiVersion": f"meta.k8s.io/{version}",
             "metadata": metadata,
             "columnDefinitions": list(self._printer.columns(resource)) if with_columns else None,
             "rows": rows,
@@ -138,3 +134,38 @@ class ObjectEncoding:
 
     def bookmark(self, obj: Obj) -> ServerWatchFrame:
         return ServerWatchFrame("BOOKMARK", UnstructuredBody(obj))
+
+
+_NAME_COLUMN = column_definitions("Name")
+
+
+@functools.cache
+def builtin_tables() -> Mapping[str, KindTable]:
+    """Return the tables of built-in kinds by qualified resource name, for the storage version."""
+    return {
+        **POD_TABLES,
+        **NODE_TABLES,
+        **WORKLOAD_TABLES,
+        **NETWORK_TABLES,
+        **STORAGE_TABLES,
+        **CLUSTER_TABLES,
+        **AUTOSCALER_TABLES,
+    }
+
+
+class TablePrinter:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def columns(self, resource: ServedResource) -> Sequence[Column]:
+        if resource.custom:
+            return (*_NAME_COLUMN, *(dict(column.heading) for column in resource.columns))
+        return builtin_tables().get(resource.qualified, DEFAULT_TABLE).columns
+
+    def row(self, resource: ServedResource, obj: Obj) -> Sequence[Any]:
+        now = self._clock.time()
+        if resource.custom:
+            return (obj["metadata"]["name"], *(column.cell(obj, now) for column in resource.columns))
+        if resource.conversion is not None:  # a kind in another form has one table, that of the stored form
+            obj = resource.conversion.to_storage(obj)
+        return builtin_tables().get(resource.qualified, DEFAULT_TABLE).row(obj, now)

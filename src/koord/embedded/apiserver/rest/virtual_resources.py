@@ -1,6 +1,4 @@
-"""Kinds that are posted and acted on but never stored: Binding, Eviction, Scale, and the access and token
-reviews.
-"""
+"""Kinds that are posted and acted on but never stored: Binding, Eviction, Scale, and the access and token reviews."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from koord.embedded.apiserver.schema.builtin_types import builtin_types
 
 @functools.cache
 def _virtual_resource(group: str, version: str, kind: str, like: str = "") -> ServedResource:
-    """Describe a kind that is not stored. `like` is the version whose fields it has, when its own is no longer
-    served.
-    """
+    """Describe a kind that is not stored. `like` is the version whose fields it has, when its own is not served."""
     node = builtin_types().node_for(group, like or version, kind)
     assert node is not None, f"{kind} is built in"
     return ServedResource(

@@ -1,8 +1,6 @@
-"""Serve a watch: the events of one collection as one client asked to see them, with bookmarks, until its
-timeout.
+"""Serve a watch: the events of one collection as one client asked to see them, with bookmarks, until its timeout.
 
-The encoding decides the form of an event. The bytes of an unfiltered event are shared by all its
-watchers.
+The encoding decides the form of an event. The bytes of an unfiltered event are shared by all its watchers.
 """
 
 from __future__ import annotations
@@ -28,9 +26,7 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 class ServerWatchFrame:
-    """One watch event. `line` returns its bytes on an HTTP stream, which are reused when the store has made
-    them already.
-    """
+    """One watch event. `line` returns its bytes on an HTTP stream, shared with the store when it has them."""
 
     __slots__ = ("_line", "body", "type")
 
@@ -189,9 +185,7 @@ def _record_leaving_selection(event: StoreEvent) -> StoreRecord:
 def open_watch(
     context: RequestContext, deps: ServerDeps, options: ListOptions, encoding: WatchEncoding
 ) -> ServerWatchStream:
-    """Open a watch. Raises StatusError for invalid options; an old revision is reported inside the stream, as
-    in Kubernetes.
-    """
+    """Open a watch. Raises StatusError for invalid options; an old revision is reported inside the stream."""
     fields = options.field_selector
     if context.name:  # the old /watch/ path of one object
         fields = ",".join(filter(None, (fields, f"metadata.name={context.name}")))

@@ -1,9 +1,8 @@
 """This module decodes JSON values into built-in types as Go's decoder does, with Go's error messages.
 
-One walk computes three results: the object after a round trip through the Go type (unknown fields gone,
-empty omitempty fields gone, zero values filled in, quantities and times canonical), the fields that the
-type does not have, and the first error about a value of the wrong type. Custom kinds have their own path,
-see `custom_decoding`.
+One walk computes three results: the object after a round trip through the Go type (unknown fields gone, empty omitempty
+fields gone, zero values filled in, quantities and times canonical), the fields that the type does not have, and the
+first error about a value of the wrong type. Custom kinds have their own path, see `custom_decoding`.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class _DecodingAborted(Exception):
 
 
 class _Decoder:
-    """A _Decoder keeps the two paths that Go keeps.
-
-    `stack` (struct fields, no indexes) is for type errors; a full path is for unknown fields.
-    """
+    """A _Decoder keeps Go's two paths: `stack` (struct fields) for type errors, a full one for unknown fields."""
 
     def __init__(self) -> None:
         self.unknown: dict[str, None] = {}
@@ -225,10 +221,7 @@ def number_literal(number: float) -> str:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decode standard base64 with line breaks.
-
-    Raises ValueError in Go's words with the offset of the first bad byte.
-    """
+    """Decode standard base64 with line breaks. Raises ValueError in Go's words with the offset of a bad byte."""
     clean = text.replace("\n", "").replace("\r", "")
     try:
         return base64.b64decode(clean, validate=True)
@@ -237,10 +230,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def _bad_base64_offset(text: str) -> int:
-    """Return the offset of the bad byte.
-
-    Go reads quanta of four and reports a short last quantum at its own start.
-    """
+    """Return the offset of the bad byte. Go reads quanta of four and reports a short last quantum at its own start."""
     quantum: list[int] = []
     for at, char in enumerate(text):
         if char in "\r\n":
@@ -302,10 +292,7 @@ def _is_omitted(value: Any, field: SchemaNode) -> bool:
 
 
 def _decode_schema_union(value: Any) -> Any:
-    """Decode a schema or its simpler alternative.
-
-    It is decoded apart, so that its unknown fields are not reported.
-    """
+    """Decode a schema or its simpler alternative. It is decoded apart, so that its unknown fields are not reported."""
     schema = builtin_types().definition_node(JSON_SCHEMA)
     if isinstance(value, dict):
         return _Decoder().value(value, schema, "")

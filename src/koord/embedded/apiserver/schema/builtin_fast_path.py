@@ -1,9 +1,8 @@
 """This module decodes ordinary objects of built-in kinds in C, with one msgspec Struct per type.
 
-A compiled type accepts only input whose round trip it can reproduce exactly; anything else (unknown fields,
-nulls, wrong types, times in another zone) makes it decline, and the walk in `builtin_decoding` gives the
-full answer. The canonical wire forms of quantities and times are defined here as well; koord.values parses
-them.
+A compiled type accepts only input whose round trip it can reproduce exactly; anything else (unknown fields, nulls,
+wrong types, times in another zone) makes it decline, and the walk in `builtin_decoding` gives the full answer. The
+canonical wire forms of quantities and times are defined here as well; koord.values parses them.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ def canonical_quantity(value: Any) -> str:
 
 
 def canonical_time(text: str, *, micro: bool) -> str | None:
-    """Return a time in UTC with whole seconds, or with six decimals for MicroTime.
-
-    None for the zero time, written as null.
-    """
+    """Return a time in UTC with whole seconds, or six decimals for MicroTime. None for the zero time (null)."""
     moment = timestamp.parse_micro(text) if micro else timestamp.parse(text)
     if moment == _ZERO_TIME:
         return None
@@ -109,10 +105,7 @@ class _StructCache:
         self._known: dict[str, Any] = {}
 
     def struct_for(self, node: SchemaNode, above: tuple[str, ...]) -> Any:
-        """Return the Struct of a node.
-
-        `above` are the types being compiled around it, to detect a type that contains itself.
-        """
+        """Return the Struct of a node. `above` are the types compiled around it, to detect one that contains itself."""
         if node.go_type in self._known:
             return self._known[node.go_type]
         if node.go_type in above or not node.go_type:

@@ -144,9 +144,7 @@ class BuiltinTypes:
         return node
 
     def _node_for_use(self, schema: dict[str, Any]) -> SchemaNode:
-        """Build a node of its own for one use of a type: what OpenAPI says beside a reference holds for that
-        use only.
-        """
+        """Build a node for one use of a type: what OpenAPI says beside a reference holds for that use only."""
         if "ref" in schema:
             target = self.definition_node(schema["ref"])
             # The copy shares the dict of fields, which may still be filling up when types refer to each other.

@@ -121,10 +121,7 @@ def apply_defaults(value: Any, node: SchemaNode | None) -> None:
 
 
 def decode_custom(obj: dict[str, Any], node: SchemaNode, *, preserve: bool = False) -> DecodeResult:
-    """Return the object as the server stores it, leaving the argument alone.
-
-    `preserve`: the CRD keeps unknown fields.
-    """
+    """Return the object as the server stores it; the argument stays. `preserve`: the CRD keeps unknown fields."""
     if not preserve and fits_fast_path(obj, node):
         return _decode_unchanged(obj)
     return decode_custom_by_walk(obj, node, preserve=preserve)

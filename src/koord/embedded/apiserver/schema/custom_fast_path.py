@@ -1,8 +1,7 @@
 """This module accepts custom objects that need no further processing, with one msgspec type per CRD schema.
 
-An object that fits has no unknown field, no missing default, no null or number to normalize and no invalid
-value, so it is stored as it came. One that does not fit may still be valid: the full walks (`prune`,
-`custom_validation`) decide.
+An object that fits has no unknown field, no missing default, no null or number to normalize and no invalid value, so it
+is stored as it came. One that does not fit may still be valid: the full walks (`prune`, `custom_validation`) decide.
 """
 
 from __future__ import annotations
@@ -51,10 +50,7 @@ class _NotCompilable(Exception):
 
 
 def fits_fast_path(obj: Any, node: SchemaNode) -> bool:
-    """Return whether the object is valid and complete as it is.
-
-    Metadata and duplicates in set and map lists are not checked.
-    """
+    """Return whether the object is valid and complete as it is, metadata and duplicate items apart."""
     target = _root_type(node)
     if target is None:
         return False

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 
-from koord.api.patch.go_fmt import format_float
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -23,7 +22,7 @@ from koord.embedded.apiserver.api_errors import (
 from koord.embedded.apiserver.schema import embedded_resource, go_regexp, string_formats
 from koord.embedded.apiserver.schema.custom_fast_path import fits_fast_path, has_unique_lists
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
-from koord.values.go_format import quoted
+from koord.values.go_format import format_float, quoted
 
 _MAX_SAFE_INTEGER = (1 << 53) - 1
 
@@ -44,10 +43,7 @@ _ABSENT: Any = object()
 
 
 def validate_custom(obj: Any, node: SchemaNode, field: str = "") -> list[ApiFieldError]:
-    """Return the errors of a whole object on create.
-
-    `field` is the path of the value when it is part of something else.
-    """
+    """Return the errors of a whole object on create. `field` is its path when it is part of something else."""
     if not field and fits_fast_path(obj, node):
         return duplicate_item_errors(obj, node, field) if has_unique_lists(node) else []
     return validate_custom_by_walk(obj, node, field)
@@ -62,10 +58,7 @@ def validate_custom_by_walk(obj: Any, node: SchemaNode, field: str = "") -> list
 
 
 def validate_custom_update(obj: Any, old: Any, node: SchemaNode, field: str = "") -> list[ApiFieldError]:
-    """Return the errors of an update.
-
-    A value that was there before and did not change is not validated again (ratcheting).
-    """
+    """Return the errors of an update. A value that did not change is not validated again (ratcheting)."""
     if not field and fits_fast_path(obj, node) and not has_unique_lists(node):
         return []
     found = _SchemaValidator(field).validate(obj, node, "", old)[0]
@@ -76,10 +69,7 @@ def validate_custom_update(obj: Any, old: Any, node: SchemaNode, field: str = ""
 
 
 class _SchemaValidator:
-    """A _SchemaValidator collects errors and counts the checks made.
-
-    The count picks the closest branch of anyOf or oneOf.
-    """
+    """A _SchemaValidator collects errors and counts checks; the count picks the closest branch of anyOf or oneOf."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -321,10 +311,7 @@ def same_booleans(one: Any, other: Any) -> bool:
 
 
 def _correlate_items(value: list[Any], old: Any, node: SchemaNode) -> list[Any]:
-    """Return the old item with the same key for each item.
-
-    Items of other lists have no identity and are not correlated.
-    """
+    """Return the old item with the same key for each item; items of other lists are not correlated."""
     if node.list_type != "map" or not isinstance(old, list):
         return []
     known = {_item_key(item, node): item for item in old if isinstance(item, dict)}

@@ -1,11 +1,9 @@
-"""This module handles resources embedded in custom objects (x-kubernetes-embedded-resource).
-
-Their metadata and type are those of objects.
-"""
+"""This module handles resources embedded in custom objects: their metadata and type are those of objects."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -31,26 +29,27 @@ class EmbeddedMetadataError(Exception):
         self.error = error
 
 
-def coerce_embedded_metadata(value: Any, node: SchemaNode | None, path: str = "") -> list[str]:
-    """Decode embedded metadata as ObjectMeta in place, and return the paths of its unknown fields."""
+def _embedded_resources(value: Any, node: SchemaNode | None, path: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield every embedded resource with its path, outer ones first."""
     if node is None:
-        return []
-    unknown: list[str] = []
+        return
     if isinstance(value, dict):
         if node.embedded:
-            unknown += _coerce_metadata(value, path)
+            yield value, path
         for key in sorted(value):
-            if node.embedded and key in ("apiVersion", "kind", "metadata"):
-                continue
             known = node.fields.get(key)
             if known is not None:
-                unknown += coerce_embedded_metadata(value[key], known, f"{path}.{key}" if path else key)
+                yield from _embedded_resources(value[key], known, f"{path}.{key}" if path else key)
             elif node.values is not None:
-                unknown += coerce_embedded_metadata(value[key], node.values, f"{path}[{key}]")
+                yield from _embedded_resources(value[key], node.values, f"{path}[{key}]")
     elif isinstance(value, list):
         for at, item in enumerate(value):
-            unknown += coerce_embedded_metadata(item, node.items, f"{path}[{at}]")
-    return unknown
+            yield from _embedded_resources(item, node.items, f"{path}[{at}]")
+
+
+def coerce_embedded_metadata(value: Any, node: SchemaNode | None, path: str = "") -> list[str]:
+    """Decode embedded metadata as ObjectMeta in place, and return the paths of its unknown fields."""
+    return [name for found, at in _embedded_resources(value, node, path) for name in _coerce_metadata(found, at)]
 
 
 def _coerce_metadata(value: dict[str, Any], path: str) -> list[str]:
@@ -86,22 +85,11 @@ def unknown_field_paths(messages: tuple[str, ...]) -> list[str]:
 
 def embedded_resource_errors(value: Any, node: SchemaNode | None, path: str) -> list[ApiFieldError]:
     """Return the errors of the apiVersion and kind of embedded resources; their names are left to each kind."""
-    if node is None:
-        return []
-    errors: list[ApiFieldError] = []
-    if isinstance(value, dict):
-        if node.embedded:
-            errors += _api_version_and_kind_errors(value, path)
-        for key in sorted(value):
-            known = node.fields.get(key)
-            if known is not None:
-                errors += embedded_resource_errors(value[key], known, f"{path}.{key}" if path else key)
-            elif node.values is not None:
-                errors += embedded_resource_errors(value[key], node.values, f"{path}[{key}]")
-    elif isinstance(value, list):
-        for at, item in enumerate(value):
-            errors += embedded_resource_errors(item, node.items, f"{path}[{at}]")
-    return errors
+    return [
+        error
+        for found, at in _embedded_resources(value, node, path)
+        for error in _api_version_and_kind_errors(found, at)
+    ]
 
 
 def _api_version_and_kind_errors(value: dict[str, Any], path: str) -> list[ApiFieldError]:

@@ -1,8 +1,7 @@
 """This module translates the patterns of CRD schemas from Go's regular expressions to Python's.
 
-Syntax errors are reported in Go's words. Go has neither look-around nor back references, so what remains
-means the same in both once `$`, the ASCII classes and the bracket classes are spelled Python's way.
-Patterns run unanchored, as in Go.
+Syntax errors are reported in Go's words. Go has neither look-around nor back references, so what remains means the same
+in both once `$`, the ASCII classes and the bracket classes are spelled Python's way. Patterns run unanchored, as in Go.
 """
 
 from __future__ import annotations

@@ -89,10 +89,7 @@ class OpenApiResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DefinitionNames:
-    """DefinitionNames maps kinds to the names of their schemas.
-
-    Kinds such as the options of exec and proxy have none.
-    """
+    """DefinitionNames maps kinds to the names of their schemas. The options of exec and proxy have none."""
 
     def __init__(self, names: Mapping[tuple[str, str, str], str]) -> None:
         self._names = names
@@ -102,10 +99,7 @@ class DefinitionNames:
 
 
 def operations(resource: OpenApiResource, naming: DefinitionNames) -> Iterator[tuple[str, str, Document]]:
-    """Yield (path, method, operation), with schemas as plain names under `schema` keys.
-
-    The dialect turns them into refs.
-    """
+    """Yield (path, method, operation), with schemas as plain names, which the dialect turns into refs."""
     root = f"/apis/{resource.group}/{resource.version}" if resource.group else f"/api/{resource.version}"
     below = f"{root}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{root}/{resource.plural}"
     for verb in ("list", "create", "deletecollection"):

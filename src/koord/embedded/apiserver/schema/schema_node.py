@@ -30,8 +30,7 @@ SchemaKind = Literal[
 class SchemaNode(msgspec.Struct, kw_only=True, eq=False):
     """A SchemaNode describes the structure of one value.
 
-    Nodes may form cycles (JSONSchemaProps contains itself), so they compare by identity and are never printed
-    whole.
+    Nodes may form cycles (JSONSchemaProps contains itself), so they compare by identity and are never printed whole.
     """
 
     kind: SchemaKind
@@ -93,10 +92,7 @@ _VALUE_KEYWORDS = (
 
 
 def compile_schema(schema: Schema) -> SchemaNode:
-    """Compile a schema that has passed `crd_validation` into nodes.
-
-    Combinators (anyOf, ...) become nodes inside `rules`.
-    """
+    """Compile a schema that has passed `crd_validation`. Combinators (anyOf, ...) become nodes inside `rules`."""
     node = SchemaNode(kind=_kind(schema))
     node.fields = {key: compile_schema(sub) for key, sub in (schema.get("properties") or {}).items()}
     node.required = tuple(schema.get("required") or ())

@@ -15,10 +15,7 @@ from koord.values.go_format import quoted
 
 
 def unknown_field_errors(obj: Any, node: SchemaNode) -> list[str]:
-    """Return `unknown field "spec.foo"` for each field that the kind lacks.
-
-    Nothing when a value has the wrong type.
-    """
+    """Return `unknown field "spec.foo"` for each field that the kind lacks. Nothing when a value has the wrong type."""
     if node.go_type:
         return (
             []

@@ -1,7 +1,4 @@
-"""This module implements the string formats of CRD schemas as the API server checks them.
-
-Other formats are ignored.
-"""
+"""This module implements the string formats of CRD schemas as the API server checks them. Other formats are ignored."""
 
 from __future__ import annotations
 

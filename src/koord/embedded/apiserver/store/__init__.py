@@ -1,23 +1,5 @@
-"""The object store: revisioned objects, the events between revisions, and a journal on disk when asked
-for.
+"""The object store: revisioned objects, the events between revisions, and a journal on disk when asked for.
 
-There is one writer: everything here runs on the server's event loop and changes state without awaiting,
-so a verb that reads, decides and writes in one go needs no lock. Only the journal has a thread of its
-own.
+There is one writer: everything here runs on the server's event loop and changes state without awaiting, so a verb that
+reads, decides and writes in one go needs no lock. Only the journal has a thread of its own.
 """
-
-from koord.embedded.apiserver.store.collection import EventCursor, ResourceCollection, RevisionTooOldError
-from koord.embedded.apiserver.store.journal import JournalError, StoreJournal
-from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
-
-__all__ = [
-    "EventCursor",
-    "JournalError",
-    "ObjectStore",
-    "ResourceCollection",
-    "RevisionTooOldError",
-    "StoreEvent",
-    "StoreJournal",
-    "StoreRecord",
-]

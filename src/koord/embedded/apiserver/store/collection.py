@@ -76,9 +76,7 @@ class ResourceCollection:
             yield records[key]
 
     def scan_at(self, revision: int, namespace: str = "", after: str = "") -> list[StoreRecord]:
-        """Return what `scan` would have returned at an earlier revision. Raises RevisionTooOldError when that is
-        compacted.
-        """
+        """Return what `scan` returned at an earlier revision. Raises RevisionTooOldError when that is compacted."""
         changed = self._records_before(revision)
         if not changed:
             return list(self.scan(namespace, after))
@@ -129,9 +127,7 @@ class ResourceCollection:
             self._drop_events(drop)
 
     def _drop_older_half(self) -> None:
-        """Drop the older half of the history at once: trimming one event per write would move the whole list each
-        time.
-        """
+        """Drop the older half of the history at once: to trim one event per write would move the list each time."""
         self._drop_events(max(1, len(self._events) // 2))
 
     def _drop_events(self, drop: int) -> None:
@@ -146,9 +142,7 @@ class ResourceCollection:
     # Watching ----------------------------------------------------------------------------------------------------
 
     def subscribe(self, revision: int | None = None) -> EventCursor:
-        """Return a cursor over the events after `revision` (None: from now on). Raises RevisionTooOldError when
-        they are compacted.
-        """
+        """Return a cursor over the events after `revision` (None: from now on). Raises RevisionTooOldError."""
         end = self._first_position + len(self._events)
         if revision is None:
             position = end
@@ -168,9 +162,7 @@ class ResourceCollection:
             watcher.close()
 
     def events_from(self, position: int) -> list[StoreEvent] | None:
-        """Return the events at and after a position; None when the position is older than the history that is
-        kept.
-        """
+        """Return the events at and after a position; None when the position is older than the history that is kept."""
         if position < self._first_position:
             return None
         return self._events[position - self._first_position :]
@@ -200,18 +192,14 @@ class EventCursor:
             waiting.set_result(None)
 
     def pending(self) -> list[StoreEvent] | None:
-        """Return the events since the last call without waiting; None when the reader was too slow and must list
-        again.
-        """
+        """Return the events since the last call without waiting; None when the reader was too slow and must list."""
         events = self._collection.events_from(self.position)
         if events:
             self.position += len(events)
         return events
 
     async def wait(self, timeout: float | None = None) -> bool:
-        """Wait for an event and return True; return False when the cursor is closed or `timeout` seconds have
-        passed.
-        """
+        """Wait for an event and return True; False when the cursor is closed or `timeout` seconds have passed."""
         loop = asyncio.get_running_loop()
         due = None if timeout is None else loop.time() + timeout
         while True:

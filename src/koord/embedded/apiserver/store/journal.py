@@ -1,9 +1,7 @@
-"""The journal keeps objects on disk: SQLite in WAL mode, written by one thread, with many writes to a
-commit.
+"""The journal keeps objects on disk: SQLite in WAL mode, written by one thread, with many writes to a commit.
 
-The event loop hands changes over and goes on. In durable mode an answer waits until the commit that
-holds its change is on disk; otherwise the operating system may lose the last moments in a power cut,
-never the file.
+The event loop hands changes over and goes on. In durable mode an answer waits until the commit that holds its change is
+on disk; otherwise the operating system may lose the last moments in a power cut, never the file.
 """
 
 from __future__ import annotations
@@ -75,9 +73,7 @@ class StoreJournal:
             )
 
     def load(self) -> tuple[int, Mapping[str, list[StoreRecord]]]:
-        """Return the last committed revision and everything stored, by resource. Call it once, before the first
-        write.
-        """
+        """Return the last committed revision and all objects by resource. Call it once, before the first write."""
         found: dict[str, list[StoreRecord]] = {}
         try:
             rows = self._db.execute("SELECT resource, namespace, name, revision, object, selectable FROM objects")

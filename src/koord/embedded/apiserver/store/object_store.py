@@ -1,6 +1,4 @@
-"""The whole content of one API server: the collections, the one revision counter, the optional
-journal, and how long history and Events are kept.
-"""
+"""The content of one API server: collections, the revision counter, the optional journal, and retention."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ RESTART_REVISION_GAP = 1_000
 
 
 class ObjectStore:
-    """Stores objects for a single writer. `put` and `delete` change memory at once; `wait_durable` waits for
-    the disk.
-    """
+    """Stores objects for a single writer. `put` and `delete` change memory at once; `wait_durable` waits for disk."""
 
     def __init__(self, journal: StoreJournal | None = None, history_events: int = HISTORY_EVENTS) -> None:
         self._journal = journal
@@ -44,9 +40,7 @@ class ObjectStore:
             self.collection(resource).load(records)
 
     def collection(self, resource: str) -> ResourceCollection:
-        """Return the collection of `plural` or `plural.group`. It is made on first use: an empty collection is not
-        an error.
-        """
+        """Return the collection of `plural` or `plural.group`, made on first use: an empty one is no error."""
         found = self._collections.get(resource)
         if found is None:
             found = self._collections[resource] = ResourceCollection(resource, self.revision, self._history_events)
@@ -64,8 +58,7 @@ class ObjectStore:
     def add_listener(self, resource: str, listener: Callable[[StoreEvent], None]) -> None:
         """Call `listener` inside every change of a collection, after it is in memory and handed to the journal.
 
-        It is for parts of the server whose state must be true when the write returns. A listener may write in
-        turn.
+        It is for parts of the server whose state must be true when the write returns. A listener may write in turn.
         """
         self._listeners[resource] = (*self._listeners.get(resource, ()), listener)
 
@@ -85,9 +78,7 @@ class ObjectStore:
         labels: Mapping[str, str] = NO_STRINGS,
         fields: Mapping[str, str] = NO_STRINGS,
     ) -> StoreRecord:
-        """Create or replace an object. The store keeps `obj` and sets its resourceVersion: hand over a private
-        copy.
-        """
+        """Create or replace an object. The store keeps `obj` and sets its resourceVersion: hand over a private copy."""
         collection = self.collection(resource)
         previous = collection.get(namespace, name)
         event = self._event("ADDED" if previous is None else "MODIFIED", namespace, name, obj, labels, fields, previous)
@@ -168,9 +159,7 @@ HISTORY_KEPT_S = 300.0
 
 
 class HistoryCompactor:
-    """Compacts the history that is older than `kept_s`. Each call of `compact_due` notes the present revision
-    for later.
-    """
+    """Compacts the history older than `kept_s`. Each call of `compact_due` notes the present revision for later."""
 
     def __init__(self, store: ObjectStore, clock: Clock, kept_s: float = HISTORY_KEPT_S) -> None:
         self._store = store
@@ -194,9 +183,7 @@ EXPIRING_RESOURCES = frozenset(("events",))
 
 
 class EventExpiry:
-    """Queues the deadlines of expiring objects. All have one lifetime, so deadlines come in the order of
-    writes.
-    """
+    """Queues the deadlines of expiring objects. All have one lifetime, so deadlines come in the order of writes."""
 
     def __init__(self, store: ObjectStore, clock: Clock, ttl_s: float = EVENT_TTL_S) -> None:
         self._store = store

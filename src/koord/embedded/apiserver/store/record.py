@@ -1,6 +1,4 @@
-"""One stored object at one revision, and the event that led to it. The bytes are authoritative; other
-forms are derived.
-"""
+"""One stored object at one revision, and the event that led to it. The bytes are authoritative."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ NO_STRINGS: Mapping[str, str] = {}
 
 
 class StoreRecord:
-    """An object at a revision. It is encoded once; its decoded forms are kept only while the record is
-    recently used.
-    """
+    """An object at a revision, encoded once; its decoded forms are kept while the record is recently used."""
 
     __slots__ = ("_plain", "_typed", "fields", "labels", "name", "namespace", "raw", "revision")
 
@@ -68,9 +64,7 @@ class StoreRecord:
 
 
 class StoreEvent:
-    """One change at one revision. `previous` is the record that it replaced, for selectors and for lists of
-    the past.
-    """
+    """One change at one revision. `previous` is the record that it replaced, for selectors and past lists."""
 
     __slots__ = ("_line", "previous", "record", "type")
 

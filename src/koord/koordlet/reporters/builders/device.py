@@ -37,7 +37,7 @@ from koord.api.model import ResourceList
 from koord.host.hardware import PciLocation, RdmaCard, Xpu
 from koord.host.nvml import GpuCard, GpuHealth, GpuInventory
 from koord.koordlet.reporters.builders.reclaimable import bytes_quantity
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 
 MANAGED_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_DRIVER_VERSION, L_GPU_PARTITION_POLICY)
 MANAGED_ANNOTATIONS = (A_GPU_PARTITIONS,)
@@ -97,7 +97,7 @@ def gpu_partitions(xpus: Sequence[Xpu]) -> dict[int, tuple[GPUPartition, ...]]:
         for link in () if one.topology is None else one.topology.p2p_links:
             if not link.peer_minor or not link.type:
                 continue
-            peers = [integer(text.strip()) for text in link.peer_minor.split(",")]
+            peers = [parse_decimal_int(text.strip()) for text in link.peer_minor.split(",")]
             minors = tuple(sorted({int(one.minor), *(peer for peer in peers if peer is not None)}))
             found.setdefault(minors, GPUPartition(minors=minors, gpu_link_type=link.type, allocation_score=1))
     by_size: dict[int, list[GPUPartition]] = {}
@@ -119,7 +119,7 @@ def _xpu(one: Xpu, now: datetime) -> DeviceInfo:
         if topology is None
         else DeviceTopology(
             socket_id=-1,
-            node_id=(integer(topology.node_id) or 0) if topology.node_id else -1,
+            node_id=(parse_decimal_int(topology.node_id) or 0) if topology.node_id else -1,
             pcie_id=topology.pcie_id,
             bus_id=topology.bus_id,
         ),

@@ -29,7 +29,7 @@ from koord.api.koordinator.protocol import (
     L_MANAGED_BY,
 )
 from koord.api.koordinator.resource_name import CPU, MEMORY
-from koord.api.koordinator.topology import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, ResourceInfo, Zone
+from koord.api.koordinator.sigs_scheduling import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, ResourceInfo, Zone
 from koord.api.kubernetes import pod_resources
 from koord.api.model import ResourceList
 from koord.host.hardware import MachineCpu

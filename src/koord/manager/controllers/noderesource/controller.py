@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Iterable
@@ -10,8 +9,7 @@ from typing import ClassVar
 
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.manager.colocation.decision import (
     ColocationDecision,
     ColocationNodeView,
@@ -25,10 +23,10 @@ from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.noderesource.informers import NodeResourceInformers
 from koord.manager.controllers.noderesource.writer import MetricEventReporter, NodeResourceWriter
-from koord.manager.controllers.reconcile_counter import FAILED, SUCCEEDED, ReconcileCounter
 from koord.manager.explain.lending_history import NodeLendingHistory
+from koord.manager.reconcile_loop import FAILED, SUCCEEDED, ReconcileCounter, ReconcileLoop
 from koord.telemetry.clock import now
-from koord.telemetry.metrics.registry import MetricReading
+from koord.telemetry.metrics import MetricReading
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,15 +55,13 @@ class NodeResourceController:
         )
         self._plugin_runs: Counter[tuple[str, str, str]] = Counter()
         self.informers = NodeResourceInformers(context.informers, context.settings.sync_period_s)
-        self.queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
+        self.loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile, workers=WORKERS)
         self._writer = NodeResourceWriter(context.client, context.clock, self.counter)
         self._event_reporter = MetricEventReporter(context.recorder)
-        self._controller = Controller(self.name, self.queue, self.reconcile, workers=WORKERS)
         self._synced_at: dict[str, float] = {}  # when each node's resources were last brought in line
         self._zones_synced_at: dict[str, float] = {}
         self._decisions: dict[str, ColocationDecision] = {}
         self.history = NodeLendingHistory()
-        self._task: asyncio.Task[None] | None = None
         self._documents = (
             configuration.colocation,
             configuration.cpu_normalization,
@@ -75,21 +71,18 @@ class NodeResourceController:
             kept.on_change(self._enqueue_all)
 
     async def start(self) -> None:
-        self.informers.subscribe(
-            self.queue.add,
-            node_gone=self._forget,
-            metric_gone=self._forget_sync,
-            topology_gone=self._forget_zones,
+        self.loop.start(
+            self.informers.all,
+            self.informers.handlers(
+                self._enqueue,
+                node_gone=self._forget,
+                metric_gone=self._forget_sync,
+                topology_gone=self._forget_zones,
+            ),
         )
-        self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
-        self.informers.unsubscribe()
-        self.queue.shutdown(drain=False)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
+        await self.loop.stop()
 
     async def reconcile(self, key: str) -> ReconcileResult:
         if not self._configuration.colocation.available:
@@ -160,10 +153,6 @@ class NodeResourceController:
             {*self._synced_at, *self._zones_synced_at, *self._decisions, *self._event_reporter.reported, *self.history}
         )
 
-    async def _run(self) -> None:
-        await self.informers.wait_synced()
-        await self._controller.run()
-
     async def _write(self, view: ColocationNodeView, decision: ColocationDecision) -> str:
         node, key = view.node, view.node.metadata.name
         write = decide_node_patch(node, decision, self._seconds_since(self._synced_at, key))
@@ -207,9 +196,12 @@ class NodeResourceController:
         at = times.get(key)
         return None if at is None else self._clock.monotonic() - at
 
+    def _enqueue(self, name: str) -> None:
+        self.loop.queue.add(name)
+
     def _enqueue_all(self) -> None:
         for node in self.informers.nodes.list():
-            self.queue.add(node.metadata.name)
+            self._enqueue(node.metadata.name)
 
     def _forget_sync(self, name: str) -> None:
         self._synced_at.pop(name, None)

@@ -9,7 +9,7 @@ from typing import Any
 from koord.api.koordinator.protocol import A_CPU_BASIC_INFO
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.informer.informer import HandlerRegistration, Informer
+from koord.kube.informer.informer import Informer
 from koord.manager.colocation import models
 from koord.manager.colocation.decision import ColocationNodeView
 from koord.manager.colocation.numa_zones import zone_capacities
@@ -27,12 +27,8 @@ class NodeResourceInformers:
         self.devices = informers.for_resource(models.DEVICES, transform=models.transform_device)
         if not self.pods.has_index(_BY_NODE):
             self.pods.add_index(_BY_NODE, lambda pod: (pod.spec.node_name,))
-        self._subscriptions: list[tuple[Informer[Any], HandlerRegistration[Any]]] = []
-
-    async def wait_synced(self) -> None:
-        """Wait until every cache is synced: a NodeMetric that is not listed yet must not look missing."""
-        for informer in (self.nodes, self.pods, self.metrics, self.topologies, self.devices):
-            await informer.wait_for_sync()
+        # All must be synced: a NodeMetric that is not listed yet must not look missing.
+        self.all: tuple[Informer[Any], ...] = (self.nodes, self.pods, self.metrics, self.topologies, self.devices)
 
     def node_view(self, node: models.ColocationNode, now: datetime) -> ColocationNodeView:
         name = node.metadata.name
@@ -45,17 +41,17 @@ class NodeResourceInformers:
             device=self.devices.get("", name),
         )
 
-    def subscribe(
+    def handlers(
         self,
         look: Callable[[str], object],
         *,
         node_gone: Callable[[str], object],
         metric_gone: Callable[[str], object],
         topology_gone: Callable[[str], object],
-    ) -> None:
-        """Call `look` with the node's name when something that decides about it changed.
+    ) -> tuple[tuple[Informer[Any], Callable[[Any], object]], ...]:
+        """Return handlers that call `look` with the node's name when something that decides about it changed.
 
-        Pods are not subscribed to: their usage arrives with the next NodeMetric.
+        Pods have none: their usage arrives with the next NodeMetric.
         """
 
         def node(change: ObjectChange[models.ColocationNode]) -> None:
@@ -82,23 +78,11 @@ class NodeResourceInformers:
             if change.kind != "updated" or change.old is None or change.old.spec != change.object.spec:
                 look(change.object.metadata.name)
 
-        self._subscriptions = [
-            (self.nodes, self.nodes.add_event_handler(node)),
-            (self.metrics, self.metrics.add_event_handler(metric)),
-            (self.topologies, self.topologies.add_event_handler(topology)),
-            (self.devices, self.devices.add_event_handler(device)),
-        ]
-
-    def unsubscribe(self) -> None:
-        for informer, subscription in self._subscriptions:
-            informer.remove_event_handler(subscription)
-        self._subscriptions = []
+        return (self.nodes, node), (self.metrics, metric), (self.topologies, topology), (self.devices, device)
 
 
 def _is_new_report(change: ObjectChange[models.ColocationNodeMetric]) -> bool:
-    """Return whether a NodeMetric holds a new report. A new object is empty; one with a report was only unseen,
-    and counts.
-    """
+    """Return whether there is a new report. A new object is empty; one with a report was only unseen, and counts."""
     if change.old is None:
         return not change.initial and change.object.status.update_time is not None
     return change.old.status != change.object.status

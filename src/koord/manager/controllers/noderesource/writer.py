@@ -16,7 +16,7 @@ from koord.manager.colocation.models import ColocationNode
 from koord.manager.colocation.node_metric import EXPECTED_CAUSES, DegradeCause, DegradedMetric
 from koord.manager.colocation.node_patch import NodePatch
 from koord.manager.colocation.numa_zones import revise_zones
-from koord.manager.controllers.reconcile_counter import ReconcileCounter
+from koord.manager.reconcile_loop import ReconcileCounter
 from koord.telemetry.clock import Clock
 
 MAX_TRIES = 4

@@ -1,3 +1,1 @@
-"""Recommend resource requests for workloads: from NodeMetrics to the status of Recommendations. Beyond
-upstream.
-"""
+"""Recommend resource requests for workloads: from NodeMetrics to the status of Recommendations. Beyond upstream."""

@@ -1,13 +1,11 @@
 """Learns from every NodeMetric, writes recommendations once a minute, and checkpoints the histograms.
 
-The checkpoint is an annotation of the Recommendation, written every ten minutes: it survives restarts,
-moves with
-the leader, goes with the object, and needs no other storage.
+The checkpoint is an annotation of the Recommendation, written every ten minutes: it survives restarts, moves with the
+leader, goes with the object, and needs no other storage.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import ClassVar
 
@@ -20,10 +18,8 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import decode, encode
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
-from koord.kube.informer.informer import HandlerRegistration
 from koord.kube.transport.api_error import ApiError
 from koord.manager.context import ManagerContext
 from koord.manager.controllers.recommender import status_patch
@@ -35,6 +31,7 @@ from koord.manager.controllers.recommender.workload_model import (
     WorkloadModel,
     WorkloadModelSettings,
 )
+from koord.manager.reconcile_loop import ReconcileLoop
 from koord.telemetry.clock import now
 from koord.values import resources as vector
 from koord.values.quantity import ZERO
@@ -81,37 +78,19 @@ class RecommenderController:
         self._pods = context.informers.for_resource(PODS)
         self._target_index = TargetIndex()
         self._states: dict[ObjectKey, _RecommendationState] = {}
-        self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
-        self._subscriptions: tuple[HandlerRegistration[Recommendation], HandlerRegistration[NodeMetric]] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._loop: ReconcileLoop[ObjectKey] = ReconcileLoop(self.name, context.clock, self.reconcile)
 
     async def start(self) -> None:
         """Start the controller, also after `stop`: another replica may have learnt in between."""
-        self._queue = WorkQueue(self._clock, name=self.name)
         self._target_index, self._states = TargetIndex(), {}
-        self._task = asyncio.create_task(self._run(), name=self.name)
+        # Samples need the pods and the Recommendations that they belong to.
+        self._loop.start(
+            (self._recommendations, self._pods, self._metrics),
+            ((self._recommendations, self._on_recommendation), (self._metrics, self._on_metric)),
+        )
 
     async def stop(self) -> None:
-        if self._subscriptions is not None:
-            recommendations, metrics = self._subscriptions
-            self._recommendations.remove_event_handler(recommendations)
-            self._metrics.remove_event_handler(metrics)
-            self._subscriptions = None
-        self._queue.shutdown(drain=False)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-
-    async def _run(self) -> None:
-        # Samples need the pods and the Recommendations that they belong to.
-        for informer in (self._recommendations, self._pods, self._metrics):
-            await informer.wait_for_sync()
-        self._subscriptions = (
-            self._recommendations.add_event_handler(self._on_recommendation),
-            self._metrics.add_event_handler(self._on_metric),
-        )
-        await Controller(self.name, self._queue, self.reconcile).run()
+        await self._loop.stop()
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         recommendation, known = self._recommendations.get(*key), self._states.get(key)
@@ -187,7 +166,7 @@ class RecommenderController:
             or (old is not None and old.metadata.uid != change.object.metadata.uid)
         ):
             self._states[key] = self._restore_state(change.object, target)
-        self._queue.add(key)
+        self._loop.queue.add(key)
 
     def _restore_state(self, recommendation: Recommendation, target: str) -> _RecommendationState:
         text = recommendation.metadata.annotations.get(A_RECOMMENDATION_HISTORY)

@@ -72,9 +72,7 @@ def build_conditions(
 def build_status_patch(
     old: RecommendationStatus, statuses: Sequence[Unstructured] | None, told: list[Unstructured], now: datetime
 ) -> Unstructured | None:
-    """Return the merge patch of the status, or None when it is up to date. None for `statuses` keeps the last
-    ones.
-    """
+    """Return the merge patch of the status, or None when it is up to date. None for `statuses` keeps the last ones."""
     known = [
         {"containerName": one.container_name, "resources": vector.to_wire(vector.parse(one.resources))}
         for one in (old.pod_status.container_statuses if old.pod_status else ())

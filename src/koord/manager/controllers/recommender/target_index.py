@@ -1,6 +1,4 @@
-"""This module finds the pods that a Recommendation is about. Pure; one lookup per pod, however many
-Recommendations there are.
-"""
+"""The pods that a Recommendation is about. Pure; one lookup per pod, however many Recommendations there are."""
 
 from __future__ import annotations
 
@@ -28,8 +26,6 @@ class WorkloadTarget(msgspec.Struct, frozen=True):
 
 
 class SelectorTarget(msgspec.Struct, frozen=True):
-    """The pods of a namespace by label selector."""
-
     namespace: str
     selector: Selector
 
@@ -87,8 +83,6 @@ def _api_group(api_version: str) -> str:
 
 
 class TargetIndex:
-    """An index of Recommendations by target."""
-
     def __init__(self) -> None:
         self._targets: dict[ObjectKey, RecommendationTarget] = {}
         self._by_workload: dict[WorkloadTarget, set[ObjectKey]] = {}

@@ -1,7 +1,7 @@
 """Recommend requests for the pods of a workload, learnt from samples of their usage.
 
-CPU can be throttled, so the 95th percentile is enough; missing memory kills, so the highest use that has
-not faded counts. Both get a margin on top.
+CPU can be throttled, so the 95th percentile is enough; missing memory kills, so the highest use that has not faded
+counts. Both get a margin on top.
 """
 
 from __future__ import annotations

@@ -40,9 +40,7 @@ _SHOWN_PODS = 2
 class QuotaPodLister(Protocol):
     """Lists the pods of the cluster by what binds them to a quota."""
 
-    def pods_with_label(self, quota: str) -> Sequence[str]:
-        """Return the names of the pods whose label names the quota."""
-        ...
+    def pods_with_label(self, quota: str) -> Sequence[str]: ...
 
     def has_pods_in(self, namespace: str) -> bool: ...
 
@@ -156,7 +154,6 @@ def _validate_update(
 
 
 def _changes_nothing_checked(new: tuple[ElasticQuota, QuotaInfo], before: tuple[ElasticQuota, QuotaInfo]) -> bool:
-    """Return whether nothing that is checked changes."""
     (quota, info), (old_quota, old) = new, before
     claims = (one.metadata.annotations.get(A_QUOTA_NAMESPACES, "") for one in (quota, old_quota))
     return (

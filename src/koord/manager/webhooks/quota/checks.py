@@ -92,8 +92,6 @@ _KEY_FAULT_PREFIX = "failed to check sub and parent group quotaKey, err: checkSu
 
 
 class QuotaCheckGates(msgspec.Struct, frozen=True, kw_only=True):
-    """The feature gates that the checks read."""
-
     guarantee_usage: bool = False  # ElasticQuotaGuaranteeUsage
     update_resource_key: bool = False  # ElasticQuotaEnableUpdateResourceKey
 

@@ -1,5 +1,5 @@
-"""This module decides whether a pod's request fits the rest of its quota. Reading the quota and writing the sum
-are done elsewhere.
+"""This module decides whether a pod's request fits the rest of its quota. Reading the quota and writing the
+sum are done elsewhere.
 """
 
 from __future__ import annotations

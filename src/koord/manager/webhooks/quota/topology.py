@@ -1,10 +1,8 @@
 """The quota topology: which quotas exist, their parents and children, and the namespaces that they claim.
 
-The state is a function of two things only: the live objects, and the admitted writes that are not yet
-observed.
-`handle` is the only mutator, and leaves at every step what a rebuild from those two would give. An admitted
-write
-hides the live object until that object shows it, or until it expires: it may have failed after admission.
+The state is a function of two things only: the live objects, and the admitted writes that are not yet observed.
+`handle` is the only mutator, and leaves at every step what a rebuild from those two would give. An admitted write hides
+the live object until that object shows it, or until it expires: it may have failed after admission.
 """
 
 from __future__ import annotations
@@ -65,8 +63,6 @@ PENDING_WRITE_TTL_S = 30.0
 
 
 class QuotaObserved(msgspec.Struct, frozen=True):
-    """The informer shows this object."""
-
     quota: QuotaInfo
 
 
@@ -83,15 +79,11 @@ class QuotaWriteAdmitted(msgspec.Struct, frozen=True):
 
 
 class QuotaDeleteAdmitted(msgspec.Struct, frozen=True):
-    """A delete passed validation at this time."""
-
     name: str
     at: float
 
 
 class TimeElapsed(msgspec.Struct, frozen=True):
-    """Time has advanced to `now`."""
-
     now: float
 
 
@@ -146,7 +138,6 @@ class QuotaTopology(QuotaIndex[QuotaInfo]):
         return quota.tree if quota is not None else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what GET /elasticQuota answers."""
         known = sorted({ROOT_QUOTA, *self._quotas, *self._children})
         return {
             "quotaInfoMap": {name: _quota_json(self._quotas[name]) for name in sorted(self._quotas)},

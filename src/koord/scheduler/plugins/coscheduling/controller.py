@@ -21,7 +21,7 @@ from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.cache.pod_model import PODS, Pod
-from koord.scheduler.controllers.controller import SchedulerController, SchedulerControllerContext
+from koord.scheduler.controller import SchedulerController, SchedulerControllerContext
 from koord.scheduler.plugins.coscheduling.gang_spec import gang_id_of_pod
 from koord.scheduler.plugins.coscheduling.network_planner import CLUSTER_TOPOLOGY_NAME
 from koord.scheduler.plugins.coscheduling.network_plugin import NetworkCoscheduling

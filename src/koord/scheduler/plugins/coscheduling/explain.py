@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
-from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
+from koord.scheduler.queue.queued_pod import QueuedPodStatus
+
+QueueStatus = Callable[[str], QueuedPodStatus | None]  # where a pod is in the queue, by UID
 
 
 class GangMemberReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Report one member; `state` is bound, waiting (has a node, waits for the others), queued, backing off, held,
-    asleep or
-    ended.
+    """Report one member.
+
+    `state` is bound, waiting (has a node, waits for the others), queued, backing off, held, asleep or ended.
     """
 
     pod: str
@@ -40,18 +44,16 @@ class GangReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     standings: tuple[GangMemberReport, ...] = ()
 
 
-def report_gangs(explainer: Explainer) -> list[GangReport]:
-    gang_manager = explainer.gang_manager()
-    return [_report(explainer, gang_manager, gang) for _, gang in sorted(gang_manager.gangs.gangs.items())]
+def report_gangs(gang_manager: GangManager, queue_status: QueueStatus) -> list[GangReport]:
+    return [_report(gang_manager, queue_status, gang) for _, gang in sorted(gang_manager.gangs.gangs.items())]
 
 
-def report_gang(explainer: Explainer, gang_id: str) -> GangReport | None:
-    gang_manager = explainer.gang_manager()
+def report_gang(gang_manager: GangManager, queue_status: QueueStatus, gang_id: str) -> GangReport | None:
     gang = gang_manager.gangs.gangs.get(gang_id)
-    return _report(explainer, gang_manager, gang) if gang is not None else None
+    return _report(gang_manager, queue_status, gang) if gang is not None else None
 
 
-def _report(explainer: Explainer, gang_manager: GangManager, gang: Gang) -> GangReport:
+def _report(gang_manager: GangManager, queue_status: QueueStatus, gang: Gang) -> GangReport:
     group = gang_manager.gangs.group_of_gang(gang)
     settings, defaults = gang.spec, gang_manager.defaults
     stated = settings.wait_time_s if settings is not None else None
@@ -69,7 +71,7 @@ def _report(explainer: Explainer, gang_manager: GangManager, gang: Gang) -> Gang
         told=_headline(gang_manager, gang),
         last_failure=gang_manager.failure_messages.get(group.id, ""),
         standings=tuple(
-            _member_report(explainer, gang, uid)
+            _member_report(gang, uid, queue_status)
             for uid in sorted(gang.members, key=lambda uid: gang.members[uid].order)
         ),
     )
@@ -101,7 +103,7 @@ def _is_complete(gang_manager: GangManager, gang_id: str) -> bool:
     return gang is not None and gang.is_complete
 
 
-def _member_report(explainer: Explainer, gang: Gang, uid: str) -> GangMemberReport:
+def _member_report(gang: Gang, uid: str, queue_status: QueueStatus) -> GangMemberReport:
     member = gang.members[uid]
     if member.ended:
         return GangMemberReport(pod=member.key, state="ended", node=member.node)
@@ -109,7 +111,7 @@ def _member_report(explainer: Explainer, gang: Gang, uid: str) -> GangMemberRepo
         return GangMemberReport(pod=member.key, state="bound", node=gang.bound[uid])
     if uid in gang.waiting:
         return GangMemberReport(pod=member.key, state="waiting", node=gang.waiting[uid])
-    queued = explainer.queue_status(uid)
+    queued = queue_status(uid)
     if queued is None:
         return GangMemberReport(pod=member.key, state="unknown", why="it is not in this scheduler's queue")
     names = {"active": "queued", "backoff": "backing off", "gated": "held", "unschedulable": "asleep"}

@@ -241,7 +241,7 @@ class GangCache:
         return tried
 
     def _refresh_spec(self, gang: Gang, uid: str) -> None:
-        """Choose the spec: that of a PodGroup where one exists or is named; else that of the oldest member that states
+        """Choose the spec: that of the PodGroup that exists or is named, else that of the oldest member that states
         one.
         """
         if gang.pod_group is not None or gang.pod_group_members:

@@ -1,7 +1,13 @@
-"""GangManager keeps the gangs of all profiles and the scheduling round that is under way.
+"""GangManager keeps the gangs of all profiles and the scheduling round of a gang group that is under way.
 
-It follows the watches of pods, PodGroups and Reservations, and activates a member when its group can
-proceed.
+It follows the watches of pods, PodGroups and Reservations, and activates a member when its group can proceed.
+
+    first member popped -> it and then the other members, one after another, each gets a node and waits
+        | enough of every gang wait          -> all are released together
+        | too few are left to be enough      -> the waiting pods are rejected at once, and nobody else is tried
+        | nobody is left to be tried         -> the waiting pods are rejected
+
+Nothing else is scheduled between the first and the last step, so no two groups hold resources that the other needs.
 """
 
 from __future__ import annotations
@@ -10,6 +16,8 @@ from collections.abc import Callable, Iterable
 
 from koord.api.annotations.gang_codecs import (
     ONCE_SATISFIED,
+    ONLY_WAITING,
+    WAITING_AND_RUNNING,
     gang_id,
     is_defined_by_pod_group,
     parse_network_topology_index,
@@ -21,8 +29,7 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal, reserve_pod_of
 from koord.scheduler.framework.handle import Handle, SchedulerActions
 from koord.scheduler.plugins.coscheduling import messages
-from koord.scheduler.plugins.coscheduling.gang_cache import GangCache, GangGroup, GangGroupEvent
-from koord.scheduler.plugins.coscheduling.gang_round import GangRound, match_policy_of
+from koord.scheduler.plugins.coscheduling.gang_cache import Gang, GangCache, GangGroup, GangGroupEvent
 from koord.scheduler.plugins.coscheduling.gang_spec import (
     GangDefaults,
     GangMember,
@@ -30,6 +37,75 @@ from koord.scheduler.plugins.coscheduling.gang_spec import (
     gang_spec_of_pod,
     gang_spec_of_pod_group,
 )
+
+
+class GangRound:
+    """One scheduling round of a gang group: whom it has tried, who is next, and whether it can still succeed."""
+
+    __slots__ = ("_queue", "all_or_nothing", "attempted", "disturbed", "group", "plan", "started_s")
+
+    def __init__(self, group: str, first: str, began: float = 0.0) -> None:
+        self.group = group
+        self.attempted = {first}  # uids
+        self.started_s = began
+        self.disturbed = False  # another pod was tried meanwhile
+        self.plan: dict[str, str] | None = None  # uid -> node, where all are planned at once
+        self.all_or_nothing = False  # the plan is carried out in one go: it holds for all of them, or it does not hold
+        self._queue: list[str] | None = None
+
+    def next_member(self, gangs: GangCache) -> str | None:
+        """Return the next member to try and record it as tried."""
+        group = gangs.groups.get(self.group)
+        if group is None:
+            return None
+        for _ in range(2):  # once more for those who came after the line was made
+            while self._queue:
+                uid = self._queue.pop()
+                gang = gangs.gang_of_pod(uid)
+                if uid not in self.attempted and gang is not None and uid in gang.pending:
+                    self.attempted.add(uid)
+                    return uid
+            self._queue = [m.uid for m in reversed(gangs.pending_in_group(group)) if m.uid not in self.attempted]
+        return None
+
+
+def match_policy_of(gang: Gang, defaults: GangDefaults) -> str:
+    return (gang.spec.match_policy if gang.spec is not None else None) or defaults.match_policy
+
+
+def schedules_individually(gang: Gang, group: GangGroup, defaults: GangDefaults) -> bool:
+    """Return whether members are scheduled as ordinary pods: they started once and the policy is OnceSatisfied."""
+    return group.satisfied and match_policy_of(gang, defaults) == ONCE_SATISFIED
+
+
+def has_enough_members(gang: Gang, group: GangGroup, defaults: GangDefaults, more: int = 0) -> bool:
+    """Return whether the waiting members of a gang may be released, if `more` were to wait with them."""
+    if gang.spec is None:
+        return False
+    policy = match_policy_of(gang, defaults)
+    there = gang.ready_members + more
+    if policy == WAITING_AND_RUNNING:
+        there += len(gang.bound)
+    elif policy != ONLY_WAITING and group.satisfied:
+        return True
+    return there >= gang.spec.min_members
+
+
+def can_release_group(gangs: GangCache, group: GangGroup, defaults: GangDefaults) -> bool:
+    found = [gangs.gangs.get(gang_id) for gang_id in group.gangs]
+    return all(gang is not None and has_enough_members(gang, group, defaults) for gang in found)
+
+
+def can_succeed(gangs: GangCache, group: GangGroup, round_: GangRound, defaults: GangDefaults) -> bool:
+    """Return whether the members not yet tried could make every gang of the group complete."""
+    for member_gang in group.gangs:
+        gang = gangs.gangs.get(member_gang)
+        if gang is None:
+            return False
+        left = sum(1 for uid in gang.pending if uid not in round_.attempted)
+        if not has_enough_members(gang, group, defaults, left):
+            return False
+    return True
 
 
 def member_from_pod(pod: Pod) -> GangMember | None:
@@ -60,6 +136,9 @@ JOB_REJECT_PLUGIN = "JobRejectPlugin"
 
 RoundEndedCallback = Callable[[str, int, float], None]  # reason, number of members tried, seconds
 SearchDoneCallback = Callable[[str, bool, float], None]  # group, whether a preemption was found, seconds
+BatchDoneCallback = Callable[[bool, float], None]  # whether an uninterruptible plan succeeded, seconds
+ReservePodCallback = Callable[[Pod | None, Pod | None], None]  # a reserve pod before and after
+GroupRemovedCallback = Callable[[str], None]  # a group that no longer exists
 
 
 class GangManager:
@@ -72,19 +151,13 @@ class GangManager:
         self.failed_members: dict[str, str] = {}  # group -> uid of the member that failed its last round
         self.failure_messages: dict[str, str] = {}  # group -> why its last round failed, until one succeeds
         self.lost_nodes: dict[str, str] = {}  # uid -> the node that a member lost after its gang was permitted
-        self.kept_nominations: dict[
-            str, str
-        ] = {}  # uid -> the node that stays nominated for a member while victims leave
+        self.kept_nominations: dict[str, str] = {}  # uid -> the node that stays nominated while victims leave
         self.round_ended_callbacks: list[RoundEndedCallback] = []
         self.search_done_callbacks: list[SearchDoneCallback] = []
-        self.batch_done_callbacks: list[
-            Callable[[bool, float], None]
-        ] = []  # called with whether an uninterruptible plan succeeded
-        self.reserve_pod_callbacks: list[
-            Callable[[Pod | None, Pod | None], None]
-        ] = []  # called with reserve pods before and after
-        self.group_removed_callbacks: list[Callable[[str], None]] = []  # called with groups that no longer exist
-        self._desk = SchedulerActions()
+        self.batch_done_callbacks: list[BatchDoneCallback] = []
+        self.reserve_pod_callbacks: list[ReservePodCallback] = []
+        self.group_removed_callbacks: list[GroupRemovedCallback] = []
+        self._actions = SchedulerActions()
         self._now: Callable[[], float] = lambda: 0.0
         self._attached = False
         self._reservations_attached = False
@@ -95,15 +168,13 @@ class GangManager:
             return
         self._attached = True
         self.defaults = defaults
-        self._desk = handle.actions
+        self._actions = handle.actions
         self._now = handle.now
         handle.lister(POD_GROUPS).on_change(self._on_pod_group)
         handle.lister(PODS).on_change(self._on_pod)
 
     def attach_reservations(self, handle: Handle) -> None:
-        """Follow Reservations too: where they are scheduled, they can be gang members by their own or their template's
-        labels.
-        """
+        """Follow Reservations too, which can be gang members by their own or their template's labels."""
         if not self._reservations_attached:
             self._reservations_attached = True
             handle.lister(RESERVATIONS).on_change(self._on_reservation)
@@ -152,7 +223,7 @@ class GangManager:
                 for callback in self.group_removed_callbacks:
                     callback(item.group)
             elif item.what == "satisfied":
-                self._desk.activate(
+                self._actions.activate(
                     [
                         uid
                         for gang in self.gangs.gangs_in_group(group)
@@ -170,7 +241,7 @@ class GangManager:
         failed_member = self.failed_members.get(group.id, "")
         line = sorted(self.gangs.pending_in_group(group), key=lambda member: member.uid != failed_member)
         for member in line:
-            self._desk.activate((member.uid,))  # if it is in the queue, its PreEnqueue makes it the representative
+            self._actions.activate((member.uid,))  # if it is in the queue, its PreEnqueue makes it the representative
             if self._is_represented(group):
                 return
 
@@ -196,7 +267,7 @@ class GangManager:
         round_ = self.running_round(group)
         quiet = round_ is not None and not round_.disturbed
         for uid in self.gangs.waiting_in_group(group):
-            self._desk.reject(uid, JOB_REJECT_PLUGIN, message, quiet=quiet)
+            self._actions.reject(uid, JOB_REJECT_PLUGIN, message, quiet=quiet)
 
     def end_round(self, reason: str) -> None:
         round_, self.round = self.round, None

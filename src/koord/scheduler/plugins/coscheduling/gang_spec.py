@@ -23,10 +23,6 @@ class GangSpec(msgspec.Struct, frozen=True, kw_only=True):
     gang_group: tuple[str, ...] = ()  # ids of the gangs that are scheduled together, sorted, this one's included
     network_topology: NetworkTopologySpec | None = None
 
-    @property
-    def gang_group_id(self) -> str:
-        return ",".join(self.gang_group)
-
 
 class GangDefaults(msgspec.Struct, frozen=True):
     """Defaults from a profile's arguments for what a gang does not state."""
@@ -84,8 +80,7 @@ def _build_spec(own_id: str, annotations: Mapping[str, str], minimum: int, wait_
         strict=gang_codecs.gang_mode(annotations) != GANG_MODE_NON_STRICT,
         match_policy=gang_codecs.gang_match_policy(annotations, "") or None,
         wait_time_s=wait_s,
-        gang_group=tuple(
-            sorted({own_id, *gang_codecs.gang_groups(annotations, own_id)})
-        ),  # nobody is in a group without itself
+        # Nobody is in a group without itself.
+        gang_group=tuple(sorted({own_id, *gang_codecs.gang_groups(annotations, own_id)})),
         network_topology=None if isinstance(topology, MalformedAnnotation) else topology,
     )

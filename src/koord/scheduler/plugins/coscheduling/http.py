@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from koord.scheduler.explain.explainer import Explainer
-from koord.scheduler.plugins.coscheduling.explain import report_gang, report_gangs
+from koord.scheduler.plugins.coscheduling.explain import QueueStatus, report_gang, report_gangs
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
@@ -14,10 +13,9 @@ from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, jso
 _NANO = 1_000_000_000
 
 
-def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
+def routes(gang_manager: GangManager, queue_status: QueueStatus) -> tuple[tuple[str, HttpHandler], ...]:
     def one(call: HttpCall) -> Any:
         gang_id = f"{call.parameters['namespace']}/{call.parameters['name']}"
-        gang_manager = explainer.gang_manager()
         gang = gang_manager.gangs.gangs.get(gang_id)
         return (
             error_reply(404, f"cannot find gang {gang_id}")
@@ -26,18 +24,17 @@ def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
         )
 
     def all_of_them(call: HttpCall) -> Any:
-        gang_manager = explainer.gang_manager()
         return json_reply({gang.id: gang_summary(gang_manager, gang) for gang in gang_manager.gangs.gangs.values()})
 
     def told(call: HttpCall) -> Any:
         gang_id = f"{call.parameters['namespace']}/{call.parameters['name']}"
-        found = report_gang(explainer, gang_id)
+        found = report_gang(gang_manager, queue_status, gang_id)
         return error_reply(404, f"cannot find gang {gang_id}") if found is None else json_reply(found)
 
     return (
         ("/plugins/Coscheduling/gang/:namespace/:name", one),
         ("/plugins/Coscheduling/gangs", all_of_them),
-        ("/explain/gangs", lambda _: json_reply({"gangs": report_gangs(explainer)})),
+        ("/explain/gangs", lambda _: json_reply({"gangs": report_gangs(gang_manager, queue_status)})),
         ("/explain/gangs/:namespace/:name", told),
     )
 

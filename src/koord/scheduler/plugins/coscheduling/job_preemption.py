@@ -1,5 +1,4 @@
-"""This module finds the victims that make room for a whole gang: all pending members fit at once, or nobody is
-evicted.
+"""Find the victims that make room for a whole gang: all pending members fit at once, or nobody is evicted.
 
 A victim that does not get the gang started would be evicted for nothing.
 
@@ -28,9 +27,14 @@ from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPl
 from koord.scheduler.framework.dry_run import DryRuns, RejectedBy
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.plugins.coscheduling.group_trial import GroupTrial, pod_class_of
 from koord.scheduler.plugins.coscheduling.network_planner import NetworkPlanner
-from koord.scheduler.plugins.coscheduling.node_capacity import NodeCapacity, PodClassCapacity, ProjectedLoad
+from koord.scheduler.plugins.coscheduling.node_capacity import (
+    GroupTrial,
+    NodeCapacity,
+    PodClassCapacity,
+    ProjectedLoad,
+    pod_class_of,
+)
 from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from koord.scheduler.preemption.evaluator import (
     NEVER,
@@ -201,9 +205,7 @@ def find_network_job_preemption(
     planner: NetworkPlanner,
     topology_spec: NetworkTopologySpec,
 ) -> JobPreemption | str:
-    """Do the same for members that must be near each other: of domains that serve them equally well, take the
-    cheapest.
-    """
+    """Do the same for members that must be near each other: of domains that serve them alike, take the cheapest."""
     search = JobPreemptionSearch(profile, refused, trials, rules)
     capacity = NodeCapacity(profile, trials, members, search.table, search.empty_trial, emptied=True)
     capacity.count[~search.helpful] = 0
@@ -295,9 +297,7 @@ def _is_protected(pod: PodInfo) -> bool:
 
 
 def _costs(table: NodeTable, rows: RowList, priority: int) -> dict[int, int]:
-    """Return the cost of each row: each job on it counts once, by the rank of its most important possible victim
-    there.
-    """
+    """Return the cost of each row: the rank of the most important possible victim of each job there, summed."""
     jobs = table.column("jobs that may be preempted", object, _jobs_on)
     found = {row: [(job, p) for job, p in jobs[row] or () if p < priority] for row in rows.tolist()}
     ranks = {p: rank for rank, p in enumerate(sorted({p for pairs in found.values() for _, p in pairs}))}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from koord.scheduler.metrics import KoordinatorMetrics, gang_size_label
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
-from koord.telemetry.metrics.registry import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricReading, MetricRegistry
 
 
 def register_gang_metrics(registry: MetricRegistry, metrics: KoordinatorMetrics, gang_manager: GangManager) -> None:

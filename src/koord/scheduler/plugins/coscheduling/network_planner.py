@@ -1,9 +1,7 @@
-"""This module maps the network between the nodes, ranks nodes by proximity, and plans the nodes of a whole
-gang.
+"""Map the network between the nodes, rank nodes by proximity, and plan the nodes of a whole gang.
 
-The tree is kept until the topology labels of a node change. The choice of domains itself is in
-`network_topology`; the planner finds how many members fit each node, by dry runs with the filters of the
-profile.
+The tree is kept until the topology labels of a node change. Domains are chosen in `network_topology`; the planner
+finds how many members fit each node, by dry runs with the filters of the profile.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from koord.scheduler.framework.dry_run import DryRuns
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
-from koord.scheduler.plugins.coscheduling.group_trial import GroupTrial, run_pre_filters
 from koord.scheduler.plugins.coscheduling.network_topology import (
     InvalidNetworkTopology,
     NetworkTreeNode,
@@ -31,7 +28,7 @@ from koord.scheduler.plugins.coscheduling.network_topology import (
     describe_shortage,
     plan_placement,
 )
-from koord.scheduler.plugins.coscheduling.node_capacity import NodeCapacity
+from koord.scheduler.plugins.coscheduling.node_capacity import GroupTrial, NodeCapacity, run_pre_filters
 
 CLUSTER_TOPOLOGY_NAME = "default"  # of the one ClusterNetworkTopology that counts
 
@@ -56,9 +53,7 @@ class NetworkMap:
         return topology.spec if topology is not None else None
 
     def tree(self) -> NetworkTreeNode | InvalidNetworkTopology | None:
-        """Return the tree; None when no network topology is declared. The counts on its leaves are the last
-        caller's.
-        """
+        """Return the tree; None when no topology is declared. The counts on its leaves are the last caller's."""
         declared = self.declared
         if declared is None:
             return None
@@ -103,9 +98,7 @@ class NetworkMap:
 
 
 def count_selector_pods(table: NodeTable, kind: str) -> dict[int, int]:
-    """Return the number of pods with this selector by row, where there are any. Only changed nodes are counted
-    again.
-    """
+    """Return the number of pods with this selector by row, where there are any; only changed nodes are recounted."""
     counts = table.column("network topology selectors", object, _selector_counts)
     return {row: found[kind] for row, found in enumerate(counts.tolist()) if found and kind in found}
 
@@ -185,9 +178,7 @@ class NetworkPlanner:
         unfit: Callable[[], str],
         scores: Mapping[int, int] | None = None,
     ) -> list[tuple[PodInfo, str]] | str:
-        """Return each pod with its node, or why there is none for all of them. `scores` are by row; greater
-        is better.
-        """
+        """Return each pod with its node, or why there is none for all. `scores` are by row; greater is better."""
         tree = self.network.tree()
         assert isinstance(tree, NetworkTreeNode)
         kind = network_topology_selector(pods[0].annotations)

@@ -1,6 +1,4 @@
-"""NetworkCoscheduling adds the network topology to Coscheduling: gangs within domains, pods near pods like
-them.
-"""
+"""NetworkCoscheduling adds the network topology to Coscheduling: gangs within domains, pods near pods like them."""
 
 from __future__ import annotations
 
@@ -36,8 +34,7 @@ from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 class NetworkCoscheduling(Coscheduling):
     """Coscheduling for clusters with a ClusterNetworkTopology.
 
-    It is a class of its own because every pod is asked for its planned node: only those who want this pay for
-    it.
+    It is a class of its own because every pod is asked for its planned node: only those who want this pay for it.
     """
 
     wakes_on = (ClusterEvent("ClusterNetworkTopology", ADD), ClusterEvent("ClusterNetworkTopology", UPDATE))
@@ -45,9 +42,7 @@ class NetworkCoscheduling(Coscheduling):
     normaliser = ScoreNormaliser(reverse=True)
 
     def __init__(self, args: CoschedulingArgs, handle: Handle, *, batch: bool = False) -> None:
-        """Take defaulted arguments. `batch`: schedule all members of a plan without looking at other pods between
-        them.
-        """
+        """Take defaulted arguments. `batch`: schedule all members of a plan with no other pod between them."""
         super().__init__(args, handle)
         self._batch = batch
         self.planner = NetworkPlanner(handle)
@@ -61,9 +56,7 @@ class NetworkCoscheduling(Coscheduling):
         return self.planner.network.declared
 
     def epoch(self, cycle: CycleState) -> Hashable:
-        """Return the table position for pods with a selector: any placement may be of such a pod. Other pods do not
-        depend on it.
-        """
+        """Return the table position for pods with a selector, which any placement may concern; 0 for others."""
         return cycle.state.table.position if self.name in cycle.plugin_data else 0
 
     def pre_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:

@@ -1,8 +1,6 @@
-"""The network topology of nodes as a tree, and the placement of a gang in it so that its pods are near each
-other.
+"""The network topology of nodes as a tree, and the placement of a gang in it so that its pods are near each other.
 
-It knows nothing of pods but how many fit each node (offer slots), how many of the same kind exist there,
-and a score.
+It knows nothing of pods but how many fit each node (offer slots), how many of the same kind exist there, and a score.
 """
 
 from __future__ import annotations
@@ -90,9 +88,7 @@ def topology_layers(spec: ClusterNetworkTopologySpec) -> list[tuple[str, tuple[s
 def build_network_tree(
     spec: ClusterNetworkTopologySpec, nodes: Iterable[tuple[str, Mapping[str, str]]]
 ) -> NetworkTreeNode | InvalidNetworkTopology:
-    """Build the tree from nodes and their labels. A node that does not state a domain above its nearest one is left
-    out.
-    """
+    """Build the tree from nodes and their labels, without nodes that do not state a domain above their nearest one."""
     layers = topology_layers(spec)
     if isinstance(layers, InvalidNetworkTopology):
         return layers
@@ -186,9 +182,7 @@ def distribute_pods(place: NetworkTreeNode, desired: int, multiples: Mapping[str
 def plan_placement(
     root: NetworkTreeNode, topology_spec: NetworkTopologySpec, desired: int
 ) -> list[tuple[str, int]] | None:
-    """Plan how many pods each node takes, from the slots, existing pods and scores of the leaves; None: not
-    possible.
-    """
+    """Plan how many pods each node takes, from slots, existing pods and scores of the leaves; None: not possible."""
     multiples = pod_count_multiples(topology_spec)
     aggregate_offers(root, multiples)
     for candidate in candidate_domains(root, topology_spec, desired):

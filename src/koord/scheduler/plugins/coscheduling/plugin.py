@@ -1,7 +1,6 @@
 """Coscheduling gives the members of a gang their nodes together or not at all.
 
-The rules of gangs are in `gang_spec`, `gang_cache` and `gang_round`; this module maps them to extension
-points.
+The rules of gangs are in `gang_spec`, `gang_cache` and `gang_manager`; this module maps them to extension points.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import Reject, Wait, reject, unresolvable
 from koord.scheduler.plugins.coscheduling import messages
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang, GangGroup
-from koord.scheduler.plugins.coscheduling.gang_manager import JOB_REJECT_PLUGIN, GangManager
-from koord.scheduler.plugins.coscheduling.gang_round import (
+from koord.scheduler.plugins.coscheduling.gang_manager import (
+    JOB_REJECT_PLUGIN,
+    GangManager,
     GangRound,
     can_release_group,
     can_succeed,
     schedules_individually,
 )
 from koord.scheduler.plugins.coscheduling.gang_spec import GangDefaults, GangMember, gang_id_of_pod
-from koord.scheduler.plugins.coscheduling.group_trial import run_pre_filters
 from koord.scheduler.plugins.coscheduling.job_preemption import (
     JobPreemption,
     JobPreemptionRules,
@@ -46,6 +45,7 @@ from koord.scheduler.plugins.coscheduling.job_preemption import (
     find_job_preemption,
     preempt_for_single_pod,
 )
+from koord.scheduler.plugins.coscheduling.node_capacity import run_pre_filters
 from koord.scheduler.preemption.evaluator import NEVER
 from koord.values import duration
 
@@ -73,7 +73,7 @@ class Coscheduling(Plugin):
         self._handle = handle
         self._state = handle.state
         self._pods = handle.lister(PODS)
-        self._desk = handle.actions
+        self._actions = handle.actions
         self.gang_manager = handle.state.derived(GangManager)
         self.gang_manager.attach(handle, self._defaults)
         self._gangs = self.gang_manager.gangs
@@ -165,9 +165,7 @@ class Coscheduling(Plugin):
     def post_filter(
         self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext
     ) -> PreemptionPlan | PostFilterRejection | None:
-        """With `enablePreemption`, make room for all members at once; other plugins are not to evict for one
-        of them.
-        """
+        """With `enablePreemption`, make room for all members at once; no other plugin evicts for one of them."""
         if not self._preempts:
             return None
         gang = self._gangs.gang_of_pod(pod.uid)
@@ -208,7 +206,7 @@ class Coscheduling(Plugin):
     def _nominate(self, nodes: Mapping[str, str], members: Sequence[PodInfo], but: PodInfo) -> None:
         for member in members:
             if member.uid != but.uid and not member.is_reserve_pod:
-                self._desk.nominate(member.key, member.uid, nodes[member.uid])
+                self._actions.nominate(member.key, member.uid, nodes[member.uid])
 
     def _find_preemption(
         self, pod: PodInfo, refused: PostFilterContext, members: Sequence[PodInfo]
@@ -275,7 +273,7 @@ class Coscheduling(Plugin):
         for member in self._gangs.pending_in_group(group):
             untried = round_ is not None and member.uid not in round_.attempted
             if untried and member.uid not in self.gang_manager.reserve_pods:
-                self._desk.report_unschedulable(member.key, member.uid, told)
+                self._actions.report_unschedulable(member.key, member.uid, told)
         self.gang_manager.end_round(messages.ALL_MEMBERS_ATTEMPTED)
 
     def _failure_message(self, group: GangGroup, round_: GangRound | None, pod: PodInfo, reason: str) -> str:
@@ -305,7 +303,7 @@ class Coscheduling(Plugin):
         group.binding = group.binding or frozenset(waiting)
         for uid in waiting:
             if uid != pod.uid:
-                self._desk.allow(uid, self.name)
+                self._actions.allow(uid, self.name)
         if self.gang_manager.running_round(group) is not None:
             self.gang_manager.end_round(messages.GANG_SUCCEEDED)
             self.gang_manager.activate_representative(group)  # there may be more members than the minimum
@@ -347,10 +345,8 @@ class Coscheduling(Plugin):
 
     def on_attempt_failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> FailureOverride | None:
         """Nominate the lost node again for a member whose binding failed while its gang starts: the gang needs it."""
-        promised = self.gang_manager.kept_nominations.pop(
-            pod.uid, None
-        )  # victims are being evicted for the other members
+        kept = self.gang_manager.kept_nominations.pop(pod.uid, None)  # victims are being evicted for other members
         node = self.gang_manager.lost_nodes.pop(pod.uid, None)
         if node is not None and not rejectors:
             return FailureOverride(nominate=node)
-        return FailureOverride(nominate=promised) if promised is not None and JOB_REJECT_PLUGIN in rejectors else None
+        return FailureOverride(nominate=kept) if kept is not None and JOB_REJECT_PLUGIN in rejectors else None

@@ -25,8 +25,8 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import deterministic_bytes
-from koord.scheduler.plugins.device_share.allocated_annotation import pod_device_amounts
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices
+from koord.scheduler.plugins.device_share.annotations import pod_device_amounts
 from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory, build_inventory, mark_all_unhealthy
 from koord.scheduler.plugins.device_share.ledger import DeviceLedger
@@ -282,9 +282,7 @@ def _allocated_reservation(annotations: Mapping[str, str]) -> str:
 
 
 def _inventory_key(inventory: DeviceInventory) -> bytes:
-    """Return a key that is equal for inventories that give the same. Card names do not count: minors identify
-    cards.
-    """
+    """Return a key that is equal for inventories that give the same. Card names do not count: minors identify cards."""
     cards = [
         (c.type, c.minor, c.healthy, c.total, c.labels, c.placed, c.numa, c.pcie, c.virtual_functions)
         for minors in inventory.cards.values()

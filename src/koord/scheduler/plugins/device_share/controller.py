@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import ClassVar
 
-from koord.scheduler.controllers.controller import SchedulerController, SchedulerControllerContext
+from koord.scheduler.controller import SchedulerController, SchedulerControllerContext
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.status_reporter import event_subject_of
 
@@ -14,7 +14,7 @@ from koord.scheduler.status_reporter import event_subject_of
 class DeviceEventController:
     """Record the warnings that the device cache collects as events on the pods."""
 
-    name: ClassVar[str] = "device herald"
+    name: ClassVar[str] = "device events"
 
     def __init__(self, context: SchedulerControllerContext) -> None:
         plugin = context.plugins[0]

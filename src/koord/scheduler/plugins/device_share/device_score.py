@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -52,10 +52,3 @@ def pooled_score(scorer: DeviceScorer, want: Amounts, devices: Iterable[tuple[Am
                 total[name] = total.get(name, 0) + capacity[name]
                 free[name] = free.get(name, 0) + room.get(name, 0)
     return scorer.score(want, total, free)
-
-
-def scale_to_max(scores: Mapping[str, int] | Sequence[int]) -> list[int]:
-    """Scale the scores in proportion so that the best has 100; all zeros stay zero."""
-    values = list(scores.values()) if isinstance(scores, Mapping) else list(scores)
-    best = max(values, default=0)
-    return [value * MAX_DEVICE_SCORE // best for value in values] if best > 0 else values

@@ -281,12 +281,7 @@ def _select_by_topology(
         tree = None
     if tree is None or (order.switches and not hint.scope):
         return select_by_score(
-            view,
-            wanted,
-            order.scorer,
-            preferred=order.preferred,
-            included=order.included,
-            switches=order.switches,
+            view, wanted, order.scorer, preferred=order.preferred, included=order.included, switches=order.switches
         )
     shares = fitting_devices(view, wanted)
     scores = _tree_scores(view, wanted, shares, order.scorer if shared else None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.scheduler.explain.explainer import Explainer
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
 from koord.scheduler.plugins.device_share.occupancy import NodeDeviceSummary, summarize_node_devices
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
@@ -12,23 +13,22 @@ from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, jso
 _PATH = "/plugins/DeviceShare/nodeDeviceSummaries"
 
 
-def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
-    def sites() -> dict[str, NodeDevices]:
-        book = explainer.device_cache()
-        return {} if book is None else book.nodes
+def routes(cache: NodeDeviceCache | None, state: ClusterState) -> tuple[tuple[str, HttpHandler], ...]:
+    """Build the routes; `cache` is None when no profile allocates devices."""
 
     def summary(node_devices: NodeDevices) -> NodeDeviceSummary:
-        names = {uid: name for uid in node_devices.ledger.allocations if (name := explainer.pod_key(uid)) is not None}
-        return summarize_node_devices(node_devices.ledger, names)
+        placed = ((uid, state.placed_pod(uid)) for uid in node_devices.ledger.allocations)
+        return summarize_node_devices(node_devices.ledger, {uid: pod.key for uid, pod in placed if pod is not None})
 
     def one(call: HttpCall) -> Any:
         name = call.parameters["name"]
-        node_devices = sites().get(name)
+        node_devices = cache.nodes.get(name) if cache is not None else None
         return (
             error_reply(404, f"cannot find node {name}") if node_devices is None else json_reply(summary(node_devices))
         )
 
     def every(_: HttpCall) -> Any:
-        return json_reply({name: summary(node_devices) for name, node_devices in sorted(sites().items())})
+        nodes = cache.nodes if cache is not None else {}
+        return json_reply({name: summary(node_devices) for name, node_devices in sorted(nodes.items())})
 
     return ((_PATH, every), (f"{_PATH}/:name", one))

@@ -13,7 +13,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import device as wire
 from koord.api.koordinator.resource_name import FPGA, GPU_MEMORY_RATIO, RDMA
 from koord.scheduler.plugins.device_share import device_amounts
-from koord.scheduler.plugins.device_share.allocated_annotation import pod_device_amounts
+from koord.scheduler.plugins.device_share.annotations import pod_device_amounts
 from koord.scheduler.plugins.device_share.device_amounts import (
     NO_AMOUNTS,
     NO_DEVICE_AMOUNTS,

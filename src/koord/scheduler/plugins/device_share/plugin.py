@@ -32,7 +32,7 @@ from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip
 from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions
-from koord.scheduler.plugins.device_share.bind_annotations import (
+from koord.scheduler.plugins.device_share.annotations import (
     VendorAdapter,
     allocation_annotation,
     device_allocated_patch,

@@ -1,6 +1,4 @@
-"""This module parses what pods request of devices, once for all pods with equal requests, and follows GPU
-templates.
-"""
+"""This module parses what pods request of devices, once for all pods with equal requests, and follows GPU templates."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.handle import Handle, single_object
 from koord.scheduler.framework.verdict import Reject
-from koord.scheduler.plugins.device_share.allocated_annotation import from_annotation
+from koord.scheduler.plugins.device_share.annotations import from_annotation
 from koord.scheduler.plugins.device_share.device_amounts import Amounts, DeviceAmounts
 from koord.scheduler.plugins.device_share.refusal import NO_TEMPLATE, DeviceRefusal, DeviceRefusalCode
 from koord.scheduler.plugins.device_share.request import (

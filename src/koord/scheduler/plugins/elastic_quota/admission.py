@@ -23,8 +23,7 @@ QuotaRefusalKind = Literal["quota", "parent", "non-preemptible", "unknown", "adr
 
 
 class QuotaRefusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A refused pod. `limit` and `used` are those of `quota`, which for kind parent is an ancestor of the pod's
-    own quota.
+    """A refused pod. `limit` and `used` are those of `quota`: for kind parent an ancestor of the pod's quota.
 
     A non-preemptible pod can never be evicted, so only guaranteed amounts can carry it: its limit is min.
     """

@@ -25,7 +25,7 @@ from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, Qu
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaDeleted,
-    QuotaEffect,
+    QuotaEvent,
     QuotaPodRefused,
     QuotaPodRemoved,
     QuotaPodUpdated,
@@ -40,9 +40,7 @@ _NOT_STARTED = float("inf")
 
 
 def quota_pod_from(pod: PodInfo, *, with_overhead: bool = True) -> QuotaPod:
-    """Return the pod as quotas count it. Its placement is told apart, so that assumed and bound are the same to
-    quotas.
-    """
+    """Return the pod as quotas count it, without its placement: assumed and bound are the same to quotas."""
     return QuotaPod.from_pod(
         uid=pod.uid,
         namespace=pod.namespace,
@@ -111,9 +109,8 @@ class ElasticQuotaCache:
         self.rules = rules
         self.with_overhead = with_overhead
         self.invalid_quotas: dict[QuotaKey, str] = {}  # quotas that count as absent, and why
-        self.on_quota_released: Callable[[], None] | None = (
-            None  # called when quota is released without a placement event
-        )
+        # Called when quota is released without a placement event.
+        self.on_quota_released: Callable[[], None] | None = None
         self.timer: QuotaOperationTimer | None = None  # measures the duration of operations, if set
         self._state = handle.state
         self._manager = GroupQuotaManager(rules)
@@ -190,22 +187,16 @@ class ElasticQuotaCache:
         self._manager.handle(QuotaUpdated(quota))
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        effects: tuple[QuotaEffect, ...] = ()
+        released = False
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            effects = self._manager.handle(QuotaPodRemoved(old.metadata.uid))
+            released = bool(self._manager.handle(QuotaPodRemoved(old.metadata.uid)))
         if new is not None:
-            uid = new.metadata.uid
-            if is_terminal(new):
-                effects += self._manager.handle(QuotaPodRemoved(uid))
-            else:
-                info = self._state.pod_info(new)
-                if counts_towards_quota(info):
-                    effects += self._manager.handle(
-                        QuotaPodUpdated(quota_pod_from(info, with_overhead=self.with_overhead))
-                    )
-                else:
-                    effects += self._manager.handle(QuotaPodRemoved(uid))
-        if effects and self.on_quota_released is not None:
+            info = None if is_terminal(new) else self._state.pod_info(new)
+            event: QuotaEvent = QuotaPodRemoved(new.metadata.uid)
+            if info is not None and counts_towards_quota(info):
+                event = QuotaPodUpdated(quota_pod_from(info, with_overhead=self.with_overhead))
+            released = bool(self._manager.handle(event)) or released
+        if released and self.on_quota_released is not None:
             self.on_quota_released()
 
     def _on_placement(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
@@ -228,9 +219,7 @@ class ElasticQuotaCache:
 
 
 class ElasticQuotaCaches:
-    """The quota caches by rules; get it with `state.derived(ElasticQuotaCaches)`. Profiles with equal rules share
-    one.
-    """
+    """The quota caches by rules: `state.derived(ElasticQuotaCaches)`. Profiles with equal rules share one."""
 
     def __init__(self, state: ClusterState) -> None:
         self._known: list[ElasticQuotaCache] = []

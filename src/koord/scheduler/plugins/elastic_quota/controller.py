@@ -1,6 +1,4 @@
-"""Run the controllers of ElasticQuota: create the default quotas, write the status of all, and revoke over-
-used ones.
-"""
+"""Run the controllers of ElasticQuota: create the default quotas, write the status of all, revoke over-used ones."""
 
 from __future__ import annotations
 
@@ -29,12 +27,12 @@ from koord.api.model import ResourceList
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.scheduler.controllers.controller import SchedulerController, SchedulerControllerContext
+from koord.scheduler.controller import SchedulerController, SchedulerControllerContext
 from koord.scheduler.evictor import victim_record
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
-from koord.scheduler.plugins.elastic_quota.quota_status import decide_status_patch, quota_figures
-from koord.scheduler.plugins.elastic_quota.trees import BUILTIN_QUOTAS
+from koord.scheduler.plugins.elastic_quota.report import decide_status_patch, quota_figures
+from koord.scheduler.plugins.elastic_quota.tree import BUILTIN_QUOTAS
 from koord.scheduler.plugins.elastic_quota.victims import (
     OveruseState,
     observe_overuse,
@@ -46,9 +44,7 @@ from koord.values.amounts import format_amounts, subtract_amounts
 
 
 def quota_controllers(context: SchedulerControllerContext) -> Sequence[SchedulerController]:
-    """Build the quota controllers with the arguments of the first profile that has the plugin: there is one set of
-    objects.
-    """
+    """Build the quota controllers with the first profile's arguments: there is one set of objects."""
     plugin = context.plugins[0]
     assert isinstance(plugin, ElasticQuotaPlugin)
     return (
@@ -146,22 +142,22 @@ class QuotaOverUsedRevokeController:
             await self._revoke_quota(quota)
 
     async def _revoke_quota(self, quota: str) -> None:
-        book = self._cache.manager
-        account = book.trees.node(quota)
-        if account is None:
+        manager = self._cache.manager
+        quota_node = manager.trees.node(quota)
+        if quota_node is None:
             return
-        entitled = book.runtime(quota)
-        used = dict(account.used)
+        entitled = manager.runtime(quota)
+        used = dict(quota_node.used)
         staying = {}
         for pod in self._cache.pods_in_quota(quota):
-            claim = self._cache.quota_pod(pod)
+            quota_pod = self._cache.quota_pod(pod)
             if pod.deleting:  # it gives back what it has without being asked again
-                used = subtract_amounts(used, {name: n for name, n in claim.requests.items() if name in used})
+                used = subtract_amounts(used, {name: n for name, n in quota_pod.requests.items() if name in used})
             elif self._evictor.serves_scheduler(pod.scheduler):
-                staying[pod.uid] = (pod, claim)
-        leaving = select_revoked_pods((claim for _, claim in staying.values()), used, entitled)
-        for number, claim in enumerate(leaving, 1):
-            pod = staying[claim.uid][0]
+                staying[pod.uid] = (pod, quota_pod)
+        leaving = select_revoked_pods((quota_pod for _, quota_pod in staying.values()), used, entitled)
+        for number, quota_pod in enumerate(leaving, 1):
+            pod = staying[quota_pod.uid][0]
             record = msgspec.structs.replace(
                 victim_record(pod, plugin=self._plugin, rule=OVERUSE_RULE),
                 measured=f"quota {quota} uses {format_amounts(used)}",
@@ -170,7 +166,7 @@ class QuotaOverUsedRevokeController:
                 ),
                 rank=f"{number} of {len(leaving)} that leave, of {len(staying)} pods of the quota",
                 why_this_pod=(f"among its pods this one of priority {pod.priority} is the least important that helps"),
-                frees=claim.requests,
+                frees=quota_pod.requests,
                 request=f"ElasticQuota {quota}",
             )
             await self._evictor.evict(pod, record)
@@ -198,7 +194,7 @@ class QuotaStatusController:
         self._quotas = context.handle.lister(ELASTIC_QUOTAS)
         self._quiet = RateLimitedLog(_LOG, context.clock)
         self._semaphore = asyncio.Semaphore(_MAX_CONCURRENT_WRITES)
-        self._seen_versions: tuple[int, int] | None = None  # at which version of the book and of the list
+        self._seen_versions: tuple[int, int] | None = None  # at which version of the manager and of the list
         # By object: the figures that are known to be shown, and the revision of the object that was looked at.
         self._written: dict[QuotaKey, tuple[Any, str]] = {}
         self.writes = 0
@@ -230,20 +226,20 @@ class QuotaStatusController:
         self._seen_versions = mark if all(done) else None
 
     def _is_outdated(self, live: QuotaObject) -> bool:
-        book = self._cache.manager
-        if not _is_authoritative(book, live) or live.metadata.deletion_timestamp is not None:
+        manager = self._cache.manager
+        if not _is_authoritative(manager, live) or live.metadata.deletion_timestamp is not None:
             return False
         return self._written.get(_quota_key(live)) != (
-            quota_figures(book, live.metadata.name),
+            quota_figures(manager, live.metadata.name),
             live.metadata.resource_version,
         )
 
     async def _write_status(self, live: QuotaObject) -> bool:
         """Write the quota's status; return False when that has to be tried again."""
         async with self._semaphore:
-            meta, book = live.metadata, self._cache.manager
-            found = quota_figures(book, meta.name)
-            patch = decide_status_patch(live, book)
+            meta, manager = live.metadata, self._cache.manager
+            found = quota_figures(manager, meta.name)
+            patch = decide_status_patch(live, manager)
             if isinstance(patch, MalformedAnnotation):
                 self._quiet.warning("the status of quota %s/%s is left alone: %s", *_quota_key(live), patch)
             elif patch is not None:
@@ -267,11 +263,11 @@ class QuotaStatusController:
             return True
 
 
-def _is_authoritative(book: GroupQuotaManager, live: QuotaObject) -> bool:
+def _is_authoritative(manager: GroupQuotaManager, live: QuotaObject) -> bool:
     """Return whether this object is the one that counts of those that share its name."""
     if live.metadata.name == ROOT_QUOTA or live.metadata.name in BUILTIN_QUOTAS:
         return True
-    quota = book.quota_index.get(live.metadata.name)
+    quota = manager.quota_index.get(live.metadata.name)
     return quota is not None and quota.namespace == live.metadata.namespace
 
 

@@ -9,7 +9,7 @@ import msgspec
 from koord.api.annotations import quota_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.quota_codecs import is_quota_preemptible, pod_quota_name
-from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs, defaulted
+from koord.api.config.scheduler.koordinator_args import ElasticQuotaArgs, defaulted_elastic_quota
 from koord.api.koordinator.protocol import A_QUOTA_TOTAL_RESOURCE
 from koord.api.koordinator.resource_name import DEPRECATED_BATCH
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
@@ -59,9 +59,7 @@ class QuotaRules(msgspec.Struct, frozen=True, kw_only=True):
     limits_by_runtime: bool = True  # limit by what a quota is entitled to now; otherwise by its max
     scale_min: bool = True
     check_parents: bool = False
-    has_default_group: bool = (
-        True  # pods without a quota belong to the default group (gate DisableDefaultQuota: to none)
-    )
+    has_default_group: bool = True  # of pods without a quota (gate DisableDefaultQuota: they belong to none)
     multi_quota_tree: bool = False  # gate MultiQuotaTree
     guarantee_usage: bool = False  # gate ElasticQuotaGuaranteeUsage
     default_max: Counts = {}
@@ -75,7 +73,7 @@ class QuotaRules(msgspec.Struct, frozen=True, kw_only=True):
         multi_quota_tree: bool = False,
         guarantee_usage: bool = False,
     ) -> QuotaRules:
-        full = defaulted(args)
+        full = defaulted_elastic_quota(args)
         return QuotaRules(
             limits_by_runtime=full.enable_runtime_quota is not False,
             scale_min=full.enable_min_quota_scale is not False,
@@ -108,7 +106,6 @@ class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
         labels: Mapping[str, str],
         requests: Counts,
         priority: int = 0,
-        placed: bool = False,
         since: float = 0.0,
     ) -> QuotaPod:
         return QuotaPod(
@@ -119,7 +116,6 @@ class QuotaPod(msgspec.Struct, frozen=True, kw_only=True):
             requests=requests,
             preemptible=is_quota_preemptible(labels),
             priority=priority,
-            has_node=placed,
             started_s=since,
         )
 

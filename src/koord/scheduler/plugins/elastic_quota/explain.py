@@ -46,92 +46,92 @@ def quota_cache_of(profiles: Iterable[SchedulerProfile]) -> ElasticQuotaCache | 
     return None
 
 
-def report_quota_tree(ledger: ElasticQuotaCache) -> QuotaTreeReport:
-    unreadable = {f"{namespace}/{name}": why for (namespace, name), why in ledger.invalid_quotas.items()}
-    return QuotaTreeReport(tuple(quota_reports(ledger.manager)), unreadable)
+def report_quota_tree(quota_cache: ElasticQuotaCache) -> QuotaTreeReport:
+    unreadable = {f"{namespace}/{name}": why for (namespace, name), why in quota_cache.invalid_quotas.items()}
+    return QuotaTreeReport(tuple(quota_reports(quota_cache.manager)), unreadable)
 
 
-def report_quota_verdicts(ledger: ElasticQuotaCache, pods: Iterable[PodInfo]) -> list[QuotaVerdict]:
+def report_quota_verdicts(quota_cache: ElasticQuotaCache, pods: Iterable[PodInfo]) -> list[QuotaVerdict]:
     """Check pods one after another: what passes counts for the next. The quota cache is changed by it."""
     found = []
     for pod in pods:
-        book, claim = ledger.manager, ledger.quota_pod(pod)
-        quota = book.quota_of_pod(claim) or ""
-        refusal = ledger.check_admission(pod)
+        manager, quota_pod = quota_cache.manager, quota_cache.quota_pod(pod)
+        quota = manager.quota_of_pod(quota_pod) or ""
+        refusal = quota_cache.check_admission(pod)
         found.append(
             QuotaVerdict(
                 pod=pod.key,
                 quota=quota or (refusal.quota if refusal is not None else ""),
-                found_by=_found_by(book, claim.quota, pod.namespace, quota),
+                found_by=_found_by(manager, quota_pod.quota, pod.namespace, quota),
                 message="" if refusal is None else refusal.message,
                 refusal=refusal,
-                statement=quota_report(book, quota) if quota else None,
+                statement=quota_report(manager, quota) if quota else None,
             )
         )
-        book.handle(QuotaPodUpdated(claim))
+        manager.handle(QuotaPodUpdated(quota_pod))
         if refusal is None:
-            book.assume_pod(claim.uid)
+            manager.assume_pod(quota_pod.uid)
     return found
 
 
-def _found_by(book: GroupQuotaManager, label: str, namespace: str, quota: str) -> str:
+def _found_by(manager: GroupQuotaManager, label: str, namespace: str, quota: str) -> str:
     if label:
         return "its label"
     if not quota:
         return ""
-    known = book.quota_index.get(quota)
+    known = manager.quota_index.get(quota)
     if quota == namespace:
         return "the name of its namespace"
     listed = known is not None and namespace in known.namespaces
     return "the quota's list of namespaces" if listed else "having no other"
 
 
-def quota_summary(ledger: ElasticQuotaCache, name: str, *, pods: bool) -> dict[str, Any] | None:
+def quota_summary(quota_cache: ElasticQuotaCache, name: str, *, pods: bool) -> dict[str, Any] | None:
     """Return Koordinator's summary of a quota; None if it does not exist."""
-    book = ledger.manager
-    account = book.trees.node(name)
-    return None if account is None else _summary(ledger, book, account, pods=pods)
+    manager = quota_cache.manager
+    quota_node = manager.trees.node(name)
+    return None if quota_node is None else _summary(manager, quota_node, pods=pods)
 
 
-def quota_summaries(ledger: ElasticQuotaCache, tree_id: str, *, pods: bool) -> dict[str, Any]:
+def quota_summaries(quota_cache: ElasticQuotaCache, tree_id: str, *, pods: bool) -> dict[str, Any]:
     """Return Koordinator's summaries by name, without the root. An empty tree id is any."""
-    book = ledger.manager
+    manager = quota_cache.manager
     return {
-        account.name: _summary(ledger, book, account, pods=pods)
-        for account in book.trees.all_nodes()
-        if account.name != ROOT_QUOTA and tree_id in ("", account.definition.tree)
+        quota_node.name: _summary(manager, quota_node, pods=pods)
+        for quota_node in manager.trees.all_nodes()
+        if quota_node.name != ROOT_QUOTA and tree_id in ("", quota_node.definition.tree)
     }
 
 
-def _summary(ledger: ElasticQuotaCache, book: GroupQuotaManager, account: QuotaNode, *, pods: bool) -> dict[str, Any]:
-    quota, told = account.definition, quota_report(book, account.name)
+def _summary(manager: GroupQuotaManager, quota_node: QuotaNode, *, pods: bool) -> dict[str, Any]:
+    quota, report = quota_node.definition, quota_report(manager, quota_node.name)
     found: dict[str, Any] = {
-        "name": account.name,
+        "name": quota_node.name,
         "parentName": quota.parent,
         "isParent": quota.is_parent,
-        "runtimeVersion": book.version,
+        "runtimeVersion": manager.version,
         "allowLentResource": quota.lends,
         "tree": quota.tree,
         "max": to_resource_list(quota.max),
         "min": to_resource_list(quota.min),
-        "autoScaleMin": to_resource_list(told.guaranteed_now if told is not None else {}),
-        "used": to_resource_list(account.used),
-        "nonPreemptibleUsed": to_resource_list(account.non_preemptible_used),
-        "request": to_resource_list(account.request),
-        "nonPreemptibleRequest": to_resource_list(account.non_preemptible_request),
+        "autoScaleMin": to_resource_list(report.guaranteed_now if report is not None else {}),
+        "used": to_resource_list(quota_node.used),
+        "nonPreemptibleUsed": to_resource_list(quota_node.non_preemptible_used),
+        "request": to_resource_list(quota_node.request),
+        "nonPreemptibleRequest": to_resource_list(quota_node.non_preemptible_request),
         "sharedWeight": to_resource_list(quota.weight),
-        "runtime": to_resource_list(book.runtime(account.name)),
-        "childRequest": to_resource_list(account.child_request),
-        "allocated": to_resource_list(account.allocated),
-        "guaranteed": to_resource_list(account.guaranteed),
+        "runtime": to_resource_list(manager.runtime(quota_node.name)),
+        "childRequest": to_resource_list(quota_node.child_request),
+        "allocated": to_resource_list(quota_node.allocated),
+        "guaranteed": to_resource_list(quota_node.guaranteed),
     }
     if pods:
         found["podCache"] = {
-            f"{claim.namespace}/{claim.name}": {
-                "isAssigned": book.is_assigned(claim.uid),
-                "resource": to_resource_list(claim.requests),
+            f"{quota_pod.namespace}/{quota_pod.name}": {
+                "isAssigned": manager.is_assigned(quota_pod.uid),
+                "resource": to_resource_list(quota_pod.requests),
             }
-            for claim in book.pods.values()
-            if book.quota_of_pod(claim) == account.name
+            for quota_pod in manager.pods.values()
+            if manager.quota_of_pod(quota_pod) == quota_node.name
         }
     return found

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.elastic_quota import explain
+from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
 
 QUOTA_TREE_PATH = "/explain/quotas"
 _NOT_ENABLED = "no profile of this scheduler enables ElasticQuota"
 
 
-def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
+def routes(cache: ElasticQuotaCache | None) -> tuple[tuple[str, HttpHandler], ...]:
+    """Build the routes; `cache` is None when no profile has quotas."""
+
     def tree(_: HttpCall) -> Any:
-        ledger = explainer.quota_cache()
-        return error_reply(404, _NOT_ENABLED) if ledger is None else json_reply(explain.report_quota_tree(ledger))
+        return error_reply(404, _NOT_ENABLED) if cache is None else json_reply(explain.report_quota_tree(cache))
 
     def one(call: HttpCall) -> Any:
-        ledger, name = explainer.quota_cache(), call.parameters["name"]
-        if ledger is None:
+        name = call.parameters["name"]
+        if cache is None:
             return error_reply(404, _NOT_ENABLED)
-        found = explain.quota_summary(ledger, name, pods=call.is_switched_on("includePods"))
+        found = explain.quota_summary(cache, name, pods=call.is_switched_on("includePods"))
         return error_reply(404, f"cannot find quota {name}") if found is None else json_reply(found)
 
     def every(call: HttpCall) -> Any:
-        ledger = explainer.quota_cache()
-        if ledger is None:
+        if cache is None:
             return error_reply(404, _NOT_ENABLED)
         return json_reply(
-            explain.quota_summaries(ledger, call.first_value("tree") or "", pods=call.is_switched_on("includePods"))
+            explain.quota_summaries(cache, call.first_value("tree") or "", pods=call.is_switched_on("includePods"))
         )
 
     return (

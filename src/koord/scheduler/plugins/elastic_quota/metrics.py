@@ -15,9 +15,9 @@ from koord.api.koordinator.protocol import (
 )
 from koord.scheduler.metrics import KoordinatorMetrics
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
-from koord.scheduler.plugins.elastic_quota.quota_status import quota_figures
+from koord.scheduler.plugins.elastic_quota.report import quota_figures
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics.registry import Histogram, MetricFamily, MetricReading, MetricRegistry
+from koord.telemetry.metrics import Histogram, MetricFamily, MetricReading, MetricRegistry
 from koord.values.amounts import Counts
 
 QUOTA_STATUS_METRIC = "scheduler_elastic_quota_status"
@@ -36,17 +36,18 @@ _FIELDS = {
 def register_quota_metrics(
     registry: MetricRegistry,
     metrics: KoordinatorMetrics,
-    ledger: ElasticQuotaCache,
+    quota_cache: ElasticQuotaCache,
     clock: Clock,
     leads: Callable[[], bool],
 ) -> None:
-    """Time the cache's operations and register the quota metrics; only the leader serves values, so that a sum over
-    replicas counts each quota once.
+    """Time the cache's operations and register the quota metrics.
+
+    Only the leader serves values, so that a sum over replicas counts each quota once.
     """
-    ledger.timer = QuotaCacheTimer(clock, metrics.quota_s)
+    quota_cache.timer = QuotaCacheTimer(clock, metrics.quota_s)
 
     def read() -> Iterator[MetricReading]:
-        values = [] if not leads() else list(_values(ledger))
+        values = [] if not leads() else list(_values(quota_cache))
         yield MetricReading(
             QUOTA_STATUS_METRIC, "What a quota has: cpu in thousandths.", "gauge", QUOTA_STATUS_LABELS, values
         )
@@ -69,15 +70,15 @@ class QuotaCacheTimer:
         known.observe(self.now() - since)
 
 
-def _values(ledger: ElasticQuotaCache) -> Iterator[tuple[tuple[str, ...], float]]:
-    book = ledger.manager
-    for account in book.trees.all_nodes():
-        quota, found = account.definition, quota_figures(book, account.name)
+def _values(quota_cache: ElasticQuotaCache) -> Iterator[tuple[tuple[str, ...], float]]:
+    manager = quota_cache.manager
+    for quota_node in manager.trees.all_nodes():
+        quota, found = quota_node.definition, quota_figures(manager, quota_node.name)
         assert found is not None
         annotations, used = found
         fields: dict[str, Counts] = {field: annotations[key] for key, field in _FIELDS.items()}
         fields |= {"used": used, "min": quota.min, "max": quota.max, "sharedWeight": quota.weight}
         for field, amounts in fields.items():
             for resource, amount in amounts.items():
-                labels = (account.name, resource, quota.tree, str(quota.is_parent).lower(), quota.parent, field)
+                labels = (quota_node.name, resource, quota.tree, str(quota.is_parent).lower(), quota.parent, field)
                 yield labels, float(amount)

@@ -1,9 +1,8 @@
-"""ElasticQuota admits a pod only when its quota has room for it, and preempts within the quota when there is
-none.
+"""ElasticQuota admits a pod only when its quota has room for it, and preempts within the quota when there is none.
 
-The cache counts a placement from the moment that the state makes it until the state takes it back, so
-nothing is left to do at Reserve. A quota's verdict changes with every placement, so it is computed for each
-pod and cached for none; what nodes say of equal pods is cached all the same.
+The cache counts a placement from the moment that the state makes it until the state takes it back, so nothing is
+left to do at Reserve. A quota's verdict changes with every placement, so it is computed for each pod and cached for
+none; what nodes say of equal pods is cached all the same.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from koord.api.config.scheduler.elastic_quota_args import ElasticQuotaArgs
+from koord.api.config.scheduler.koordinator_args import ElasticQuotaArgs
 from koord.api.koordinator.protocol import L_QUOTA_NAME, L_QUOTA_PREEMPTIBLE
 from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS
 from koord.scheduler.cache.node_table import RowList
@@ -26,7 +25,7 @@ from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject, unresolvable
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache, ElasticQuotaCaches
 from koord.scheduler.plugins.elastic_quota.definition import QuotaRules
-from koord.scheduler.plugins.elastic_quota.preemption_rules import QuotaPreemptionRules, preemption_failure_message
+from koord.scheduler.plugins.elastic_quota.victims import QuotaPreemptionRules, preemption_failure_message
 from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
 from koord.scheduler.preemption.evaluator import CandidateLimit, conclude_search, find_candidates, not_eligible_reason
 
@@ -101,9 +100,7 @@ class ElasticQuotaPlugin(Plugin):
     # Waking ------------------------------------------------------------------------------------------------------
 
     def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
-        """Return whether the pod is admitted now, or its rejection message is outdated because its quota was added or
-        deleted.
-        """
+        """Return whether the pod is admitted now, or its message is outdated because its quota was added or deleted."""
         if object_event.event.kind == "ElasticQuota" and object_event.event.action != UPDATE:
             quota = object_event.old if object_event.new is None else object_event.new
             if quota.metadata.name == pod.labels.get(L_QUOTA_NAME):

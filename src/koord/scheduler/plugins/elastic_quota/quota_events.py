@@ -1,4 +1,4 @@
-"""Events that change quotas, and their effects."""
+"""Events that change quotas."""
 
 from __future__ import annotations
 
@@ -71,13 +71,3 @@ QuotaEvent: TypeAlias = (
     | ClusterTotalChanged
     | QuotaPodRefused
 )
-
-
-class QuotaFreed(msgspec.Struct, frozen=True):
-    """Pods that were refused in these trees may pass now. The check tells exactly which."""
-
-    trees: frozenset[str]
-    cause: QuotaEvent
-
-
-QuotaEffect: TypeAlias = QuotaFreed

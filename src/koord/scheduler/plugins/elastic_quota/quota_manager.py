@@ -1,9 +1,8 @@
 """The quota manager: all quotas and their pods, and the one place where events become numbers.
 
-The numbers are a function of the live quotas, the live pods, the assumed pods and the cluster's total,
-and of nothing else; `GroupQuotaManager.build` makes the same from those alone. Pods are summed by address
-(the quota they name and their namespace), so a change of the tree costs as many steps as there are
-addresses, not pods.
+The numbers are a function of the live quotas, the live pods, the assumed pods and the cluster's total alone;
+`GroupQuotaManager.build` makes the same from those. Pods are summed by address (the quota they name and their
+namespace), so a change of the tree costs as many steps as there are addresses, not pods.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, Qu
 from koord.scheduler.plugins.elastic_quota.quota_events import (
     ClusterTotalChanged,
     QuotaDeleted,
-    QuotaEffect,
     QuotaEvent,
-    QuotaFreed,
     QuotaPodAssumed,
     QuotaPodForgotten,
     QuotaPodRefused,
@@ -27,8 +24,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaPodUpdated,
     QuotaUpdated,
 )
-from koord.scheduler.plugins.elastic_quota.tree import UNLIMITED, QuotaNode
-from koord.scheduler.plugins.elastic_quota.trees import DEFAULT_TREE, QuotaTrees, quota_exists
+from koord.scheduler.plugins.elastic_quota.tree import DEFAULT_TREE, UNLIMITED, QuotaNode, QuotaTrees, quota_exists
 from koord.values.amounts import (
     Amounts,
     Counts,
@@ -90,21 +86,22 @@ class GroupQuotaManager:
         quotas: Iterable[QuotaDefinition],
         pods: Iterable[QuotaPod],
         total: Counts,
-        promised: Iterable[str] = (),
+        assumed: Iterable[str] = (),
     ) -> GroupQuotaManager:
-        book = GroupQuotaManager(rules)
-        book.handle(ClusterTotalChanged(total))
+        manager = GroupQuotaManager(rules)
+        manager.handle(ClusterTotalChanged(total))
         for quota in quotas:
-            book.handle(QuotaUpdated(quota))
+            manager.handle(QuotaUpdated(quota))
         for pod in pods:
-            book.handle(QuotaPodUpdated(pod))
-        for uid in promised:
-            book.handle(QuotaPodAssumed(uid))
-        return book
+            manager.handle(QuotaPodUpdated(pod))
+        for uid in assumed:
+            manager.handle(QuotaPodAssumed(uid))
+        return manager
 
     # -- changing
 
-    def handle(self, event: QuotaEvent) -> tuple[QuotaEffect, ...]:
+    def handle(self, event: QuotaEvent) -> Collection[str]:
+        """Apply the event; return the trees in which refused pods may pass now. The check tells exactly which."""
         eased: Collection[str] = ()
         if not isinstance(event, QuotaPodRefused):
             self.version += 1
@@ -132,7 +129,7 @@ class GroupQuotaManager:
                 self._is_total_stale = True
             case QuotaPodRefused():
                 self._last_refusals[event.quota] = event
-        return (QuotaFreed(frozenset(eased), event),) if eased else ()
+        return eased
 
     def _invalidate_trees(self, changed: bool) -> Collection[str]:
         if not changed:
@@ -153,9 +150,9 @@ class GroupQuotaManager:
             return ()
         if known is not None:
             eased = self._trees_of(known)
-            promised = known.uid in self._assumed
+            assumed = known.uid in self._assumed
             self._forget(known)
-            if promised:
+            if assumed:
                 self._assumed.add(pod.uid)
         self.pods[pod.uid] = pod
         self._add_request(pod, 1)
@@ -164,9 +161,7 @@ class GroupQuotaManager:
         return eased
 
     def assume_pod(self, uid: str) -> bool:
-        """Assume a pod as QuotaPodAssumed does, without an event since every placement comes here. False for an
-        unknown pod.
-        """
+        """Do what QuotaPodAssumed does, without an event: every placement comes here. False for an unknown pod."""
         pod = self.pods.get(uid)
         if pod is None:
             return False
@@ -350,8 +345,7 @@ class GroupQuotaManager:
     def check_pod(self, pod: QuotaPod, *, without: Iterable[QuotaPod] = ()) -> QuotaRefusal | None:
         """Check whether the pod may start. Its request counts, even when the watch did not bring it yet.
 
-        `without` are running pods that are preempted in a dry run; only their use is removed, not what they
-        request.
+        `without` are pods preempted in a dry run: their use is removed, but not what they request.
         """
         trees = self._current_trees() if self._trees is None else self._trees
         address_pods = self._pods_by_address.get((pod.quota, pod.namespace))

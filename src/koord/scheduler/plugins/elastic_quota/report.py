@@ -1,21 +1,34 @@
-"""A report on quotas for people: what is guaranteed, what each may use now, and who lends to whom.
+"""Report quotas: to people who lends to whom, and on each ElasticQuota its published status.
 
-Shares are of a pool, not of a sibling. Which lender a borrower's part came from is attributed by name:
-first what the parent guaranteed to nobody, then lenders in the order of their names. The sums are exact,
-whoever is named.
+Shares are of a pool, not of a sibling. Which lender a borrower's part came from is attributed by name: first what the
+parent guaranteed to nobody, then lenders in the order of their names. The sums are exact, whoever is named.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
+from koord.api.annotations import quota_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator.protocol import (
+    A_QUOTA_ALLOCATED,
+    A_QUOTA_CHILD_REQUEST,
+    A_QUOTA_GUARANTEED,
+    A_QUOTA_NON_PREEMPTIBLE_REQUEST,
+    A_QUOTA_NON_PREEMPTIBLE_USED,
+    A_QUOTA_REQUEST,
+    A_QUOTA_RUNTIME,
+    ROOT_QUOTA,
+)
+from koord.api.koordinator.sigs_scheduling import ElasticQuota
+from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRefused
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
-from koord.scheduler.plugins.elastic_quota.tree import QuotaNode, QuotaTree
-from koord.scheduler.plugins.elastic_quota.trees import QuotaTrees
-from koord.values.amounts import Amounts, Counts, nonzero
+from koord.scheduler.plugins.elastic_quota.tree import QuotaNode, QuotaTree, QuotaTrees
+from koord.values.amounts import Amounts, Counts, nonzero, to_resource_list
 
 
 class QuotaLoan(msgspec.Struct, frozen=True):
@@ -43,10 +56,6 @@ class QuotaReport(msgspec.Struct, frozen=True, kw_only=True):
     last_refusal: QuotaPodRefused | None = None
     adrift: str = ""  # why it has no place in its tree
 
-    @property
-    def is_scaled(self) -> bool:
-        return any(self.guaranteed_now.get(name, 0) < amount for name, amount in self.guaranteed.items())
-
 
 def quota_report(manager: GroupQuotaManager, quota: str) -> QuotaReport | None:
     """Report on one quota; None when it does not exist."""
@@ -61,9 +70,7 @@ def quota_report(manager: GroupQuotaManager, quota: str) -> QuotaReport | None:
 
 
 def quota_reports(manager: GroupQuotaManager) -> Iterator[QuotaReport]:
-    """Report on all quotas, each tree from the top down with children after their parent; then those outside every
-    tree.
-    """
+    """Report on all quotas: each tree from the top down, children after their parent; then those outside every tree."""
     trees = manager.trees
     for key in sorted(trees.trees):
         yield from _reports_below(manager, trees, trees.trees[key], trees.trees[key].root)
@@ -171,3 +178,54 @@ def overuse_of(used: Counts, entitled: Counts) -> Amounts:
 
 def _sorted_loans(found: dict[str, Amounts]) -> tuple[QuotaLoan, ...]:
     return tuple(QuotaLoan(who, found[who]) for who in sorted(found))
+
+
+def quota_figures(manager: GroupQuotaManager, quota: str) -> tuple[dict[str, Amounts], Amounts] | None:
+    """Return the amounts by annotation, and what is used; None for a quota that does not exist."""
+    trees = manager.trees
+    root = trees.trees[""].root
+    quota_node: QuotaNode | None = root if quota == ROOT_QUOTA else trees.node(quota)
+    if quota_node is None:
+        return None
+    if quota_node is root:
+        runtime: Counts = trees.trees[""].total
+    else:
+        runtime = (
+            {} if quota in trees.builtin_nodes else manager.runtime(quota)
+        )  # built-in groups have a max and no runtime
+    annotations = {
+        A_QUOTA_RUNTIME: dict(runtime),
+        A_QUOTA_REQUEST: dict(quota_node.request),
+        A_QUOTA_CHILD_REQUEST: dict(quota_node.child_request),
+        A_QUOTA_ALLOCATED: dict(quota_node.allocated),
+        A_QUOTA_GUARANTEED: dict(quota_node.guaranteed),
+        A_QUOTA_NON_PREEMPTIBLE_REQUEST: dict(quota_node.non_preemptible_request),
+        A_QUOTA_NON_PREEMPTIBLE_USED: dict(quota_node.non_preemptible_used),
+    }
+    return annotations, dict(quota_node.used)
+
+
+def decide_status_patch(live: ElasticQuota, manager: GroupQuotaManager) -> dict[str, Any] | MalformedAnnotation | None:
+    """Return the merge patch that brings an object up to date; None when it is.
+
+    A zero equals an absent value, so an idle quota is never written. Figures that cannot be parsed belong to
+    another writer: the object is left alone.
+    """
+    found = quota_figures(manager, live.metadata.name)
+    if found is None:
+        return None
+    annotations, used = found
+    patch: dict[str, Any] = {}
+    for key, now in annotations.items():
+        shown = quota_codecs.parse_quota_resources(live.metadata.annotations, key)
+        if isinstance(shown, MalformedAnnotation):
+            return shown
+        before = resource_amounts(shown or {})
+        if nonzero(before) != nonzero(now):
+            patch.setdefault("metadata", {}).setdefault("annotations", {})[key] = quota_codecs.dump_quota_resources(
+                to_resource_list(dict.fromkeys(before, 0) | now)
+            )
+    before = resource_amounts(live.status.used)
+    if nonzero(before) != nonzero(used):
+        patch["status"] = {"used": to_resource_list(dict.fromkeys(before, 0) | used)}
+    return patch or None

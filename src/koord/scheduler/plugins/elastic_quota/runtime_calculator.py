@@ -1,10 +1,8 @@
-"""Compute the runtime quota of siblings for one resource: guarantees first, then the rest by weight, to the
-last unit.
+"""Compute the runtime quota of siblings for one resource: guarantees first, then the rest by weight, to the last unit.
 
-A guarantee is the larger of min and what is already guaranteed to running pods. A sibling that requests
-less than its guarantee lends the difference, unless it may not lend. When all mins together exceed the
-total, they are scaled in proportion. Arithmetic is exact; where upstream takes a float for the scaled
-min, integers keep the sum in bounds.
+A guarantee is the larger of min and what is already guaranteed to running pods. A sibling that requests less than its
+guarantee lends the difference, unless it may not lend. When all mins together exceed the total, they are scaled in
+proportion. Arithmetic is exact; where upstream takes a float for the scaled min, integers keep the sum in bounds.
 """
 
 from __future__ import annotations
@@ -15,9 +13,7 @@ UNKNOWN_SHARE = 1 << 200
 
 
 def scaled_min(total: int, own: int, scalable: int, fixed: int = 0) -> int:
-    """Return a min after scaling; `scalable` and `fixed` are the sums of the mins that scale and of those
-    that do not.
-    """
+    """Return a min after scaling; `scalable` and `fixed` are the sums of the mins that scale and of the others."""
     if total >= scalable + fixed:
         return own
     available = total - fixed

@@ -1,22 +1,25 @@
-"""Select pods that must leave for quotas: those of over-used quotas (revocation), and preemption within one quota."""
+"""Select pods that leave for quotas: those of over-used quotas (revocation), and preemption within one quota."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
+import numpy as np
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA, SYSTEM_QUOTA
+from koord.scheduler.cache.node_table import RowList
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework.decision import MAX_NODE_NAMES
+from koord.scheduler.framework.post_filter import PostFilterContext
+from koord.scheduler.framework.verdict import Reject, reject
+from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.definition import QuotaPod
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.report import overuse_of
-from koord.values.amounts import (
-    Amounts,
-    Counts,
-    add_amounts,
-    exceeded_resources,
-    subtract_amounts,
-)
+from koord.scheduler.preemption.evaluator import NOT_HELPFUL
+from koord.scheduler.preemption.victims import VictimRules
+from koord.values.amounts import Amounts, Counts, add_amounts, exceeded_resources, subtract_amounts
 
 
 class OveruseState(msgspec.Struct, frozen=True):
@@ -43,9 +46,7 @@ def overused_quotas(manager: GroupQuotaManager) -> dict[str, Amounts]:
 
 
 def observe_overuse(before: OveruseState, over_now: Iterable[str], now: float, patience_s: float) -> OveruseState:
-    """Update the state. A quota that was within its runtime once, however briefly, starts anew; so does one just
-    revoked.
-    """
+    """Update the state. A quota that was within its runtime once, however briefly, or was just revoked, starts anew."""
     since: dict[str, float] = {}
     due: list[str] = []
     for name in sorted(over_now):
@@ -97,3 +98,47 @@ def may_preempt(
     if quota is None or quota != manager.quota_of_pod(preemptor):
         return False
     return not (spare_default and quota == DEFAULT_QUOTA)
+
+
+class QuotaPreemptionRules(VictimRules):
+    name = "ElasticQuota"
+
+    def __init__(self, quota_cache: ElasticQuotaCache, *, spare_default: bool) -> None:
+        super().__init__()
+        self._quota_cache = quota_cache
+        self._spare_default = spare_default
+
+    def may_preempt(self, pod: PodInfo, victim: PodInfo) -> bool:
+        quota_cache = self._quota_cache
+        quota_pod, other = quota_cache.quota_pod(pod), quota_cache.quota_pod(victim)
+        return may_preempt(quota_cache.manager, quota_pod, other, spare_default=self._spare_default)
+
+    def is_spared(self, quota: str) -> bool:
+        """Return whether nobody in that quota may be evicted, whoever preempts."""
+        return self._spare_default and quota == DEFAULT_QUOTA
+
+    def objection(self, pod: PodInfo, gone: Collection[PodInfo]) -> Reject | None:
+        refusal = self._quota_cache.check_admission_without(pod, gone)
+        return None if refusal is None else reject(refusal.message)
+
+
+def preemption_failure_message(
+    refused: PostFilterContext, rows: RowList, rows_with_victims: RowList, without: Mapping[str, int]
+) -> str:
+    """Return why none of the resolvable `rows` can be freed; only `rows_with_victims` have possible victims.
+
+    A reason names its node, as Koordinator's does, while there are few; of many nodes only their number is told.
+    """
+    total = refused.decision.node_count
+    counts = dict(without)
+    if total > len(rows):
+        counts[NOT_HELPFUL] = total - len(rows)
+    bare = rows[~np.isin(rows, rows_with_victims)]
+    if len(bare) <= MAX_NODE_NAMES:
+        nodes = (refused.table.nodes[row] for row in bare.tolist())
+        for name in (node.name for node in nodes if node is not None):
+            counts[f"No victims found on node {name} for preemptor pod {refused.pod.name}"] = 1
+    else:
+        counts[f"No victims found for preemptor pod {refused.pod.name}"] = len(bare)
+    listed = sorted(f"{count} {reason}" for reason, count in counts.items())
+    return f"0/{total} nodes are available: {', '.join(listed)}."

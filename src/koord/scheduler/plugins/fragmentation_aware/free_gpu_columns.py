@@ -1,6 +1,4 @@
-"""This module keeps the free percentage of each GPU as columns, and which of the expected pods may run on each
-node.
-"""
+"""This module keeps the free percentage of each GPU as columns, and which of the expected pods may run on each node."""
 
 from __future__ import annotations
 

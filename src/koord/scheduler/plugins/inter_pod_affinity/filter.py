@@ -22,11 +22,12 @@ from koord.scheduler.cache.selector_counts import SelectorCounts
 from koord.scheduler.cache.topology_domains import TopologyDomainIndex
 from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.framework.verdict import reject, unresolvable
-from koord.scheduler.plugins.inter_pod_affinity.existing_terms import ExistingTerm, ExistingTerms
 from koord.scheduler.plugins.inter_pod_affinity.term_counts import (
+    CountsByDomain,
+    ExistingTerm,
     ExistingTermCounts,
+    ExistingTerms,
     MatchingPodCounts,
-    NodeDomains,
     RowCountSource,
 )
 from koord.scheduler.plugins.inter_pod_affinity.terms import IncomingTerms
@@ -94,7 +95,11 @@ class DomainVerdicts:
         return other
 
 
-class AffinityFilterState:
+# Where counts come from, the rule that they belong to and the keys that they are summed up by.
+RuleSource = tuple[RowCountSource, AffinityRule, tuple[str, ...]]
+
+
+class AffinityFilterState(CountsByDomain[RuleSource]):
     """The required rules of one class of pods. A copy is a dry run: it follows `update_count` and no longer the
     cluster.
     """
@@ -108,38 +113,25 @@ class AffinityFilterState:
         existing_terms: ExistingTerms,
     ) -> None:
         self.incoming = incoming
-        self.version = 0
-        self._tallies = tallies
-        self._existing_terms = existing_terms
         self._is_live = True
         self._matched_terms: WeakKeyDictionary[LabelGroup, tuple[bool, tuple[bool, ...]]] = WeakKeyDictionary()
-        # Where counts come from, the rule that they belong to and the keys that they are summed up by.
-        self._sources: list[tuple[RowCountSource, AffinityRule, tuple[str, ...]]] = []
-        keys: list[str] = []
-        if incoming is not None:
-            keys += incoming.affinity_keys
-            if incoming.affinity is not None:
-                self._sources.append(
-                    (MatchingPodCounts(incoming.affinity, tallies), "affinity", incoming.affinity_keys)
-                )
-            for query in incoming.anti_affinity:
-                keys.append(query.topology_key)
-                self._sources.append((MatchingPodCounts(query.question, tallies), "anti", (query.topology_key,)))
-        for held in existing:
-            keys.append(held.term.topology_key)
-            self._sources.append((ExistingTermCounts(held), "existing", (held.term.topology_key,)))
-        self._node_domains = NodeDomains(atlas, keys)
         self._by_key: dict[str, DomainVerdicts] = {}
         self._matched = 0  # pods in any domain that satisfy all affinity terms, once for each key
-        self._seen = (-1, -1)
         self._changed_domains: set[tuple[str, int]] | None = None  # domains whose verdict changed; None for any
-        self._recount()
+        sources: list[RuleSource] = []
+        if incoming is not None and incoming.affinity is not None:
+            sources.append((MatchingPodCounts(incoming.affinity, tallies), "affinity", incoming.affinity_keys))
+        apart = incoming.anti_affinity if incoming is not None else ()
+        sources += ((MatchingPodCounts(query.question, tallies), "anti", (query.topology_key,)) for query in apart)
+        sources += ((ExistingTermCounts(held), "existing", (held.term.topology_key,)) for held in existing)
+        keys = (key for _, _, keys in sources for key in keys)
+        super().__init__(sources, keys, atlas, tallies, existing_terms)
 
     @property
     def _may_open_group(self) -> bool:
         return self.incoming is not None and self.incoming.matches_itself and not self._matched
 
-    def _recount(self) -> None:
+    def _sum_all(self) -> None:
         node_domains = self._node_domains
         needed = self.incoming.affinity_keys if self.incoming is not None else ()
         self._by_key = {key: DomainVerdicts(size, needed=key in needed) for key, size in node_domains.sizes().items()}
@@ -155,30 +147,19 @@ class AffinityFilterState:
                     self._matched += int(counts.sum())
         for domains in self._by_key.values():
             domains.recompute(may_open_group=self._may_open_group)
-        self._seen = (self._tallies.version, self._existing_terms.moves)
         self._changed_domains = None
-        self.version += 1
 
     def refresh(self) -> None:
-        if not self._is_live:
-            return
-        if self._node_domains.refresh():
-            self._recount()
-            return
-        seen = (self._tallies.version, self._existing_terms.moves)
-        if seen == self._seen:
-            return
-        self._seen = seen
+        if self._is_live:
+            super().refresh()
+
+    def _apply_changes(self, entry: RuleSource, news: list[tuple[int, int]]) -> bool:
+        _, rule, keys = entry
         changed = False
-        for source, rule, keys in self._sources:
-            news = source.read_changes()
-            if news is None:
-                self._recount()
-                return
-            for row, by in news:
-                for key in keys:
-                    changed |= self.update_count(rule, key, row, by)
-        self.version += changed
+        for row, by in news:
+            for key in keys:
+                changed |= self.update_count(rule, key, row, by)
+        return changed
 
     def update_count(self, rule: AffinityRule, key: str, row: int, by: int) -> bool:
         """Count one pod more or less under a rule; return whether a verdict changed."""

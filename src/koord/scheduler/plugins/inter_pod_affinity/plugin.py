@@ -24,18 +24,19 @@ from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, Cluster
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
-from koord.scheduler.plugins.inter_pod_affinity.existing_terms import (
+from koord.scheduler.plugins.inter_pod_affinity.filter import REJECTIONS, AffinityFilterState
+from koord.scheduler.plugins.inter_pod_affinity.score import AffinityScoreNormaliser, AffinityScoreState, WeightedSource
+from koord.scheduler.plugins.inter_pod_affinity.term_counts import (
     NO_MATCHING_TERMS,
+    ExistingTermCounts,
     ExistingTerms,
     MatchingExistingTerms,
+    MatchingPodCounts,
 )
-from koord.scheduler.plugins.inter_pod_affinity.filter import REJECTIONS, AffinityFilterState
-from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceLabels
-from koord.scheduler.plugins.inter_pod_affinity.score import AffinityScoreNormaliser, AffinityScoreState, WeightedSource
-from koord.scheduler.plugins.inter_pod_affinity.term_counts import ExistingTermCounts, MatchingPodCounts
 from koord.scheduler.plugins.inter_pod_affinity.terms import (
     IncomingTerms,
     IncomingTermsCache,
+    NamespaceLabels,
     PodAffinityTerms,
     affinity_terms_of,
 )

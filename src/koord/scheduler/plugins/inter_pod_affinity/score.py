@@ -18,14 +18,13 @@ from koord.scheduler.cache.selector_counts import SelectorCounts
 from koord.scheduler.cache.topology_domains import TopologyDomainIndex
 from koord.scheduler.framework.normaliser import ScoreNormaliser
 from koord.scheduler.framework.plugin import MAX_SCORE, Scores
-from koord.scheduler.plugins.inter_pod_affinity.existing_terms import ExistingTerms
-from koord.scheduler.plugins.inter_pod_affinity.term_counts import NodeDomains, RowCountSource
+from koord.scheduler.plugins.inter_pod_affinity.term_counts import CountsByDomain, ExistingTerms, RowCountSource
 
 _MAX_INT64 = np.iinfo(np.int64).max
 WeightedSource = tuple[RowCountSource, str, int]  # what is counted, by which node label, what one is worth
 
 
-class AffinityScoreState:
+class AffinityScoreState(CountsByDomain[WeightedSource]):
     """The preferred terms of one class of pods. `version` changes when a score may have changed."""
 
     def __init__(
@@ -35,16 +34,11 @@ class AffinityScoreState:
         tallies: SelectorCounts,
         existing_terms: ExistingTerms,
     ) -> None:
-        self.version = 0
-        self._sources = weighted_sources
-        self._tallies = tallies
-        self._existing_terms = existing_terms
-        self._node_domains = NodeDomains(atlas, (key for _, key, _ in weighted_sources))
         self._weights: dict[str, Ints] = {}
-        self._seen = (-1, -1)
-        self._recount()
+        keys = (key for _, key, _ in weighted_sources)
+        super().__init__(weighted_sources, keys, atlas, tallies, existing_terms)
 
-    def _recount(self) -> None:
+    def _sum_all(self) -> None:
         node_domains = self._node_domains
         self._weights = {key: np.zeros(size, np.int64) for key, size in node_domains.sizes().items()}
         for source, key, weight in self._sources:
@@ -53,29 +47,16 @@ class AffinityScoreState:
             self._weights[key] += sums.astype(np.int64) * weight
         for weights in self._weights.values():
             weights[0] = 0
-        self._seen = (self._tallies.version, self._existing_terms.moves)
-        self.version += 1
 
-    def refresh(self) -> None:
-        if self._node_domains.refresh():
-            self._recount()
-            return
-        seen = (self._tallies.version, self._existing_terms.moves)
-        if seen == self._seen:
-            return
-        self._seen = seen
+    def _apply_changes(self, entry: WeightedSource, news: list[tuple[int, int]]) -> bool:
+        _, key, weight = entry
+        domains, weights = self._node_domains.ids(key), self._weights[key]
         changed = False
-        for source, key, weight in self._sources:
-            news = source.read_changes()
-            if news is None:
-                self._recount()
-                return
-            domains, weights = self._node_domains.ids(key), self._weights[key]
-            for row, by in news:
-                if domain := domains[row]:
-                    weights[domain] += by * weight
-                    changed = True
-        self.version += changed
+        for row, by in news:
+            if domain := domains[row]:
+                weights[domain] += by * weight
+                changed = True
+        return changed
 
     def score(self, row: int) -> int:
         return sum(int(weights[self._node_domains.ids(key)[row]]) for key, weights in self._weights.items())

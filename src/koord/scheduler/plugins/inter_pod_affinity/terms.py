@@ -8,16 +8,18 @@ is created, and a label that changes later must not change the term.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Final
+from typing import ClassVar, Final, Protocol
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from koord.api.kubernetes.affinity import PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
+from koord.api.kubernetes.builtin_kinds import NAMESPACES
 from koord.api.kubernetes.meta import label_selector_as_selector
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.pod_info import LabelGroup, PodInfo
 from koord.scheduler.cache.selector_counts import PodQuery, SelectorClause
-from koord.scheduler.plugins.inter_pod_affinity.namespaces import NamespaceLabels
+from koord.scheduler.framework.handle import Handle
 from koord.values.selector import Selector, SelectorError
 
 _MEMO: Final = "InterPodAffinity"
@@ -175,3 +177,38 @@ class IncomingTermsCache:
         if selector.matches_nothing:
             return SelectorClause(term.namespaces, term.selector)
         return SelectorClause(term.namespaces | self._namespaces.selected(selector), term.selector)
+
+
+_NO_LABELS: Mapping[str, str] = {}
+
+
+class NamespaceLabels(Protocol):
+    @property
+    def version(self) -> int:
+        """Return a number that changes when an answer may have changed."""
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        """Return the labels; empty for an unknown namespace."""
+
+    def selected(self, selector: Selector) -> frozenset[str]: ...
+
+
+class NamespaceLister:
+    """The namespace labels of the scheduler's lister."""
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("namespaces",), READ_VERBS),)
+
+    def __init__(self, handle: Handle) -> None:
+        self._lister = handle.lister(NAMESPACES)
+
+    @property
+    def version(self) -> int:
+        return self._lister.version
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        found = self._lister.get("", name)
+        return found.metadata.labels if found is not None else _NO_LABELS
+
+    def selected(self, selector: Selector) -> frozenset[str]:
+        listed = self._lister.list()
+        return frozenset(each.metadata.name for each in listed if selector.matches(each.metadata.labels))

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
-from koord.api.config.scheduler.load_aware_args import LoadAwareSchedulingArgs
+from koord.api.config.scheduler.koordinator_args import LoadAwareSchedulingArgs
 from koord.api.koordinator.protocol import A_RESERVE_POD
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo

@@ -1,6 +1,4 @@
-"""This module keeps the headroom and the free capacity of every node as columns, recomputed only for changed
-rows.
-"""
+"""This module keeps the headroom and the free capacity of every node as columns, recomputed only for changed rows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""PodEstimator estimates what a pod will use, and for how long after its start the estimate overrides
-measurements.
-"""
+"""PodEstimator estimates what a pod will use, and for how long after its start the estimate overrides measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from koord.api.annotations.pod_codecs import (
     estimated_seconds_after_initialized,
     estimated_seconds_after_scheduled,
 )
-from koord.api.config.scheduler.load_aware_args import LoadAwareSchedulingArgs
+from koord.api.config.scheduler.koordinator_args import LoadAwareSchedulingArgs
 from koord.api.koordinator.protocol import A_LOAD_ESTIMATED_SCALING_FACTORS, L_PRIORITY_CLASS, L_QOS_CLASS
 from koord.api.koordinator.qos_class import BURSTABLE, PROD
 from koord.api.koordinator.resource_name import CPU, MEMORY

@@ -1,6 +1,4 @@
-"""This module evaluates one node's load: its capacity and thresholds, the verdict with its message, and the
-score.
-"""
+"""This module evaluates one node's load: its capacity and thresholds, the verdict with its message, and the score."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from koord.api.config.scheduler.load_aware_args import LoadAwareAggregatedArgs, LoadAwareSchedulingArgs
+from koord.api.config.scheduler.koordinator_args import LoadAwareAggregatedArgs, LoadAwareSchedulingArgs
 from koord.api.kubernetes.node import Node
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable

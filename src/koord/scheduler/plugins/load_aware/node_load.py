@@ -95,11 +95,7 @@ class NodeLoadEstimate:
         return entry
 
     def _add_reported(
-        self,
-        pod: PodInfo,
-        estimate: PodEstimate,
-        assigned_at: float,
-        estimate_until: float | None,
+        self, pod: PodInfo, estimate: PodEstimate, assigned_at: float, estimate_until: float | None
     ) -> AssignedPod:
         report = self.report
         assert report is not None

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from koord.api.config.scheduler.load_aware_args import LEAST_LOADED, LoadAwareSchedulingArgs
+from koord.api.config.scheduler.koordinator_args import LEAST_LOADED, LoadAwareSchedulingArgs
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.cluster_state import ClusterState

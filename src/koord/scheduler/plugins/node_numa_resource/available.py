@@ -10,9 +10,8 @@ import msgspec
 
 from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS, NUMA_EXCLUSIVE_REQUIRED
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import NumaRequest
-from koord.scheduler.plugins.node_numa_resource.cpu_refcount import CpuPool
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
-from koord.scheduler.plugins.node_numa_resource.ledger import IDLE, SHARED, Amounts, NumaLedger, ZoneAmounts
+from koord.scheduler.plugins.node_numa_resource.ledger import IDLE, SHARED, Amounts, CpuPool, NumaLedger, ZoneAmounts
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, amplify
 from koord.values.resources import CPU
 

@@ -29,7 +29,7 @@ from koord.scheduler.plugins.node_numa_resource.node_columns import (
 from koord.scheduler.plugins.node_numa_resource.node_evaluator import NumaNodeEvaluator
 from koord.scheduler.plugins.node_numa_resource.refusal import INVALID_CPU_TOPOLOGY, NOT_ENOUGH_CPUS, NOT_WHOLE_CORES
 from koord.scheduler.plugins.node_numa_resource.zone_columns import ZoneColumns
-from koord.scheduler.plugins.node_resources.utilization_columns import UtilizationColumns
+from koord.scheduler.plugins.node_resources.allocation_columns import AllocationColumns
 
 _REJECTIONS = {
     INVALID_TOPOLOGY: unresolvable(INVALID_CPU_TOPOLOGY),
@@ -47,7 +47,7 @@ class NumaBatchEvaluator:
         self.policy_rows = PolicyRows(table, evaluator.profiles)
         self._free_cpus = FreeCpuColumns(table, evaluator.profiles, evaluator.cache)
         self._zones = ZoneColumns(table, evaluator.profiles, evaluator.cache)
-        self._utilization = table.derived(UtilizationColumns)
+        self._utilization = table.derived(AllocationColumns)
         self._scored = {name for name, _ in (*evaluator.scorer.weights, *evaluator.zone_scorer.weights)}
 
     def codes(self, cycle: CycleState, cycle_state: NumaCycleState, pod: PodInfo, rows: Rows) -> Codes:

@@ -22,7 +22,7 @@ from koord.api.annotations import numa_codecs, reservation_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.protocol import A_RESERVATION_ALLOCATED, A_RESOURCE_SPEC, A_RESOURCE_STATUS
-from koord.api.koordinator.topology import NodeResourceTopology
+from koord.api.koordinator.sigs_scheduling import NodeResourceTopology
 from koord.api.kubernetes.node import Node
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo

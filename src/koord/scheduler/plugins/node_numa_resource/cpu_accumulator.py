@@ -18,8 +18,8 @@ from koord.api.annotations.numa_codecs import (
     NUMA_LEAST_ALLOCATED,
     NUMA_MOST_ALLOCATED,
 )
-from koord.scheduler.plugins.node_numa_resource.cpu_refcount import CpuPool
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuGroup, CpuTopology
+from koord.scheduler.plugins.node_numa_resource.ledger import CpuPool
 from koord.scheduler.plugins.node_numa_resource.refusal import NOT_ENOUGH_CPUS, NumaRefusal
 
 _EXCLUSIVE_THEN_ANY = (True, False)

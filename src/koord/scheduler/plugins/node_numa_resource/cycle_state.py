@@ -1,6 +1,4 @@
-"""NumaCycleState holds what the plugin keeps for one class of pods: the demand, rejections, and nodes of dry
-runs.
-"""
+"""NumaCycleState holds what the plugin keeps for one class of pods: the demand, rejections, and nodes of dry runs."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.node_numa_resource.occupancy import CpuOccupancy, CpuOccupant, cpu_occupancy
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
@@ -13,10 +13,10 @@ from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, jso
 PATH = "/plugins/NodeNUMAResource/nodes/:nodeName"
 
 
-def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
+def routes(plugin: NodeNUMAResource | None, state: ClusterState) -> tuple[tuple[str, HttpHandler], ...]:
     def node(call: HttpCall) -> Any:
         name = call.parameters["nodeName"]
-        plugin, info = explainer.plugin(NodeNUMAResource), explainer.node_info(name)
+        info = state.node(name)
         if plugin is None or info is None:
             return error_reply(404, f"cannot find node {name}")
         return json_reply(node_occupancy(plugin, info))

@@ -1,6 +1,4 @@
-"""This module keeps as columns how many CPUs every node can still bind, and which nodes have a policy for all
-pods.
-"""
+"""This module keeps as columns how many CPUs every node can still bind, and which nodes have a policy for all pods."""
 
 from __future__ import annotations
 

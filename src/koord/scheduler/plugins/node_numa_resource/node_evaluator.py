@@ -1,6 +1,4 @@
-"""NumaNodeEvaluator filters and scores one class of pods on one node, and merges the NUMA hints of other
-plugins.
-"""
+"""NumaNodeEvaluator filters and scores one class of pods on one node, and merges the NUMA hints of other plugins."""
 
 from __future__ import annotations
 

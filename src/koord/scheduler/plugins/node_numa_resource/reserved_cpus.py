@@ -163,9 +163,7 @@ def allocate_within_reservation(
 
 def _extend_request(request: NumaRequest, *, zones: Sequence[ZoneAmounts], preferred: int = 0) -> NumaRequest:
     return msgspec.structs.replace(
-        request,
-        preferred=request.preferred | preferred,
-        reusable=total_zone_amounts([request.reusable, *zones]),
+        request, preferred=request.preferred | preferred, reusable=total_zone_amounts([request.reusable, *zones])
     )
 
 

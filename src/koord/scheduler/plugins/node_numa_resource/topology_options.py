@@ -12,11 +12,11 @@ import msgspec
 
 from koord.api.annotations import cpu_codecs, node_codecs, numa_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.topology import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, NodeResourceTopology, Zone
+from koord.api.koordinator.sigs_scheduling import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, NodeResourceTopology, Zone
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology, InvalidCpuTopology, parse_cpu_topology
 from koord.values.bitmask import WIDTH, BitMask
 from koord.values.cpuset import CPUSet, CPUSetError
-from koord.values.go_format import integer
+from koord.values.go_format import parse_decimal_int
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
 from koord.values.resources import CPU, units
@@ -207,4 +207,4 @@ def _zone_number(zone: Zone) -> int | None:
     if zone.type != ZONE_TYPE_NODE:
         return None
     parts = zone.name.split(ZONE_NAME_PREFIX)
-    return integer(parts[1]) if len(parts) == 2 else None
+    return parse_decimal_int(parts[1]) if len(parts) == 2 else None

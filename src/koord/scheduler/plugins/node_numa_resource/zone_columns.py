@@ -33,7 +33,7 @@ from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
 from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
 from koord.scheduler.plugins.node_numa_resource.ledger import SHARED
 from koord.scheduler.plugins.node_numa_resource.numa_score import MAX_NUMA_SCORE, NumaScorer
-from koord.scheduler.plugins.node_resources.utilization_columns import EXACT_FLOAT_LIMIT
+from koord.scheduler.plugins.node_resources.allocation_columns import EXACT_FLOAT_LIMIT
 from koord.values.resources import CPU
 
 Floats = npt.NDArray[np.float64]
@@ -68,9 +68,7 @@ ZoneGrid = npt.NDArray[np.int64]  # by place of the NUMA node, then by row
 
 
 class ZoneColumns:
-    """The columns of NUMA nodes. Rows follow the table's log of changes; slots beyond a node's last NUMA node are
-    0.
-    """
+    """The columns of NUMA nodes. Rows follow the table's log of changes; slots beyond a node's last NUMA node are 0."""
 
     def __init__(self, table: NodeTable, profiles: NodeTopologyProfiles, cache: NodeAllocationCache) -> None:
         self._table = table

@@ -1,2 +1,1 @@
-"""This package scores and filters nodes by the resources that they have left, like kube-scheduler's
-noderesources."""
+"""This package scores and filters nodes by the resources that they have left, like kube-scheduler's noderesources."""

@@ -19,12 +19,12 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Skip
+from koord.scheduler.plugins.node_resources.allocation_columns import AllocationColumns
 from koord.scheduler.plugins.node_resources.resource_allocation import (
     ScoredResource,
     present_resources,
     scored_resources,
 )
-from koord.scheduler.plugins.node_resources.utilization_columns import UtilizationColumns
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class BalancedAllocation(Plugin):
         return int((1 - _deviation(fractions)) * MAX_SCORE)
 
     def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        utilization = table.derived(UtilizationColumns)
+        utilization = table.derived(AllocationColumns)
         counted = self._scored_resources(cycle, pod)
         known = [utilization.resource(resource) for resource in counted]
         fractions = [one.fraction(rows, resource.request) for one, resource in zip(known, counted, strict=True)]

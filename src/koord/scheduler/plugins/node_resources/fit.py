@@ -1,6 +1,4 @@
-"""NodeResourcesFit rejects nodes that lack what a pod requests, and scores nodes by how full they would be
-with it.
-"""
+"""NodeResourcesFit rejects nodes that lack what a pod requests, and scores nodes by how full they would be with it."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from koord.api.config.scheduler.plugin_args import (
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.framework.plugin import MAX_SCORE, Scores
+from koord.scheduler.plugins.node_resources.allocation_columns import AllocationColumns
 from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource, present_resources
-from koord.scheduler.plugins.node_resources.utilization_columns import UtilizationColumns
 
 # Points of a curve give scores from 0 to this.
 _MAX_SHAPE_SCORE = 10
@@ -32,36 +32,26 @@ class ResourceScoringStrategy(Protocol):
     def score_columns(self, counted: Sequence[ScoredResource], table: NodeTable, rows: Rows) -> Scores: ...
 
 
-class LeastAllocatedStrategy:
-    """Score the weighted mean of the free percentages, so that pods spread."""
-
-    def score(self, counted: Sequence[ScoredResource], node: NodeInfo) -> int:
-        total = weights = 0
-        for capacity, used, weight in present_resources(counted, node):
-            if used <= capacity:
-                total += (capacity - used) * MAX_SCORE // capacity * weight
-            weights += weight
-        return total // weights if weights else 0
-
-    def score_columns(self, counted: Sequence[ScoredResource], table: NodeTable, rows: Rows) -> Scores:
-        return table.derived(UtilizationColumns).weighted_mean_percent(counted, rows, fills_up=False)
-
-
-class MostAllocatedStrategy:
-    """Score the weighted mean of the used percentages, so that nodes fill up.
+class WeightedMeanStrategy:
+    """Score the weighted mean of the free percentages, so that pods spread (LeastAllocated), or of the used ones, so
+    that nodes fill up (MostAllocated).
 
     Defaults for unstated requests can make a node look overfull, which counts as full.
     """
 
+    def __init__(self, *, fills_up: bool) -> None:
+        self._fills_up = fills_up
+
     def score(self, counted: Sequence[ScoredResource], node: NodeInfo) -> int:
         total = weights = 0
         for capacity, used, weight in present_resources(counted, node):
-            total += min(used, capacity) * MAX_SCORE // capacity * weight
+            part = min(used, capacity) if self._fills_up else max(capacity - used, 0)
+            total += part * MAX_SCORE // capacity * weight
             weights += weight
         return total // weights if weights else 0
 
     def score_columns(self, counted: Sequence[ScoredResource], table: NodeTable, rows: Rows) -> Scores:
-        return table.derived(UtilizationColumns).weighted_mean_percent(counted, rows, fills_up=True)
+        return table.derived(AllocationColumns).weighted_mean_percent(counted, rows, fills_up=self._fills_up)
 
 
 class RequestedToCapacityRatioStrategy:
@@ -94,10 +84,8 @@ def build_strategy(given: ScoringStrategy) -> ResourceScoringStrategy:
     """Build the configured strategy. Raise ValueError for an unknown one: configuration is validated before it
     comes here.
     """
-    if given.type == LEAST_ALLOCATED:
-        return LeastAllocatedStrategy()
-    if given.type == MOST_ALLOCATED:
-        return MostAllocatedStrategy()
+    if given.type in (LEAST_ALLOCATED, MOST_ALLOCATED):
+        return WeightedMeanStrategy(fills_up=given.type == MOST_ALLOCATED)
     if given.type == REQUESTED_TO_CAPACITY_RATIO and given.requested_to_capacity_ratio is not None:
         return RequestedToCapacityRatioStrategy(given.requested_to_capacity_ratio.shape)
     raise ValueError(f"scoring strategy {given.type} is not supported")

@@ -15,11 +15,7 @@ from koord.api.kubernetes.affinity import TopologySpreadConstraint
 from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.verdict import Fault
-from koord.scheduler.plugins.pod_topology_spread.owners import (
-    OwnerSelectors,
-    default_selector,
-    join_requirements,
-)
+from koord.scheduler.plugins.pod_topology_spread.owners import OwnerSelectors, default_selector, join_requirements
 from koord.values.selector import Operator, Requirement, Selector, SelectorError
 
 HOSTNAME = "kubernetes.io/hostname"

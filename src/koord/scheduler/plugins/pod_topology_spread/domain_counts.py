@@ -138,17 +138,7 @@ NO_COUNTS: Ints = np.zeros(0, np.int64)
 class DomainCounts:
     """The pods of one constraint per domain; `domains` and `counted` come from CountedNodes."""
 
-    __slots__ = (
-        "_tallies",
-        "_tally",
-        "by_host",
-        "constraint",
-        "counted",
-        "counts",
-        "domains",
-        "namespace",
-        "position",
-    )
+    __slots__ = ("_tallies", "_tally", "by_host", "constraint", "counted", "counts", "domains", "namespace", "position")
 
     def __init__(self, constraint: ResolvedSpreadConstraint, namespace: str, tallies: SelectorCounts) -> None:
         self.constraint = constraint

@@ -1,12 +1,11 @@
-"""ReservationCache holds every Reservation as the cluster state shows it: who holds room for whom, and what is
-left.
+"""ReservationCache holds every Reservation as the cluster state shows it: who holds room for whom, and what is left.
 
     Reservation, Available     -> its reserve pod is placed on its node
     owner assumed or bound     -> the reserve pod holds so much less: free = allocatable - used - unconsumed, for all
     Reservation ended or gone  -> the reserve pod leaves; its owners are pods like any other
 
-It is derived from live objects and placements alone. Rows and names of nodes where something changed are
-noted, so that whoever caches something looks at those again and at nothing else.
+It is derived from live objects and placements alone. Rows and names of nodes where something changed are noted, so that
+whoever caches something looks at those again and at nothing else.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from koord.scheduler.cache.pod_info import HeldResources, PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal, reserve_pod_of
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.plugins.reservation.matches import ReservationMatches, reservation_request_of
-from koord.scheduler.plugins.reservation.operating_pod import current_owner_of, reservation_info_of_pod
 from koord.scheduler.plugins.reservation.owner_matching import OwnerKey, ReservationRequest, owner_keys_of_pod
 from koord.scheduler.plugins.reservation.reservation_index import (
     OwnerAssigned,
@@ -42,18 +40,21 @@ from koord.scheduler.plugins.reservation.reservation_index import (
     ReservationEvent,
     ReservationGone,
     ReservationIndex,
-    ReservationOwnerPod,
     ReservationSeen,
 )
-from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo, ReservationUsage
+from koord.scheduler.plugins.reservation.reservation_info import (
+    ReservationInfo,
+    ReservationOwnerPod,
+    ReservationUsage,
+    current_owner_of,
+    reservation_info_of_pod,
+)
 from koord.values.resources import CPU, MEMORY
 from koord.values.resources import PODS as PLACES
 
 
 class WaitingOwners:
-    """Pods that were rejected lately, by the keys under which a reservation for them is found: a new one activates
-    them.
-    """
+    """Pods that were rejected lately, by the keys under which a reservation for them is found: a new one wakes them."""
 
     def __init__(self) -> None:
         self.requests: dict[str, ReservationRequest] = {}

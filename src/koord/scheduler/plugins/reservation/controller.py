@@ -1,5 +1,4 @@
-"""Keep Reservations up to date: owners and their usage, expiry, the end of those that were used, and garbage
-collection.
+"""Keep Reservations up to date: owners and their usage, expiry, the end of used ones, and garbage collection.
 
 What is to be done is decided by the policy from what the watch shows; it is written only where it differs. A
 Reservation is reconciled when it changes, when an owner comes or goes, when its time is up, and periodically.
@@ -24,7 +23,7 @@ from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
-from koord.scheduler.controllers.controller import SchedulerController, SchedulerControllerContext
+from koord.scheduler.controller import SchedulerController, SchedulerControllerContext
 from koord.scheduler.plugins.reservation import lifecycle
 from koord.scheduler.plugins.reservation.lifecycle import (
     CurrentOwner,
@@ -145,7 +144,7 @@ class ReservationController:
         self._nodes_seen = self._clock.monotonic()
         for name in self._cache.register.nodes:
             if self._context.handle.state.node(name) is None:
-                self._queue.update(dict.fromkeys(standing.info.name for standing in self._cache.register.on_node(name)))
+                self._queue.update(dict.fromkeys(usage.info.name for usage in self._cache.register.on_node(name)))
 
     async def _wait_for_work(self) -> None:
         longest = self._requeue_heap[0][0] - self._clock.time() if self._requeue_heap else _MAX_SLEEP_S

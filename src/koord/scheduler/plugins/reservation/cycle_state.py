@@ -1,5 +1,5 @@
-"""This module holds what the plugin keeps for one class of pods, computed before PreFilter, and nominates
-reservations.
+"""This module holds what the plugin keeps for one class of pods, computed before PreFilter, and the
+nomination of reservations.
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ from koord.scheduler.framework.reservation import MatchedReservation, writable_r
 from koord.scheduler.framework.runtime import can_reserve
 from koord.scheduler.plugins.reservation.fit import IgnoredResources, NodeFreeResources, fits_with_reservation
 from koord.scheduler.plugins.reservation.matches import ReservationMatches
-from koord.scheduler.plugins.reservation.nomination import nominate, score_reservation
+from koord.scheduler.plugins.reservation.nomination import nominate
 from koord.scheduler.plugins.reservation.owner_matching import ReservationRequest
 from koord.scheduler.plugins.reservation.reservation_index import ReservationIndex
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
 
 
 class OwnerCycleState:
-    """The state of pods that may use reservations. Nodes come as the pod sees them: without the reserve pods for
-    it.
-    """
+    """The state of pods that may use reservations. Such a pod sees nodes without the reserve pods for it."""
 
     __slots__ = ("_ignored", "_register", "matches", "request")
 
@@ -38,9 +36,7 @@ class OwnerCycleState:
         self._ignored = ignored
 
     def matched_on(self, node: NodeInfo) -> tuple[ReservationUsage, ...]:
-        """Return the matched reservations with those of their owners that are on the node: in a dry run some
-        are not.
-        """
+        """Return the matched reservations with only those owners that are on the node: in a dry run some are not."""
         found = self.matches.by_node.get(node.name, ())
         return tuple(self._register.limited_to_owners(usage, node.pods) for usage in found)
 
@@ -68,7 +64,7 @@ class OwnerCycleState:
                 return False
             return also is None or also(usage)
 
-        return nominate(self.request, matched, suits, lambda usage: score_reservation(self.request, usage))
+        return nominate(self.request, matched, suits)
 
 
 class ReservePodCycleState(msgspec.Struct, frozen=True):

@@ -1,13 +1,11 @@
-"""Check whether a pod fits on a node and into a reservation there, with reservations kept from pods they are
-not for.
+"""Check whether a pod fits on a node and into a reservation there; reservations are kept from all but their owners.
 
-free = allocatable - what pods request - what reservations still hold. An owner may add what remains of
-its own.
+free = allocatable - what pods request - what reservations still hold. An owner may add what remains of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -38,8 +36,7 @@ NO_IGNORED_RESOURCES = IgnoredResources()
 
 
 class NodeFreeResources(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources of one node. `used` and `pods` are of real pods, owners included; reservations are counted
-    beside them.
+    """The resources of one node. `used` and `pods` are of real pods, owners included; reservations are counted apart.
 
     An operating pod is one of the reservations, and not among the pods.
     """
@@ -50,41 +47,27 @@ class NodeFreeResources(msgspec.Struct, frozen=True, kw_only=True):
     pods: int = 0
     max_pods: int = 110
     usages: tuple[ReservationUsage, ...] = ()  # every reservation that holds something here
-    preemptible: Counts = {}  # of pods preempted in a dry run
-    preemptible_pods: int = 0
 
     def free(self, owner_of: ReservationUsage | None = None) -> dict[str, int]:
-        """Return what is free for any pod, or for an owner of one reservation. Below zero where a node is over-
-        committed.
-        """
+        """Return what is free for any pod, or for an owner of one reservation: below zero on an over-committed node."""
         left = dict(self.allocatable)
         accumulate(left, self.used, -1)
-        accumulate(left, self.preemptible)
         for usage in self.usages:
             accumulate(left, usage.unallocated(), -1)
         if owner_of is not None:
             accumulate(left, owner_of.remaining_for_owners())
         return left
 
-    def free_with_reservations(self, ignored: Iterable[ReservationUsage]) -> dict[str, int]:
-        """Return what is free for a pod that may use what these reservations hold and nobody took."""
-        left = self.free()
-        for usage in ignored:
-            accumulate(left, usage.unallocated())
-        return left
-
     def free_pod_slots(self, owner_of: ReservationUsage | None = None) -> int:
         """Return the free pod slots. Each reservation holds one, for its owner."""
         held = len(self.usages) - (owner_of is not None)
-        return self.max_pods - self.pods + self.preemptible_pods - held
+        return self.max_pods - self.pods - held
 
 
 NO_MATCH = "node(s) no reservations match reservation affinity"
 NO_ROOM = "node(s) no reservation(s) to meet the requirements"
 WRONG_NODE = "node(s) didn't match the nodeName specified by reservation"
 POLICY_CONFLICT = "node(s) reservation allocate policy conflict"
-PREEMPTION_FAILED = "node(s) preemption failed due to insufficient resources"
-ALREADY_ALLOCATED = "reservation has allocateOnce enabled and has already been allocated"
 
 
 class ReservationRefusal(msgspec.Struct, frozen=True):
@@ -92,21 +75,6 @@ class ReservationRefusal(msgspec.Struct, frozen=True):
 
     reasons: tuple[str, ...]
     resolvable: bool = True
-
-
-class PreemptedOwners(msgspec.Struct, frozen=True):
-    """PreemptedOwners holds what owners that are preempted in a dry run return to their reservation."""
-
-    amounts: Counts = {}
-    pods: int = 0
-
-
-# What other plugins have against a reservation for this pod, NUMA and devices above all; nothing when it suits them.
-ExternalCheck = Callable[[ReservationUsage], Sequence[str]]
-
-
-def _no_objections(_: ReservationUsage) -> Sequence[str]:
-    return ()
 
 
 def fits_node(
@@ -130,27 +98,21 @@ def fits_node(
     return sorted(short)
 
 
-def fits_reservation(
-    pod: ReservationRequest, usage: ReservationUsage, back: PreemptedOwners | None = None
-) -> list[str]:
-    """Return what a Restricted reservation is short of by itself. Pods that named the reservation are told the
-    details.
-    """
-    held, given = usage.info, back or PreemptedOwners()
+def fits_reservation(pod: ReservationRequest, usage: ReservationUsage) -> list[str]:
+    """Return what a Restricted reservation is short of by itself, in detail for pods that named the reservation."""
+    info = usage.info
     detailed = bool(pod.requested_name)
     reasons: list[str] = []
-    most = held.reserved.get(PODS)
-    if most is not None:
-        used = usage.owner_count - given.pods
-        if used + 1 > most:
-            detail = f", requested: 1, used: {used}, capacity: {most}" if detailed else ""
-            reasons.append(f"{RESERVATION_ERROR_PREFIX}Too many pods{detail}")
-    for name in held.restricted:
+    most = info.reserved.get(PODS)
+    if most is not None and usage.owner_count + 1 > most:
+        detail = f", requested: 1, used: {usage.owner_count}, capacity: {most}" if detailed else ""
+        reasons.append(f"{RESERVATION_ERROR_PREFIX}Too many pods{detail}")
+    for name in info.restricted:
         requested = pod.requests.get(name, 0)
         if name == PODS or requested <= 0:
             continue
-        capacity = held.reserved.get(name, 0) - held.node_reserved.get(name, 0)
-        used = max(0, usage.allocated.get(name, 0) - given.amounts.get(name, 0))
+        capacity = info.reserved.get(name, 0) - info.node_reserved.get(name, 0)
+        used = usage.allocated.get(name, 0)
         if requested > capacity - used:
             detail = f", requested: {requested}, used: {used}, capacity: {capacity}" if detailed else ""
             reasons.append(f"{RESERVATION_ERROR_PREFIX}Insufficient {name}{detail}")
@@ -162,22 +124,15 @@ def fits_with_reservation(
     usage: ReservationUsage,
     room: NodeFreeResources,
     *,
-    others: ExternalCheck = _no_objections,
-    back: PreemptedOwners | None = None,
     ignored: IgnoredResources = NO_IGNORED_RESOURCES,
 ) -> tuple[list[str], list[str]]:
-    """Return what the node is short of, and the objections of the reservation and of other plugins. Both empty: it
-    fits.
-    """
+    """Return what the node is short of, and the objections of the reservation. Both empty: the pod fits."""
     short = fits_node(pod, room, usage, ignored=ignored)
-    against = fits_reservation(pod, usage, back) if usage.info.policy == RESTRICTED else []
-    return short, [*against, *others(usage)]
+    return short, fits_reservation(pod, usage) if usage.info.policy == RESTRICTED else []
 
 
 def is_relevant(pod: ReservationRequest, usage: ReservationUsage) -> bool:
-    """Return whether the reservation matters to the pod: it reserves something requested, or the pod demands a
-    reservation.
-    """
+    """Return whether the reservation reserves something that the pod requests, or the pod demands a reservation."""
     if pod.affinity is None:
         return any(name in pod.requests for name in usage.info.resource_names)
     return not pod.requested_name or pod.requested_name == usage.info.name
@@ -188,21 +143,14 @@ def filter_node(
     matched: Sequence[ReservationUsage],
     room: NodeFreeResources,
     *,
-    others: ExternalCheck = _no_objections,
-    backs: Callable[[ReservationUsage], PreemptedOwners | None] = lambda _: None,
-    preempting: bool = False,
     ignored: IgnoredResources = NO_IGNORED_RESOURCES,
 ) -> ReservationRefusal | None:
     """Filter one node for the Reservation plugin; `matched` are the reservations there that the pod may use.
 
-    Where there are none, other plugins judge the node; this one only looks during preemption dry runs.
+    Where there are none, other plugins filter the node.
     """
     if not matched:
-        if pod.affinity is not None:
-            return ReservationRefusal((NO_MATCH,), resolvable=False)
-        if preempting and fits_node(pod, room, ignored=ignored):
-            return ReservationRefusal((PREEMPTION_FAILED,))
-        return None
+        return None if pod.affinity is None else ReservationRefusal((NO_MATCH,), resolvable=False)
     if pod.ignores_reservations:
         return None
     shortages: set[str] = set()
@@ -210,7 +158,7 @@ def filter_node(
     for usage in matched:
         if not is_relevant(pod, usage):
             continue
-        short, reasons = fits_with_reservation(pod, usage, room, others=others, back=backs(usage), ignored=ignored)
+        short, reasons = fits_with_reservation(pod, usage, room, ignored=ignored)
         if not short and not reasons:
             return None
         shortages.update(short)

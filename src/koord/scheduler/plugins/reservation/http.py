@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.reservation.cache import ReservationCache
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
@@ -15,46 +14,42 @@ from koord.values.resources import materialise, to_wire
 _NOT_ENABLED = "no profile of this scheduler enables Reservation"
 
 
-def routes(explainer: Explainer) -> tuple[tuple[str, HttpHandler], ...]:
+def routes(cache: ReservationCache | None) -> tuple[tuple[str, HttpHandler], ...]:
+    """Build the routes; `cache` is None when no profile has reservations."""
+
     def node(call: HttpCall) -> Any:
-        book = explainer.reservation_cache()
-        if book is None:
+        if cache is None:
             return error_reply(404, _NOT_ENABLED)
-        return json_reply(
-            {
-                "items": [
-                    reservation_item(book, standing) for standing in book.register.on_node(call.parameters["nodeName"])
-                ]
-            }
-        )
+        on_node = cache.register.on_node(call.parameters["nodeName"])
+        return json_reply({"items": [reservation_item(cache, usage) for usage in on_node]})
 
     return (("/plugins/Reservation/nodeReservations/:nodeName", node),)
 
 
-def reservation_item(book: ReservationCache, standing: ReservationUsage) -> dict[str, Any]:
-    held = standing.info
-    known = book.reservations.get(held.uid)
-    left = {name: amount - standing.allocated.get(name, 0) for name, amount in held.reserved.items()}
+def reservation_item(cache: ReservationCache, usage: ReservationUsage) -> dict[str, Any]:
+    info = usage.info
+    known = cache.reservations.get(info.uid)
+    left = {name: amount - usage.allocated.get(name, 0) for name, amount in info.reserved.items()}
     return {
-        "name": held.name,
+        "name": info.name,
         "namespace": "",
-        "uid": held.uid,
-        "kind": "Pod" if held.is_operating_pod else "Reservation",
-        "available": held.available,
-        "allocateOnce": held.allocate_once,
-        "allocatable": _wire(held.reserved),
-        "reserved": _wire(held.node_reserved),
-        "allocated": _wire(standing.allocated),
+        "uid": info.uid,
+        "kind": "Pod" if info.is_operating_pod else "Reservation",
+        "available": info.available,
+        "allocateOnce": info.allocate_once,
+        "allocatable": _wire(info.reserved),
+        "reserved": _wire(info.node_reserved),
+        "allocated": _wire(usage.allocated),
         "availableResource": _wire({name: max(0, amount) for name, amount in left.items()}),
-        "allocatedResource": _wire(standing.allocated),
+        "allocatedResource": _wire(usage.allocated),
         "owners": [_plain(owner) for owner in known.spec.owners] if known is not None else [],
-        "allocatePolicy": held.effective_policy,
-        "assignedPods": [_assigned(book, uid) for uid in sorted(book.register.owner_pods(held.uid))],
+        "allocatePolicy": info.effective_policy,
+        "assignedPods": [_assigned(cache, uid) for uid in sorted(cache.register.owner_pods(info.uid))],
     }
 
 
-def _assigned(book: ReservationCache, uid: str) -> dict[str, Any]:
-    pod, part = book.state.placed_pod(uid), book.register.owner_pod(uid)
+def _assigned(cache: ReservationCache, uid: str) -> dict[str, Any]:
+    pod, part = cache.state.placed_pod(uid), cache.register.owner_pod(uid)
     return {
         "Namespace": pod.namespace if pod is not None else "",
         "Name": pod.name if pod is not None else "",

@@ -1,5 +1,5 @@
-"""This module decides how a Reservation lives and ends: its conditions Scheduled and Ready, its transitions,
-and the status patch. Applying the effects is left to others.
+"""This module holds the life of a Reservation: its conditions Scheduled and Ready, its transitions, and the status
+patch.
 
 | from                | fact                                | to                                         |
 |---------------------|-------------------------------------|--------------------------------------------|
@@ -113,8 +113,8 @@ class CurrentOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservationObserved(msgspec.Struct, frozen=True, kw_only=True):
-    """ReservationObserved holds what the cluster shows. With `owners` or `node_exists` None they are not known yet,
-    and nothing follows from absence.
+    """ReservationObserved is what the cluster shows. Nothing follows from `owners` or `node_exists` None:
+    they are not known yet.
     """
 
     node_exists: bool | None
@@ -211,10 +211,10 @@ def _decide_held(reservation: Reservation, seen: ReservationObserved, now: datet
         return (_expired_status(status, now, f"node {status.node_name} is gone"),)
     # One that was taken did its work, even if its time runs out before this is written.
     if seen.owners and reservation.spec.allocate_once is not False:
-        taken = seen.owners[0]
+        owner = seen.owners[0]
         conditions = ended_conditions(status.conditions, SUCCEEDED_REASON, now)
         done = msgspec.structs.replace(_with_owners(status, seen.owners), phase=SUCCEEDED, conditions=conditions)
-        return (WriteReservationStatus(done, f"taken by {taken.namespace}/{taken.name}"),)
+        return (WriteReservationStatus(done, f"taken by {owner.namespace}/{owner.name}"),)
     if ends is not None and now >= ends:
         return (_expired_status(status, now, f"expired at {ends.isoformat()}"),)
     again: tuple[LifecycleEffect, ...] = () if ends is None else (RequeueReservationAt(ends),)

@@ -1,7 +1,6 @@
 """ReservationMatches holds the reservations that pods of one kind may use, by node, and follows the cache.
 
-Only changed nodes are matched again. Such pods see these nodes without the reserve pods that hold room for
-them.
+Only changed nodes are matched again. Such pods see these nodes without the reserve pods that hold room for them.
 """
 
 from __future__ import annotations
@@ -75,9 +74,7 @@ class ReservationMatches:
     # Keeping up --------------------------------------------------------------------------------------------------
 
     def refresh(self, since: Callable[[int], Collection[str] | None], position: int) -> None:
-        """Match changed nodes again. `since` returns the nodes changed after a position of the cache's log, None if
-        unknown.
-        """
+        """Match again the nodes changed after a position of the cache's log, which `since` returns, None if unknown."""
         nodes: Iterable[str] | None = since(self.position) if self.position >= 0 else None
         labels = () if self._omit or self.request.affinity is None else self._nodes_with_changed_objects()
         self.position = position

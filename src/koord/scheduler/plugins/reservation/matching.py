@@ -20,8 +20,8 @@ from koord.values.selector import EVERYTHING, Selector
 
 
 class Mismatch(Enum):
-    """Mismatch says why a pod may not use a reservation, in the order of the checks. Without a matching owner
-    nothing else is checked.
+    """Mismatch is the reason why a pod may not use a reservation, in the order of the checks. No matching
+    owner: nothing else is checked.
     """
 
     OWNER = "owner"
@@ -33,9 +33,7 @@ class Mismatch(Enum):
 
 
 class ReservationMatch(msgspec.Struct, frozen=True):
-    """The result of matching. `mismatch` None: the pod may use the reservation. `taint` is the one that is not
-    tolerated.
-    """
+    """The result of matching. `mismatch` None: the pod may use the reservation. `taint` is the untolerated one."""
 
     mismatch: Mismatch | None = None
     taint: Taint | None = None
@@ -182,9 +180,7 @@ def _count_node_reasons(
 
 
 def event_message(message: str) -> str | None:
-    """Return the message of the FailedScheduling-Reservation event for the pod's message; None when it names no
-    reservation.
-    """
+    """Return the message of the FailedScheduling-Reservation event; None if the pod's message names no reservation."""
     summary = _SUMMARY.match(message)
     if summary is None:
         return None

@@ -8,7 +8,7 @@ from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.scheduling import AVAILABLE, FAILED, PENDING, SUCCEEDED, Reservation
 from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.scheduler.live_handle import LiveHandle
-from koord.telemetry.metrics.registry import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricReading, MetricRegistry
 from koord.values.resources import CPU, MEMORY
 
 PHASE_METRIC = "scheduler_reservation_status_phase"
@@ -41,12 +41,13 @@ def _phases(found: Iterable[Reservation]) -> Iterator[LabelledValue]:
 def _resources(found: Iterable[Reservation]) -> Iterator[LabelledValue]:
     for reservation in found:
         name = reservation.metadata.name
-        there, taken = resource_amounts(reservation.status.allocatable), resource_amounts(reservation.status.allocated)
-        yield from _amount_values("allocatable", name, there)
-        yield from _amount_values("allocated", name, taken)
-        for resource, amount in there.items():
+        allocatable = resource_amounts(reservation.status.allocatable)
+        allocated = resource_amounts(reservation.status.allocated)
+        yield from _amount_values("allocatable", name, allocatable)
+        yield from _amount_values("allocated", name, allocated)
+        for resource, amount in allocatable.items():
             if amount:
-                yield ("utilization", name, resource, "ratio"), taken.get(resource, 0) / amount
+                yield ("utilization", name, resource, "ratio"), allocated.get(resource, 0) / amount
 
 
 def _amount_values(kind: str, name: str, held: Mapping[str, int]) -> Iterator[LabelledValue]:

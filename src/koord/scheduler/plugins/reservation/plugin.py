@@ -6,8 +6,7 @@
     nominate           the reservation that it takes                              -> nominated
     Reserve            the part is assumed; PreBind annotates the pod; Bind of a Reservation writes its status
 
-What reservations hold and what is left of them is in the cache. Plain pods see the cluster's sums and
-nothing of this.
+What reservations hold and what is left of them is in the cache. Plain pods see nothing but the cluster's sums.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import numpy as np
 from koord.api.annotations import reservation_codecs
 from koord.api.annotations.reservation_codecs import ReservationAllocated
 from koord.api.config.scheduler.in_tree_args import DefaultPreemptionArgs
-from koord.api.config.scheduler.reservation_args import ReservationArgs
+from koord.api.config.scheduler.koordinator_args import ReservationArgs
 from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.protocol import (
     A_RESERVATION_ALLOCATED,
@@ -56,7 +55,7 @@ from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of, writable_reservations
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
-from koord.scheduler.plugins.default_preemption.plugin import DefaultPreemption
+from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.reservation import matching
 from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold
 from koord.scheduler.plugins.reservation.cycle_state import (
@@ -82,11 +81,18 @@ from koord.scheduler.plugins.reservation.lifecycle import (
     status_patch,
     step,
 )
-from koord.scheduler.plugins.reservation.nomination import score_reservation
-from koord.scheduler.plugins.reservation.pre_allocation import NO_CANDIDATE, NONE_FITS
-from koord.scheduler.plugins.reservation.pre_allocation_candidates import PreAllocationCandidates, pre_allocation_error
+from koord.scheduler.plugins.reservation.nomination import (
+    ReservationScoreNormaliser,
+    encode_raw_score,
+    score_reservation,
+)
+from koord.scheduler.plugins.reservation.pre_allocation import (
+    NO_CANDIDATE,
+    NONE_FITS,
+    PreAllocationCandidates,
+    pre_allocation_error,
+)
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage, validation_error
-from koord.scheduler.plugins.reservation.scoring import ReservationScoreNormaliser, encode_raw_score
 
 
 class ReservationPreemption(DefaultPreemption):
@@ -263,9 +269,7 @@ class ReservationPlugin(Plugin):
         return _to_reject(filter_node(state.request, matched, state.node_room(node, matched), ignored=self._ignored))
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
-        """Return the codes of rows without a reservation for the pod: the others are filtered one by one, as it sees
-        them.
-        """
+        """Return the codes of rows without a reservation for the pod; the others are filtered one by one."""
         codes = np.zeros(table.size, np.int32)
         state = cycle.plugin_data.get(self.name)
         if isinstance(state, OwnerCycleState):

@@ -53,9 +53,9 @@ def reservation_reports(reservations: Iterable[Reservation], pods: Iterable[Pod]
     waiting: list[tuple[Pod, ReservationRequest]] = []
     for pod in live:
         if pod.spec.node_name:
-            taken = reservation_codecs.parse_reservation_allocated(pod.metadata.annotations)
-            if taken is not None and not isinstance(taken, MalformedAnnotation):
-                holders.setdefault(taken.uid, []).append(pod)
+            allocated = reservation_codecs.parse_reservation_allocated(pod.metadata.annotations)
+            if allocated is not None and not isinstance(allocated, MalformedAnnotation):
+                holders.setdefault(allocated.uid, []).append(pod)
         elif (request := _request_of_pod(pod)) is not None:
             waiting.append((pod, request))
     return [

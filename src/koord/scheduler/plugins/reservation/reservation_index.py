@@ -1,8 +1,7 @@
-"""An index of every reservation and its owners, which finds the reservations for a pod without scanning all
-of them.
+"""An index of reservations and their owners that finds the reservations for a pod without scanning all of them.
 
-Its content is a function of the live reservations and of the pods that hold a part of one, assumed pods
-included; `ReservationIndex.build` makes the same from those alone. `handle` is the only mutator.
+Its content is a function of the live reservations and of the pods that hold a part of one, assumed pods included;
+`ReservationIndex.build` makes the same from those alone. `handle` is the only mutator.
 """
 
 from __future__ import annotations
@@ -14,23 +13,8 @@ from typing import TypeAlias
 import msgspec
 
 from koord.api.kubernetes.meta import OwnerReference
-from koord.scheduler.plugins.reservation.owner_matching import (
-    ANYONE,
-    OwnerKey,
-    ReservationRequest,
-    owner_keys_of_pod,
-)
-from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo, ReservationUsage
-from koord.values.amounts import Counts
-
-
-class ReservationOwnerPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod with a part of a reservation, by its annotation or assumed and not yet confirmed by the API server."""
-
-    uid: str
-    reservation: str  # uid
-    node: str
-    requests: Counts = {}
+from koord.scheduler.plugins.reservation.owner_matching import ANYONE, OwnerKey, ReservationRequest, owner_keys_of_pod
+from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo, ReservationOwnerPod, ReservationUsage
 
 
 class ReservationSeen(msgspec.Struct, frozen=True):
@@ -54,13 +38,6 @@ class OwnerReleased(msgspec.Struct, frozen=True):
 
 
 ReservationEvent: TypeAlias = ReservationSeen | ReservationGone | OwnerAssigned | OwnerReleased
-
-
-class ReservationCapacityFreed(msgspec.Struct, frozen=True):
-    """Pods that were refused on these nodes may fit now: something was released, or opened to more pods."""
-
-    nodes: frozenset[str]
-    cause: ReservationEvent
 
 
 _NO_OWNER_PODS: Mapping[str, ReservationOwnerPod] = {}
@@ -90,12 +67,10 @@ class ReservationIndex:
 
     # -- changing
 
-    def handle(self, event: ReservationEvent) -> tuple[ReservationCapacityFreed, ...]:
-        nodes: set[str] = set()
+    def handle(self, event: ReservationEvent) -> None:
         match event:
             case ReservationSeen(info):
-                before = self._infos.get(info.uid)
-                if before != info:
+                if self._infos.get(info.uid) != info:
                     self._forget(info.uid)
                     self._infos[info.uid] = info
                     self._names[info.name] = info.uid
@@ -103,17 +78,12 @@ class ReservationIndex:
                         self._index.setdefault(key, set()).add(info.uid)
                         self._count(key, 1)
                     self._refresh(info.uid)
-                    nodes = {held.node for held in (before, info) if held is not None}
             case ReservationGone(uid):
-                gone = self._infos.get(uid)
-                if gone is not None:
-                    nodes = {gone.node}
-                    self._forget(uid)
+                self._forget(uid)
             case OwnerAssigned(owner_pod):
                 old = self._owner_pods.get(owner_pod.uid)
                 if old != owner_pod:
                     if old is not None:
-                        nodes = {old.node}
                         self._remove_owner(old)
                     self._owner_pods[owner_pod.uid] = owner_pod
                     self._owner_pods_by_reservation.setdefault(owner_pod.reservation, {})[owner_pod.uid] = owner_pod
@@ -121,10 +91,7 @@ class ReservationIndex:
             case OwnerReleased(pod):
                 left = self._owner_pods.get(pod)
                 if left is not None:
-                    nodes = {left.node}
                     self._remove_owner(left)
-        nodes.discard("")
-        return (ReservationCapacityFreed(frozenset(nodes), event),) if nodes else ()
 
     def _remove_owner(self, owner_pod: ReservationOwnerPod) -> None:
         del self._owner_pods[owner_pod.uid]
@@ -247,11 +214,10 @@ class ReservationIndex:
         return tuple(sorted(found.values(), key=lambda s: (s.info.name, s.info.uid))) if found else ()
 
     def candidates(self, pod: ReservationRequest) -> dict[str, list[ReservationUsage]]:
-        """Return, by node, the matchable reservations that this pod can own.
+        """Return, by node, the matchable reservations that this pod can own, at the cost of what is found.
 
-        A pod that names one is shown what is on that one's node, and everywhere when there is no such
-        reservation. A pod that ignores reservations is shown all. The cost is that of what is found, not of what
-        exists.
+        A pod that names one is shown what is on that one's node, and everywhere when there is no such reservation. A
+        pod that ignores reservations is shown all.
         """
         if pod.ignores_reservations:
             found: Collection[str] = self._usages.keys()

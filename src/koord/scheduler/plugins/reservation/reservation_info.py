@@ -11,10 +11,24 @@ from koord.api.annotations import node_codecs, reservation_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, RESTRICTED, Reservation, ReservationOwner
 from koord.api.kubernetes.affinity import Taint
+from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
-from koord.scheduler.plugins.reservation.owner_matching import OwnerMatcher, ReservationRequest
+from koord.scheduler.plugins.reservation.owner_matching import (
+    OwnerMatcher,
+    ReservationRequest,
+)
 from koord.values.amounts import Counts
 from koord.values.selector import SelectorError
+
+
+class ReservationOwnerPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod with a part of a reservation, by its annotation or assumed and not yet confirmed by the API server."""
+
+    uid: str
+    reservation: str  # uid
+    node: str
+    requests: Counts = {}
+
 
 T = TypeVar("T")
 
@@ -121,9 +135,7 @@ def _read(found: T | MalformedAnnotation, faults: list[str]) -> T | None:
 
 
 class ReservationUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """A reservation and its use. `allocated` is what owners request of the reserved resources; it may exceed the
-    reserved.
-    """
+    """A reservation and its use. `allocated` is what owners request of the reserved resources; it may exceed those."""
 
     info: ReservationInfo
     allocated: Counts = {}
@@ -152,3 +164,60 @@ class ReservationUsage(msgspec.Struct, frozen=True, kw_only=True):
         """Return what the next owner may have of it."""
         inner = self.info.node_reserved
         return {name: left - kept for name, left in self.unallocated().items() if (kept := inner.get(name, 0)) < left}
+
+
+RUNNING = "Running"
+
+
+def reservation_info_of_pod(pod: Pod) -> ReservationInfo | None:
+    """Read the pod as a reservation; None for an ordinary pod.
+
+    It is always Aligned and for one owner, and available while it runs and is ready.
+    """
+    meta = pod.metadata
+    if not reservation_codecs.is_in_reservation_mode(meta.labels):
+        return None
+    faults: list[str] = []
+    owners = reservation_codecs.parse_reservation_owners(meta.annotations)
+    if isinstance(owners, MalformedAnnotation):
+        faults.append(str(owners))
+        owners = None
+    options = reservation_codecs.parse_restricted_options(meta.annotations)
+    if isinstance(options, MalformedAnnotation):
+        faults.append(str(options))
+        options = None
+    reserved = pod_requests(pod.spec, pod.status)
+    deleting = meta.deletion_timestamp is not None
+    return ReservationInfo(
+        uid=meta.uid,
+        name=meta.name,
+        node=pod.spec.node_name,
+        available=pod.status.phase == RUNNING and _is_ready(pod),
+        labels=meta.labels,
+        owners=compile_owners(owners or (), faults),
+        reserved=reserved,
+        policy=ALIGNED,
+        restricted=restricted_resource_names(reserved, options.resources if options is not None else ()),
+        allocate_once=True,
+        unschedulable=deleting,
+        terminating=deleting,
+        parse_error="; ".join(faults),
+        is_operating_pod=True,
+    )
+
+
+def current_owner_of(pod: Pod) -> ReservationOwnerPod | MalformedAnnotation | None:
+    """Return the current owner by the annotation. There is only one, so it has all of the reservation."""
+    owner = reservation_codecs.parse_reservation_current_owner(pod.metadata.annotations)
+    if owner is None or isinstance(owner, MalformedAnnotation):
+        return owner
+    return ReservationOwnerPod(
+        uid=owner.uid or f"{owner.namespace}/{owner.name}",
+        reservation=pod.metadata.uid,
+        node=pod.spec.node_name,
+        requests=pod_requests(pod.spec, pod.status),
+    )
+
+
+def _is_ready(pod: Pod) -> bool:
+    return any(condition.type == "Ready" and condition.status == "True" for condition in pod.status.conditions)

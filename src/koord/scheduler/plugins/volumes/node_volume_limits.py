@@ -16,8 +16,7 @@ from koord.api.kubernetes.builtin_kinds import (
     VOLUME_ATTACHMENTS,
 )
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
-from koord.api.kubernetes.storage import CSINode
-from koord.api.kubernetes.volume import PersistentVolumeClaim
+from koord.api.kubernetes.volume import CSINode, PersistentVolumeClaim
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent

@@ -1,6 +1,4 @@
-"""ProvisioningCheck tells whether a volume could be provisioned for a claim on a node: class, topology and
-capacity.
-"""
+"""ProvisioningCheck tells whether a volume could be provisioned for a claim on a node: class, topology and capacity."""
 
 from __future__ import annotations
 
@@ -12,8 +10,7 @@ import numpy as np
 from koord.api.kubernetes.builtin_kinds import CSI_DRIVERS, CSI_STORAGE_CAPACITIES, STORAGE_CLASSES
 from koord.api.kubernetes.meta import stored_label_selector
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
-from koord.api.kubernetes.storage import CSIStorageCapacity, StorageClass
-from koord.api.kubernetes.volume import PersistentVolumeClaim
+from koord.api.kubernetes.volume import CSIStorageCapacity, PersistentVolumeClaim, StorageClass
 from koord.scheduler.cache.node_table import Bools, NodeTable, Rows
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.plugins.node_selector import selector_mask

@@ -1,6 +1,4 @@
-"""VolumeRestrictions keeps pods apart that may not use one disk, or one ReadWriteOncePod claim, at the same
-time.
-"""
+"""VolumeRestrictions keeps pods apart that may not use one disk, or one ReadWriteOncePod claim, at the same time."""
 
 from __future__ import annotations
 

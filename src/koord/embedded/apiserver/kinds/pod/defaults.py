@@ -112,10 +112,7 @@ def default_pod_template(owner: Obj, key: str = "template") -> None:
 
 
 def default_pod_spec(spec: Obj, *, template: bool = False) -> None:
-    """Fill in the defaults of a pod spec in place.
-
-    In a pod template (`template`) requests are not taken from limits.
-    """
+    """Fill in the defaults of a pod spec in place. In a `template` requests are not taken from limits."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")

@@ -38,10 +38,7 @@ def _node_expression_errors(found: Obj, path: str) -> FieldErrors:
 
 
 def _required_node_expression_errors(found: Obj, path: str) -> FieldErrors:
-    """Return the errors of an expression of a required term.
-
-    The values of preferred terms are not checked, as old pods exist.
-    """
+    """Return the errors of an expression of a required term; values of preferred terms are not checked."""
     return [
         *_node_expression_errors(found, path),
         *each(label_validation.label_value_errors)(found.get("values") or [], f"{path}.values"),

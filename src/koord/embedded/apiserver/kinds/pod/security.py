@@ -116,10 +116,7 @@ pod_security_context_errors = fields(
 
 
 def selinux_change_policy_errors(context: Obj, path: str, *, updating: bool) -> FieldErrors:
-    """Return the errors of seLinuxChangePolicy.
-
-    MountOption is behind a feature gate, but a pod that has it may keep it.
-    """
+    """Return the errors of seLinuxChangePolicy. MountOption is behind a feature gate; a pod that has it may keep it."""
     if context.get("seLinuxChangePolicy") is None:
         return NO_ERRORS
     known = one_of("MountOption", "Recursive") if updating else one_of("Recursive")

@@ -1,7 +1,4 @@
-"""This module validates a pod spec as a whole, and pod templates.
-
-The parts of a spec are left to their modules.
-"""
+"""This module validates a pod spec as a whole, and pod templates. The parts of a spec are left to their modules."""
 
 from __future__ import annotations
 
@@ -246,10 +243,7 @@ def pod_only_errors(spec: Obj, *, creating: bool) -> list[ApiFieldError]:
 
 
 def pod_template_errors(template: Obj, path: str) -> list[ApiFieldError]:
-    """Return the errors of the template by itself.
-
-    Label errors leave `metadata` out of the path, as in kube-apiserver.
-    """
+    """Return the errors of the template by itself. Label errors leave `metadata` out of the path, as upstream."""
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     errors: list[ApiFieldError] = []
     errors += label_validation.label_errors(meta.get("labels") or {}, f"{path}.labels")

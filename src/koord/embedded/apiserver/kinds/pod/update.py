@@ -1,7 +1,4 @@
-"""This module decides what an update may change in a pod.
-
-Images, deadlines and additional tolerations may change, and scheduling constraints while the pod is gated.
-"""
+"""This module decides what an update may change in a pod: images, deadlines, tolerations, more while it is gated."""
 
 from __future__ import annotations
 
@@ -163,10 +160,7 @@ def _narrowing_errors(new: Obj, old: Obj, path: str) -> list[ApiFieldError]:
 
 
 def _extends_term(term: Obj, before: Obj) -> bool:
-    """Return whether a term only gains requirements.
-
-    An empty term matches nothing, so that adding to it would widen it.
-    """
+    """Return whether a term only gains requirements. An empty term matches nothing: adding to it would widen it."""
     if not _has_requirements(before):
         return not _has_requirements(term)
     for key in ("matchExpressions", "matchFields"):

@@ -304,10 +304,7 @@ VOLUME_SOURCES: Mapping[str, tuple[str, Validator]] = {
     "scaleIO": ("scaleIO", fields({"gateway": _REQUIRED, "system": _REQUIRED, "volumeName": _REQUIRED})),
     "csi": ("csi", _csi_errors),
     "persistentVolumeClaim": ("persistentVolumeClaim", fields({"claimName": _REQUIRED})),
-    "image": (
-        "image",
-        fields({"reference": _REQUIRED, "pullPolicy": one_of("Always", "IfNotPresent", "Never")}),
-    ),
+    "image": ("image", fields({"reference": _REQUIRED, "pullPolicy": one_of("Always", "IfNotPresent", "Never")})),
 }
 
 

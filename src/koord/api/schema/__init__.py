@@ -1,1 +1,0 @@
-"""Generation of structural OpenAPI schemas and CustomResourceDefinitions from the wire types."""

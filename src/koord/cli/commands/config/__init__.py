@@ -1,1 +1,0 @@
-"""`koord config`: checks of configuration files without a cluster."""

@@ -1,0 +1,294 @@
+"""This module is `koord deschedule --dry-run`: what a round of the descheduler would do, on a live cluster or
+a snapshot, printed plugin by plugin, then what was declined and which nodes were not judged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from koord.api.config.descheduler import configuration
+from koord.api.config.descheduler.configuration import DeschedulerConfiguration
+from koord.api.koordinator.protocol import DESCHEDULER_NAME
+from koord.cli import cluster_access
+from koord.cli.commands.deschedule_plan import DryRunPlan, plan_dry_run
+from koord.cli.commands.object_lists import list_live_objects, read_objects, save_objects
+from koord.cli.daemons.descheduler_config import read_descheduler_config
+from koord.cli.printing import plain_table, print_result
+from koord.descheduler.configuration import load_config
+from koord.descheduler.explain.round_report import (
+    APPROPRIATE,
+    EVICT,
+    PoolLoadReport,
+    ProposalReport,
+    RefusalReport,
+    RoundReport,
+    report_pool_loads,
+    report_round,
+)
+from koord.descheduler.framework.round import ready_nodes, run_round
+from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
+from koord.descheduler.snapshot_source import required_resources, snapshot_from_lists
+from koord.kube.client.typed_client import Client
+from koord.scheduler.explain.snapshot import ApiSnapshot as Kept
+from koord.telemetry.clock import Clock
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+MAX_TABLE_ROWS = 30  # rows of one table
+
+
+class DescheduleDryRun(msgspec.Struct, frozen=True, kw_only=True):
+    configuration: str  # where it came from
+    plugins: list[str]
+    certain: bool
+    nodes: int
+    pods: int
+    notes: list[str]
+    round: RoundReport
+    pools: list[PoolLoadReport] = []  # as LowNodeLoad sees them
+
+
+def print_dry_run(console: Console, found: DescheduleDryRun) -> None:
+    asked = ", ".join(found.plugins) or "none"
+    at = found.round.at
+    console.print(f"A dry run over {found.nodes} nodes and {found.pods} pods. Nothing is changed.", style="bold")
+    console.print(f"  configuration  {found.configuration}")
+    console.print(f"  plugins        {asked}")
+    if at is not None:
+        console.print(f"  as of          {at:%Y-%m-%d %H:%M:%S} UTC")
+    for note in found.notes:
+        console.print(f"Note: {note}")
+    for pool in found.pools:
+        print_pool(console, pool)
+    if found.round.error:
+        console.print(f"\nThe round would end early: {found.round.error}", style="bold red")
+    print_round(console, found.round)
+
+
+def print_round(console: Console, account: RoundReport) -> None:
+    if not account.proposals:
+        console.print("\nNothing would move.", style="bold")
+    for plugin in dict.fromkeys(one.plugin for one in account.proposals):
+        mine = [one for one in account.proposals if one.plugin == plugin]
+        console.print(f"\n{plugin} would {_proposal_counts(mine)}:", style="bold green")
+        _print_moves(console, [one for one in mine if one.does == EVICT])
+        for one in mine:
+            if one.does != EVICT:
+                console.print(f"  {_other_effect_text(one)}: {one.reason}")
+    _print_refusals(console, "Wanted, and declined", account.refusals)
+    _print_refusals(console, "Looked at, and not proposed", account.passed_over)
+    if account.left_out:
+        console.print("\nNodes that could not be judged:", style="bold yellow")
+        table = plain_table(("  NODE", "left"), ("BY", "left"), ("WHY", "left"))
+        for out in account.left_out:
+            table.add_row(f"  {out.node}", out.plugin, out.why)
+        console.print(table)
+
+
+def print_pool(console: Console, pool: PoolLoadReport) -> None:
+    """Print the nodes of a pool; nodes within their thresholds are only counted when there are many."""
+    title = f" of pool {pool.pool}" if pool.pool else ""
+    shown = (
+        [one for one in pool.nodes if one.standing != APPROPRIATE] if len(pool.nodes) > MAX_TABLE_ROWS else pool.nodes
+    )
+    if shown:
+        console.print(f"\nLowNodeLoad sees the nodes{title} so:", style="bold")
+        resources = list(dict.fromkeys(name for one in shown for name in one.used))
+        columns = [(f"{name.upper()} % (LOW..HIGH)", "right") for name in resources]
+        table = plain_table(("  NODE", "left"), *columns, ("STANDING", "left"))
+        for one in shown:
+            cells = [_usage_cell(one.used.get(name), one.low.get(name), one.high.get(name)) for name in resources]
+            table.add_row(f"  {one.node}", *cells, one.standing)
+        console.print(table)
+    if len(shown) < len(pool.nodes):
+        console.print(f"  and {len(pool.nodes) - len(shown)} more that are {APPROPRIATE}")
+    if pool.stops:
+        console.print(f"LowNodeLoad does nothing{title}: {pool.stops}.")
+
+
+def _usage_cell(used: float | None, low: float | None, high: float | None) -> str:
+    if used is None:
+        return "-"
+    return f"{used:.1f}" if low == high == 100 else f"{used:.1f} ({low:g}..{high:g})"
+
+
+def _print_refusals(console: Console, title: str, refusals: list[RefusalReport]) -> None:
+    if not refusals:
+        return
+    console.print(f"\n{title}:", style="bold yellow")
+    table = plain_table(
+        ("  POD", "left"), ("ON", "left"), ("PLUGIN", "left"), ("DECLINED BY", "left"), ("BECAUSE", "left")
+    )
+    for no in refusals[:MAX_TABLE_ROWS]:
+        table.add_row(f"  {no.pod}", no.node, no.plugin, no.by, no.why)
+    console.print(table)
+    if len(refusals) > MAX_TABLE_ROWS:
+        console.print(f"  and {len(refusals) - MAX_TABLE_ROWS} more; -o json has all")
+
+
+def _print_moves(console: Console, moves: list[ProposalReport]) -> None:
+    if not moves:
+        return
+    table = plain_table(("  POD", "left"), ("FROM", "left"), ("TO", "left"), ("BY", "left"), ("WHY", "left"))
+    for one in moves:
+        table.add_row(f"  {one.pod}", one.node, one.target or "(scheduler)", one.evictor, one.reason)
+    console.print(table)
+
+
+def _proposal_counts(mine: list[ProposalReport]) -> str:
+    moves = sum(one.does == EVICT for one in mine)
+    rest = len(mine) - moves
+    parts = [f"move {moves} pod{'s' * (moves != 1)}"] * bool(moves)
+    parts += [f"change {rest} other object{'s' * (rest != 1)}"] * bool(rest)
+    return " and ".join(parts)
+
+
+def _other_effect_text(one: ProposalReport) -> str:
+    if one.pod:
+        set_to = ", ".join(f"{name}={value}" for name, value in sorted(one.annotations.items()))
+        return f"annotate {one.pod} with {set_to}"
+    return f"{one.does} {one.node}"
+
+
+DESCHEDULER_PORT = 10251
+_DRY_RUN_ONLY = (
+    "this command only shows what would happen: add --dry-run. Real rounds are those of koord-descheduler "
+    "(koord up runs one; --set descheduler.config=FILE tells it which plugins to run)"
+)
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Show what a round would do, changing nothing. There is no other way.")
+@click.option("--plugin", default="", metavar="NAME", help="Only this plugin, whether or not it is enabled.")
+@click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    help="DeschedulerConfiguration. Default: that of the running koord-descheduler, else the one that is shipped.",
+)
+@click.option(
+    "--snapshot",
+    "snapshot_file",
+    metavar="PATH",
+    help="Decide on this file, or on the files of this folder (kubectl get nodes,pods,... -A -o yaml).",
+)
+@click.option("--save", metavar="FILE", help="Write the live cluster's state here, to be used as --snapshot later.")
+@click.option(
+    "--certain/--no-certain", default=True, show_default=True, help="Take a node that is too full now as one for long."
+)
+@click.option("--descheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where it runs.")
+@click.option(
+    "--descheduler-port", default=DESCHEDULER_PORT, show_default=True, help="The port it tells about itself on."
+)
+@cluster_access.output_option
+@cluster_access.cluster_options
+def deschedule(
+    dry_run: bool,
+    plugin: str,
+    config_file: str | None,
+    snapshot_file: str | None,
+    save: str | None,
+    certain: bool,
+    descheduler_namespace: str,
+    descheduler_port: int,
+    output: str,
+    kubeconfig: str,
+    context: str,
+) -> None:
+    """Show which pods a round would move, from where to where and why, and which it would not and who said so.
+
+    The decision is the descheduler's own, so a real round on the same state chooses the same pods.
+    """
+    if not dry_run:
+        cluster_access.fail(_DRY_RUN_ONLY)
+    if snapshot_file is not None:
+        if save is not None:
+            cluster_access.fail("--save needs a live cluster; with --snapshot there is a file already")
+        config, source = _configuration_from_file(config_file) or (
+            configuration.shipped_configuration(),
+            "the one that is shipped",
+        )
+        plan = _plan_or_fail(config, plugin, certain)
+        _print_result(_decide(plan, Kept(_read_snapshot_objects(Path(snapshot_file))), None, source, certain), output)
+        return
+
+    async def main(client: Client, clock: Clock) -> None:
+        found = _configuration_from_file(config_file) or await _configuration_of_running_descheduler(
+            client, descheduler_namespace, descheduler_port
+        )
+        plan = _plan_or_fail(found[0], plugin, certain)
+        kept = Kept(await list_live_objects(client, required_resources(plan.assembly.plugins())))
+        if save is not None:
+            save_objects(kept.objects(), save)
+        _print_result(_decide(plan, kept, clock.time(), found[1], certain), output)
+
+    cluster_access.run_with_client(main, kubeconfig, context)
+
+
+def _configuration_from_file(file: str | None) -> tuple[DeschedulerConfiguration, str] | None:
+    if file is None:
+        return None
+    found = read_descheduler_config(file)
+    if isinstance(found, list):
+        cluster_access.fail(f"--config: {'; '.join(found)}")
+    return found, file
+
+
+async def _configuration_of_running_descheduler(
+    client: Client, namespace: str, port: int
+) -> tuple[DeschedulerConfiguration, str]:
+    answer = await cluster_access.ask_program(client, DESCHEDULER_NAME, "/configz", namespace, port)
+    config = load_config(answer.get("componentconfig")) if isinstance(answer, dict) else []
+    if isinstance(config, list):
+        return configuration.shipped_configuration(), "the one that is shipped, as no koord-descheduler answers"
+    return config, "that of the running koord-descheduler"
+
+
+def _plan_or_fail(config: DeschedulerConfiguration, plugin: str, certain: bool) -> DryRunPlan:
+    plan = plan_dry_run(config, plugin=plugin, certain=certain)
+    if isinstance(plan, str):
+        cluster_access.fail(plan)
+    return plan
+
+
+def _read_snapshot_objects(place: Path) -> list[dict[str, Any]]:
+    if not place.is_dir():
+        return read_objects(str(place))
+    files = sorted(file for file in place.iterdir() if file.suffix in (".yaml", ".yml", ".json"))
+    if not files:
+        cluster_access.fail(f"{place}: there is no .yaml or .json file in it")
+    return [each for file in files for each in read_objects(str(file))]
+
+
+def _decide(plan: DryRunPlan, kept: Kept, now_s: float | None, source: str, certain: bool) -> DescheduleDryRun:
+    assembly = plan.assembly
+    plugins = assembly.plugins()
+    try:
+        snapshot = snapshot_from_lists(kept.typed, plugins, now_s)
+    except msgspec.ValidationError as error:
+        cluster_access.fail(f"the snapshot holds something unexpected: {error}")
+    ready = ready_nodes(snapshot, assembly.node_selector)
+    watching = [one for one in plugins if isinstance(one, LowNodeLoad)]
+    seen = [pool for one in watching for pool in report_pool_loads(one, ready, snapshot)]
+    outcome = run_round(assembly.profiles, snapshot, assembly.limits, nodes=assembly.node_selector, dry_run=True)
+    asked = [one.name for profile in assembly.profiles for one in (*profile.deschedule, *profile.balance)]
+    return DescheduleDryRun(
+        configuration=source,
+        plugins=list(dict.fromkeys(asked)),
+        certain=certain,
+        nodes=len(snapshot.nodes),
+        pods=len(snapshot.pods),
+        pools=seen,
+        notes=plan.notes,
+        round=report_round(outcome, plugins, snapshot.now_s),
+    )
+
+
+def _print_result(found: DescheduleDryRun, output: str) -> None:
+    print_result(found, output, lambda console: print_dry_run(console, found))

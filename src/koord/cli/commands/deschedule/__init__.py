@@ -1,1 +1,0 @@
-"""`koord deschedule`: dry runs of the descheduler."""

@@ -1,1 +1,0 @@
-"""`koord migrate` and `koord migrations`: PodMigrationJobs by hand."""

@@ -1,1 +1,0 @@
-"""`koord node`: what is on one node and who holds it."""

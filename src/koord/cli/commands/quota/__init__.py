@@ -1,1 +1,0 @@
-"""`koord quota`: the quota tree and what-if checks."""

@@ -1,1 +1,0 @@
-"""`koord simulate`: what the scheduler would decide about pods."""

@@ -1,1 +1,0 @@
-"""Leader election over a coordination.k8s.io Lease, compatible with client-go."""

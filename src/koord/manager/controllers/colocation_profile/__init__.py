@@ -1,1 +1,0 @@
-"""Apply ClusterColocationProfiles to existing pods that wait for a node."""

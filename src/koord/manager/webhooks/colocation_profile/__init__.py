@@ -1,1 +1,0 @@
-"""ClusterColocationProfiles at admission: matching and applying. Shared by pods and reservations."""

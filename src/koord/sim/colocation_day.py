@@ -1,0 +1,195 @@
+"""The scenario of a co-location day: services on daily curves and batch jobs that fill what they leave. Data only."""
+
+from __future__ import annotations
+
+import json
+import math
+from random import Random
+from typing import Any
+
+import msgspec
+
+from koord.embedded.kubelet.node_profile import KubeletReserved, SimulatedPool, SystemDaemonUsage
+from koord.embedded.kubelet.usage_model import SimulatedUsage, UsageTrace
+
+Obj = dict[str, Any]
+
+NODES, CPUS, MEMORY_GIB = 20, 16, 64
+SERVICES, JOBS = "shop", "analytics"  # namespaces
+SALE = "sale"  # the trace of a service that half an hour of the evening belongs to
+SALE_HOUR = 20.0
+COLOCATION_LABEL = "koordinator.sh/enable-colocation"
+_MIB = 1 << 20
+
+
+class SimulatedService(msgspec.Struct, frozen=True, kw_only=True):
+    """A simulated service. `cpu` is the minimum and maximum of milli-cores that one replica uses in a day."""
+
+    name: str
+    replicas: int
+    request_milli: int
+    memory_mib: int
+    cpu: tuple[int, int] = (0, 0)
+    peak_hour: float = 14.0
+
+
+# They ask for 55 % of the cluster and use 17 % of it on average; the system's daemons use one more.
+FLEET = (
+    SimulatedService(
+        name="frontend", replicas=24, request_milli=2000, memory_mib=3072, cpu=(250, 1300), peak_hour=14.0
+    ),
+    SimulatedService(name="search", replicas=16, request_milli=3000, memory_mib=6144, cpu=(350, 1850), peak_hour=20.0),
+    SimulatedService(
+        name="checkout", replicas=12, request_milli=2000, memory_mib=3072, cpu=(200, 1100), peak_hour=19.0
+    ),
+    SimulatedService(name="catalog", replicas=12, request_milli=1500, memory_mib=4096, cpu=(150, 850), peak_hour=13.0),
+    SimulatedService(name=SALE, replicas=12, request_milli=3000, memory_mib=2048),
+)
+
+
+def pool(nodes: int = NODES) -> SimulatedPool:
+    return SimulatedPool(
+        name="node",
+        count=nodes,
+        cpu=CPUS,
+        memory=f"{MEMORY_GIB}Gi",
+        zones=("zone-a", "zone-b"),
+        reserved=KubeletReserved(cpu="500m", memory="1Gi"),
+        system=SystemDaemonUsage(cpu="250m", memory="2Gi"),
+    )
+
+
+def traces() -> dict[str, UsageTrace]:
+    """Return the usage trace of the sale: next to nothing all day, everything at once at its hour."""
+    times, usages = [], []
+    for minute in range(0, 24 * 60, 2):
+        passed = minute / 60 - SALE_HOUR
+        crowd = math.exp(-((passed - 0.3) ** 2) / 0.02) if passed >= 0 else 0.0
+        times.append(minute * 60.0)
+        usages.append(SimulatedUsage(round(120 + 4700 * crowd), 1400 * _MIB))
+    return {SALE: UsageTrace(times=tuple(times), usages=tuple(usages))}
+
+
+def services(nodes: int) -> tuple[SimulatedService, ...]:
+    """Return the services with replicas scaled to the size of the cluster."""
+    return tuple(msgspec.structs.replace(one, replicas=max(1, round(one.replicas * nodes / NODES))) for one in FLEET)
+
+
+def objects(nodes: int = NODES) -> list[Obj]:
+    """Return everything that exists before the day begins, in the order of creation."""
+    labels = {COLOCATION_LABEL: "true"}
+    profile = {
+        "apiVersion": "config.koordinator.sh/v1alpha1",
+        "kind": "ClusterColocationProfile",
+        "metadata": {"name": "analytics-in-the-gaps"},
+        "spec": {
+            "namespaceSelector": {"matchLabels": labels},
+            "selector": {"matchLabels": labels},
+            "qosClass": "BE",
+            "priorityClassName": "koord-batch",
+            "koordinatorPriority": 1000,
+            "schedulerName": "koord-scheduler",
+        },
+    }
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SERVICES}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": JOBS, "labels": labels}},
+        profile,
+        *(_deployment(one) for one in services(nodes)),
+    ]
+
+
+def slo_documents() -> dict[str, str]:
+    """Return slo-controller-config: what may be lent, and when BE pods are suppressed and evicted."""
+    documents = {
+        "colocation-config": {
+            "enable": True,
+            "metricReportIntervalSeconds": 120,
+            "cpuReclaimThresholdPercent": 70,
+            "memoryReclaimThresholdPercent": 70,
+        },
+        "resource-threshold-config": {
+            "clusterStrategy": {
+                "enable": True,
+                "cpuSuppressThresholdPercent": 70,
+                "cpuEvictBESatisfactionLowerPercent": 50,
+                "cpuEvictBESatisfactionUpperPercent": 70,
+                "cpuEvictBEUsageThresholdPercent": 80,
+                "cpuEvictTimeWindowSeconds": 120,
+                "memoryEvictThresholdPercent": 80,
+            }
+        },
+        "resource-qos-config": {
+            "clusterStrategy": {
+                "lsClass": {"cpuQOS": {"enable": True, "groupIdentity": 2}},
+                "beClass": {"cpuQOS": {"enable": True, "groupIdentity": -1}},
+            }
+        },
+        "cpu-burst-config": {"clusterStrategy": {"policy": "auto"}},
+    }
+    return {name: json.dumps(document) for name, document in documents.items()}
+
+
+GATES = frozenset({"BECPUSuppress", "CPUBurst", "BECPUEvict", "BEMemoryEvict", "GroupIdentity"})
+
+
+def job(number: int, chance: Random) -> Obj:
+    """Return a Job as users write it: plain CPU and memory. The profile makes its pods batch pods."""
+    cpus = chance.choice((1, 2, 2, 3, 4))
+    minutes = chance.triangular(10, 90, 30)
+    uses = {"model": "constant", "cpu": f"{chance.randint(85, 100)}%", "memory": f"{chance.randint(50, 85)}%"}
+    amounts = {"cpu": str(cpus), "memory": f"{2 * cpus}Gi"}
+    name = f"{chance.choice(('etl', 'train', 'report', 'encode'))}-{number}"
+    pod = {
+        "metadata": {
+            "labels": {COLOCATION_LABEL: "true", "app": name},
+            "annotations": {
+                "sim.koord.sh/usage": json.dumps(uses),
+                "sim.koord.sh/run-seconds": str(round(60 * minutes)),
+            },
+        },
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "work", "image": "work", "resources": {"requests": amounts, "limits": amounts}}],
+        },
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": JOBS},
+        "spec": {"backoffLimit": 6, "template": pod},
+    }
+
+
+def _deployment(service: SimulatedService) -> Obj:
+    uses: Obj = {"model": "trace", "name": SALE}
+    if service.cpu != (0, 0):
+        low, high = service.cpu
+        uses = {
+            "model": "daily",
+            "cpu": [f"{low}m", f"{high}m"],
+            "memory": ["55%", "75%"],
+            "peakHour": service.peak_hour,
+            "noise": 0.15,
+        }
+    amounts = {"cpu": f"{service.request_milli}m", "memory": f"{service.memory_mib}Mi"}
+    labels = {"app": service.name, "koordinator.sh/qosClass": "LS"}
+    container = {"name": "app", "image": service.name, "resources": {"requests": amounts, "limits": _limits(service)}}
+    template = {
+        "metadata": {"labels": labels, "annotations": {"sim.koord.sh/usage": json.dumps(uses)}},
+        "spec": {"priorityClassName": "koord-prod", "schedulerName": "koord-scheduler", "containers": [container]},
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": service.name, "namespace": SERVICES},
+        "spec": {
+            "replicas": service.replicas,
+            "selector": {"matchLabels": {"app": service.name}},
+            "template": template,
+        },
+    }
+
+
+def _limits(service: SimulatedService) -> Obj:
+    return {"cpu": f"{2 * service.request_milli}m", "memory": f"{2 * service.memory_mib}Mi"}

@@ -1,1 +1,0 @@
-"""Metrics of a program: families and their registry, process metrics, and the exposition formats."""

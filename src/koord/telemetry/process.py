@@ -1,0 +1,103 @@
+"""Metrics of this process from the system and the interpreter, under the names that every dashboard has, and the
+settings of its garbage collector.
+
+By default the cyclic collector scans every object again and again while a big answer is being made: listing 20,000
+pods as a table took 2.8 s of CPU with it and 1.0 s without. What a cluster's state holds is not cyclic garbage.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import platform
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from koord.telemetry.metrics import MetricReading, MetricRegistry
+
+_PROC = Path("/proc")
+_START_FIELD, _CPU_FIELDS, _VIRTUAL_FIELD, _RESIDENT_FIELD = 19, (11, 12), 20, 21  # of stat, after the command's name
+
+
+def register_process_metrics(registry: MetricRegistry, proc: Path = _PROC) -> None:
+    """Register process_* metrics (where there is a /proc) and python_* metrics."""
+    registry.source(lambda: (*_process(proc), *_python()))
+
+
+def _process(proc: Path) -> Iterator[MetricReading]:
+    try:
+        # The command's name may hold spaces and brackets; what follows its last bracket does not.
+        fields = (proc / "self" / "stat").read_text().rpartition(")")[2].split()
+        boot = _boot_time(proc)
+        descriptors = len(os.listdir(proc / "self" / "fd"))
+    except OSError:
+        return  # no /proc on this system: these numbers are absent, not zero
+    ticks = os.sysconf("SC_CLK_TCK")
+    cpu = sum(int(fields[at]) for at in _CPU_FIELDS) / ticks
+    yield _reading("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.", cpu, "counter")
+    yield _reading("process_open_fds", "Number of open file descriptors.", descriptors)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    yield _reading("process_max_fds", "Maximum number of open file descriptors.", _limit(limit))
+    yield _reading("process_virtual_memory_bytes", "Virtual memory size in bytes.", int(fields[_VIRTUAL_FIELD]))
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    yield _reading(
+        "process_virtual_memory_max_bytes", "Maximum amount of virtual memory available in bytes.", _limit(most)
+    )
+    resident = int(fields[_RESIDENT_FIELD]) * resource.getpagesize()
+    yield _reading("process_resident_memory_bytes", "Resident memory size in bytes.", resident)
+    if boot is not None:
+        started = boot + int(fields[_START_FIELD]) / ticks
+        yield _reading("process_start_time_seconds", "Start time of the process since unix epoch in seconds.", started)
+
+
+def _python() -> Iterator[MetricReading]:
+    labels = ("version", "implementation")
+    value = ((platform.python_version(), platform.python_implementation()), 1.0)
+    yield MetricReading("python_info", "Version of the interpreter.", "gauge", labels, (value,))
+    stats = gc.get_stats()
+    for name, key, text in (
+        ("python_gc_objects_collected_total", "collected", "Objects that the cycle collector freed."),
+        ("python_gc_objects_uncollectable_total", "uncollectable", "Objects that it could not free."),
+        ("python_gc_collections_total", "collections", "How often each generation was collected."),
+    ):
+        values = tuple(((str(generation),), float(one[key])) for generation, one in enumerate(stats))
+        yield MetricReading(name, text, "counter", ("generation",), values)
+
+
+def _boot_time(proc: Path) -> float | None:
+    for line in (proc / "stat").read_text().splitlines():
+        if line.startswith("btime "):
+            return float(line.split()[1])
+    return None
+
+
+def _limit(value: int) -> float:
+    return float(2**64 - 1) if value == resource.RLIM_INFINITY else float(value)
+
+
+def _reading(name: str, help: str, value: float, kind: str = "gauge") -> MetricReading:
+    return MetricReading(name, help, "counter" if kind == "counter" else "gauge", (), (((), float(value)),))
+
+
+YOUNG_THRESHOLD, MIDDLE_THRESHOLD, OLD_THRESHOLD = 50_000, 20, 100
+
+
+def relax_gc() -> None:
+    """Collect cycles rarely. Call once, early in a long-running program."""
+    gc.set_threshold(YOUNG_THRESHOLD, MIDDLE_THRESHOLD, OLD_THRESHOLD)
+
+
+def freeze_after_startup() -> None:
+    """Freeze the objects that live after start-up, so that they are not scanned again, and trim the heap."""
+    gc.collect()
+    gc.freeze()
+    trim_heap()
+
+
+def trim_heap() -> None:
+    """Return freed memory to the system: glibc keeps it, and after reading a cluster that is a fifth of a program."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none, and need none
+    if trim is not None:
+        trim(0)
