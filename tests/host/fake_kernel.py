@@ -26,6 +26,19 @@ class FakeKernel(Host):
         self.trouble = trouble
         self.writes: list[tuple[str, str]] = []
         self.after_write: Callable[[], None] | None = None
+        self.disk_full = False  # the disk of the agent's own files
+        self.before_state_write: Callable[[], None] | None = None
+
+    def append_file(self, path: str, text: str) -> IoError | None:
+        return self._state_refusal(path) or super().append_file(path, text)
+
+    def replace_file(self, path: str, text: str) -> IoError | None:
+        return self._state_refusal(path) or super().replace_file(path, text)
+
+    def _state_refusal(self, path: str) -> IoError | None:
+        if self.before_state_write:
+            self.before_state_write()
+        return IoError(path, WRITE, errno.ENOSPC) if self.disk_full else None
 
     def write(self, path: str, text: str) -> IoError | None:
         code = self.trouble(path, text) if self.trouble else None

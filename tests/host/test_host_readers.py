@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import resource
 from pathlib import Path
 
 import pytest
 
-from koord.host import filesystem, hardware_topology, procfs, resctrl
+from koord.host import hardware_topology, procfs, resctrl
 from koord.host.capability import check_kidled
 from koord.host.devices import storage, volume_group_of_mapper_name
 from koord.host.filesystem import Host, HostPaths
@@ -193,10 +194,24 @@ def test_nothing_is_made_by_writing(files: Files) -> None:
 
 def test_state_files(files: Files) -> None:
     path = str(files.root / "deep/state")
-    assert filesystem.append_file(path, "one\n") is None
-    assert filesystem.append_file(path, "two\n") is None
+    assert files.host.append_file(path, "one\n") is None
+    assert files.host.append_file(path, "two\n") is None
     assert files.host.read(path) == "one\ntwo\n"
-    assert filesystem.replace_file(path, "three\n") is None
+    assert files.host.replace_file(path, "three\n") is None
     assert files.host.read(path) == "three\n"
     (files.root / "file").write_text("")
-    assert isinstance(filesystem.append_file(str(files.root / "file/below"), "x"), IoError)
+    assert isinstance(files.host.append_file(str(files.root / "file/below"), "x"), IoError)
+
+
+def test_a_line_that_does_not_fit_leaves_no_half(files: Files) -> None:
+    path, limits = str(files.root / "state/journal"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
+    try:
+        assert files.host.append_file(path, "a" * 79 + "\n") is None
+        refused = files.host.append_file(path, "b" * 79 + "\n")
+        replaced = files.host.replace_file(path, "c" * 179 + "\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [one is not None and one.code for one in (refused, replaced)] == ["EFBIG", "EFBIG"]
+    assert files.host.read(path) == "a" * 79 + "\n"
+    assert files.host.list_names(str(files.root / "state")) == ["journal"]

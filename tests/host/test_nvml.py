@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from koord.host.io_error import IoError
-from koord.host.nvml import GpuProcessUsage, Nvml
+from koord.host.nvml import NO_HEALTH_CHECK, GpuHealth, GpuProcessUsage, Nvml
 
 SOURCE = r"""
 #include <stdio.h>
@@ -40,17 +41,29 @@ int nvmlDeviceGetProcessUtilization(void *h, sample_t *s, unsigned *n, unsigned 
   if (!s) { *n = 3; return 7; }
   s[0].pid = 41; s[0].at = 2000; s[0].sm = 30; s[1].pid = 41; s[1].at = 1000; s[1].sm = 90;
   s[2].pid = 42; s[2].at = 1500; s[2].sm = 250; *n = 3; return 0; }
+typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } event_t;
+static event_t waiting[8]; static int first, last;
+int nvmlEventSetCreate(void **set) { *set = waiting; return 0; }
+int nvmlEventSetFree(void *set) { return 0; }
+int nvmlDeviceRegisterEvents(void *h, unsigned long long kinds, void *set) {
+  return kinds == 8 && set == waiting ? (*(int *)h ? REGISTER : 0) : 2; }
+int nvmlEventSetWait_v2(void *set, event_t *e, unsigned ms) {
+  if (ms) return 2;
+  if (first == last) return 10;
+  *e = waiting[first++]; return 0; }
+void happens(int card, unsigned long long type, unsigned long long xid) {
+  event_t e = {&cards[card], type, xid, 0, 0}; waiting[last++] = e; }
 """
 
 
-def built(folder: Path, code: int = 0) -> str:
+def built(folder: Path, code: int = 0, register: int = 0) -> str:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler to build the stand-in with")
     (folder / "nvml.c").write_text(SOURCE)
     library = folder / "libnvml.so"
-    command = [compiler, "-shared", "-fPIC", f"-DINIT={code}", "-o", str(library), str(folder / "nvml.c")]
-    subprocess.run(command, check=True)
+    command = [compiler, "-shared", "-fPIC", f"-DINIT={code}", f"-DREGISTER={register}", "-o", str(library)]
+    subprocess.run([*command, str(folder / "nvml.c")], check=True)
     return str(library)
 
 
@@ -70,6 +83,32 @@ def test_cards_and_who_uses_them(tmp_path: Path) -> None:
     )
     assert nvml.uses(cards[0]) == [GpuProcessUsage(41, 0, 2**30), GpuProcessUsage(42, 0, 0)], "nobody computed since"
     assert nvml.uses(cards[1]) == []
+    nvml.close()
+
+
+def test_a_critical_error_makes_a_card_unhealthy_for_good(tmp_path: Path) -> None:
+    path = built(tmp_path)
+    nvml, stub = Nvml.open(path), ctypes.CDLL(path)
+    assert isinstance(nvml, Nvml)
+    assert nvml.health() == {}, "no card was listed yet"
+    nvml.cards()
+    assert nvml.health() == {"GPU-0": GpuHealth(), "GPU-1": GpuHealth()}
+    for xid in (13, 31, 43, 45, 68, 109):
+        stub.happens(0, ctypes.c_ulonglong(8), ctypes.c_ulonglong(xid))
+    stub.happens(0, ctypes.c_ulonglong(2), ctypes.c_ulonglong(79))  # another kind of event
+    assert all(one.healthy for one in nvml.health().values())
+    stub.happens(1, ctypes.c_ulonglong(8), ctypes.c_ulonglong(79))
+    for _ in range(2):
+        found = nvml.health()
+        assert (found["GPU-0"].healthy, found["GPU-1"].healthy, found["GPU-1"].code) == (True, False, "Xid79")
+    nvml.close()
+
+
+def test_a_card_whose_errors_are_not_told_works_and_says_so(tmp_path: Path) -> None:
+    nvml = Nvml.open(built(tmp_path, register=3))
+    assert isinstance(nvml, Nvml)
+    nvml.cards()
+    assert nvml.health() == {"GPU-0": GpuHealth(), "GPU-1": NO_HEALTH_CHECK}
     nvml.close()
 
 

@@ -97,6 +97,58 @@ def test_a_deleted_node_slo_lets_go_and_an_ending_agent_does_not(tmp_path: Path)
     in_virtual_time(tmp_path, story)
 
 
+def test_a_node_slo_that_is_deleted_while_no_agent_runs_is_undone_by_the_next(tmp_path: Path) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        group = await world.run_pod("batch", "BE")
+        agent = world.agent()
+        await agent.start()
+        await world.clock.sleep(5)
+        assert not (tmp_path / "state").exists(), "nothing is touched before a NodeSLO was seen"
+        behind = {"resourceQOSStrategy": {"beClass": {"cpuQOS": {"enable": True, "groupIdentity": -1}}}}
+        await world.order({**QUOTA_ORDER, **behind})
+        await world.clock.sleep(20)
+        assert (quota(world) != "-1", world.machine.text(knob.CPU_IDLE, group)) == (True, "1")
+        await agent.stop()
+        await expect_ok(world.client.delete(NODE_SLOS, NODE))
+        await world.clock.sleep(1)
+        assert world.cluster.server is not None
+        client = Client(InProcessTransport(world.cluster.server, ADMIN), clock=world.clock)
+        informers = InformerFactory(client, world.clock)
+        again = world.agent(client=client, informers=informers)
+        informers.start()
+        await again.start()
+        await world.clock.sleep(15)
+        assert (quota(world), world.machine.text(knob.CPU_IDLE, group)) == ("-1", "0")
+        assert world.machine.text(knob.CPU_SHARES, group) == "100"
+        await again.stop()
+        await informers.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_thresholds_of_nothing_suppress_and_evict_nobody_and_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        await world.run_pod("batch", "BE", memory_bytes=2 * GI)
+        wanted = {"enable": True, "memoryEvictThresholdPercent": 0, "cpuSuppressThresholdPercent": 0}
+        await world.order({"resourceUsedThresholdWithBE": {**wanted, "cpuSuppressPolicy": "cfsQuota"}})
+        agent = world.agent(frozenset({"BEMemoryEvict"}))
+        await agent.start()
+        await world.clock.sleep(30)
+        assert quota(world) == "-1"
+        assert not isinstance(await world.client.get(PODS, "batch", "default"), ApiError)
+        assert len(json.loads(await ask(agent, "/apis/v1/state"))["nodeSLOProblems"]) == 2
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+    told = [record.message for record in caplog.records if "what the NodeSLO wants by these is off" in record.message]
+    assert len(told) == 1
+    assert "memoryEvictThresholdPercent: 0: must be from 1 to 100" in told[0]
+
+
 def test_safe_mode_reports_and_writes_nothing(tmp_path: Path) -> None:
     async def story(world: AgentFixture) -> None:
         await world.furnish()

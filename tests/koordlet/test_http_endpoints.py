@@ -38,7 +38,9 @@ def test_text_has_a_line_for_each_event_newest_first(log: AuditLog) -> None:
 
 
 def test_json_has_a_token_and_events(log: AuditLog) -> None:
-    body = json.loads(get(log, "application/json", size="4").body)
+    reply = get(log, "application/json", size="4")
+    assert reply.content_type == "application/json; charset=utf-8"
+    body = json.loads(reply.body)
     assert len(body["Events"]) == 4
     last = json.loads(get(log, "application/json", pageToken=body["NextPageToken"]).body)
     assert (last["NextPageToken"], len(last["Events"])) == ("", 1)

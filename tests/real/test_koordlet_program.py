@@ -26,9 +26,10 @@ from koord.host.filesystem import Host
 from koord.host.hardware_topology import online_cpus
 from koord.host.io_error import IoError
 from koord.koordlet.agent import Koordlet
+from koord.koordlet.feature_gates import default_gates
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.reporters.predictor import PredictorSettings
-from koord.koordlet.settings import AuditSettings, KoordletSettings, default_gates
+from koord.koordlet.settings import AuditSettings, KoordletSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 

@@ -61,7 +61,7 @@ def rdma_cards(host: Host) -> list[RdmaCard] | IoError:
             RdmaCard(
                 address=address,
                 minor=int(numbered[1]),
-                healthy=all(_active(host, f"{folder}/infiniband/{name}/ports") for name in names),
+                healthy=_active(host, f"{folder}/infiniband/{names[0]}/ports"),
                 location=pci_location(host, address),
                 virtual_functions=_functions(host, address),
             )

@@ -1,7 +1,7 @@
 """The machine's file systems: where they are mounted, and the few file operations that all readers are made of.
 
-What a text means is left to the readers. `Host` never creates a file: a cgroup file that does not exist must stay so.
-The agent's own files that outlive it are appended to, replaced atomically and removed by the functions at the end.
+What a text means is left to the readers. `write` never creates a file: a cgroup file that does not exist must stay so.
+The agent's own files that outlive it are appended to, replaced atomically, renamed and removed.
 """
 
 from __future__ import annotations
@@ -158,38 +158,39 @@ class Host:
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
 
+    def append_file(self, path: str, text: str) -> IoError | None:
+        """Append text, making the file and its directory when they do not exist. What does not fit leaves no half."""
+        return _put(path, text, os.O_APPEND, path)
+
+    def replace_file(self, path: str, text: str) -> IoError | None:
+        """Replace the file atomically: readers see the old file or the new one, never half of it."""
+        beside = f"{path}.new"
+        io_error = _put(beside, text, os.O_TRUNC, path)
+        if io_error is not None:
+            self.remove_file(beside)  # it would take room from the next attempt
+            return io_error
+        return self.rename_file(beside, path)
+
+    def rename_file(self, path: str, new: str) -> IoError | None:
+        try:
+            os.replace(path, new)
+        except OSError as error:
+            return _io_error(new, WRITE, error)
+        return None
+
+    def remove_file(self, path: str) -> IoError | None:
+        """Remove the file; one that is gone already is no error."""
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return _io_error(path, WRITE, error)
+        return None
+
 
 def _io_error(path: str, stage: str, error: OSError) -> IoError:
     return IoError(path, stage, error.errno or 0, "" if error.errno else str(error))
-
-
-def append_file(path: str, text: str) -> IoError | None:
-    """Append text, making the file and its directory when they do not exist."""
-    return _put(path, text, os.O_APPEND, path)
-
-
-def replace_file(path: str, text: str) -> IoError | None:
-    """Replace the file atomically: readers see the old file or the new one, never half of it."""
-    beside = f"{path}.new"
-    io_error = _put(beside, text, os.O_TRUNC, path)
-    if io_error is not None:
-        return io_error
-    try:
-        os.replace(beside, path)
-    except OSError as error:
-        return IoError(path, WRITE, error.errno or 0, str(error))
-    return None
-
-
-def remove_file(path: str) -> IoError | None:
-    """Remove the file; one that is gone already is no error."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        return IoError(path, WRITE, error.errno or 0, str(error))
-    return None
 
 
 def _put(path: str, text: str, flags: int, named: str) -> IoError | None:
@@ -197,11 +198,16 @@ def _put(path: str, text: str, flags: int, named: str) -> IoError | None:
         os.makedirs(os.path.dirname(path) or ".", mode=0o755, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | flags, 0o644)
         try:
+            size = os.fstat(descriptor).st_size
             data = text.encode()
-            while data:
-                data = data[os.write(descriptor, data) :]
+            try:
+                while data:
+                    data = data[os.write(descriptor, data) :]
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
         finally:
             os.close(descriptor)
     except OSError as error:
-        return IoError(named, WRITE, error.errno or 0, str(error))
+        return _io_error(named, WRITE, error)
     return None

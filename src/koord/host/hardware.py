@@ -84,7 +84,7 @@ class PciLocation(msgspec.Struct, frozen=True):
 class RdmaCard(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     minor: int
-    healthy: bool  # every port is active
+    healthy: bool  # every port of its first ibdev is active
     location: PciLocation
     virtual_functions: tuple[str, ...] = ()  # addresses of virtual functions, when they are switched on
 

@@ -10,6 +10,7 @@ import os
 import msgspec
 
 OPEN, READ, WRITE, PARSE, ABSENT = "open", "read", "write", "parse", "absent"
+JOURNAL = "journal"  # not the file itself, but the journal that must be written first
 _GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR, errno.ESRCH})
 
 

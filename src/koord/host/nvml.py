@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through NVML: which cards there are, and which process uses how much of them.
+"""NVIDIA GPUs through NVML: which cards there are, which of them failed, and which process uses how much of them.
 
 The library comes with the driver; a machine without it has no usable cards. Structures are those of NVML 11 and later.
 """
@@ -6,6 +6,7 @@ The library comes with the driver; a machine without it has no usable cards. Str
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 
 import msgspec
 
@@ -14,6 +15,10 @@ from koord.host.io_error import IoError, malformed, unsupported
 LIBRARY = "libnvidia-ml.so.1"
 _TEXT = 96
 _SUCCESS, _NOT_SUPPORTED, _NOT_FOUND, _TOO_SMALL = 0, 3, 6, 7
+_XID_CRITICAL_ERROR = 0x8
+# Errors of the application, not of the card: it works on.
+_APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+_MOST_EVENTS = 64  # that are taken in at once
 _UNKNOWN = 2**64 - 1  # memory of a process, where the driver does not report it
 _MOST_PROCESSES = 4096
 
@@ -54,12 +59,41 @@ class _Utilization(ctypes.Structure):
     )
 
 
+class _EventData(ctypes.Structure):
+    _fields_ = (
+        ("device", ctypes.c_void_p),
+        ("type", ctypes.c_ulonglong),
+        ("data", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
 class GpuCard(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str
     minor: int
     total_bytes: int
     address: str  # as sysfs names it, such as 0000:3b:00.0
     model: str
+
+
+class GpuHealth(msgspec.Struct, frozen=True):
+    """Whether a card works. `code` names the error, or why errors are not told; "" where there is neither."""
+
+    healthy: bool = True
+    code: str = ""
+    message: str = ""
+
+
+class GpuInventory(msgspec.Struct, frozen=True):
+    """The NVIDIA cards of a machine, the version of their driver, and their health by uuid."""
+
+    cards: tuple[GpuCard, ...] = ()
+    driver: str = ""
+    health: Mapping[str, GpuHealth] = {}
+
+
+NO_HEALTH_CHECK = GpuHealth(True, "DeviceHealthCheckNotSupported", "the driver does not report errors of this card")
 
 
 class GpuProcessUsage(msgspec.Struct, frozen=True):
@@ -75,6 +109,8 @@ class Nvml:
         self._library = library
         self._handles: dict[str, ctypes.c_void_p] = {}  # by uuid
         self._seen_us: dict[str, int] = {}
+        self._events: ctypes.c_void_p | None = None
+        self._health: dict[str, GpuHealth] = {}  # by uuid
 
     @staticmethod
     def open(name: str = LIBRARY) -> Nvml | IoError:
@@ -117,8 +153,43 @@ class Nvml:
             return cores
         return [GpuProcessUsage(pid, cores.get(pid, 0), held) for pid, held in sorted(memory.items())]
 
+    def health(self) -> dict[str, GpuHealth]:
+        """Return the health of every listed card by uuid. A card with a critical error (XID) stays unhealthy."""
+        for uuid in self._handles.keys() - self._health.keys():
+            self._health[uuid] = GpuHealth() if self._register(uuid) else NO_HEALTH_CHECK
+        event = _EventData()
+        for _ in range(_MOST_EVENTS if self._events is not None else 0):
+            if self._library.nvmlEventSetWait_v2(self._events, ctypes.byref(event), ctypes.c_uint(0)) != _SUCCESS:
+                break  # none is waiting
+            if event.type == _XID_CRITICAL_ERROR and event.data not in _APPLICATION_XIDS:
+                self._fail(event)
+        return dict(self._health)
+
     def close(self) -> None:
+        if self._events is not None:
+            self._library.nvmlEventSetFree(self._events)
         self._library.nvmlShutdown()
+
+    def _register(self, uuid: str) -> bool:
+        """Let the driver report critical errors of a card; return whether it does."""
+        if self._events is None:
+            events = ctypes.c_void_p()
+            if self._library.nvmlEventSetCreate(ctypes.byref(events)) != _SUCCESS:
+                return False
+            self._events = events
+        kinds = ctypes.c_ulonglong(_XID_CRITICAL_ERROR)
+        code: int = self._library.nvmlDeviceRegisterEvents(self._handles[uuid], kinds, self._events)
+        return code == _SUCCESS
+
+    def _fail(self, event: _EventData) -> None:
+        text = ctypes.create_string_buffer(_TEXT)
+        code = self._library.nvmlDeviceGetUUID(ctypes.c_void_p(event.device), text, ctypes.c_uint(_TEXT))
+        uuid = text.value.decode("utf-8", "replace")
+        failed = GpuHealth(False, f"Xid{event.data}", f"the driver reported the critical error XID {event.data}")
+        # A card that cannot be named any more (it fell off the bus) may be any of them.
+        for one in [uuid] if code == _SUCCESS and uuid in self._health else list(self._health):
+            if self._health[one].healthy:
+                self._health[one] = failed
 
     def _card(self, index: int) -> GpuCard | IoError:
         library, handle = self._library, ctypes.c_void_p()

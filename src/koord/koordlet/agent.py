@@ -166,6 +166,8 @@ class Koordlet:
         interval_s = self._settings.collect.interval_s
         due_s = self._clock.monotonic()
         while True:
+            if control_loop.executor.has_earlier_writes:
+                self.node_watcher.count_absent_as_deleted()
             for victim in control_loop.tick(self._node_inputs(), memory_policy=self._memory_policy()):
                 self._victims.put_nowait((self._clock.monotonic(), victim))
             self._ticks += 1
@@ -351,6 +353,7 @@ class Koordlet:
             "cgroupVersion": None if control_loop is None else control_loop.tree.version,
             "nodeSeen": self.node_watcher.node is not None,
             "nodeSLOSeen": self.node_watcher.slo is not None,
+            "nodeSLOProblems": [str(error) for error in self.node_watcher.slo_errors],
             "podsFrom": "" if pods is None else pods.origin,
             "podsProblem": "" if pods is None else pods.problem,
             "pods": len(self._node_inputs().pods),
@@ -360,6 +363,7 @@ class Koordlet:
             "disturbedPods": self._disturbed_pods(),
             "collectors": {name: one.problem or "works" for name, one in collectors.items()},
             "strategies": [] if control_loop is None else list(control_loop.strategy_runner.enabled),
+            "journal": "" if control_loop is None else control_loop.executor.journal_problem or "works",
         }
 
     def _disturbed_pods(self) -> list[str]:

@@ -26,6 +26,7 @@ from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
+from koord.koordlet.strategies.registry import STRATEGIES
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
 from koord.telemetry.clock import Clock
 from koord.values import timestamp
@@ -33,6 +34,7 @@ from koord.values import timestamp
 _LOG = logging.getLogger(__name__)
 
 JOURNAL_FILE = "journal.jsonl"
+_OWNERS = frozenset(owner for strategy in STRATEGIES for owner in strategy.restores)
 
 
 class ControlLoop:
@@ -76,6 +78,7 @@ class ControlLoop:
             name: StrategyStatus(strategy=name, why="not run yet") for name in self.strategy_runner.enabled
         }
         self._states: dict[str, str] = {}
+        self._released_others = False
 
     def tick(self, node_inputs: NodeInputs, *, memory_policy: str = "") -> tuple[EvictionRequest, ...]:
         """Take the samples, run the strategies that are due, and return the evictions that they want."""
@@ -88,7 +91,11 @@ class ControlLoop:
         pods = node_inputs.pods if node_inputs.pods_known else None
         self.collectors.sample(now_s, pods, applications, memory_policy=memory_policy)
         self._metrics.set_usage(self._store, now_s)
+        if not self._released_others and not node_inputs.safe_mode:
+            self._released_others = True
+            self.executor.release_others(_OWNERS, "no strategy of this version writes it")
         ran = self.strategy_runner.tick(now_s, node_inputs)
+        self._metrics.journal_unwritable.labels(self._settings.node).set(float(bool(self.executor.journal_problem)))
         self._publish_results(now_s, ran, node_inputs)
         return tuple(victim for one in ran for victim in one.evictions)
 

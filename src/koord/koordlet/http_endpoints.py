@@ -61,7 +61,8 @@ def audit_events_reply(log: AuditLog, call: HttpCall) -> HttpReply:
         return http_routing.text_reply(f"{page.message}\n", 409 if page.expired else 400)
     if call.headers.get("Accept") == "application/json":
         events = [msgspec.Raw(line) for line in page.lines]
-        return http_routing.json_reply({"NextPageToken": page.token, "Events": events})
+        body = msgspec.json.encode({"NextPageToken": page.token, "Events": events})
+        return HttpReply(body=body, content_type=f"{http_routing.JSON}; charset=utf-8")
     body = b"".join(line + b"\n" for line in page.lines)
     headers = {"Next-Page-Token": page.token} if page.token else {}
     return HttpReply(body=body, headers=headers)

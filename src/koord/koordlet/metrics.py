@@ -78,6 +78,9 @@ class KoordletMetrics:
             "Faults of the program in a strategy; each has a trace in the log",
             ("node", "strategy"),
         )
+        self.journal_unwritable = internal.gauge(
+            f"{p}journal_unwritable", "1 while nothing new is written because its journal cannot be", ("node",)
+        )
         self.allocatable = external.gauge(
             f"{p}node_resource_allocatable", "What the node lends to batch and mid pods", ("node", "resource", "unit")
         )

@@ -76,11 +76,7 @@ class ReporterSet:
                 informers.for_resource(DEVICES, fields=mine),
                 lambda: node_watcher.node,
                 settings.devices,
-                lambda: (
-                    (control_loop.collectors.gpus, control_loop.collectors.gpu_driver)
-                    if control_loop.collectors.gpus_known
-                    else None
-                ),
+                lambda: control_loop.collectors.gpu_inventory,
             )
             if settings.devices.wanted
             else None

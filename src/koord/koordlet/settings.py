@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.config import gates
-from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
@@ -49,11 +47,6 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def audit_enabled(self) -> bool:
         return "AuditEvents" in self.gates
-
-
-def default_gates() -> frozenset[str]:
-    both = {**gates.default_feature_gates(KOORDLET_GATES), **gates.default_feature_gates(RUNTIME_HOOK_GATES)}
-    return frozenset(name for name, on in both.items() if on)
 
 
 RBAC_RULES: tuple[RbacRule, ...] = (

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from koord.api.config.field_error import FieldError
 from koord.api.config.gates import (
     DESCHEDULER_GATES,
-    KOORDLET_GATES,
-    RUNTIME_HOOK_GATES,
-    THRESHOLD_GATED_FEATURES,
+    FeatureGateTable,
     default_feature_gates,
     parse_feature_gates,
 )
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 
-ON = {
+BUILT = {name: gate for name, gate in KOORDLET_GATES.items() if gate.unbuilt is None}
+ON: dict[str, tuple[FeatureGateTable, int, str]] = {
     "manager": (
         MANAGER_GATES,
         32,
@@ -32,8 +32,16 @@ ON = {
         "DynamicSchedulerCheck CSIStorageCapacity GenericEphemeralVolume PodDisruptionBudget "
         "GangPendingPodsConditionPatch EnableBatchScheduleNodeSnapshot",
     ),
-    "koordlet": (KOORDLET_GATES, 28, "BECPUSuppress CPUBurst RdtResctrl NodeTopologyReport"),
-    "runtime-hooks": (RUNTIME_HOOK_GATES, 11, "GroupIdentity CPUSetAllocator BatchResource"),
+    "koordlet": (
+        {name: gate for name, gate in KOORDLET_GATES.items() if not gate.hook},
+        28,
+        "BECPUSuppress CPUBurst RdtResctrl NodeTopologyReport",
+    ),
+    "runtime-hooks": (
+        {name: gate for name, gate in KOORDLET_GATES.items() if gate.hook},
+        11,
+        "GroupIdentity CPUSetAllocator BatchResource",
+    ),
     "descheduler": (DESCHEDULER_GATES, 1, ""),
 }
 
@@ -61,7 +69,14 @@ def gates(text: str) -> dict[str, bool]:
         pytest.param("CPUEvict=true,CPUEvict=false", {}, id="last-wins"),
         pytest.param(
             "AllBeta=false,CPUBurst=true",
-            {"BECPUSuppress": False, "RdtResctrl": False, "NodeTopologyReport": False},
+            {
+                "BECPUSuppress": False,
+                "RdtResctrl": False,
+                "NodeTopologyReport": False,
+                "GroupIdentity": False,
+                "CPUSetAllocator": False,
+                "BatchResource": False,
+            },
             id="all-beta-but-one",
         ),
     ],
@@ -71,9 +86,12 @@ def test_text(text: str, changed: dict[str, bool]) -> None:
 
 
 def test_all_alpha_switches_on_what_is_off() -> None:
-    found = parse_feature_gates("AllAlpha=true,BECPUManager=false", KOORDLET_GATES)
+    found = parse_feature_gates("AllAlpha=true,BECPUManager=false", BUILT)
     assert isinstance(found, dict)
     assert {name for name, value in found.items() if not value} == {"BECPUManager"}
+    refused = parse_feature_gates("AllAlpha=true", KOORDLET_GATES)
+    assert isinstance(refused, list)
+    assert "CoreSched" in {error.field for error in refused}
 
 
 @pytest.mark.parametrize(
@@ -106,11 +124,7 @@ def test_the_scheduler_takes_gates_of_kubernetes_and_leaves_them() -> None:
     assert "DynamicResourceAllocation" not in found
 
 
-def test_threshold_gated_names_exist() -> None:
-    assert set(THRESHOLD_GATED_FEATURES) <= KOORDLET_GATES.keys()
-
-
-@given(st.dictionaries(st.sampled_from(sorted(KOORDLET_GATES)), st.booleans()))
+@given(st.dictionaries(st.sampled_from(sorted(BUILT)), st.booleans()))
 def test_what_is_stated_holds_and_the_rest_is_default(stated: dict[str, bool]) -> None:
     text = ",".join(f"{name}={str(value).lower()}" for name, value in stated.items())
-    assert parse_feature_gates(text, KOORDLET_GATES) == {**default_feature_gates(KOORDLET_GATES), **stated}
+    assert parse_feature_gates(text, BUILT) == {**default_feature_gates(BUILT), **stated}

@@ -16,7 +16,7 @@ from koord.cli.main import cli
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
-from koord.koordlet.settings import default_gates
+from koord.koordlet.feature_gates import default_gates
 from koord.telemetry.clock import ManualClock
 from tests.host.fake_machine import FakeMachine
 from tests.koordlet.cgroup_writer.executor_fixture import write
@@ -58,13 +58,14 @@ def test_the_arguments_of_a_chart_are_understood() -> None:
     made = plan(
         "-addr=:9400",
         "-cgroup-root-dir=/host-cgroup/",
-        "--feature-gates=AllAlpha=false,AuditEvents=true,CPUEvict=true,CoreSched=true",
+        "--feature-gates=AllAlpha=false,AuditEvents=true,CPUEvict=true,BatchResource=true",
         "-logtostderr=true",
         "-v=4",
         "--runtime-hooks-network=unix",
     )
     assert made.settings.address == ("", 9400)
-    assert {"AuditEvents", "CPUEvict", "CoreSched", "BECPUSuppress"} <= made.settings.gates
+    assert {"AuditEvents", "CPUEvict", "BatchResource", "BECPUSuppress"} <= made.settings.gates
+    assert [line.split()[2] for line in made.warnings] == ["CPUSetAllocator", "BatchResource"]
 
 
 def test_on_the_machine_itself_paths_are_its_own() -> None:
@@ -93,6 +94,7 @@ def test_collectors_need_their_gates() -> None:
     [
         pytest.param((), {}, "NODE_NAME is not set", id="no-node-name"),
         pytest.param(("--feature-gates=Nonsense=true",), None, "is not a known feature gate", id="unknown-gate"),
+        pytest.param(("--feature-gates=CoreSched=true",), None, "CoreSched: true: is not built", id="unbuilt-gate"),
         pytest.param(("--addr=9316",), None, "is not an address", id="no-address"),
         pytest.param(("--pod-source=docker",), None, "auto, kubelet or apiserver", id="unknown-source"),
         pytest.param(("--collect-res-used-interval=1ms",), None, "less than 100ms", id="too-often"),
@@ -119,9 +121,38 @@ def test_restore_puts_back_what_the_journal_holds(tmp_path: Path, capsys: pytest
     assert {name: text.split() for name, text in machine.snapshot().items()} == {
         name: text.split() for name, text in before.items()
     }
-    assert "2 files in the journal, 2 put back, 0 could not be" in capsys.readouterr().out
+    assert "2 files in the journal: 2 put back, 0 had their value already" in capsys.readouterr().out
     assert run(arguments, {}) == 0
-    assert "0 files in the journal" in capsys.readouterr().out
+    assert "the journal is empty: there is nothing to put back" in capsys.readouterr().out
+
+
+def test_restore_counts_what_it_did_not_put_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = FakeMachine(tmp_path, 1)
+    machine.put("proc/sys/kernel/random/boot_id", "boot-one\n")
+    top = machine.layout.qos_dir(BEST_EFFORT)
+    gone, file = machine.pod(BEST_EFFORT, "gone", "containerd://one"), "cpu.cfs_quota_us"
+    journal = WriteJournal(machine.host, str(tmp_path / "state/journal.jsonl"))
+    CgroupExecutor(machine.tree, ManualClock(), journal=journal).execute(
+        [
+            write(file, top, "20000"),
+            write("cpu.shares", top, "77"),
+            write(file, gone, "5000"),
+            write("cpu.idle", top, "1"),
+        ]
+    )
+    machine.remove(gone)
+    cpu = Path(machine.tree.group_path("cpu", top))
+    (cpu / "cpu.shares").write_text("99\n")  # an operator
+    (cpu / file).unlink()
+    (cpu / file).mkdir()  # neither readable nor writable
+    arguments = ["restore", f"--state-dir={tmp_path / 'state'}", f"-cgroup-root-dir={machine.paths.cgroup}"]
+    arguments += [f"-proc-root-dir={machine.paths.proc}", f"-sys-root-dir={machine.paths.sys}"]
+    assert run(arguments, {}) == 1
+    said = capsys.readouterr()
+    assert "1 put back" in said.out
+    assert "1 are gone, 1 were written by others since and left, 1 could not be put back" in said.out
+    assert "cpu.shares" in said.err
+    assert "Is a directory" in said.err
 
 
 def test_capabilities_of_this_machine_are_rows(tmp_path: Path) -> None:

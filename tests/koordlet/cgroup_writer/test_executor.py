@@ -230,6 +230,7 @@ def test_releasing_puts_originals_back_unless_somebody_else_wrote_since(world: E
     assert (world.value(QUOTA, TOP), world.value(QUOTA, BOX)) == ("-1", "-1")
     world.do(write(SHARES, BOX, "512"))
     _overwrite(world)
+    assert [result.status for result in world.executor.release("tester")] == [WriteOutcome.OVERWRITTEN]
     assert world.executor.release("tester") == []
     assert world.machine.text(SHARES, BOX) == "2"
 
@@ -240,6 +241,26 @@ def test_reconciling_gives_back_what_is_no_longer_asked_for(world: ExecutorFixtu
     assert [result.status for result in results] == [WriteOutcome.FRESH, WriteOutcome.WRITTEN]
     assert world.machine.text(SHARES, POD) == ("1024" if world.machine.version == 1 else "100")
     assert set(world.executor.owners) == {(QUOTA, POD, "")}
+
+
+def test_what_an_owner_of_another_version_wrote_is_restored(tmp_path: Path) -> None:
+    world = _world(tmp_path, journal=True)
+    before = world.machine.snapshot()
+    world.do(write(QUOTA, TOP, "90000", owner="of old"), write(SHARES, BOX, "512", owner="of today"))
+    world.start()
+    assert world.executor.has_earlier_writes
+    assert [one.status for one in world.executor.release_others({"of today"}, "unknown")] == [WriteOutcome.WRITTEN]
+    assert world.value(QUOTA, TOP) == "-1"
+    assert world.value(SHARES, BOX) == "512"
+    world.executor.restore()
+    assert world.machine.snapshot() == before
+
+
+def test_shares_of_a_group_that_an_earlier_process_made_idle_are_held(world: ExecutorFixture) -> None:
+    world.do(write(IDLE, POD, "1", owner="identity"))
+    world.start()  # which knows nothing of it but what the file says
+    (result,) = world.executor.execute([write(SHARES, POD, "512", owner="batch")])
+    assert (result.status, "idle" in result.detail) == (WriteOutcome.HELD, True)
 
 
 def test_another_process_undoes_it_all_from_the_journal(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, unsupported
-from koord.host.nvml import GpuCard, GpuProcessUsage
+from koord.host.nvml import GpuCard, GpuHealth, GpuProcessUsage
 from koord.host.perf import Cpi
 from koord.koordlet.collect.collector import CollectorStatuses, CollectSettings
 from koord.koordlet.collect.gpu import GpuCollector
@@ -234,6 +234,9 @@ class FakeCards:
 
     def uses(self, card: GpuCard) -> list[GpuProcessUsage] | IoError:
         return self.found
+
+    def health(self) -> dict[str, GpuHealth]:
+        return {"GPU-0": GpuHealth()}
 
     def close(self) -> None:
         self.closed = True

@@ -24,7 +24,7 @@ from koord.api.koordinator.protocol import (
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.host.devices import rdma_cards, xpus
 from koord.host.io_error import IoError
-from koord.host.nvml import GpuCard
+from koord.host.nvml import GpuCard, GpuHealth, GpuInventory
 from koord.koordlet.reporters.device_reporter import DeviceReporter, DeviceReporterSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
@@ -79,7 +79,7 @@ class World:
     def __init__(self, client: Client, machine: FakeMachine) -> None:
         self.client = client
         self.machine = machine
-        self.gpus: tuple[tuple[GpuCard, ...], str] | None = ((), "")
+        self.gpus: GpuInventory | None = GpuInventory()
 
     async def there(self) -> Device:
         return unwrap(await self.client.get(DEVICES, NODE))
@@ -124,7 +124,7 @@ def test_accelerators_of_a_vendor(tmp_path: Path) -> None:
         }
         assert first.health
         assert first.topology is not None
-        assert (first.topology.socket_id, first.topology.node_id) == (0, -1)
+        assert (first.topology.socket_id, first.topology.node_id) == (-1, -1)
         assert first.conditions[0].reason == "DeviceHealthy"
         labels = found.metadata.labels
         assert (labels[L_GPU_VENDOR], labels[L_GPU_MODEL]) == ("huawei", "Ascend-910B")
@@ -207,6 +207,38 @@ def test_network_cards_with_virtual_functions(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+def test_what_a_vendor_leaves_out(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        silent, odd = npu(0, peers="1"), npu(1, peers="")
+        del silent["status"]
+        odd["topology"] |= {
+            "nodeID": "x",
+            "p2pLinks": [{"peerMinor": "0", "type": ""}, {"peerMinor": "", "type": "HCCS"}],
+        }
+        put_xpus(world.machine, silent, odd)
+        await asyncio.sleep(4)
+        found = await world.there()
+        first, second = found.spec.devices
+        assert (first.health, first.conditions) == (True, ()), "a card of which nothing is said works"
+        assert second.topology is not None
+        assert second.topology.node_id == 0
+        table = device_codecs.parse_gpu_partition_table(found.metadata.annotations)
+        assert isinstance(table, dict)
+        assert list(table) == [2], "links without a peer or a type are none"
+
+    run(tmp_path, test)
+
+
+def test_a_network_card_is_as_healthy_as_its_first_ibdev(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        put_card(world.machine, "0000:3b:00.0", "mlx5_0")
+        world.machine.put("sys/devices/pci0000:3a/0000:3b:00.0/infiniband/mlx5_7/ports/1/state", "1: DOWN\n")
+        await asyncio.sleep(4)
+        assert [one.health for one in (await world.there()).spec.devices] == [True]
+
+    run(tmp_path, test)
+
+
 def test_a_node_without_devices_says_so(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await asyncio.sleep(4)
@@ -224,7 +256,7 @@ def test_nvidia_cards_are_told_where_no_file_describes_accelerators(tmp_path: Pa
 
     async def test(world: World) -> None:
         put_card(world.machine, "0000:3b:00.0", "mlx5_0")
-        world.gpus = (cards, "550.54")
+        world.gpus = GpuInventory(cards, "550.54")
         await asyncio.sleep(4)
         world.gpus = None
         await asyncio.sleep(4)
@@ -237,7 +269,18 @@ def test_nvidia_cards_are_told_where_no_file_describes_accelerators(tmp_path: Pa
         assert second.topology is None, "nobody knows where it sits"
         assert found.metadata.labels[L_GPU_MODEL] == "A100-80GB"
         assert found.metadata.labels[L_GPU_DRIVER_VERSION] == "550.54"
-        world.gpus = (cards, "550.54")
+        assert first.conditions == (), "nobody looked"
+        sick = GpuHealth(False, "Xid79", "it fell off the bus")
+        world.gpus = GpuInventory(cards, "550.54", {"GPU-0": sick, "GPU-1": GpuHealth()})
+        await asyncio.sleep(4)
+        told = [one for one in (await world.there()).spec.devices if one.type == "gpu"]
+        assert [(one.health, one.conditions[0].status, one.conditions[0].reason) for one in told] == [
+            (False, "False", "Xid79"),
+            (True, "True", "DeviceHealthy"),
+        ]
+        since = told[0].conditions[0].last_transition_time
+        await asyncio.sleep(4)
+        assert (await world.there()).spec.devices[0].conditions[0].last_transition_time == since
         put_xpus(world.machine, npu(0))
         await asyncio.sleep(4)
         found = await world.there()

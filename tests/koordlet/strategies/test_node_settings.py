@@ -124,7 +124,8 @@ def test_a_wider_range_is_never_fewer_ways(ways: int, start: int, end: int, more
         (INTEL, None, None),
         (AMD, 80, "128"),
         (AMD, 100, "2048"),
-        ("Unknown", 80, None),
+        ("HygonGenuine", 85, "90"),
+        ("", 80, "80"),
     ],
 )
 def test_bandwidth(vendor: str, percent: int | None, value: str | None) -> None:
@@ -242,8 +243,10 @@ def test_identities_of_classes() -> None:
         pytest.param(pod("p", LS, annotations={A_CPU_QOS: '{"groupIdentity":1,"enable":true}'}), {}, "1", id="own"),
         pytest.param(pod("p", LS, annotations={A_CPU_QOS: '{"groupIdentity":1}'}), {}, "0", id="own-not-enabled"),
         pytest.param(pod("p", LS, annotations={A_CPU_QOS: '{"enable":true}'}), {}, "2", id="own-says-nothing"),
-        pytest.param(pod("p", LS, annotations={A_CPU_QOS: '{"groupIdentity":9}'}), {}, "2", id="own-out-of-range"),
         pytest.param(pod("p", BE, annotations={A_CPU_QOS: '{"groupIdentity":1,"enable":true}'}), {}, "-1", id="be-own"),
+        pytest.param(pod("p", "SYSTEM"), {}, "2", id="class-without-a-row-burstable"),
+        pytest.param(pod("p", "SYSTEM", kube_qos=GUARANTEED), {"lsr": False}, "2", id="class-without-a-row-guaranteed"),
+        pytest.param(pod("p", "SYSTEM", kube_qos=BEST_EFFORT), {}, "-1", id="class-without-a-row-best-effort"),
     ],
 )
 def test_identities_of_pods(owner: PodMeta, changes: dict[str, Any], value: str) -> None:
@@ -251,9 +254,21 @@ def test_identities_of_pods(owner: PodMeta, changes: dict[str, Any], value: str)
     assert bvt(seen)[owner.group] == bvt(seen)[f"{owner.group}/c"] == value
 
 
+@pytest.mark.parametrize("text", ['{"groupIdentity":9,"enable":true}', "{", '{"enable":"yes"}'])
+def test_a_malformed_annotation_leaves_the_pod_as_it_is(text: str) -> None:
+    owner = pod("p", LS, annotations={A_CPU_QOS: text})
+    seen = identity(owner, children={owner.group: (f"{owner.group}/c",)})
+    assert not [group for group in bvt(seen) if group.startswith(owner.group)]
+    # A value that was written before is named, so that a complete plan does not restore it.
+    assert bvt(msgspec.structs.replace(seen, kept={owner.group: 1}))[owner.group] == "1"
+    assert A_CPU_QOS in decide_group_identity(seen).why
+
+
 def test_leftovers_and_applications() -> None:
-    seen = identity(leftovers=(("kubepods/besteffort/podx", BEST_EFFORT),), applications=(("host/nginx", LS),))
+    leftovers = (("kubepods/besteffort/podx", BEST_EFFORT), ("kubepods/pody", GUARANTEED))
+    seen = identity(leftovers=leftovers, applications=(("host/nginx", LS),))
     assert bvt(seen)["kubepods/besteffort/podx"] == "-1"
+    assert bvt(seen)["kubepods/pody"] == "0", "as the directory that it is in"
     assert bvt(seen)["host/nginx"] == "2"
 
 
@@ -311,19 +326,23 @@ def idle(seen: GroupIdentityView) -> list[tuple[str, str, str]]:
     return [(g, f, v) for f in (knob.CPU_IDLE, knob.CPU_SHARES, knob.CPU_BVT) for g, v in writes(plan, f)]
 
 
-BE_GROUP = "kubepods/besteffort"
+BE_GROUP, BE_POD = "kubepods/besteffort", pod("p").group
+ROOT_AWAKE = (BE_GROUP, knob.CPU_IDLE, "0")  # the kubelet writes its shares
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        pytest.param({}, [(BE_GROUP, knob.CPU_IDLE, "1")], id="stands-in"),
-        pytest.param({"be": False}, [], id="never-was"),
+        pytest.param({}, [ROOT_AWAKE, (BE_POD, knob.CPU_IDLE, "1")], id="stands-in"),
+        pytest.param({"be": False}, [ROOT_AWAKE], id="never-was"),
         pytest.param({"idle_stands_in": False}, [], id="not-wanted"),
+        pytest.param({"idle_candidates": ()}, [ROOT_AWAKE], id="no-containers-yet"),
+        pytest.param({"pods": ()}, [ROOT_AWAKE, (BE_POD, knob.CPU_IDLE, "1")], id="pod-not-listed"),
+        pytest.param({"pods": (pod("p", LS, kube_qos=BEST_EFFORT),)}, [ROOT_AWAKE], id="other-class-in-the-root"),
         pytest.param(
             {"be": False, "idle": 1},
-            [(BE_GROUP, knob.CPU_IDLE, "0"), (BE_GROUP, knob.CPU_SHARES, "2")],
-            id="given-back-with-its-weight",
+            [ROOT_AWAKE, (BE_GROUP, knob.CPU_SHARES, "2")],
+            id="an-idle-root-of-an-earlier-version",
         ),
         pytest.param({"has_idle": False}, [], id="kernel-has-neither"),
         pytest.param({"policy": "coreSched", "idle": 1}, [], id="another-owner"),
@@ -331,7 +350,14 @@ BE_GROUP = "kubepods/besteffort"
     ],
 )
 def test_idle_groups_where_there_is_no_identity(changes: dict[str, Any], expected: list[tuple[str, str, str]]) -> None:
-    assert idle(identity(pod("p", BE), **{"has_bvt": False, "has_idle": True, **changes})) == expected
+    seen = identity(pod("p", BE, kube_qos=BEST_EFFORT), has_bvt=False, has_idle=True)
+    assert idle(msgspec.structs.replace(seen, **{"idle_candidates": (BE_POD,), **_changed(changes)})) == expected
+
+
+def _changed(changes: dict[str, Any]) -> dict[str, Any]:
+    classes = {name: changes[name] for name in ("be", "policy") if name in changes}
+    rest = {name: value for name, value in changes.items() if name not in classes}
+    return {**({"strategy": identity(**classes).strategy} if classes else {}), **rest}
 
 
 # -- what a NodeSLO comes to

@@ -25,14 +25,14 @@ from koord.api.koordinator.slo_strategy import (
 from koord.host.cgroup import knob
 from koord.host.cgroup.knob import CgroupFile
 from koord.host.hardware import BlockDevices, MachineCpu
-from koord.koordlet.cgroup_writer.effects import FileEffect, WriteOutcome
+from koord.koordlet.cgroup_writer.effects import FileEffect, WriteCgroup, WriteOutcome
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.blkio import BlkioView, decide_blkio
 from koord.koordlet.strategies.cpu_burst import CpuBurstView, SharePool, SharePoolState, decide_cpu_burst
 from koord.koordlet.strategies.cpu_suppress import BeGroup, CpuSuppressView, decide_cpu_suppress
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
-from koord.koordlet.strategies.group_identity import GroupIdentityView, decide_group_identity
+from koord.koordlet.strategies.group_identity import SWITCH_OWNER, GroupIdentityView, decide_group_identity
 from koord.koordlet.strategies.memory_qos import MemoryQosView, decide_memory_qos
 from koord.koordlet.strategies.strategy import StrategyPlan
 from koord.koordlet.strategies.system_config import SystemConfigView, decide_system_config
@@ -141,16 +141,22 @@ def test_be_work_is_held_and_let_go_by_either_means(world: ExecutorFixture) -> N
 
 def test_idle_groups_come_and_go_with_their_weight(tmp_path: Path) -> None:
     world = ExecutorFixture(tmp_path, 1)
-    before = "2"
-    path = Path(world.machine.paths.cgroup) / "cpu" / ROOT / knob.CPU_SHARES
-    path.write_text(f"{before}\n")
-    for enable, idle in ((True, 0), (False, 1)):
+    pod = world.machine.pod("BestEffort", "x", "containerd://one")
+    for group in (ROOT, pod):
+        Path(world.tree.group_path("cpu", group), knob.CPU_SHARES).write_text("2\n")
+    world.kernel.write(str(Path(world.tree.group_path("cpu", ROOT), knob.CPU_IDLE)), "1")  # an earlier version
+    for idle, enable in ((1, True), (0, True), (0, False)):
         said = ResourceQOSStrategy(be_class=ResourceQOS(cpu_qos=CPUQOSConfig(enable=enable)))
         strategy = effective_slo(NodeSLOSpec(resource_qos_strategy=said)).resource_qos_strategy
-        seen = GroupIdentityView(strategy=strategy, has_idle=True, idle=idle, groups=GROUPS)
-        execute(world, decide_group_identity(seen))
-        assert world.value(knob.CPU_IDLE, ROOT) == str(1 - idle)
-    assert world.value(knob.CPU_SHARES, ROOT) == before
+        seen = GroupIdentityView(
+            strategy=strategy, has_idle=True, idle=idle, groups=GROUPS, idle_candidates=(pod,) if enable else ()
+        )
+        plan = decide_group_identity(seen)
+        world.executor.reconcile(SWITCH_OWNER, [one for one in plan.effects if isinstance(one, WriteCgroup)])
+        assert world.value(knob.CPU_IDLE, pod) == str(int(enable))
+        kubelet = str(Path(world.tree.group_path("cpu", ROOT), knob.CPU_SHARES))
+        assert world.kernel.write(kubelet, "2") is None, "the kubelet can write what it always writes"
+    assert {world.value(knob.CPU_SHARES, group) for group in (ROOT, pod)} == {"2"}
 
 
 def test_memory_and_disk_settings_are_taken(world: ExecutorFixture) -> None:

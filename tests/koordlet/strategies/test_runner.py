@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koord.api.koordinator.protocol import A_MEMORY_QOS, L_EVICTION_ENABLED, TRUE
+from koord.api.koordinator.protocol import A_MEMORY_QOS, A_RESOURCE_STATUS, L_EVICTION_ENABLED, TRUE
 from koord.api.koordinator.qos_class import BE
 from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.api.koordinator.slo import NodeSLOSpec
@@ -33,6 +33,7 @@ from koord.koordlet.series import metric_kind
 from koord.koordlet.strategies.registry import StrategyEntry
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
+from koord.values.cpuset import CPUSet
 from tests.koordlet.strategies.builders import pod
 from tests.koordlet.strategies.runner_fixture import (
     BE_BOX,
@@ -152,6 +153,30 @@ def test_normalization_is_part_of_the_quota_only_where_its_gate_is_on(stage: Run
     stage.measure(400, {"ls": 400})
     stage.tick(burst_by("none"), node=node)
     assert (stage.quota(LS_POD), stage.quota(LS_BOX)) == (80_000, 80_000)
+
+
+def test_best_effort_work_keeps_off_cpus_that_are_reserved_by_amount(stage: RunnerFixture) -> None:
+    stage.measure(100)
+    stage.tick(suppress_by("cpuset"), node=msgspec.structs.replace(NODE, reservation_milli=1_000))
+    assert 0 not in CPUSet.parse(stage.cpus(TOP))
+    stage.measure(100)
+    stage.tick(NodeSLOSpec(), node=msgspec.structs.replace(NODE, reservation_milli=1_000))
+    assert 0 not in CPUSet.parse(stage.cpus(TOP)), "suppressed or not"
+
+
+def test_normalization_needs_no_bursts(stage: RunnerFixture) -> None:
+    stage.start(frozenset({"CPUNormalization"}))
+    faster = msgspec.structs.replace(NODE, normalization_ratio=1.2)
+    for node, quota in ((faster, 83_334), (NODE, 100_000)):
+        for _ in range(2):
+            stage.measure(400, {"ls": 400}, throttled=0.9)
+            stage.tick(burst_by("auto"), node=node)
+        assert (stage.quota(LS_POD), stage.quota(LS_BOX)) == (quota, quota)
+        assert stage.world.value(knob.CPU_BURST, LS_BOX) == "0", "bursts are off, whatever the NodeSLO says"
+    pinned = msgspec.structs.replace(ls_pod(), annotations={A_RESOURCE_STATUS: '{"cpuset":"1"}'})
+    stage.measure(400, {"ls": 400})
+    stage.tick(burst_by("auto"), node=faster, pods=(pinned,))
+    assert stage.quota(LS_BOX) == 100_000, "its CPUs are its own"
 
 
 def test_strategies_run_as_often_as_they_want(tmp_path: Path) -> None:
@@ -312,16 +337,16 @@ def test_a_setting_that_nobody_asks_for_any_more_goes_back_to_what_it_was(tmp_pa
 def test_idle_groups_stand_in_and_are_handed_over_to_another_policy(tmp_path: Path) -> None:
     stage = RunnerFixture(tmp_path, 2, gates=frozenset({"GroupIdentity"}))
     on = ResourceQOSStrategy(be_class=ResourceQOS(cpu_qos=CPUQOSConfig(enable=True)))
-    weight = stage.world.value(knob.CPU_SHARES, TOP)
+    weight = stage.world.value(knob.CPU_SHARES, BE_POD)
     stage.measure(100)
     stage.tick(NodeSLOSpec(resource_qos_strategy=on))
-    assert stage.world.value(knob.CPU_IDLE, TOP) == "1"
+    assert (stage.world.value(knob.CPU_IDLE, BE_POD), stage.world.value(knob.CPU_IDLE, TOP)) == ("1", "0")
     other = msgspec.structs.replace(on, policies=ResourceQOSPolicies(cpu_policy="coreSched"))
     stage.world.clock.advance(10)
     stage.measure(100)
     stage.tick(NodeSLOSpec(resource_qos_strategy=other))
-    assert stage.world.value(knob.CPU_IDLE, TOP) == "0"
-    assert stage.world.value(knob.CPU_SHARES, TOP) == weight
+    assert stage.world.value(knob.CPU_IDLE, BE_POD) == "0"
+    assert stage.world.value(knob.CPU_SHARES, BE_POD) == weight
     # Nobody owns the files now: whoever comes next may take them.
     assert not any(key[0] == knob.CPU_IDLE for key in stage.world.executor.owners)
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -17,6 +18,7 @@ from koord.cli.daemons.lifecycle import set_verbosity
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host
 from koord.koordlet.agent import Koordlet
+from koord.koordlet.cgroup_writer.effects import AddTasks, WriteOutcome, file_of_effect
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.control_loop import JOURNAL_FILE
@@ -55,6 +57,8 @@ def run_koordlet(values: FlagValues, logs: Logs, environ: Mapping[str, str], *, 
         return restore_files(plan)
     for name, why in KOORDLET_FLAGS.set_without_effect(values):
         _LOG.info("--%s has no effect: %s", name, why)
+    for warning in plan.warnings:
+        _LOG.warning("%s", warning)
     clock = WallClock()
     try:
         found = daemon_connection(environ, clock, kubeconfig=plan.kubeconfig)
@@ -96,14 +100,26 @@ def restore_files(plan: KoordletPlan) -> int:
     if isinstance(tree, LayoutNotDetected):
         return process.report_errors(PROGRAM, [str(tree)])
     journal = WriteJournal(host, f"{plan.settings.state_dir}/{JOURNAL_FILE}")
-    if journal.io_error is not None:
-        return process.report_errors(PROGRAM, [f"the journal cannot be read: {journal.io_error}"])
-    found = len(journal)
+    unread = journal.io_error
+    if unread is not None:
+        return process.report_errors(PROGRAM, [f"the journal cannot be read: {unread}"])
+    if not len(journal):
+        print("the journal is empty: there is nothing to put back")
+        return 0
     results = CgroupExecutor(tree, WallClock(), journal=journal).restore("koordlet restore")
-    failed = [result for result in results if not result.is_applied]
-    for result in failed:
-        print(f"{PROGRAM}: {result.effect}: {result.status.value} {result.detail}", file=sys.stderr)
-    print(f"{found} files in the journal, {len(results) - len(failed)} put back, {len(failed)} could not be")
+    failed = [result for result in results if not result.is_settled]
+    for result in results:
+        if result in failed or result.status is WriteOutcome.OVERWRITTEN:
+            file = file_of_effect(result.effect) if not isinstance(result.effect, AddTasks) else result.effect
+            print(f"{PROGRAM}: {file}: {result.status.value}: {result.detail}", file=sys.stderr)
+    if journal.io_error is not None:
+        print(f"{PROGRAM}: the journal still has entries that are done with: {journal.io_error}", file=sys.stderr)
+    count = Counter(result.status for result in results)
+    print(
+        f"{len(results)} files in the journal: {count[WriteOutcome.WRITTEN]} put back, "
+        f"{count[WriteOutcome.SAME]} had their value already, {count[WriteOutcome.VANISHED]} are gone, "
+        f"{count[WriteOutcome.OVERWRITTEN]} were written by others since and left, {len(failed)} could not be put back"
+    )
     return 1 if failed else 0
 
 

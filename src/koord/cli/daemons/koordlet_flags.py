@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
 from koord.koordlet.collect.collector import CollectSettings
+from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.reporters.builders.usage_models import UsageModelSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
@@ -54,7 +54,15 @@ SERVER_FLAGS = (
     _accepted_without_effect(
         "configmap-namespace", TEXT, "Where it is", "koordinator-system", "flags and the NodeSLO say everything"
     ),
-    Flag("feature-gates", GATES, "Feature gates of the agent and its hooks, as name=true,other=false"),
+    Flag(
+        "feature-gates",
+        GATES,
+        "Feature gates of the agent and its hooks, as name=true,other=false. Options are:\n"
+        + "\n".join(
+            f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()})"
+            for name, gate in sorted(KOORDLET_GATES.items())
+        ),
+    ),
     _accepted_without_effect("qos-extension-plugins", GATES, "Extension plugins", None, _NO_EXTENSIONS),
     Flag("safe-mode", BOOLEAN, "Observe and report only: write no file, evict nobody"),
     Flag("kubepods-cgroup", TEXT, "The cgroup of all pods, such as kubelet/kubepods; empty: it is searched for"),
@@ -227,6 +235,7 @@ class KoordletPlan(msgspec.Struct, frozen=True, kw_only=True):
     kubeconfig: str
     qps: float
     burst: int
+    warnings: tuple[str, ...] = ()
 
 
 def to_double_dash(argv: Sequence[str]) -> list[str]:
@@ -241,7 +250,7 @@ def to_double_dash(argv: Sequence[str]) -> list[str]:
 
 def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPlan | str:
     """Return the plan, or the one line that says what is wrong."""
-    switched = gates.parse_feature_gates(",".join(values["feature-gates"]), {**KOORDLET_GATES, **RUNTIME_HOOK_GATES})
+    switched = gates.parse_feature_gates(",".join(values["feature-gates"]), KOORDLET_GATES)
     if isinstance(switched, list):
         return f"--feature-gates: {'; '.join(map(str, switched))}"
     node = environ.get("NODE_NAME", "")
@@ -291,6 +300,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         kubeconfig=values.text("kubeconfig"),
         qps=values.ratio("kube-api-qps"),
         burst=values.number("kube-api-burst"),
+        warnings=tuple(gates.feature_gate_warnings(switched, KOORDLET_GATES)),
     )
 
 

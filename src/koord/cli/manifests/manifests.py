@@ -13,7 +13,6 @@ import yaml
 from koord import __version__
 from koord.api.config import gates
 from koord.api.config.descheduler import configuration as shipped_descheduling
-from koord.api.config.gates import KOORDLET_GATES, RUNTIME_HOOK_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.model import to_dict
 from koord.api.schema import crd_manifests
@@ -27,6 +26,7 @@ from koord.cli.manifests.cluster_objects import (
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
+from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager import program
 from koord.manager.context import NAMESPACE
 from koord.manager.feature_gates import MANAGER_GATES, shipped_manager_gates
@@ -58,7 +58,7 @@ def manifests(
     switched = gates.parse_feature_gates(feature_gates, MANAGER_GATES)
     if isinstance(switched, list):
         return f"--feature-gates: {'; '.join(map(str, switched))}"
-    agents = gates.parse_feature_gates(koordlet_gates, {**KOORDLET_GATES, **RUNTIME_HOOK_GATES})
+    agents = gates.parse_feature_gates(koordlet_gates, KOORDLET_GATES)
     if isinstance(agents, list):
         return f"--koordlet-feature-gates: {'; '.join(map(str, agents))}"
     made: list[Obj] = []

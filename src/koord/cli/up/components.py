@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.gates import DESCHEDULER_GATES, KOORDLET_GATES, RUNTIME_HOOK_GATES
+from koord.api.config.gates import DESCHEDULER_GATES
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
@@ -20,6 +20,7 @@ from koord.embedded.kubelet import node_profile
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
+from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -121,7 +122,7 @@ FEATURE_GATES = {
     "manager": ProgramGates(MANAGER_GATES, on=("EnableSyncGPUSharedResource",)),
     "descheduler": ProgramGates(DESCHEDULER_GATES),
     # What an operator adds who wants batch work gone before it hurts.
-    "koordlet": ProgramGates({**KOORDLET_GATES, **RUNTIME_HOOK_GATES}, on=("BECPUEvict", "BEMemoryEvict")),
+    "koordlet": ProgramGates(KOORDLET_GATES, on=("BECPUEvict", "BEMemoryEvict")),
 }
 
 # In the order of starting.

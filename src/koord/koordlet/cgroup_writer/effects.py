@@ -79,6 +79,7 @@ class WriteOutcome(enum.Enum):
     INVALID = "invalid"  # no value that this file takes
     REJECTED = "rejected"  # the kernel refuses this value here
     FAILED = "failed"  # it may work later
+    OVERWRITTEN = "overwritten"  # not restored, as somebody else wrote it since
 
 
 class FileWriteResult(msgspec.Struct, frozen=True):
@@ -93,6 +94,11 @@ class FileWriteResult(msgspec.Struct, frozen=True):
     @property
     def is_applied(self) -> bool:
         return self.status in (WriteOutcome.WRITTEN, WriteOutcome.SAME, WriteOutcome.FRESH)
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether nothing is left to do: applied, or without a file of ours to apply it to."""
+        return self.is_applied or self.status in (WriteOutcome.VANISHED, WriteOutcome.OVERWRITTEN)
 
 
 class WriteRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,11 +10,13 @@ import errno
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 
+import msgspec
+
 from koord.host import resctrl
 from koord.host.cgroup.codec import loosest
 from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, CgroupFile, KnobFile, KnobRoot, KnobSupport
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.io_error import IoError, malformed
+from koord.host.io_error import JOURNAL, IoError, malformed
 from koord.koordlet.cgroup_writer.effects import (
     AddTasks,
     FileEffect,
@@ -30,11 +32,13 @@ from koord.koordlet.cgroup_writer.effects import (
 from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, classify_io_error
 from koord.koordlet.cgroup_writer.executor_state import OUTCOME_OF_VERDICT, ExecutorState
 from koord.koordlet.cgroup_writer.file_writer import (
+    RECOVERY,
     AuditCallback,
     FileWriter,
     MeasureCallback,
     PendingWrite,
     explain_refusal,
+    is_ours,
     no_op,
 )
 from koord.koordlet.cgroup_writer.journal import JournalEntry, WriteJournal
@@ -44,6 +48,7 @@ from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 REFRESH_S = 60.0
+_IDLE_DETAIL = "the group is idle (cpu.idle 1), which has no shares"
 
 
 class CgroupExecutor:
@@ -63,17 +68,25 @@ class CgroupExecutor:
         self._clock = clock
         self._journal = journal if journal is not None else WriteJournal(tree.host)
         self._state = ExecutorState(refresh_s)
+        self.has_earlier_writes = len(self._journal) > 0  # of an earlier process
         self._writer = FileWriter(tree, clock, self._journal, audit, measure)
         self._refresh_s = refresh_s
         self._sweep_at = clock.monotonic() + refresh_s
         self._journal_problem = ProblemLog(
-            _LOG, "the journal cannot be written, so writes cannot be undone after a restart"
+            _LOG,
+            "nothing new is written, as the journal that undoes it cannot be",
+            "the journal can be written again",
         )
 
     @property
     def disabled_knobs(self) -> Mapping[str, IoError]:
         """Return the knobs that this node turned out not to support, each with the error that showed it."""
         return self._state.disabled_knobs
+
+    @property
+    def journal_problem(self) -> str:
+        """Return why nothing new is written; "" while the journal works."""
+        return self._journal_problem.problem
 
     @property
     def owners(self) -> Mapping[FileKey, str]:
@@ -86,6 +99,7 @@ class CgroupExecutor:
         intermediate values are found here, from what the files hold.
         """
         now = self._clock.monotonic()
+        self._journal.retry()
         keys = [None if isinstance(effect, AddTasks) else self._key(effect) for effect in effects]
         writes = [(key, effect) for key, effect in zip(keys, effects) if key and not isinstance(effect, AddTasks)]
         self._state.claim(writes)
@@ -95,9 +109,9 @@ class CgroupExecutor:
         hierarchy = HierarchyState()
         waking = {key[1] for key, effect in last.items() if key[0] == CPU_IDLE and value_of_effect(effect) == "0"}
         for key, effect in last.items():
-            if key[0] == CPU_SHARES and key[1] not in waking and self._is_idle(key[1]):
-                detail = "the group is idle (cpu.idle 1), which has no shares"
-                results[key] = FileWriteResult(effect, WriteOutcome.HELD, detail=detail)
+            fresh = self._state.is_fresh(key, value_of_effect(effect), now)
+            if key[0] == CPU_SHARES and not fresh and key[1] not in waking and self._is_idle(key[1]):
+                results[key] = FileWriteResult(effect, WriteOutcome.HELD, detail=_IDLE_DETAIL)
                 continue
             found = self._prepare(key, effect, now, hierarchy)
             if isinstance(found, PendingWrite):
@@ -120,8 +134,13 @@ class CgroupExecutor:
     def reconcile(self, owner: str, effects: Sequence[FileEffect]) -> list[FileWriteResult]:
         """Execute all that an owner wants: files that it wrote before and does not mention now are restored."""
         wanted = {self._key(effect) for effect in effects if not isinstance(effect, AddTasks)}
-        left = [origin for origin in self._journal.entries_of(owner) if origin.key not in wanted]
-        results = [*self.execute(effects), *self._undo(left, f"{owner} no longer asks for it")]
+        results = self.execute(effects)
+        left = [
+            origin
+            for origin in self._journal.entries_of(owner)
+            if origin.key not in wanted and (origin.along, origin.dir, "") not in wanted
+        ]
+        results += self._undo(left, f"{owner} no longer asks for it")
         for key in [key for key, name in self._state.owners.items() if name == owner and key not in wanted]:
             self._state.forget(key)
         return results
@@ -132,6 +151,10 @@ class CgroupExecutor:
         for key in [key for key, name in self._state.owners.items() if name == owner]:
             self._state.forget(key)
         return results
+
+    def release_others(self, owners: Set[str], why: str) -> list[FileWriteResult]:
+        """Restore the files of all owners but these: a process of another version may have had more."""
+        return self._undo([origin for origin in self._journal if origin.owner not in owners], why)
 
     def restore(self, why: str = "restore") -> list[FileWriteResult]:
         """Undo everything in the journal, whoever wrote it, also what an earlier process wrote."""
@@ -160,8 +183,8 @@ class CgroupExecutor:
         return (file.knob, file.dir, "" if codec is None else codec.key(value_of_effect(effect)))
 
     def _is_idle(self, group: str) -> bool:
-        entry = self._state.entries.get((CPU_IDLE, group, ""))
-        return entry is not None and entry.actual == "1"
+        """Return whether the group is idle, whoever made it so: an earlier process may have."""
+        return self._tree.value(CPU_IDLE, group) == "1"
 
     def _add_tasks(self, effect: AddTasks) -> FileWriteResult:
         """Move threads into a resctrl group. Threads that ended meanwhile are no failure."""
@@ -226,7 +249,9 @@ class CgroupExecutor:
                 self._state.settle(
                     step.key, step.effect.owner, value_of_effect(step.effect), step.target, step.current, now
                 )
-                results[step.key] = FileWriteResult(step.effect, WriteOutcome.WRITTEN, step.before)
+                same = step.codec.same_field(step.before, step.target)
+                status = WriteOutcome.SAME if same else WriteOutcome.WRITTEN
+                results[step.key] = FileWriteResult(step.effect, status, step.before)
 
     def _write_step(
         self,
@@ -248,6 +273,11 @@ class CgroupExecutor:
         hierarchy.set_field(knob, group, step.knob_file, step.current)
         if io_error is None:
             self._state.retry_related(step.key)
+            return
+        if io_error.stage == JOURNAL:  # every file meets the same obstacle, so it is logged once and not for each
+            self._state.entries.pop(step.key, None)
+            detail = f"its value is not in the journal: {io_error}"
+            results[step.key] = FileWriteResult(step.effect, WriteOutcome.FAILED, step.before, detail, io_error)
             return
         results[step.key] = self._handle_refusal(
             step.key, step.effect, step.knob_file, io_error, step.before, now, step, field
@@ -318,44 +348,58 @@ class CgroupExecutor:
         return self._tree.host.is_folder(folder) and not self._tree.host.exists(path)
 
     def _undo(self, origins: Iterable[JournalEntry], why: str) -> list[FileWriteResult]:
+        """Restore the originals. An entry goes when its file has its original, or when there is nothing to restore any
+        more; what the kernel refuses now stays, to be tried again.
+        """
         now = self._clock.monotonic()
+        self._journal.retry()
         results: dict[FileKey, FileWriteResult] = {}
         steps: list[PendingWrite] = []
         hierarchy = HierarchyState()
-        for origin in origins:
-            step = self._restore_step(origin, why)
-            if step is None:
-                self._drop(origin.key)
+        by_key = {origin.key: origin for origin in origins}
+        for origin in by_key.values():
+            idle = self._journal.get((CPU_IDLE, origin.dir, "")) if origin.knob == CPU_SHARES else None
+            if idle is not None and idle.key not in by_key and self._is_idle(origin.dir):
+                self._journal.follow(origin, idle.owner, CPU_IDLE)
+                self._state.forget(origin.key)
                 continue
-            hierarchy.set_field(origin.knob, origin.dir, step.knob_file, step.current)
-            steps.append(step)
+            found = self._restore_step(origin, why, idle)
+            if isinstance(found, PendingWrite):
+                hierarchy.set_field(origin.knob, origin.dir, found.knob_file, found.current)
+                steps.append(found)
+            else:
+                results[origin.key] = found
         self._run_steps(steps, hierarchy, results, now)
         for key, result in results.items():
-            if result.is_applied:
+            if result.is_settled:
                 self._drop(key)
+        self._check_journal()
         return list(results.values())
 
-    def _restore_step(self, origin: JournalEntry, why: str) -> PendingWrite | None:
-        """Return the write that undoes an entry; None when the group is gone or new, or somebody else wrote."""
+    def _restore_step(
+        self, origin: JournalEntry, why: str, idle: JournalEntry | None
+    ) -> PendingWrite | FileWriteResult:
+        """Return the write that undoes an entry, or why there is nothing to write. `idle` is restored with it."""
         file = CgroupFile(origin.knob, origin.dir)
         knob_file, path = self._tree.knob_file(origin.knob), self._tree.path(file)
+        effect = WriteCgroup(
+            group=origin.dir, file=origin.knob, value=origin.original, owner=origin.owner, cause=RECOVERY, why=why
+        )
         if knob_file is None or path is None:
-            return None
+            return FileWriteResult(effect, WriteOutcome.VANISHED, detail=f"there is no {origin.knob} any more")
+        effect = msgspec.structs.replace(effect, value=knob_file.codec.decode(origin.original))
         text = self._tree.host.read(path)
+        if isinstance(text, IoError) and not text.vanished:
+            return FileWriteResult(effect, WriteOutcome.FAILED, detail=str(text), io_error=text)
         current = None if isinstance(text, IoError) else knob_file.codec.extract(text, origin.part)
         inode = self._tree.host.inode(path.rpartition("/")[0]) or 0
         if current is None or inode != origin.inode:
-            return None
-        if not any(knob_file.codec.same_field(current, ours) for ours in (origin.last, origin.prior)):
-            return None
-        effect = WriteCgroup(
-            group=origin.dir,
-            file=origin.knob,
-            value=knob_file.codec.decode(origin.original),
-            owner=origin.owner,
-            cause="recovery",
-            why=why,
-        )
+            return FileWriteResult(effect, WriteOutcome.VANISHED, detail=f"{path} is not the file that was written")
+        if not is_ours(self._tree.version, origin, knob_file.codec, current):
+            return FileWriteResult(effect, WriteOutcome.OVERWRITTEN, current, f"{path} has {current}")
+        if origin.knob == CPU_SHARES and (idle is None or idle.original == "1") and self._is_idle(origin.dir):
+            status = WriteOutcome.HELD if idle is None else WriteOutcome.SAME
+            return FileWriteResult(effect, status, current, _IDLE_DETAIL)
         return PendingWrite(effect, origin.key, path, knob_file, current, origin.original, current)
 
     def _check_journal(self) -> None:

@@ -26,12 +26,13 @@ from koord.host.cgroup.knob import (
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.cgroup_writer.effects import FileKey, WriteEffect, WriteRecord, file_of_effect
-from koord.koordlet.cgroup_writer.journal import WriteJournal
+from koord.koordlet.cgroup_writer.journal import JournalEntry, WriteJournal
 from koord.koordlet.cgroup_writer.write_order import ancestors
 from koord.telemetry.clock import Clock
 
 _KIND = {KnobRoot.CGROUP: "cgroup", KnobRoot.RESCTRL: "resctrl-schema"}  # of the metric of update times
 _UNLIMITED = float("inf")
+RECOVERY = "recovery"  # the cause of writes that restore originals
 # What cpu.shares or cpu.weight reads as after cpu.idle was written: (idle, version).
 _SHARES_AFTER = {(True, 1): "3", (True, 2): "0", (False, 1): "1024", (False, 2): "100"}
 
@@ -53,6 +54,17 @@ class PendingWrite(msgspec.Struct):
     @property
     def codec(self) -> FileCodec:
         return self.knob_file.codec
+
+
+def is_ours(version: int, origin: JournalEntry, codec: FileCodec, field: str) -> bool:
+    """Return whether the field comes from the agent, and not from somebody who wrote the file since.
+
+    Shares that the kernel set by itself when its group became idle or ceased to be count as the agent's.
+    """
+    ours = [origin.last, origin.prior, origin.original]
+    if origin.knob == CPU_SHARES and (origin.along == CPU_IDLE or origin.last == _SHARES_AFTER[True, version]):
+        ours += [_SHARES_AFTER[idle, version] for idle in (True, False)]
+    return any(codec.same_field(field, one) for one in ours)
 
 
 def no_op(*_: object) -> None:
@@ -81,7 +93,9 @@ class FileWriter:
             return self._write_cpu_idle(step, field, shares, alone=(CPU_SHARES, group, "") not in batch)
         if knob == CPU_SHARES:  # a group that left idle in this batch has other shares than were read
             now = self._sibling_knob(step, CPU_SHARES)
-            step.current = step.current if now is None else now.current
+            if now is not None and now.current != step.current:
+                # Without an entry nobody knows what they were before it was idle: what is wanted counts as that.
+                step.current = now.current if self._journal.get(step.key) is not None else field
         return self._write_field(step, field)
 
     def accepts_own_value(self, step: PendingWrite) -> bool:
@@ -104,10 +118,10 @@ class FileWriter:
             if step.codec.extract(found, step.key[2]) is None:
                 return malformed(step.path, f"unexpected text {found[:80]!r}")
             text = found
-        inode = self._tree.host.inode(step.path.rpartition("/")[0]) or 0
         known = self._journal.get(step.key) is not None
-        owner = self._journal_owner(step)
-        self._journal.record_write(step.key, owner, step.current, field, inode)
+        unrecorded = self._record(step, field)
+        if unrecorded is not None:
+            return unrecorded
         started = self._clock.monotonic()
         io_error = self._tree.host.write(step.path, step.codec.render(text, step.key[2], field))
         self._measure(
@@ -116,18 +130,20 @@ class FileWriter:
         if io_error is not None:
             if not known:
                 self._journal.forget(step.key)  # nothing was changed, so there is nothing to undo
-            else:
-                self._journal.record_write(step.key, owner, step.current, step.current, inode)
             return io_error
         self.audit_write(step, field)
         step.current = field
         return None
 
-    def _journal_owner(self, step: PendingWrite) -> str:
-        """Return the journal owner of the file: one that only changes along with another keeps the owner it has."""
+    def _record(self, step: PendingWrite, field: str) -> IoError | None:
+        """Record a write in the journal. A file that only changes along with another keeps the owner it has."""
         known = self._journal.get(step.key)
-        along = file_of_effect(step.effect).knob != step.key[0]
-        return known.owner if along and known is not None else step.effect.owner
+        owner, along = step.effect.owner, file_of_effect(step.effect).knob
+        along = "" if along == step.key[0] else along
+        if known is not None and (along or step.effect.cause == RECOVERY):
+            owner, along = known.owner, known.along
+        inode = self._tree.host.inode(step.path.rpartition("/")[0]) or 0
+        return self._journal.record_write(step.key, owner, step.current, field, inode, along)
 
     def audit_write(self, step: PendingWrite, field: str, io_error: IoError | None = None) -> None:
         """Audit a write. The executor audits refusals, as it knows whether they are new."""
@@ -161,7 +177,9 @@ class FileWriter:
         # The journal learns of the swap limit before the memory limit is lowered: a process that is killed between the
         # two writes must leave a line by which the swap limit stays what it was.
         known = self._journal.get(swap.key) is not None
-        self._journal_expected(swap, swap.current)
+        unrecorded = self._record(swap, swap.current)
+        if unrecorded is not None:
+            return unrecorded
         io_error = self._write_field(step, field)
         if io_error is not None:
             if not known:
@@ -173,25 +191,20 @@ class FileWriter:
         beside = self._sibling_knob(step, CPU_SHARES)
         if beside is None:
             return self._write_field(step, field)
-        # Entering, shares read as nonsense from then on; leaving, they are the kernel's default. Either is foretold to
-        # the journal: a process that is killed right after must leave a line by which the old shares come back.
+        # Entering, the shares are lost: the journal learns of them first. Leaving, what they read as is no original.
         known = self._journal.get(beside.key)
         wanted = shares or (known.original if known is not None else None)
-        self._journal_expected(beside, _SHARES_AFTER[field == "1", self._tree.version])
+        if field == "1":
+            unrecorded = self._record(beside, _SHARES_AFTER[True, self._tree.version])
+            if unrecorded is not None:
+                return unrecorded
         io_error = self._write_field(step, field)
-        after = self._sibling_knob(step, CPU_SHARES)
         if io_error is not None and known is None:
             self._journal.forget(beside.key)
-        elif after is not None:
-            self._journal_expected(beside, after.current)
         if io_error is not None or field == "1" or not alone:
             return io_error
+        after = self._sibling_knob(step, CPU_SHARES)
         return None if after is None or wanted is None or wanted == after.current else self._write_field(after, wanted)
-
-    def _journal_expected(self, step: PendingWrite, field: str) -> None:
-        """Journal a value that the kernel is about to set by itself."""
-        inode = self._tree.host.inode(step.path.rpartition("/")[0]) or 0
-        self._journal.record_write(step.key, self._journal_owner(step), step.current, field, inode)
 
     def _sibling_knob(self, step: PendingWrite, knob: str) -> PendingWrite | None:
         """Return another knob of the same group as it is now."""

@@ -12,7 +12,7 @@ from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage_reader import FdBudget
-from koord.host.nvml import GpuCard
+from koord.host.nvml import GpuCard, GpuInventory
 from koord.host.resctrl import CacheMonitor
 from koord.koordlet.collect import (
     be_resource,
@@ -169,13 +169,11 @@ class CollectorSet:
         return () if self._gpu is None else self._gpu.cards
 
     @property
-    def gpus_known(self) -> bool:
-        """Return False until the cards were listed once, or it is clear that there are none."""
-        return self._gpu is None or self._gpu.known
-
-    @property
-    def gpu_driver(self) -> str:
-        return "" if self._gpu is None else self._gpu.driver
+    def gpu_inventory(self) -> GpuInventory | None:
+        """Return the NVIDIA cards; None until they were listed once, or it is clear that there are none."""
+        if self._gpu is None:
+            return GpuInventory()
+        return GpuInventory(self._gpu.cards, self._gpu.driver, self._gpu.health) if self._gpu.known else None
 
     def close(self) -> None:
         self._pods.close()

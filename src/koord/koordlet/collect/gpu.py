@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage import processes
 from koord.host.io_error import IoError
-from koord.host.nvml import GpuCard, GpuProcessUsage, Nvml
+from koord.host.nvml import GpuCard, GpuHealth, GpuProcessUsage, Nvml
 from koord.koordlet.collect.collector import CollectorStatuses, IntervalTimer
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
@@ -27,6 +27,8 @@ class GpuLibrary(Protocol):
 
     def uses(self, card: GpuCard) -> list[GpuProcessUsage] | IoError: ...
 
+    def health(self) -> Mapping[str, GpuHealth]: ...
+
     def close(self) -> None: ...
 
 
@@ -43,6 +45,7 @@ class GpuCollector:
         self._refused = False
         self._listing = IntervalTimer(_LIST_S)
         self.cards: tuple[GpuCard, ...] = ()
+        self.health: Mapping[str, GpuHealth] = {}  # by uuid
         self.driver = ""
         self.known = False  # whether it is settled which cards there are
 
@@ -56,6 +59,7 @@ class GpuCollector:
                 self._statuses.fails(GPU, listed)
                 return
             self.cards, self.driver, self.known = tuple(listed), source.driver(), True
+        self.health = source.health()
         uses: list[tuple[GpuCard, list[GpuProcessUsage]]] = []
         for card in self.cards:
             found = source.uses(card)

@@ -6,6 +6,7 @@ what a node may do: an absent file reads as None, and every write gets a result.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from koord.api.koordinator.qos_class import BEST_EFFORT, GUARANTEED
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
+from koord.values.cpuset import EMPTY, CPUSet
 
 DEVICE = "device"
 VOLUME_GROUP = "volumegroup"
@@ -96,3 +98,56 @@ class NodeMachine(Protocol):
     def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
         """Restore everything that an owner ever wrote, also in an earlier process."""
         ...
+
+
+@functools.lru_cache(maxsize=8)
+def reserved_cpus(processors: tuple[MachineCpu, ...], milli: int) -> CPUSet:
+    """Return the CPUs that a reservation by amount stands for; cached, as it is asked for every second."""
+    return pack_cpus(processors, -(-milli // 1000)) if milli > 0 else EMPTY
+
+
+def pack_cpus(processors: Sequence[MachineCpu], count: int) -> CPUSet:
+    """Return `count` CPUs as the kubelet would choose them on an idle machine: close together, whole units first."""
+    left, need = {one.cpu: one for one in processors}, min(count, len(processors))
+    taken: list[int] = []
+
+    def take(cpus: Sequence[int]) -> None:
+        nonlocal need
+        taken.extend(cpus)
+        need -= len(cpus)
+        for cpu in cpus:
+            del left[cpu]
+
+    # The larger of socket and NUMA node comes first; which one that is depends on the machine.
+    sockets, nodes = {one.socket for one in processors}, {one.node for one in processors}
+    levels = ("socket", "node") if len(sockets) <= len(nodes) else ("node", "socket")
+    for level in levels:
+        for unit in _units(processors, left, (level,)):
+            free = [cpu for cpu in unit if cpu in left]
+            if len(free) == len(unit) <= need:
+                take(free)
+    ways = (*levels, "core")
+    for unit in _units(processors, left, ways):
+        if len(unit) > need:
+            break
+        if all(cpu in left for cpu in unit):
+            take(unit)
+    for unit in _units(processors, left, ways):
+        take([cpu for cpu in unit if cpu in left][:need])
+    return CPUSet.of(taken)
+
+
+def _units(processors: Sequence[MachineCpu], left: Mapping[int, MachineCpu], ways: tuple[str, ...]) -> list[list[int]]:
+    """Return the units of the innermost level, those in the emptiest surroundings first."""
+    whole: dict[tuple[int, ...], list[int]] = {}
+    free: dict[tuple[int, ...], int] = {}
+    for one in sorted(processors, key=lambda one: one.cpu):
+        place = tuple(getattr(one, way) for way in ways)
+        whole.setdefault(place, []).append(one.cpu)
+        for depth in range(1, len(place) + 1):
+            free[place[:depth]] = free.get(place[:depth], 0) + (one.cpu in left)
+
+    def rank(place: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+        return tuple((free[place[: depth + 1]], number) for depth, number in enumerate(place))
+
+    return [whole[place] for place in sorted(whole, key=rank)]

@@ -57,10 +57,13 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     safe_mode: bool = False  # decide and report, but write and evict nothing
 
 
-def node_properties(node: Node) -> NodeProperties:
+def node_properties(node: Node, before: NodeProperties | None = None) -> NodeProperties:
+    """Compute the properties. A CPU normalization ratio that cannot be used leaves the one that was known before."""
     annotations = node.metadata.annotations
     milli, reserved = _reservation(annotations)
     ratio = cpu_codecs.parse_cpu_normalization_ratio(annotations)
+    if isinstance(ratio, MalformedAnnotation):
+        ratio = None if before is None else before.normalization_ratio
     return NodeProperties(
         name=node.metadata.name,
         capacity=pod_resources.resource_amounts(node.status.capacity),
@@ -68,7 +71,7 @@ def node_properties(node: Node) -> NodeProperties:
         reservation_milli=milli,
         reserved_cpus=reserved,
         exclusive_cpus=_exclusive(annotations),
-        normalization_ratio=ratio if isinstance(ratio, float) and ratio > 1 else 1.0,
+        normalization_ratio=max(ratio or 1.0, 1.0),
     )
 
 

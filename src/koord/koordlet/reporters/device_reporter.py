@@ -19,13 +19,12 @@ from koord.host.devices import pci_location, rdma_cards, xpus
 from koord.host.filesystem import Host
 from koord.host.hardware import RdmaCard, Xpu
 from koord.host.io_error import IoError
-from koord.host.nvml import GpuCard
+from koord.host.nvml import GpuInventory
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporters.builders.device import (
     MANAGED_ANNOTATIONS,
     MANAGED_LABELS,
     DeviceReport,
-    GpuInventory,
     build_device_report,
 )
 from koord.koordlet.reporters.object_reporter import ObjectReporter, owned_metadata
@@ -62,9 +61,9 @@ class DeviceReporter(ObjectReporter[Device]):
         devices: Informer[Device],
         node: Callable[[], Node | None],
         settings: DeviceReporterSettings = DeviceReporterSettings(),  # noqa: B008 - a frozen value
-        gpus: Callable[[], tuple[tuple[GpuCard, ...], str] | None] = lambda: ((), ""),
+        gpus: Callable[[], GpuInventory | None] = GpuInventory,
     ) -> None:
-        """`gpus` returns the cards that the collector found and their driver's version; None until they are known."""
+        """`gpus` returns the cards that the collector found; None until they are known."""
         log = ProblemLog(_LOG, "the Device is not kept", "the Device is up to date", begins_unknown=True)
         super().__init__(client, clock, DEVICES, devices, settings.every_s, log)
         self._host = host
@@ -96,9 +95,8 @@ class DeviceReporter(ObjectReporter[Device]):
             [] if isinstance(cards, IoError) else cards,
             before,
             self._clock.time(),
-            GpuInventory(
-                cards=tuple((card, pci_location(self._host, card.address)) for card in gpus[0]), driver=gpus[1]
-            ),
+            gpus,
+            {card.uuid: pci_location(self._host, card.address) for card in gpus.cards},
         )
         self.latest = wanted
         await self._publish(node, lambda: new_device(node, wanted), lambda there: device_patch(wanted, there))

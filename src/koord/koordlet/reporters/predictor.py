@@ -12,7 +12,6 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes import pod_resources
 from koord.api.kubernetes.node import Node
-from koord.host import filesystem
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -138,14 +137,14 @@ class Predictor:
             _LOG.info("%d models of earlier use were taken up, %d were of no more use", len(self._models), len(useless))
 
     def _write_checkpoint(self, saved: CheckpointFile) -> None:
-        io_error = filesystem.replace_file(self._path(saved.UID), msgspec.json.encode(saved).decode())
+        io_error = self._host.replace_file(self._path(saved.UID), msgspec.json.encode(saved).decode())
         if io_error is None:
             self._health.works()
         else:
             self._health.fails(str(io_error))
 
     def _remove_checkpoint(self, name: str) -> None:
-        io_error = filesystem.remove_file(self._path(name))
+        io_error = self._host.remove_file(self._path(name))
         if io_error is not None:
             self._health.fails(str(io_error))
 

@@ -18,7 +18,8 @@ import msgspec
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY, overlay
-from koord.api.koordinator.qos_class import BE, LSE, LSR
+from koord.api.config.slo.defaults import CPU_BURST as CPU_BURST_DEFAULTS
+from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy
 from koord.host.cgroup.codec import CFS_PERIOD_US, UNLIMITED, cfs_quota_of_milli
@@ -141,6 +142,7 @@ class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
     # The kernel's own rule; some vendors' kernels take any burst.
     burst_within_quota: bool = True
     normalization_ratio: float = 1.0  # limits count that much less where CPUs are faster than the model
+    bursts: bool = True  # False: the gate of bursts is off, and only limits are normalized
 
 
 class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -158,12 +160,15 @@ def decide_cpu_burst(view: CpuBurstView) -> StrategyPlan:
         return StrategyPlan(why="no NodeSLO was seen yet", state=view.tokens)
     effects: list[Effect] = []
     tokens: dict[str, BurstTokens] = {}
+    full_speed = msgspec.structs.replace(view, normalization_ratio=1.0)
     for pod in view.pods:
         if pod.qos in (LSR, LSE, BE) or not pod.is_alive:
             continue
-        config = _config(view.strategy, pod)
-        steps = [_container_burst(view, config, one, tokens) for one in pod.containers if one.id and one.group]
-        effects += _writes(view, pod, steps)
+        config = _config(view.strategy, pod) if view.bursts else view.strategy
+        # Whoever has CPUs of his own has the whole of them, however fast they are.
+        seen = view if pod.qos in (LS, "") and not pod.cpuset else full_speed
+        steps = [_container_burst(seen, config, one, tokens) for one in pod.containers if one.id and one.group]
+        effects += _writes(seen, pod, steps)
     return StrategyPlan(effects=tuple(effects), why=view.pool.why, state=tokens)
 
 
@@ -293,8 +298,8 @@ _INTERVALS = 5
 
 def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
     """Observe quotas, throttling and usage of latency-sensitive containers, and how busy the shared CPUs are."""
-    slo, node = inputs.slo, inputs.node
-    strategy = None if slo is None else slo.cpu_burst_strategy
+    slo, node, bursts = inputs.slo, inputs.node, OWNER in inputs.gates
+    strategy = None if slo is None else slo.cpu_burst_strategy if bursts else CPU_BURST_DEFAULTS
     quota_us: dict[str, int] = {}
     throttled: dict[str, float] = {}
     used_milli: dict[str, int] = {}
@@ -325,6 +330,7 @@ def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
         used_milli=used_milli,
         tokens=inputs.states.get(OWNER, {}),
         burst_within_quota=inputs.machine.shape.burst_within_quota,
+        bursts=bursts,
         # This strategy alone writes quotas of latency-sensitive pods, so it is also the one that scales them down.
         normalization_ratio=node.normalization_ratio
         if node is not None and CPU_NORMALIZATION_GATE in inputs.gates

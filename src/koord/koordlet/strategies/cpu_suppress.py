@@ -12,13 +12,14 @@ from itertools import pairwise
 
 import msgspec
 
-from koord.api.config.slo.defaults import CFS_QUOTA, THRESHOLD
+from koord.api.config.slo.defaults import CFS_QUOTA
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.host.cgroup.codec import UNLIMITED
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
 from koord.host.hardware import MachineCpu
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
+from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
@@ -277,10 +278,11 @@ def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
     percent = config.cpu_suppress_threshold_percent
     held = inputs.cpus(shape.besteffort, CPUSET)
     return CpuSuppressView(
-        enabled=inputs.threshold_enabled,
+        # A threshold that cannot be used switches suppression off, and nothing else.
+        enabled=inputs.threshold_enabled and (inputs.slo is None or percent is not None),
         cpu_manager=MANAGER_GATE in inputs.gates,
         policy=config.cpu_suppress_policy,
-        threshold_percent=THRESHOLD.cpu_suppress_threshold_percent or 0 if percent is None else percent,
+        threshold_percent=percent or 0,
         min_percent=config.cpu_suppress_min_percent,
         capacity_milli=inputs.capacity(CPU),
         allocatable_milli=inputs.allocatable(CPU),
@@ -290,7 +292,9 @@ def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
         pod_used_milli=inputs.pod_used_milli(),
         applications=measured_applications(inputs),
         processors=shape.processors,
-        reserved_cpus=CPUSet() if node is None else node.reserved_cpus,
+        reserved_cpus=EMPTY
+        if node is None
+        else node.reserved_cpus or reserved_cpus(shape.processors, node.reservation_milli),
         exclusive_cpus=CPUSet() if node is None else node.exclusive_cpus,
         kubelet_static=node_inputs.kubelet.is_static,
         groups=groups,

@@ -1,7 +1,9 @@
 """The GroupIdentity strategy: which groups win when tasks compete for a CPU, by bvt_warp_ns or, without it, cpu.idle.
 
-Kernels without group identity can still let BE run only on CPUs that nobody else wants (cpu.idle). It is set on the BE
-root alone, as the shares of pods cannot be changed while they are idle.
+Kernels without group identity can still let BE run only on CPUs that nobody else wants (cpu.idle). It is set on the
+groups of BE pods and never on the BE root: the kernel refuses cpu.shares of an idle group, and a kubelet whose write to
+a QoS group is refused does not start. It writes a pod's group only before the pod's first container exists, or when a
+pod is resized, which pods without requests cannot be.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ class GroupIdentityView(msgspec.Struct, frozen=True, kw_only=True):
     core_switch: int | None = None  # of core scheduling, which excludes group identity
     has_idle: bool = False
     idle_stands_in: bool = True  # the operator's word: upstream leaves such kernels alone
-    idle: int | None = None  # of the BE directory now
+    idle: int | None = None  # of the BE root now
+    idle_candidates: tuple[str, ...] = ()  # groups of pods in the BE root that have containers, listed or not
     groups: Mapping[str, str] = {}  # cgroup by Kubernetes' QoS class
     pods: tuple[PodMeta, ...] = ()
     children: Mapping[str, tuple[str, ...]] = {}  # cgroups in a pod's
+    kept: Mapping[str, int] = {}  # present values of pods whose annotation is malformed: they stay
     leftovers: tuple[tuple[str, str], ...] = ()  # cgroups of unlisted pods, with their Kubernetes QoS class
     applications: tuple[tuple[str, str], ...] = ()  # cgroups of host applications, with their QoS class
 
@@ -55,19 +59,27 @@ class BvtValues(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def any_enabled(self) -> bool:
         return (self.lsr, self.ls, self.be) != (None, None, None)
 
+    def for_qos_group(self, kube_qos: str) -> int:
+        """Return the value of the group of a Kubernetes QoS class. All pods are below that of Guaranteed."""
+        return {BURSTABLE: self.ls, BEST_EFFORT: self.be}.get(kube_qos) or 0
+
     def for_kube_qos(self, kube_qos: str) -> int:
+        """Return the value of a pod without a class that has a row (none, or SYSTEM)."""
         if kube_qos == GUARANTEED:
             return next((value for value in (self.lsr, self.ls) if value is not None), 0)
-        return (self.be if kube_qos == BEST_EFFORT else self.ls) or 0
+        return self.for_qos_group(kube_qos)
 
-    def for_class(self, qos: str) -> int:
-        return {LSE: self.lsr, LSR: self.lsr, LS: self.ls, BE: self.be}.get(qos) or 0
+    def for_class(self, qos: str) -> int | None:
+        """Return the value of a QoS class; None for a class without a row."""
+        rows = {LSE: self.lsr, LSR: self.lsr, LS: self.ls, BE: self.be}
+        return (rows[qos] or 0) if qos in rows else None
 
-    def for_pod(self, pod: PodMeta) -> int:
-        value = self.for_class(pod.qos) if pod.qos else self.for_kube_qos(pod.kube_qos)
+    def for_pod(self, pod: PodMeta) -> int | MalformedAnnotation:
+        by_class = self.for_class(pod.qos)
+        value = self.for_kube_qos(pod.kube_qos) if by_class is None else by_class
         own = qos_codecs.parse_cpu_qos(pod.annotations) if pod.qos == LS else None
         if own is None or isinstance(own, MalformedAnnotation):
-            return value
+            return value if own is None else own
         return (value if own.group_identity is None else own.group_identity) if own.enable else 0
 
 
@@ -106,13 +118,17 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
             effects.append(_switch(knob.SCHED_CORE, 0, "group identity is on"))
         if view.identity_switch is not None:
             effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 1, "group identity is on"))
-    for kube_qos, group in view.groups.items():
-        effects.append(_bvt(group, 0 if kube_qos == GUARANTEED else found.for_kube_qos(kube_qos), kube_qos))
+    malformed: list[str] = []
+    effects += [_bvt(group, found.for_qos_group(kube_qos), kube_qos) for kube_qos, group in view.groups.items()]
     for pod in view.pods:
-        value, why = found.for_pod(pod), f"{pod.qos or pod.kube_qos} pod"
-        effects += [_bvt(group, value, why) for group in (pod.group, *view.children.get(pod.group, ()))]
-    effects += [_bvt(group, found.for_kube_qos(kube_qos), f"in {kube_qos}") for group, kube_qos in view.leftovers]
-    effects += [_bvt(group, found.for_class(qos), f"{qos} application") for group, qos in view.applications]
+        value, groups = found.for_pod(pod), (pod.group, *view.children.get(pod.group, ()))
+        if isinstance(value, MalformedAnnotation):
+            malformed.append(f"{pod.namespace}/{pod.name}: {value}")
+            effects += [_bvt(group, view.kept[group], "its annotation") for group in groups if group in view.kept]
+        else:
+            effects += [_bvt(group, value, f"{pod.qos or pod.kube_qos} pod") for group in groups]
+    effects += [_bvt(group, found.for_qos_group(kube_qos), f"in {kube_qos}") for group, kube_qos in view.leftovers]
+    effects += [_bvt(group, found.for_class(qos) or 0, f"{qos} application") for group, qos in view.applications]
     if (
         not found.any_enabled
         and view.identity_switch == 1
@@ -120,29 +136,30 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
         and _is_group_identity_policy(view.strategy)
     ):
         effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
-    return StrategyPlan(effects=tuple(effects), complete=True)
+    return StrategyPlan(effects=tuple(effects), why="; ".join(malformed), complete=True)
 
 
 def _decide_idle(view: GroupIdentityView, strategy: ResourceQOSStrategy, found: BvtValues) -> StrategyPlan:
-    group = view.groups.get(BEST_EFFORT)
-    if not view.has_idle or group is None:
+    root = view.groups.get(BEST_EFFORT)
+    if not view.has_idle or root is None:
         return StrategyPlan(why="this kernel has neither group identity nor idle groups", complete=True)
     if not _is_group_identity_policy(strategy):
         return StrategyPlan(why="another cpuPolicy sets idle groups itself", complete=True)
-    if view.idle_stands_in and found.be is not None and found.be < 0:
-        why = f"BE has identity {found.be}, idle groups stand in"
-        return StrategyPlan(effects=(_write(group, knob.CPU_IDLE, 1, why, SWITCH_OWNER),), complete=True)
-    why = "BE has no identity below others"
-    if not view.idle:
-        return StrategyPlan(why=why, complete=True)
-    # A group that stops being idle gets the weight of a normal one from the kernel; BE must not keep that.
-    return StrategyPlan(
-        effects=(
-            _write(group, knob.CPU_IDLE, 0, why, SWITCH_OWNER),
-            _write(group, knob.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER),
-        ),
-        complete=True,
-    )
+    effects: list[Effect] = []
+    if view.idle_stands_in:
+        # Earlier versions made the root idle. A group that ceases to be gets the weight of a normal one.
+        effects.append(_write(root, knob.CPU_IDLE, 0, "the kubelet writes its shares", SWITCH_OWNER))
+        if view.idle:
+            effects.append(_write(root, knob.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER))
+    if not view.idle_stands_in or found.be is None or found.be >= 0:
+        return StrategyPlan(effects=tuple(effects), why="BE has no identity below others", complete=True)
+    pods = {pod.group: pod for pod in view.pods}
+    for group in view.idle_candidates:
+        value = found.for_pod(pods[group]) if group in pods else found.be
+        if isinstance(value, int) and value < 0:
+            why = f"identity {value}, idle groups stand in"
+            effects.append(_write(group, knob.CPU_IDLE, 1, why, SWITCH_OWNER))
+    return StrategyPlan(effects=tuple(effects), complete=True)
 
 
 def _bvt(group: str, value: int, why: str) -> WriteCgroup:
@@ -173,8 +190,10 @@ def observe_group_identity(inputs: StrategyInputs) -> GroupIdentityView:
         has_idle=machine.has_knob(knob.CPU_IDLE),
         idle_stands_in=inputs.settings.idle_stands_in,
         idle=inputs.number(shape.besteffort, knob.CPU_IDLE),
+        idle_candidates=() if has_bvt else _pod_groups_with_containers(inputs),
         groups=shape.groups,
         pods=pods,
+        kept=_values_of_malformed(inputs, pods) if has_bvt else {},
         children={pod.group: machine.child_groups(pod.group) for pod in pods} if has_bvt else {},
         leftovers=_unlisted_pod_groups(inputs) if has_bvt else (),
         applications=_host_application_groups(inputs) if has_bvt else (),
@@ -193,6 +212,28 @@ def _unlisted_pod_groups(inputs: StrategyInputs) -> tuple[tuple[str, str], ...]:
         for group in inputs.machine.child_groups(shape.groups.get(kube_qos, ""))
         if group not in known and shape.layout.pod_uid_of_dir(group.rpartition("/")[2]) is not None
     )
+
+
+def _pod_groups_with_containers(inputs: StrategyInputs) -> tuple[str, ...]:
+    shape, machine = inputs.machine.shape, inputs.machine
+    if shape.layout is None:
+        return ()
+    return tuple(
+        group
+        for group in machine.child_groups(shape.besteffort)
+        if shape.layout.pod_uid_of_dir(group.rpartition("/")[2]) is not None and machine.child_groups(group)
+    )
+
+
+def _values_of_malformed(inputs: StrategyInputs, pods: tuple[PodMeta, ...]) -> dict[str, int]:
+    groups = [
+        group
+        for pod in pods
+        if pod.qos == LS and isinstance(qos_codecs.parse_cpu_qos(pod.annotations), MalformedAnnotation)
+        for group in (pod.group, *inputs.machine.child_groups(pod.group))
+    ]
+    values = {group: inputs.number(group, knob.CPU_BVT) for group in groups}
+    return {group: value for group, value in values.items() if value is not None}
 
 
 def _host_application_groups(inputs: StrategyInputs) -> tuple[tuple[str, str], ...]:

@@ -54,7 +54,7 @@ STRATEGIES = (
     ),
     StrategyEntry(
         name=cpu_burst.OWNER,
-        gates=("CPUBurst",),
+        gates=("CPUBurst", cpu_burst.CPU_NORMALIZATION_GATE),
         observe=cpu_burst.observe_cpu_burst,
         decide=cpu_burst.decide_cpu_burst,
         files=(knob.CPU_QUOTA, knob.CPU_BURST),

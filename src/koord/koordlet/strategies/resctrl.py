@@ -59,14 +59,12 @@ def cat_mask(mask: int, start_percent: int, end_percent: int) -> int | None:
 
 
 def mba_value(vendor: str, percent: int | None) -> str | None:
-    """Return the MBA value of a percentage: Intel takes tens of percents, AMD eighths of a GB/s."""
+    """Return the MBA value of a percentage: AMD takes eighths of a GB/s, everybody else tens of percents, as Intel."""
     if percent is None or not 0 < percent <= 100:
         return None
-    if vendor == INTEL:
-        return str(-(-percent // 10) * 10)
     if vendor == AMD:
         return str(_AMD_FULL if percent == 100 else _AMD_UNIT * percent // 100)
-    return None
+    return str(-(-percent // 10) * 10)
 
 
 def _config(strategy: ResourceQOSStrategy, qos: str) -> ResctrlQOSConfig | None:

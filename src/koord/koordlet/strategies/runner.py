@@ -92,14 +92,16 @@ class StrategyRunner:
         return StrategyResult(strategy=name, plan=plan, results=tuple(results), evictions=evictions)
 
     def _release_disabled(self) -> list[StrategyResult]:
-        """Restore once what disabled strategies wrote, also in an earlier process."""
+        """Restore what disabled strategies wrote, also in an earlier process; what is refused is tried again."""
         ran: list[StrategyResult] = []
-        while self._to_release:
-            strategy = self._to_release.pop(0)
-            why = "its gate is off"
+        why, refused = "its gate is off", list[StrategyEntry]()
+        for strategy in self._to_release:
             results = tuple(one for owner in strategy.restores for one in self._machine.release(owner, why))
             if results:
                 ran.append(StrategyResult(strategy=strategy.name, plan=StrategyPlan(why=why), results=results))
+            if not all(result.is_settled for result in results):
+                refused.append(strategy)
+        self._to_release = refused
         return ran
 
     def _is_due(self, name: str, now_s: float) -> bool:

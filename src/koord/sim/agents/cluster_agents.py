@@ -183,7 +183,7 @@ class SimulatedAgents:
     def _on_node(self, change: ObjectChange[Node]) -> None:
         node = self._nodes.get(change.object.metadata.name)
         if node is not None and change.kind != "deleted":
-            facts = node_properties(change.object)
+            facts = node_properties(change.object, node.facts.node)
             if facts != node.facts.node:
                 node.facts = msgspec.structs.replace(node.facts, node=facts)
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.annotations import node_codecs
+from koord.api.annotations.node_codecs import NodeReservation
 from koord.api.koordinator.protocol import (
     A_BE_CPU_SHARED_POOLS,
     A_CPU_MANAGER_POLICY,
@@ -23,8 +25,9 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.koordinator.sigs_scheduling import AttributeInfo, ResourceInfo, Zone
 from koord.host.hardware import MachineCpu
+from koord.koordlet.inputs.machine import pack_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState, pack_cpus
+from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.koordlet.reporters.builders.topology import (
     KubeletResourcePolicy,
@@ -117,6 +120,20 @@ class TestPools:
         found = built(annotations=annotations)
         assert pools(found) == ls
         assert pools(found, A_BE_CPU_SHARED_POOLS) == ls
+
+    @pytest.mark.parametrize(
+        ("text", "reserved"),
+        [
+            ('{"resources":{"cpu":"1500m"}}', "0,4"),
+            ('{"resources":{"cpu":"1"}}', "0"),
+            ('{"resources":{"cpu":"1"},"reservedCPUs":"6-7"}', "6-7"),
+            ('{"resources":{"memory":"1Gi"}}', ""),
+        ],
+    )
+    def test_a_reservation_by_amount_is_told_as_cpus(self, text: str, reserved: str) -> None:
+        told = node_codecs.parse_node_reservation(built(annotations={A_NODE_RESERVATION: text}).annotations)
+        assert isinstance(told, NodeReservation)
+        assert told.reserved_cpus == reserved
 
 
 class TestStaticKubelet:

@@ -10,6 +10,7 @@ import msgspec
 from koord.api.annotations.cpu_codecs import CPUSharedPool, PodCPUAlloc
 from koord.api.koordinator.qos_class import BE, LS, LSE
 from koord.host.hardware import MachineCpu
+from koord.koordlet.inputs.machine import pack_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.values.cpuset import EMPTY, CPUSet
 
@@ -39,7 +40,6 @@ def decide_cpu_pools(
     kubelet_cpus: CPUSet,
     kubelet_milli: int,
     node_cpus: CPUSet,
-    node_milli: int,
     system_cpus: CPUSet,
 ) -> CpuPools:
     """Decide the pools. What the kubelet reserves stays shared; what the node reserves does not."""
@@ -51,59 +51,12 @@ def decide_cpu_pools(
         reserved = kubelet_cpus or pack_cpus(processors, _whole(kubelet_milli))
         allocs = _allocs(alive, state)
     shared = everything - _union(CPUSet.parse(one.cpuset) for one in allocs)
-    kept = (node_cpus or pack_cpus(processors, _whole(node_milli))) | system_cpus
+    kept = node_cpus | system_cpus
     ls = shared - _union(pod.cpuset for pod in alive) - kept
     be = shared - _union(pod.cpuset for pod in alive if pod.qos == LSE) - kept
     return CpuPools(
         ls_pools=_pools(processors, ls), be_pools=_pools(processors, be), allocs=allocs, kubelet_reserved=reserved
     )
-
-
-def pack_cpus(processors: Sequence[MachineCpu], count: int) -> CPUSet:
-    """Return `count` CPUs as the kubelet would choose them on an idle machine: close together, whole units first."""
-    left, need = {one.cpu: one for one in processors}, min(count, len(processors))
-    taken: list[int] = []
-
-    def take(cpus: Sequence[int]) -> None:
-        nonlocal need
-        taken.extend(cpus)
-        need -= len(cpus)
-        for cpu in cpus:
-            del left[cpu]
-
-    # The larger of socket and NUMA node comes first; which one that is depends on the machine.
-    sockets, nodes = {one.socket for one in processors}, {one.node for one in processors}
-    levels = ("socket", "node") if len(sockets) <= len(nodes) else ("node", "socket")
-    for level in levels:
-        for unit in _units(processors, left, (level,)):
-            free = [cpu for cpu in unit if cpu in left]
-            if len(free) == len(unit) <= need:
-                take(free)
-    ways = (*levels, "core")
-    for unit in _units(processors, left, ways):
-        if len(unit) > need:
-            break
-        if all(cpu in left for cpu in unit):
-            take(unit)
-    for unit in _units(processors, left, ways):
-        take([cpu for cpu in unit if cpu in left][:need])
-    return CPUSet.of(taken)
-
-
-def _units(processors: Sequence[MachineCpu], left: Mapping[int, MachineCpu], ways: tuple[str, ...]) -> list[list[int]]:
-    """Return the units of the innermost level, those in the emptiest surroundings first."""
-    whole: dict[tuple[int, ...], list[int]] = {}
-    free: dict[tuple[int, ...], int] = {}
-    for one in sorted(processors, key=lambda one: one.cpu):
-        place = tuple(getattr(one, way) for way in ways)
-        whole.setdefault(place, []).append(one.cpu)
-        for depth in range(1, len(place) + 1):
-            free[place[:depth]] = free.get(place[:depth], 0) + (one.cpu in left)
-
-    def rank(place: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-        return tuple((free[place[: depth + 1]], number) for depth, number in enumerate(place))
-
-    return [whole[place] for place in sorted(whole, key=rank)]
 
 
 def _allocs(pods: Iterable[PodMeta], state: CpuManagerState) -> tuple[PodCPUAlloc, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import msgspec
 
@@ -34,7 +35,7 @@ from koord.api.koordinator.resource_name import RDMA as RDMA_RESOURCE
 from koord.api.kubernetes.meta import Condition
 from koord.api.model import ResourceList
 from koord.host.hardware import PciLocation, RdmaCard, Xpu
-from koord.host.nvml import GpuCard
+from koord.host.nvml import GpuCard, GpuHealth, GpuInventory
 from koord.koordlet.reporters.builders.reclaimable import bytes_quantity
 from koord.values.go_format import parse_decimal_int
 
@@ -51,34 +52,30 @@ class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, str]
 
 
-class GpuInventory(msgspec.Struct, frozen=True, kw_only=True):
-    """The NVIDIA cards, each with its PCI location."""
-
-    cards: tuple[tuple[GpuCard, PciLocation], ...] = ()
-    driver: str = ""
-
-
 def build_device_report(
     xpus: Sequence[Xpu],
     cards: Sequence[RdmaCard],
     before: Sequence[DeviceInfo],
     now_s: float,
     gpus: GpuInventory = GpuInventory(),  # noqa: B008 - a frozen value
+    places: Mapping[str, PciLocation] = MappingProxyType({}),
 ) -> DeviceReport:
-    """Build the Device. `before` is what was reported last: a condition that did not change keeps its time.
+    """Build the Device. `before` is what was reported last: a condition that did not change keeps its time. `places`
+    are those of NVIDIA cards by uuid.
 
     Accelerators that a vendor describes in files take precedence over what NVML reports.
     """
     now = datetime.fromtimestamp(now_s, UTC).replace(microsecond=0)
     known = {(one.type, one.minor): one.conditions for one in before}
-    devices = [_keep_transition_times(_xpu(one, now), known) for one in xpus] + [_card(one) for one in cards]
+    devices = [_xpu(one, now) for one in xpus] + [_card(one) for one in cards]
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     if gpus.cards and not xpus:
-        devices += [_gpu(card, place) for card, place in gpus.cards]
-        models = {card.model for card, _ in gpus.cards}
+        devices += [_gpu(card, places.get(card.uuid), gpus.health.get(card.uuid), now) for card in gpus.cards]
+        models = {card.model for card in gpus.cards}
         model = models.pop().removeprefix("NVIDIA ").replace(" ", "-") if len(models) == 1 else ""
         labels = {L_GPU_VENDOR: "nvidia", L_GPU_MODEL: model, L_GPU_DRIVER_VERSION: gpus.driver}
+    devices = [_keep_transition_times(one, known) for one in devices]
     devices.sort(key=lambda one: (one.type, one.minor or 0))
     if xpus:
         first = xpus[0]
@@ -98,6 +95,8 @@ def gpu_partitions(xpus: Sequence[Xpu]) -> dict[int, tuple[GPUPartition, ...]]:
     found: dict[tuple[int, ...], GPUPartition] = {}
     for one in xpus:
         for link in () if one.topology is None else one.topology.p2p_links:
+            if not link.peer_minor or not link.type:
+                continue
             peers = [parse_decimal_int(text.strip()) for text in link.peer_minor.split(",")]
             minors = tuple(sorted({int(one.minor), *(peer for peer in peers if peer is not None)}))
             found.setdefault(minors, GPUPartition(minors=minors, gpu_link_type=link.type, allocation_score=1))
@@ -109,36 +108,37 @@ def gpu_partitions(xpus: Sequence[Xpu]) -> dict[int, tuple[GPUPartition, ...]]:
 
 def _xpu(one: Xpu, now: datetime) -> DeviceInfo:
     resources: ResourceList = {_WHOLE.get(name, name): amount for name, amount in one.resources.items()}
-    topology = one.topology
-    conditions: tuple[Condition, ...] = ()
-    if one.status is not None:
-        conditions = (_condition(one, now),)
+    topology, status = one.topology, one.status
     return DeviceInfo(
         type=GPU,
         id=one.uuid,
         minor=int(one.minor),
-        health=one.status is not None and one.status.healthy,
+        health=status is None or status.healthy,
         resources=resources | {GPU_MEMORY_RATIO: "100"},
         topology=None
         if topology is None
         else DeviceTopology(
-            socket_id=_number(topology.socket_id),
-            node_id=_number(topology.node_id),
+            socket_id=-1,
+            node_id=(parse_decimal_int(topology.node_id) or 0) if topology.node_id else -1,
             pcie_id=topology.pcie_id,
             bus_id=topology.bus_id,
         ),
-        conditions=conditions,
+        conditions=()
+        if status is None
+        else (
+            _condition(True, "", "", now)
+            if status.healthy
+            else _condition(False, status.err_code, status.err_message, now),
+        ),
     )
 
 
-def _condition(one: Xpu, now: datetime) -> Condition:
-    status = one.status
-    if status is not None and status.healthy:
-        state, reason, message = "True", "DeviceHealthy", "device is healthy"
-    else:
-        code, said = ("", "") if status is None else (status.err_code, status.err_message)
-        state, reason, message = "False", code or "Unknown", said or "device is unhealthy"
-    return Condition(type=HEALTHY, status=state, reason=reason, message=message, last_transition_time=now)
+def _condition(healthy: bool, code: str, message: str, now: datetime) -> Condition:
+    reason = code or ("DeviceHealthy" if healthy else "Unknown")
+    message = message or ("device is healthy" if healthy else "device is unhealthy")
+    return Condition(
+        type=HEALTHY, status="True" if healthy else "False", reason=reason, message=message, last_transition_time=now
+    )
 
 
 def _keep_transition_times(
@@ -155,16 +155,17 @@ def _keep_transition_times(
     return msgspec.structs.replace(device, conditions=tuple(settle(one) for one in device.conditions))
 
 
-def _gpu(card: GpuCard, place: PciLocation) -> DeviceInfo:
+def _gpu(card: GpuCard, place: PciLocation | None, health: GpuHealth | None, now: datetime) -> DeviceInfo:
     return DeviceInfo(
         type=GPU,
         id=card.uuid,
         minor=card.minor,
-        health=True,
+        health=health is None or health.healthy,
         resources={GPU_CORE: "100", GPU_MEMORY: bytes_quantity(card.total_bytes), GPU_MEMORY_RATIO: "100"},
         topology=DeviceTopology(socket_id=-1, node_id=place.numa, pcie_id=place.root, bus_id=card.address)
-        if place.root
+        if place is not None and place.root
         else None,
+        conditions=() if health is None else (_condition(health.healthy, health.code, health.message, now),),
     )
 
 
@@ -179,8 +180,3 @@ def _card(one: RdmaCard) -> DeviceInfo:
         topology=DeviceTopology(socket_id=-1, node_id=one.location.numa, pcie_id=one.location.root, bus_id=one.address),
         vf_groups=(VirtualFunctionGroup(vfs=functions),) if functions else (),
     )
-
-
-def _number(text: str) -> int:
-    found = parse_decimal_int(text)
-    return -1 if found is None else found

@@ -33,6 +33,7 @@ from koord.api.koordinator.sigs_scheduling import ZONE_NAME_PREFIX, ZONE_TYPE_NO
 from koord.api.kubernetes import pod_resources
 from koord.api.model import ResourceList
 from koord.host.hardware import MachineCpu
+from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
@@ -104,6 +105,10 @@ def build_topology(view: TopologyView) -> TopologyReport | ReportWithheld:
         told = [one.number for one in view.numa]
         return ReportWithheld(f"memory is on NUMA nodes {told} but processors are on {numbers}")
     reservation = _value_or(node_codecs.parse_node_reservation(view.annotations or {}), NodeReservation())
+    named = CPUSet.parse_or_empty(reservation.reserved_cpus)
+    if not named:  # an amount stands for CPUs, which everybody must know: the scheduler gives out what is not reserved
+        named = reserved_cpus(view.processors, pod_resources.resource_amounts(reservation.resources).get(CPU, 0))
+        reservation = msgspec.structs.replace(reservation, reserved_cpus=str(named))
     system = _value_or(cpu_codecs.parse_system_qos_resource(view.annotations or {}), None)
     shares = decide_cpu_pools(
         processors=view.processors,
@@ -112,8 +117,7 @@ def build_topology(view: TopologyView) -> TopologyReport | ReportWithheld:
         static=view.kubelet.cpu_manager == cpu_codecs.CPU_MANAGER_STATIC,
         kubelet_cpus=CPUSet.parse_or_empty(view.kubelet.reserved_cpus),
         kubelet_milli=sum(pod_resources.resource_amounts(one).get(CPU, 0) for one in view.kubelet.reserved),
-        node_cpus=CPUSet.parse_or_empty(reservation.reserved_cpus),
-        node_milli=pod_resources.resource_amounts(reservation.resources).get(CPU, 0),
+        node_cpus=named,
         system_cpus=CPUSet.parse_or_empty(system.cpuset) if system is not None and system.is_exclusive else EMPTY,
     )
     kept = {L_ENABLE_NUMA_RESERVATION: view.labels.get(L_ENABLE_NUMA_RESERVATION, "")}

@@ -1,0 +1,90 @@
+"""The feature gates of koordlet and its hooks: what each switches, and the module that reads it.
+
+This table drives parsing, effect and documentation. A row of a part that is not built says so: switched on, it is
+refused by name; on by default, it is told once at the start. To build the part, give its row a reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from koord.api.config.gates import ALPHA, BETA, FeatureGate, default_feature_gates
+
+
+class KoordletGate(FeatureGate, frozen=True, kw_only=True):
+    """A gate of koordlet. `reader` is the module that has its name."""
+
+    reader: str = ""
+    hook: bool = False  # of the runtime hooks, which upstream registers apart
+
+
+_FLAGS = "koord.cli.daemons.koordlet_flags"
+_REGISTRY = "koord.koordlet.strategies.registry"
+_SUPPRESS = "koord.koordlet.strategies.cpu_suppress"
+_BURST = "koord.koordlet.strategies.cpu_burst"
+_VICTIMS = "koord.koordlet.strategies.victim_selection"
+_AT_SCRAPE = "koord.koordlet.scrape_metrics"
+_NO_HOOKS = "this version has no runtime hooks, which set what a container starts with"
+
+
+def _on(effect: str, reader: str, *, hook: bool = False) -> KoordletGate:
+    return KoordletGate(True, BETA, effect, reader=reader, hook=hook)
+
+
+def _off(effect: str, reader: str, *, hook: bool = False) -> KoordletGate:
+    return KoordletGate(False, ALPHA, effect, reader=reader, hook=hook)
+
+
+def _unbuilt(effect: str, why: str = _NO_HOOKS, *, default: bool = False, hook: bool = True) -> KoordletGate:
+    return KoordletGate(default, BETA if default else ALPHA, effect, unbuilt=True, why=why, hook=hook)
+
+
+KOORDLET_GATES: Mapping[str, KoordletGate] = {
+    "AuditEvents": _off("the audit log", "koord.koordlet.settings"),
+    "AuditEventsHTTPHandler": _off("`/events`, the audit log over HTTP", "koord.koordlet.agent"),
+    "BECPUSuppress": _on("hold BE work so that the node stays under its threshold", _REGISTRY),
+    "BECPUManager": _off("CPUs of BE pods are managed one by one, so suppression lets go", _SUPPRESS),
+    "BECPUEvict": _off("evict BE pods that get too little CPU", _VICTIMS),
+    "CPUEvict": _off("evict when the node uses too much CPU", _VICTIMS),
+    "CPUAllocatableEvict": _off("evict what is requested beyond batch and mid CPU", _VICTIMS),
+    "BEMemoryEvict": _off("evict BE pods when memory is short", _VICTIMS),
+    "MemoryEvict": _off("evict by priority when memory is short", _VICTIMS),
+    "MemoryAllocatableEvict": _off("evict what is requested beyond batch and mid memory", _VICTIMS),
+    "CPUBurst": _on("let containers run past their CPU limit for a while", _REGISTRY),
+    "SystemConfig": _off("the machine's memory watermarks and scheduler switches", _REGISTRY),
+    "RdtResctrl": _on("shares of cache and memory bandwidth", _REGISTRY),
+    "ResctrlCollector": _off("samples of cache and memory bandwidth", _FLAGS),
+    "NodeTopologyReport": _on("publish the NodeResourceTopology", _FLAGS),
+    "Accelerators": _off("accelerators in the Device", _FLAGS),
+    "RDMADevices": _off("RDMA cards in the Device", _FLAGS),
+    "CPICollector": _off("samples of cycles per instruction", _FLAGS),
+    "Libpfm4": _unbuilt("perf events by name", "cycles and instructions are counted without libpfm4", hook=False),
+    "PSICollector": _off("samples of stalls", _FLAGS),
+    "BlkIOReconcile": _off("limits and weights of disks", _REGISTRY),
+    "ColdPageCollector": _off("samples of memory that nobody touches", _FLAGS),
+    "HugePageReport": _off("huge pages in the NodeResourceTopology", _FLAGS),
+    "PodResourcesProxy": _unbuilt(
+        "serve the kubelet's pod resources with devices added", "there is no such proxy in this version", hook=False
+    ),
+    "HamiCoreVGPUMonitor": _unbuilt(
+        "metrics of GPU shares that HAMi-core enforces", "its shared memory is not read in this version", hook=False
+    ),
+    "PerCPUMetric": _off("the CPUs of the pools, one by one, as metrics", _AT_SCRAPE),
+    "NodeMetricPromMetrics": _off("the last NodeMetric as metrics", _AT_SCRAPE),
+    "CgroupReconcile": _off("protection and throttling of memory", _REGISTRY),
+    "GroupIdentity": _on("which groups win when tasks compete for a CPU", _REGISTRY, hook=True),
+    "CPUSetAllocator": _unbuilt("write the CPUs that the scheduler chose", default=True),
+    "BatchResource": _unbuilt("write shares, quota and memory of batch resources", default=True),
+    "GPUEnvInject": _unbuilt("give containers their GPUs by environment"),
+    "RDMADeviceInject": _unbuilt("give containers their RDMA devices"),
+    "CPUNormalization": _off("quotas scaled by the node's CPU normalization ratio", _BURST, hook=True),
+    "CoreSched": _unbuilt("core scheduling groups and idle classes"),
+    "TerwayQoS": _unbuilt("network limits by Terway"),
+    "TCNetworkQoS": _unbuilt("network limits by tc"),
+    "Resctrl": _unbuilt("cache and memory bandwidth of single pods"),
+    "OOMScoreAdj": _unbuilt("the OOM score of containers"),
+}
+
+
+def default_gates() -> frozenset[str]:
+    return frozenset(name for name, on in default_feature_gates(KOORDLET_GATES).items() if on)
