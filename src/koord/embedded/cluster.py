@@ -22,6 +22,7 @@ from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.apiserver.private_files import write_private
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.apiserver.store.journal import StoreJournal
@@ -175,8 +176,7 @@ class EmbeddedCluster:
             return secrets.token_urlsafe(24)
         kept = folder / "token"
         if not kept.exists():
-            kept.touch(mode=0o600)
-            kept.write_text(secrets.token_urlsafe(24))
+            write_private(kept, secrets.token_urlsafe(24).encode())
         return kept.read_text().strip()
 
     def kubeconfig(self) -> str:

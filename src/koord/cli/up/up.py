@@ -18,6 +18,7 @@ from koord.cli.daemons.lifecycle import event_loop_factory
 from koord.cli.up import demo, local_scheduler
 from koord.cli.up.components import COMPONENTS, choose_components
 from koord.embedded.apiserver.http_server import NotLoopbackError
+from koord.embedded.apiserver.private_files import FOLDER_MODE, write_private
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
 from koord.telemetry import gc_tuning
@@ -52,15 +53,10 @@ def _kubeconfig_path(given: Path | None, data_dir: Path | None) -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "koord" / "kubeconfig"
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Write a file with mode 0600 from its first byte on, and never half of it."""
+def _write_kubeconfig(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
-        partial.replace(path)
+        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        write_private(path, text.encode())
     except OSError as error:
         _fail(f"cannot write kubeconfig {path}: {error.strerror}")
 
@@ -205,7 +201,7 @@ async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[s
     await cluster.start()
     gc_tuning.freeze_after_startup()
     try:
-        _write_private(kubeconfig, cluster.kubeconfig())
+        _write_kubeconfig(kubeconfig, cluster.kubeconfig())
         click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")
         click.echo(NEXT_STEPS.format(kubeconfig=kubeconfig))
         for remark in remarks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import ssl
 import tempfile
 from collections.abc import Sequence
@@ -15,6 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from koord.embedded.apiserver.private_files import FOLDER_MODE, write_private
 
 VALID_DAYS = 3650
 DEFAULT_HOSTS = (
@@ -46,7 +47,7 @@ class ApiServerCertificates(msgspec.Struct, frozen=True):
         with tempfile.TemporaryDirectory() as folder:  # OpenSSL loads keys from files only
             certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
             certificate.write_bytes(self.serving.certificate)
-            _write_secret(key, self.serving.key)
+            write_private(key, self.serving.key)
             made.load_cert_chain(certificate, key)
         return made
 
@@ -88,11 +89,10 @@ def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOS
         if set(hosts) <= set(certificate_hosts(identity.serving.certificate)):
             return identity
     identity = create_certificates(hosts)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     pairs = (identity.authority, identity.serving)
-    for pair, (certificate, key) in zip(pairs, (files[:2], files[2:]), strict=True):
-        certificate.write_bytes(pair.certificate)
-        _write_secret(key, pair.key)
+    for file, content in zip(files, (part for pair in pairs for part in (pair.certificate, pair.key)), strict=True):
+        write_private(file, content)
     return identity
 
 
@@ -142,9 +142,3 @@ def _pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Cert
         certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read from the first byte on."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)

@@ -17,6 +17,13 @@ from pathlib import Path
 
 import msgspec
 
+from koord.embedded.apiserver.private_files import (
+    FILE_MODE,
+    LOCK_FILE,
+    DataDirectoryError,
+    create_private,
+    prepare_data_directory,
+)
 from koord.embedded.apiserver.store.record import NO_STRINGS, StoreRecord
 
 JOURNAL_FORMAT = 1
@@ -38,9 +45,10 @@ class StoreJournal:
         self._durable = durable
         self._lock_fd = _lock_directory(folder)
         try:
+            create_private(self._path)  # SQLite gives its other files the mode of this one
             self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             self._create_tables()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             os.close(self._lock_fd)
             raise JournalError(f"cannot open {self._path}: {error}") from error
         except JournalError:
@@ -178,8 +186,10 @@ class StoreJournal:
 def _lock_directory(folder: Path) -> int:
     """Lock the data directory for this process; the kernel frees the lock however the process ends."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        prepare_data_directory(folder)
+        fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+    except DataDirectoryError as error:
+        raise JournalError(str(error)) from error
     except OSError as error:
         raise JournalError(f"cannot use data directory {folder}: {error.strerror}") from error
     try:
