@@ -32,6 +32,7 @@ from koord.embedded.apiserver.rest.discovery import DiscoveryEndpoints, OpenApiE
 from koord.embedded.apiserver.rest.dispatcher import VerbDispatcher
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
 from koord.embedded.apiserver.rest.options import list_options, query_bool
+from koord.embedded.apiserver.rest.request_body import LARGE_YAML_BYTES, parsed_ahead
 from koord.embedded.apiserver.rest.request_context import MetadataGenerator, RequestContext, ResourcePath, ServerDeps
 from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TablePrinter, TransformedEncoding
 from koord.embedded.apiserver.rest.watch import ServerWatchStream, WatchEncoding, open_watch
@@ -155,6 +156,8 @@ class ApiServer:
             if self._is_unknown_path(found):
                 return responses.text_response(404, "404 page not found\n")
             response_format = responses.negotiate(request.accept, streams=request.method == "GET" and not found.name)
+            if isinstance(request.body, bytes) and len(request.body) >= LARGE_YAML_BYTES:
+                request = await parsed_ahead(request)
             context = self._request_context(found, request, track_managed_fields, warnings)
             answer = await self._dispatcher.dispatch(context, response_format)
         except StatusError as error:
