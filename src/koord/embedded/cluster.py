@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.apiserver.private_files import write_private
+from koord.embedded.apiserver.private_files import DataDirectoryError, prepare_data_directory, write_private
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.apiserver.store.journal import StoreJournal
@@ -33,6 +34,8 @@ from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock, WallClock
 
 ADMIN = "system:admin"
+MIN_TOKEN_CHARS = 16
+_TOKEN = re.compile(rf"[A-Za-z0-9._~+/=-]{{{MIN_TOKEN_CHARS},}}")
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,10 +98,9 @@ class EmbeddedCluster:
 
     async def start(self) -> None:
         settings = self._settings
-        journal = StoreJournal(settings.data_dir, durable=settings.durable) if settings.data_dir else None
         self.token = self._load_or_create_token()
         chance = random.Random(settings.seed) if settings.seed is not None else None
-        self.server = ApiServer(ObjectStore(journal), clock=self.clock, chance=chance, tokens={self.token: ADMIN})
+        self.server = ApiServer(await self._open_store(), clock=self.clock, chance=chance, tokens={self.token: ADMIN})
         try:
             await self.server.start()
             await self._start_http_server()
@@ -108,6 +110,17 @@ class EmbeddedCluster:
             await self._start_components()
         except BaseException:
             await self.stop()
+            raise
+
+    async def _open_store(self) -> ObjectStore:
+        settings = self._settings
+        if settings.data_dir is None:
+            return ObjectStore()
+        journal = StoreJournal(settings.data_dir, durable=settings.durable)
+        try:
+            return ObjectStore(journal)
+        except BaseException:
+            await journal.close()
             raise
 
     async def _start_http_server(self) -> None:
@@ -175,9 +188,18 @@ class EmbeddedCluster:
         if folder is None:
             return secrets.token_urlsafe(24)
         kept = folder / "token"
-        if not kept.exists():
-            write_private(kept, secrets.token_urlsafe(24).encode())
-        return kept.read_text().strip()
+        prepare_data_directory(folder)
+        try:
+            if not kept.exists():
+                write_private(kept, secrets.token_urlsafe(24).encode())
+            token = kept.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataDirectoryError(f"cannot use {kept}: {error}") from error
+        if not _TOKEN.fullmatch(token):
+            raise DataDirectoryError(
+                f"{kept} holds no token of {MIN_TOKEN_CHARS} letters or more: remove it, and the next start makes one"
+            )
+        return token
 
     def kubeconfig(self) -> str:
         """Return a kubeconfig for this cluster with the token in it: write it where only its owner can read."""

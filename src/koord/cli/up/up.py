@@ -18,7 +18,7 @@ from koord.cli.daemons.lifecycle import event_loop_factory
 from koord.cli.up import demo, local_scheduler
 from koord.cli.up.components import COMPONENTS, choose_components
 from koord.embedded.apiserver.http_server import NotLoopbackError
-from koord.embedded.apiserver.private_files import FOLDER_MODE, write_private
+from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError, write_private
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
 from koord.telemetry import gc_tuning
@@ -146,7 +146,7 @@ def up(
             runner.run(_serve(cluster, path, _remarks(made, sets)))
     except NotLoopbackError as error:
         _fail(f"{error} (--allow-remote)")
-    except JournalError as error:
+    except (JournalError, DataDirectoryError) as error:
         _fail(str(error))
     except OSError as error:
         _fail(f"cannot listen on {listen}: {error.strerror or error}; choose another address with --listen")

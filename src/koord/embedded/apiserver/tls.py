@@ -11,11 +11,12 @@ from pathlib import Path
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from koord.embedded.apiserver.private_files import FOLDER_MODE, write_private
+from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError, write_private
 
 VALID_DAYS = 3650
 DEFAULT_HOSTS = (
@@ -83,16 +84,26 @@ def create_certificates(
 def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOSTS) -> ApiServerCertificates:
     """Return the certificates kept in `folder`, which outlast restarts; make new ones when hosts are missing."""
     files = [folder / name for name in ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key")]
-    if all(file.exists() for file in files):
-        found = [file.read_bytes() for file in files]
-        identity = ApiServerCertificates(CertKeyPair(found[0], found[1]), CertKeyPair(found[2], found[3]))
-        if set(hosts) <= set(certificate_hosts(identity.serving.certificate)):
-            return identity
-    identity = create_certificates(hosts)
-    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-    pairs = (identity.authority, identity.serving)
-    for file, content in zip(files, (part for pair in pairs for part in (pair.certificate, pair.key)), strict=True):
-        write_private(file, content)
+    try:
+        if all(file.exists() for file in files):
+            found = [file.read_bytes() for file in files]
+            identity = ApiServerCertificates(CertKeyPair(found[0], found[1]), CertKeyPair(found[2], found[3]))
+            identity.ssl_context()  # a certificate and its key belong together
+            authority, serving = (x509.load_pem_x509_certificate(found[at]) for at in (0, 2))
+            serving.verify_directly_issued_by(authority)
+            if set(hosts) <= set(certificate_hosts(identity.serving.certificate)):
+                return identity
+        identity = create_certificates(hosts)
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        pairs = (identity.authority, identity.serving)
+        for file, content in zip(files, (part for pair in pairs for part in (pair.certificate, pair.key)), strict=True):
+            write_private(file, content)
+    except (ssl.SSLError, ValueError, InvalidSignature) as error:
+        raise DataDirectoryError(
+            f"the certificates in {folder} are damaged ({error}): remove the folder, and the next start makes new ones"
+        ) from error
+    except OSError as error:
+        raise DataDirectoryError(f"cannot use {folder}: {error.strerror}") from error
     return identity
 
 

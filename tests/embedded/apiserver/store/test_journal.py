@@ -63,7 +63,7 @@ async def test_an_unusable_directory_is_one_clear_error(tmp_path: Path) -> None:
 
 async def test_a_file_that_is_not_a_database_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "koord.db").write_bytes(b"not a database, not even nearly" * 100)
-    with pytest.raises(JournalError, match="cannot open"):
+    with pytest.raises(JournalError, match=r"koord\.db is damaged \(file is not a database\)"):
         StoreJournal(tmp_path)
 
 

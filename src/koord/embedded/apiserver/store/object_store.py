@@ -203,8 +203,9 @@ class EventExpiry:
         """Delete what is due and return the seconds until the next deadline, or None when nothing is waiting."""
         now = self._clock.time()
         while self._queue and self._queue[0][0] <= now:
-            _, resource, namespace, name, revision = self._queue.popleft()
+            _, resource, namespace, name, revision = self._queue[0]
             record = self._store.collection(resource).get(namespace, name)
             if record is not None and record.revision == revision:
-                self._store.delete(resource, namespace, name)
+                self._store.delete(resource, namespace, name)  # raises while the disk fails: it stays in the queue
+            self._queue.popleft()
         return self._queue[0][0] - now if self._queue else None
