@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from koord.embedded.apiserver.rest.request_body import MAX_DEPTH
 from koord.embedded.apiserver.server import ApiServer
 from koord.kube.transport.interface import APPLY_PATCH, JSON, ApiRequest
-from koord.values.bounded_yaml import MAX_DEPTH
 from tests.embedded.apiserver.rest_harness import NS, config_map, started
 
 YAML = "application/yaml"
@@ -42,12 +42,13 @@ async def send(server: ApiServer, body: bytes, content_type: str, method: str = 
     [
         (ALIASES, EXCESSIVE),
         (MERGES, EXCESSIVE),
+        (b"data: &a " + b"x" * 60_000 + b"\nb: [" + b"*a," * 500 + b"]\n", EXCESSIVE),
         (b"data: &a {b: *a}\n", "yaml: anchor 'a' value contains itself"),
         (b"data: " + b"[" * 100_000, "yaml: exceeded max depth of 256"),
         (b"data: " + b"{a: " * 100_000, "yaml: exceeded max depth of 256"),
         (b"- " * 100_000, "yaml: exceeded max depth of 256"),
     ],
-    ids=["aliases", "merges", "itself", "lists", "maps", "blocks"],
+    ids=["aliases", "merges", "long-text", "itself", "lists", "maps", "blocks"],
 )
 @pytest.mark.parametrize("content_type", [YAML, APPLY_PATCH], ids=["create", "apply"])
 async def test_yaml(body: bytes, why: str, content_type: str) -> None:

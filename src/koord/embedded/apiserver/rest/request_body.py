@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
-import re
 from typing import Any
 
 import msgspec
+import yaml
 
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, unsupported_media
@@ -19,15 +18,15 @@ from koord.embedded.apiserver.rest.options import FieldValidation
 from koord.embedded.apiserver.schema import strict_decoding
 from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult
 from koord.kube.transport.interface import APPLY_PATCH, JSON, ApiRequest
-from koord.values.bounded_yaml import MAX_DEPTH, YamlError, load_yaml_with_duplicates
+from koord.values.json_text import MalformedText, json_limit_exceeded
+from koord.values.yaml_text import JsonYamlLoader, YamlLimits, yaml_limit_exceeded
 
 Obj = dict[str, Any]
 _YAML_TYPES = ("application/yaml", "text/yaml", "application/x-yaml")
+MAX_DEPTH = 256  # whoever walks an object must reach its leaves without overflowing the stack
 LARGE_YAML_BYTES = 32 << 10
 _EXCEEDED_DEPTH = "invalid character '{' exceeded max depth"
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{}[]")
-_NESTING = {**dict.fromkeys(b"{[", 1), **dict.fromkeys(b"}]", -1)}
+_YAML_LIMITS = YamlLimits(max_depth=MAX_DEPTH, max_aliased_nodes=10_000, max_aliased_chars=1 << 20)
 _EXCERPT_BYTES = 30  # bytes of a bad body that a refusal quotes
 _KIND_STRUCT = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
 
@@ -42,19 +41,56 @@ class ParsedYaml(bytes):
     parsed: tuple[Any, list[str]] | ValueError
 
 
+class _BodyLoader(JsonYamlLoader):
+    """Notes the keys that a map has twice, in the words of Kubernetes' YAML library."""
+
+    def __init__(self, stream: bytes) -> None:
+        super().__init__(stream)
+        self.duplicates: list[str] = []
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    self.duplicates.append(f'line {key.start_mark.line + 1}: key "{key.value}" already set in map')
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def _parse_yaml(raw: bytes) -> tuple[Any, list[str]] | ValueError:
     """Return the value and its duplicate keys. Programs send JSON as YAML, which a JSON parser reads much faster."""
-    if raw.lstrip()[:1] == b"{":
+    if raw.lstrip()[:1] == b"{" and json_limit_exceeded(raw, max_depth=MAX_DEPTH) is None:
         try:
             value, repeated = strict_decoding.decode_json_strict(raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            repeated = ["it is not JSON, or nested too deeply"]
-        if not repeated and _depth(raw) <= MAX_DEPTH:
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            repeated = ["it is not JSON"]
+        if not repeated:
             return value, []
+    exceeded = yaml_limit_exceeded(raw, _YAML_LIMITS)
+    if exceeded is not None:
+        return ValueError(f"error converting YAML to JSON: {_in_go_words(exceeded)}")
+    loader = _BodyLoader(raw)
     try:
-        return load_yaml_with_duplicates(raw, max_depth=MAX_DEPTH)
-    except YamlError as error:
-        return ValueError(f"error converting YAML to JSON: {error}")
+        return loader.get_single_data(), loader.duplicates
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        return ValueError(f"error converting YAML to JSON: yaml: {where}{getattr(error, 'problem', None) or error}")
+    finally:
+        loader.dispose()
+
+
+def _in_go_words(malformed: MalformedText) -> str:
+    reason = malformed.reason
+    if reason.startswith("is nested too deeply"):
+        return f"yaml: exceeded max depth of {MAX_DEPTH}"
+    if reason.startswith("holds an alias inside"):
+        return f"yaml: anchor '{reason.rpartition('*')[2]}' value contains itself"
+    if reason.startswith("holds aliases"):
+        return "yaml: document contains excessive aliasing"
+    problem = reason.removeprefix("is not YAML: ")
+    return f"yaml: line {malformed.line}: {problem.rpartition(', line ')[0]}" if malformed.line else f"yaml: {problem}"
 
 
 async def parsed_ahead(request: ApiRequest) -> ApiRequest:
@@ -83,18 +119,9 @@ def parse_json(raw: bytes) -> Any:
         raise ValueError(_go_json_error(raw)) from None
     except RecursionError:
         raise ValueError(_EXCEEDED_DEPTH) from None
-    if _depth(raw) > MAX_DEPTH:
+    if json_limit_exceeded(raw, max_depth=MAX_DEPTH) is not None:
         raise ValueError(_EXCEEDED_DEPTH)
     return value
-
-
-def _depth(raw: bytes) -> int:
-    """Return how deep JSON is nested, or a small number that is no less when it cannot be deep."""
-    most = raw.count(b"{") + raw.count(b"[")
-    if most <= MAX_DEPTH:
-        return most
-    brackets = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
-    return max(itertools.accumulate(map(_NESTING.__getitem__, brackets)), default=0)
 
 
 def _go_json_error(raw: bytes) -> str:
