@@ -29,9 +29,9 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.rest import request_context, responses
 from koord.embedded.apiserver.rest.builtin_conversions import BUILTIN_CONVERSIONS
 from koord.embedded.apiserver.rest.discovery import DiscoveryEndpoints, OpenApiEndpoints
-from koord.embedded.apiserver.rest.dispatcher import VerbDispatcher
+from koord.embedded.apiserver.rest.dispatcher import REVIEW_GROUPS, VerbDispatcher
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
-from koord.embedded.apiserver.rest.options import list_options, query_bool
+from koord.embedded.apiserver.rest.options import check_timeout, list_options, query_bool
 from koord.embedded.apiserver.rest.request_body import LARGE_YAML_BYTES, parsed_ahead
 from koord.embedded.apiserver.rest.request_context import MetadataGenerator, RequestContext, ResourcePath, ServerDeps
 from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TablePrinter, TransformedEncoding
@@ -154,11 +154,17 @@ class ApiServer:
         warnings: list[str] = []
         try:
             found = request_context.parse_resource_path(request.path)
+            if "timeout" in request.query:
+                check_timeout(request.query["timeout"])
             if found is None:
                 return await self.component_routes.respond(request) or self._non_resource(request)
             if self._is_unknown_path(found):
                 return responses.text_response(404, "404 page not found\n")
-            response_format = responses.negotiate(request.accept, streams=request.method == "GET" and not found.name)
+            response_format = responses.negotiate(
+                request.accept,
+                streams=request.method == "GET" and not found.name,
+                tables=found.group not in REVIEW_GROUPS and found.subresource != "binding",
+            )
             if isinstance(request.body, bytes) and len(request.body) >= LARGE_YAML_BYTES:
                 request = await parsed_ahead(request)
             context = self._request_context(found, request, track_managed_fields, warnings)

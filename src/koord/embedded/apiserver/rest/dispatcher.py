@@ -36,7 +36,7 @@ from koord.kube.transport.interface import ApiResponse, UnstructuredBody
 
 Obj = dict[str, Any]
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_REVIEW_GROUPS = ("authentication.k8s.io", "authorization.k8s.io")
+REVIEW_GROUPS = ("authentication.k8s.io", "authorization.k8s.io")
 _STREAMS = frozenset(("exec", "attach", "portforward"))
 
 
@@ -78,8 +78,8 @@ class VerbDispatcher:
     async def _on_collection(self, context: RequestContext, verb: str, response_format: ResponseFormat) -> ApiResponse:
         resource = context.resource
         if verb == "create" and "create" in resource.verbs:
-            if resource.group in _REVIEW_GROUPS:
-                return self._review(context)
+            if resource.group in REVIEW_GROUPS:
+                return self._review(context, response_format)
             if resource.plural == "bindings":
                 return await self._bind(context)
             return self._write_response(context, response_format, await self._create(context))
@@ -222,13 +222,16 @@ class VerbDispatcher:
         checked = request_body.check_body_kind(kind, self._deps.catalog, request, plain)
         return request_body.read_as_kind(kind, request, checked, options.field_validation, context.warnings)
 
-    def _review(self, context: RequestContext) -> ApiResponse:
+    def _review(self, context: RequestContext, response_format: ResponseFormat) -> ApiResponse:
         options = write_options(context.request.query, "CreateOptions")
         obj = self._read_body(context, options.field_validation)
         obj.setdefault("metadata", {})
         now = self._deps.metadata_generator.now()
         user = context.request.user or "admin"
-        return json_response(201, answer_review(context.resource.kind, obj, user, self._tokens, now))
+        review = answer_review(context.resource.kind, obj, user, self._tokens, now)
+        if response_format.transform:
+            review = self._transformed(context, response_format).transform_object(review)
+        return json_response(201, review)
 
     async def _bind(self, context: RequestContext) -> ApiResponse:
         options = write_options(context.request.query, "CreateOptions")
