@@ -58,6 +58,7 @@ class ComponentContext(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     hooks: AdmissionHooks  # for components that decide about writes before they are stored
     component_routes: ComponentRoutes  # for components that serve HTTP paths
+    root_ca: bytes = b""  # PEM of the authority behind the server's certificate; empty without HTTPS
 
 
 class Component(Protocol):
@@ -136,6 +137,7 @@ class EmbeddedCluster:
             settings.host, settings.port, self._certificates.ssl_context(), allow_remote=settings.allow_remote
         )
         self.http_server = http_server
+        await self.server.publish_address(http_server.url)
 
     async def _install_crds(self) -> None:
         assert self.client is not None
@@ -158,6 +160,7 @@ class EmbeddedCluster:
             seed=seed,
             hooks=self.server.hooks,
             component_routes=self.server.component_routes,
+            root_ca=self._certificates.authority.certificate if self._certificates else b"",
         )
         for name, maker in self._factories:
             made = maker(context)

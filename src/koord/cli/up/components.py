@@ -52,7 +52,7 @@ SET_OPTIONS = {
 
 # In the order of starting.
 COMPONENTS: dict[str, Callable[[ComponentContext, ClusterOptions], object]] = {
-    "workloads": lambda c, _: ControllerManager(c.client, c.informers, c.clock, c.seed),
+    "workloads": lambda c, _: ControllerManager(c.client, c.informers, c.clock, c.seed, root_ca=c.root_ca),
     "nodes": lambda c, options: make_nodes(c, options.pools, agents=options.agents),
     "manager": lambda c, options: local_manager.LocalManager(c, options.manager),
     "scheduler": lambda c, options: local_scheduler.make_scheduler(c, options.scheduler),
