@@ -25,6 +25,7 @@ from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kube
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.private_files import DataDirectoryError, prepare_data_directory, write_private
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes
+from koord.embedded.apiserver.rest.resource_metrics import metrics_resources
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.apiserver.store.journal import StoreJournal
 from koord.embedded.apiserver.store.object_store import ObjectStore
@@ -43,6 +44,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 6443  # 0: the system chooses
     http: bool = True  # False: only programs in this process can reach the server
     allow_remote: bool = False
+    tls_certificate: Path | None = None  # with its chain; None: a certificate of the cluster's own
+    tls_key: Path | None = None
     data_dir: Path | None = None  # None: everything is in memory
     durable: bool = False
     seed: int | None = None  # for uids and names: a run in virtual time repeats when its seed does
@@ -129,9 +132,10 @@ class EmbeddedCluster:
         assert self.server is not None
         if not settings.http:
             return
-        hosts = [*tls.DEFAULT_HOSTS, *({settings.host} - {"0.0.0.0", "::"} - set(tls.DEFAULT_HOSTS))]
-        pki = settings.data_dir / "pki" if settings.data_dir else None
-        self._certificates = tls.load_or_create_certificates(pki, hosts) if pki else tls.create_certificates(hosts)
+        if settings.tls_certificate is not None and settings.tls_key is not None:
+            self._certificates = tls.load_certificates(settings.tls_certificate, settings.tls_key)
+        else:
+            self._certificates = self._own_certificates()
         http_server = HttpServer(self.server)
         await http_server.start(
             settings.host, settings.port, self._certificates.ssl_context(), allow_remote=settings.allow_remote
@@ -139,12 +143,24 @@ class EmbeddedCluster:
         self.http_server = http_server
         await self.server.publish_address(http_server.url)
 
+    def _own_certificates(self) -> tls.ApiServerCertificates:
+        settings = self._settings
+        hosts = [*tls.DEFAULT_HOSTS, *({settings.host} - {"0.0.0.0", "::"} - set(tls.DEFAULT_HOSTS))]
+        pki = settings.data_dir / "pki" if settings.data_dir else None
+        return tls.load_or_create_certificates(pki, hosts) if pki else tls.create_certificates(hosts)
+
     async def _install_crds(self) -> None:
         assert self.client is not None
         for manifest in crd_manifests():
             answer = await self.client.apply(CUSTOM_RESOURCE_DEFINITIONS, manifest, field_manager="koord", force=True)
             if isinstance(answer, ApiError):
                 raise RuntimeError(f"cannot install {manifest['metadata']['name']}: {answer.message}")
+        assert self.server is not None
+        for resource in metrics_resources():
+            self.server.catalog.add(resource)
+        for resource in self.server.catalog.resources():
+            if resource.plural == "horizontalpodautoscalers":
+                resource.warning = "the embedded cluster has no controller for HorizontalPodAutoscalers: nothing scales"
 
     async def _start_components(self) -> None:
         assert self.client is not None
@@ -203,6 +219,18 @@ class EmbeddedCluster:
                 f"{kept} holds no token of {MIN_TOKEN_CHARS} letters or more: remove it, and the next start makes one"
             )
         return token
+
+    def rotate_token(self) -> None:
+        """Make a new token and forget the old one at once: whoever is connected with it is cut off."""
+        assert self.server is not None, "the cluster runs"
+        token = secrets.token_urlsafe(24)
+        if self._settings.data_dir is not None:
+            write_private(self._settings.data_dir / "token", token.encode())
+        self.token = token
+        self.server.tokens.clear()
+        self.server.tokens[token] = ADMIN
+        if self.http_server is not None:
+            self.http_server.drop_clients()
 
     def kubeconfig(self) -> str:
         """Return a kubeconfig for this cluster with the token in it: write it where only its owner can read."""

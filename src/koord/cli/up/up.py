@@ -78,6 +78,12 @@ def _parse_set_options(pairs: tuple[str, ...]) -> dict[str, str]:
     "--listen", default="127.0.0.1:6443", show_default=True, metavar="HOST:PORT", help="Port 0: any free port."
 )
 @click.option("--allow-remote", is_flag=True, help="Permit --listen on addresses that other machines can reach.")
+@click.option(
+    "--tls-cert-file",
+    type=click.Path(path_type=Path),
+    help="Serve this certificate, with its chain; --allow-remote needs one. Default: one of the cluster's own.",
+)
+@click.option("--tls-private-key-file", type=click.Path(path_type=Path), help="The key of --tls-cert-file.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Keep the cluster here. Default: in memory only.")
 @click.option("--durable", is_flag=True, help="With --data-dir: answer a write only when it is on disk.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Where to write the kubeconfig (mode 0600).")
@@ -107,6 +113,8 @@ def up(
     profile: Path | None,
     listen: str,
     allow_remote: bool,
+    tls_cert_file: Path | None,
+    tls_private_key_file: Path | None,
     data_dir: Path | None,
     durable: bool,
     kubeconfig: Path | None,
@@ -133,11 +141,25 @@ def up(
     host, port = _parse_listen_address(listen)
     if durable and data_dir is None:
         _fail("--durable needs --data-dir: there is nothing to make durable in memory")
+    if (tls_cert_file is None) != (tls_private_key_file is None):
+        _fail("--tls-cert-file and --tls-private-key-file go together")
+    if allow_remote and tls_cert_file is None:
+        _fail(
+            "--allow-remote needs a certificate that other machines can check: name one with --tls-cert-file and "
+            "--tls-private-key-file"
+        )
     made = choose_components(components, nodes=nodes, profile=profile, settings=_parse_set_options(sets))
     if isinstance(made, str):
         _fail(made)
     settings = ClusterSettings(
-        host=host, port=port, allow_remote=allow_remote, data_dir=data_dir, durable=durable, component_seed=seed
+        host=host,
+        port=port,
+        allow_remote=allow_remote,
+        tls_certificate=tls_cert_file,
+        tls_key=tls_private_key_file,
+        data_dir=data_dir,
+        durable=durable,
+        component_seed=seed,
     )
     path = _kubeconfig_path(kubeconfig, data_dir)
     cluster = EmbeddedCluster(settings, made)
@@ -153,7 +175,18 @@ def up(
 
 
 # What a demonstration settles by itself.
-_NOT_WITH_DEMO = ("profile", "listen", "allow_remote", "data_dir", "durable", "kubeconfig", "components", "sets")
+_NOT_WITH_DEMO = (
+    "profile",
+    "listen",
+    "allow_remote",
+    "tls_cert_file",
+    "tls_private_key_file",
+    "data_dir",
+    "durable",
+    "kubeconfig",
+    "components",
+    "sets",
+)
 
 
 def _run_demo(
@@ -192,6 +225,17 @@ def _remarks(components: Sequence[tuple[str, ComponentFactory]], sets: tuple[str
     return [f"koord-scheduler runs without {', '.join(missing)}: this version does not have them yet."]
 
 
+def _rotate_token(cluster: EmbeddedCluster, kubeconfig: Path) -> None:
+    try:
+        cluster.rotate_token()
+        write_private(kubeconfig, cluster.kubeconfig().encode())
+    except OSError as error:
+        click.echo(f"koord: the new token is not written: {error}", err=True)
+        return
+    click.echo(f"koord: new token, kubeconfig={kubeconfig}")
+    sys.stdout.flush()
+
+
 async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[str]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -206,6 +250,7 @@ async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[s
         click.echo(NEXT_STEPS.format(kubeconfig=kubeconfig))
         for remark in remarks:
             click.echo(f"\n{remark}")
+        loop.add_signal_handler(signal.SIGUSR1, _rotate_token, cluster, kubeconfig)
         sys.stdout.flush()
         await stop.wait()
     finally:

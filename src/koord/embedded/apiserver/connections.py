@@ -147,6 +147,11 @@ class ConnectionPool:
         while self._listeners:
             self._listeners.pop().close()
 
+    def drop_all(self) -> None:
+        for connection in self._server.connections:
+            if isinstance(connection, ClientConnection):
+                connection.abort()
+
     def release(self) -> None:
         self._free.release()
 

@@ -48,7 +48,6 @@ class HttpServer:
     def __init__(self, server: ApiServer, limits: ConnectionLimits | None = None) -> None:
         self._server = server
         self._limits = limits or ConnectionLimits()
-        self._tokens = {token.encode(): user for token, user in server.tokens.items()}
         self._known_headers: dict[str, str] = {}  # Authorization header -> user, for headers seen and found good
         self._runner: web.ServerRunner | None = None
         self._pool: ConnectionPool | None = None
@@ -76,6 +75,12 @@ class HttpServer:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    def drop_clients(self) -> None:
+        """Cut every connection, so that its client must say again who it is."""
+        self._known_headers.clear()
+        if self._pool is not None:
+            self._pool.drop_all()
 
     # One request -------------------------------------------------------------------------------------------------
 
@@ -115,8 +120,8 @@ class HttpServer:
         if scheme.lower() != "bearer":
             return None
         given = token.strip().encode()
-        for good, user in self._tokens.items():
-            if hmac.compare_digest(good, given):
+        for good, user in self._server.tokens.items():
+            if hmac.compare_digest(good.encode(), given):
                 self._known_headers[header] = user
                 return user
         return None

@@ -107,6 +107,22 @@ def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOS
     return identity
 
 
+def load_certificates(certificate: Path, key: Path) -> ApiServerCertificates:
+    """Return a certificate that a user names. Clients trust what its file holds: a chain should end in its authority.
+
+    Raises DataDirectoryError.
+    """
+    try:
+        pair = CertKeyPair(certificate.read_bytes(), key.read_bytes())
+        made = ApiServerCertificates(CertKeyPair(pair.certificate, b""), pair)
+        made.ssl_context()
+    except (ssl.SSLError, ValueError) as error:
+        raise DataDirectoryError(f"{certificate} and {key} are no certificate with its key: {error}") from error
+    except OSError as error:
+        raise DataDirectoryError(f"cannot read {error.filename}: {error.strerror}") from error
+    return made
+
+
 def certificate_hosts(certificate: bytes) -> list[str]:
     found = x509.load_pem_x509_certificate(certificate)
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

@@ -26,6 +26,7 @@ from koord.embedded.apiserver.rest.options import (
 from koord.embedded.apiserver.rest.patch import Patcher
 from koord.embedded.apiserver.rest.pod_subresources import PodSubresources
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
+from koord.embedded.apiserver.rest.resource_metrics import METRICS_GROUP, ResourceMetrics
 from koord.embedded.apiserver.rest.responses import ListBody, ResponseFormat, json_response, response_body
 from koord.embedded.apiserver.rest.scale import ScaleHandler
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY, SubresourceStrategy, strategy_for
@@ -55,12 +56,15 @@ class VerbDispatcher:
         self._patcher = Patcher(deps, self._writer)
         self._pods = PodSubresources(deps, self._writer, self._deleter)
         self._scale = ScaleHandler(deps, self._writer)
+        self._metrics = ResourceMetrics(deps)
 
     async def dispatch(self, context: RequestContext, response_format: ResponseFormat) -> ApiResponse:
         method = context.request.method
         verb = _VERBS.get(method)
         if verb is None:
             raise api_errors.method_not_allowed()
+        if context.resource.group == METRICS_GROUP:
+            return self._resource_metrics(context, verb, response_format)
         if context.subresource:
             return await self._on_subresource(context, verb, response_format)
         if not context.name:
@@ -128,6 +132,19 @@ class VerbDispatcher:
         if record is None:
             raise api_errors.not_found(context.resource.plural, context.resource.group, context.name)
         return record
+
+    def _resource_metrics(self, context: RequestContext, verb: str, response_format: ResponseFormat) -> ApiResponse:
+        if verb != "get":
+            raise api_errors.method_not_allowed()
+        if context.name:
+            return json_response(200, self._metrics.read(context))
+        found = self._metrics.read_all(context)
+        if response_format.transform:
+            return json_response(200, self._transformed(context, response_format).transform_list(found, {}))
+        resource = context.resource
+        return json_response(
+            200, {"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": {}, "items": found}
+        )
 
     def _object_response(
         self, context: RequestContext, response_format: ResponseFormat, status: int, record: StoreRecord
@@ -255,6 +272,7 @@ class VerbDispatcher:
         raise StatusError(
             501,
             "NotImplemented",
-            f"the embedded API server has no {context.subresource} for {context.resource.qualified}",
+            f"the embedded API server has no {context.subresource} for {context.resource.qualified}"
+            + (": its nodes are simulated and run no processes" if context.resource.storage == "pods" else ""),
             details={"name": context.name, "kind": context.resource.plural},
         )

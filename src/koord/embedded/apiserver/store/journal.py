@@ -100,6 +100,8 @@ class StoreJournal:
         )
 
     def _create_tables(self, db: sqlite3.Connection) -> None:
+        # Nobody else opens the file, so its index needs no shared memory: touching that on a full disk ends a process.
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         db.execute("CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
