@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -22,7 +23,9 @@ from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.apiserver.private_files import DataDirectoryError, prepare_data_directory, write_private
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes
+from koord.embedded.apiserver.rest.resource_metrics import metrics_resources
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.apiserver.store.journal import StoreJournal
 from koord.embedded.apiserver.store.object_store import ObjectStore
@@ -32,6 +35,8 @@ from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock, WallClock
 
 ADMIN = "system:admin"
+MIN_TOKEN_CHARS = 16
+_TOKEN = re.compile(rf"[A-Za-z0-9._~+/=-]{{{MIN_TOKEN_CHARS},}}")
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +44,8 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 6443  # 0: the system chooses
     http: bool = True  # False: only programs in this process can reach the server
     allow_remote: bool = False
+    tls_certificate: Path | None = None  # with its chain; None: a certificate of the cluster's own
+    tls_key: Path | None = None
     data_dir: Path | None = None  # None: everything is in memory
     durable: bool = False
     seed: int | None = None  # for uids and names: a run in virtual time repeats when its seed does
@@ -54,6 +61,7 @@ class ComponentContext(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     hooks: AdmissionHooks  # for components that decide about writes before they are stored
     component_routes: ComponentRoutes  # for components that serve HTTP paths
+    root_ca: bytes = b""  # PEM of the authority behind the server's certificate; empty without HTTPS
 
 
 class Component(Protocol):
@@ -94,10 +102,9 @@ class EmbeddedCluster:
 
     async def start(self) -> None:
         settings = self._settings
-        journal = StoreJournal(settings.data_dir, durable=settings.durable) if settings.data_dir else None
         self.token = self._load_or_create_token()
         chance = random.Random(settings.seed) if settings.seed is not None else None
-        self.server = ApiServer(ObjectStore(journal), clock=self.clock, chance=chance, tokens={self.token: ADMIN})
+        self.server = ApiServer(await self._open_store(), clock=self.clock, chance=chance, tokens={self.token: ADMIN})
         try:
             await self.server.start()
             await self._start_http_server()
@@ -109,19 +116,38 @@ class EmbeddedCluster:
             await self.stop()
             raise
 
+    async def _open_store(self) -> ObjectStore:
+        settings = self._settings
+        if settings.data_dir is None:
+            return ObjectStore()
+        journal = StoreJournal(settings.data_dir, durable=settings.durable)
+        try:
+            return ObjectStore(journal)
+        except BaseException:
+            await journal.close()
+            raise
+
     async def _start_http_server(self) -> None:
         settings = self._settings
         assert self.server is not None
         if not settings.http:
             return
-        hosts = [*tls.DEFAULT_HOSTS, *({settings.host} - {"0.0.0.0", "::"} - set(tls.DEFAULT_HOSTS))]
-        pki = settings.data_dir / "pki" if settings.data_dir else None
-        self._certificates = tls.load_or_create_certificates(pki, hosts) if pki else tls.create_certificates(hosts)
+        if settings.tls_certificate is not None and settings.tls_key is not None:
+            self._certificates = tls.load_certificates(settings.tls_certificate, settings.tls_key)
+        else:
+            self._certificates = self._own_certificates()
         http_server = HttpServer(self.server)
         await http_server.start(
             settings.host, settings.port, self._certificates.ssl_context(), allow_remote=settings.allow_remote
         )
         self.http_server = http_server
+        await self.server.publish_address(http_server.url)
+
+    def _own_certificates(self) -> tls.ApiServerCertificates:
+        settings = self._settings
+        hosts = [*tls.DEFAULT_HOSTS, *({settings.host} - {"0.0.0.0", "::"} - set(tls.DEFAULT_HOSTS))]
+        pki = settings.data_dir / "pki" if settings.data_dir else None
+        return tls.load_or_create_certificates(pki, hosts) if pki else tls.create_certificates(hosts)
 
     async def _install_crds(self) -> None:
         assert self.client is not None
@@ -129,6 +155,12 @@ class EmbeddedCluster:
             answer = await self.client.apply(CUSTOM_RESOURCE_DEFINITIONS, manifest, field_manager="koord", force=True)
             if isinstance(answer, ApiError):
                 raise RuntimeError(f"cannot install {manifest['metadata']['name']}: {answer.message}")
+        assert self.server is not None
+        for resource in metrics_resources():
+            self.server.catalog.add(resource)
+        for resource in self.server.catalog.resources():
+            if resource.plural == "horizontalpodautoscalers":
+                resource.warning = "the embedded cluster has no controller for HorizontalPodAutoscalers: nothing scales"
 
     async def _start_components(self) -> None:
         assert self.client is not None
@@ -144,6 +176,7 @@ class EmbeddedCluster:
             seed=seed,
             hooks=self.server.hooks,
             component_routes=self.server.component_routes,
+            root_ca=self._certificates.authority.certificate if self._certificates else b"",
         )
         for name, maker in self._factories:
             made = maker(context)
@@ -174,10 +207,30 @@ class EmbeddedCluster:
         if folder is None:
             return secrets.token_urlsafe(24)
         kept = folder / "token"
-        if not kept.exists():
-            kept.touch(mode=0o600)
-            kept.write_text(secrets.token_urlsafe(24))
-        return kept.read_text().strip()
+        prepare_data_directory(folder)
+        try:
+            if not kept.exists():
+                write_private(kept, secrets.token_urlsafe(24).encode())
+            token = kept.read_text().strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataDirectoryError(f"cannot use {kept}: {error}") from error
+        if not _TOKEN.fullmatch(token):
+            raise DataDirectoryError(
+                f"{kept} holds no token of {MIN_TOKEN_CHARS} letters or more: remove it, and the next start makes one"
+            )
+        return token
+
+    def rotate_token(self) -> None:
+        """Make a new token and forget the old one at once: whoever is connected with it is cut off."""
+        assert self.server is not None, "the cluster runs"
+        token = secrets.token_urlsafe(24)
+        if self._settings.data_dir is not None:
+            write_private(self._settings.data_dir / "token", token.encode())
+        self.token = token
+        self.server.tokens.clear()
+        self.server.tokens[token] = ADMIN
+        if self.http_server is not None:
+            self.http_server.drop_clients()
 
     def kubeconfig(self) -> str:
         """Return a kubeconfig for this cluster with the token in it: write it where only its owner can read."""

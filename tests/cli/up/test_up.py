@@ -10,6 +10,7 @@ import ssl
 import stat
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -72,6 +73,26 @@ def test_a_taken_port_is_one_line() -> None:
 
 def test_remote_addresses_must_be_allowed() -> None:
     assert "--allow-remote" in refused("--listen", "0.0.0.0:0")
+
+
+def test_remote_clients_need_a_certificate_that_they_can_check() -> None:
+    assert "--tls-cert-file" in refused("--listen", "0.0.0.0:0", "--allow-remote")
+    assert "go together" in refused("--tls-cert-file", "x.crt")
+
+
+def test_a_signal_rotates_the_token() -> None:
+    with koord_up("--nodes", "0", "--components", "") as running:
+        old = running.token
+        before = running.kubeconfig.read_text()
+        running.process.send_signal(signal.SIGUSR1)
+        deadline = time.monotonic() + 20
+        while running.kubeconfig.read_text() == before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert old not in running.kubeconfig.read_text()
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(f"{running.url}/api", old, running.ssl())
+        assert caught.value.code == 401
+        caught.value.close()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.kubernetes.apps import Deployment
-from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, DEPLOYMENTS, PODS, REPLICA_SETS
+from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, DEPLOYMENTS, PODS, REPLICA_SETS, REPLICATION_CONTROLLERS
 from koord.embedded.workloads.pod_state import is_pod_active, is_pod_ready
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.workloads.workload_cluster import WorkloadCluster, names, template, workload_cluster
@@ -246,3 +246,38 @@ def test_same_seed_gives_the_same_names() -> None:
             return names(await here.list(PODS))
 
     assert run_virtual(story) == run_virtual(story)
+
+
+def test_a_replication_controller_keeps_its_pods() -> None:
+    async def story(clock: LoopClock) -> None:
+        async with workload_cluster(clock, ("replicationcontroller", "replicaset", "garbage")) as here:
+            body = {"metadata": {"name": "old"}, "spec": {"replicas": 3, "template": template()}}
+            await here.create(REPLICATION_CONTROLLERS, body)
+
+            async def available(count: int) -> Any:
+                found = await here.get(REPLICATION_CONTROLLERS, "old")
+                status = found.status
+                done = status.replicas == status.available_replicas == status.fully_labeled_replicas == count
+                return found if done and status.observed_generation == found.metadata.generation else None
+
+            await here.until(lambda: available(3))
+            pods = await here.list(PODS)
+            assert {pod.metadata.owner_references[0].kind for pod in pods} == {"ReplicationController"}
+            await here.delete(PODS, pods[0].metadata.name)
+            await here.pass_time(1)
+            await here.until(lambda: available(3))
+            await here.merge(REPLICATION_CONTROLLERS, "old", {"spec": {"replicas": 1}})
+            await here.until(lambda: available(1))
+            await here.delete(REPLICATION_CONTROLLERS, "old")  # orphans its pods unless told otherwise
+            await here.pass_time(10)
+            assert len([pod for pod in await here.list(PODS) if is_pod_active(pod)]) == 1
+            await here.create(REPLICATION_CONTROLLERS, body)
+            await here.until(lambda: available(3))  # and adopts them again
+            await here.delete(REPLICATION_CONTROLLERS, "old", propagation="Background")
+
+            async def empty() -> bool:
+                return not await here.list(PODS)
+
+            await here.until(empty)
+
+    run_virtual(story)

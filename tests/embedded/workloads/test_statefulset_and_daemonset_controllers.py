@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api.kubernetes.builtin_kinds import (
@@ -260,5 +261,26 @@ def test_daemon_updates_keep_to_their_bounds(rolling: dict[str, int], most_missi
             assert 3 - least <= most_missing
             assert most <= most_pods
             await covered(here, 3, updated=3)
+
+    run_virtual(story)
+
+
+def test_revisions_carry_the_labels_of_their_kind_and_sorted_data() -> None:
+    async def story(clock: LoopClock) -> None:
+        async with workload_cluster(clock, MINE) as here:
+            await here.create(DAEMON_SETS, daemon())
+            await here.create(STATEFUL_SETS, stateful())
+            await here.pass_time(5)
+            found = {r.metadata.owner_references[0].kind: r for r in await here.list(CONTROLLER_REVISIONS)}
+            digest = found["DaemonSet"].metadata.name.rpartition("-")[2]
+            assert found["DaemonSet"].metadata.labels["controller-revision-hash"] == digest
+            assert "controller.kubernetes.io/hash" not in found["DaemonSet"].metadata.labels
+            annotations = found["DaemonSet"].metadata.annotations
+            assert annotations == {"deprecated.daemonset.template.generation": "1"}
+            digest = found["StatefulSet"].metadata.name.rpartition("-")[2]
+            assert found["StatefulSet"].metadata.labels["controller.kubernetes.io/hash"] == digest
+            for revision in found.values():
+                stored = msgspec.json.encode(revision.data)
+                assert stored == msgspec.json.encode(revision.data, order="sorted")
 
     run_virtual(story)

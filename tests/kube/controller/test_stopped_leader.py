@@ -17,13 +17,14 @@ import yaml
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, LEASES
 from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission_chain import AdmissionChain
-from koord.embedded.apiserver.http_server import kubeconfig_document, serve_https
+from koord.embedded.apiserver.http_server import kubeconfig_document
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
 from koord.kube.client.typed_client import Client
 from koord.kube.leader_election import LeaderElector, LeaseConfig
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import WallClock
+from tests.embedded.apiserver.https_harness import serve_https
 from tests.kube.controller.writing_program import DURATION_S, LEASE, NAMESPACE, RENEW_DEADLINE_S, RETRY_S
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -75,9 +75,11 @@ class ReplicationControllerSpec(Submodel, frozen=True, kw_only=True):
 
 class ReplicationControllerStatus(Submodel, frozen=True, kw_only=True):
     replicas: int = 0
+    fully_labeled_replicas: int = 0
     ready_replicas: int = 0
     available_replicas: int = 0
     observed_generation: int = 0
+    conditions: tuple[LegacyCondition, ...] = ()
 
 
 class ReplicationController(Object, frozen=True, kw_only=True):

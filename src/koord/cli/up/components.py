@@ -127,7 +127,7 @@ FEATURE_GATES = {
 
 # In the order of starting.
 COMPONENTS: dict[str, Callable[[ComponentContext, ClusterOptions], object]] = {
-    "workloads": lambda c, _: ControllerManager(c.client, c.informers, c.clock, c.seed),
+    "workloads": lambda c, _: ControllerManager(c.client, c.informers, c.clock, c.seed, root_ca=c.root_ca),
     "nodes": make_nodes,
     "manager": lambda c, options: local_manager.LocalManager(c, options.manager),
     "scheduler": lambda c, options: local_scheduler.make_scheduler(c, options.scheduler),

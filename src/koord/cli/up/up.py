@@ -18,6 +18,7 @@ from koord.cli.daemons.lifecycle import event_loop_factory
 from koord.cli.up import demo, local_scheduler
 from koord.cli.up.components import COMPONENTS, choose_components
 from koord.embedded.apiserver.http_server import NotLoopbackError
+from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError, write_private
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
 from koord.telemetry.logs import Logs
@@ -54,15 +55,10 @@ def _kubeconfig_path(given: Path | None, data_dir: Path | None) -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "koord" / "kubeconfig"
 
 
-def _write_private(path: Path, text: str) -> None:
-    """Write a file with mode 0600 from its first byte on, and never half of it."""
+def _write_kubeconfig(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
-        partial.replace(path)
+        path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        write_private(path, text.encode())
     except OSError as error:
         _fail(f"cannot write kubeconfig {path}: {error.strerror}")
 
@@ -84,6 +80,12 @@ def _parse_set_options(pairs: tuple[str, ...]) -> dict[str, str]:
     "--listen", default="127.0.0.1:6443", show_default=True, metavar="HOST:PORT", help="Port 0: any free port."
 )
 @click.option("--allow-remote", is_flag=True, help="Permit --listen on addresses that other machines can reach.")
+@click.option(
+    "--tls-cert-file",
+    type=click.Path(path_type=Path),
+    help="Serve this certificate, with its chain; --allow-remote needs one. Default: one of the cluster's own.",
+)
+@click.option("--tls-private-key-file", type=click.Path(path_type=Path), help="The key of --tls-cert-file.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Keep the cluster here. Default: in memory only.")
 @click.option("--durable", is_flag=True, help="With --data-dir: answer a write only when it is on disk.")
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Where to write the kubeconfig (mode 0600).")
@@ -120,6 +122,8 @@ def up(
     profile: Path | None,
     listen: str,
     allow_remote: bool,
+    tls_cert_file: Path | None,
+    tls_private_key_file: Path | None,
     data_dir: Path | None,
     durable: bool,
     kubeconfig: Path | None,
@@ -147,11 +151,25 @@ def up(
     host, port = _parse_listen_address(listen)
     if durable and data_dir is None:
         _fail("--durable needs --data-dir: there is nothing to make durable in memory")
+    if (tls_cert_file is None) != (tls_private_key_file is None):
+        _fail("--tls-cert-file and --tls-private-key-file go together")
+    if allow_remote and tls_cert_file is None:
+        _fail(
+            "--allow-remote needs a certificate that other machines can check: name one with --tls-cert-file and "
+            "--tls-private-key-file"
+        )
     made = choose_components(components, nodes=nodes, profile=profile, settings=_parse_set_options(sets))
     if isinstance(made, str):
         _fail(made)
     settings = ClusterSettings(
-        host=host, port=port, allow_remote=allow_remote, data_dir=data_dir, durable=durable, component_seed=seed
+        host=host,
+        port=port,
+        allow_remote=allow_remote,
+        tls_certificate=tls_cert_file,
+        tls_key=tls_private_key_file,
+        data_dir=data_dir,
+        durable=durable,
+        component_seed=seed,
     )
     path = _kubeconfig_path(kubeconfig, data_dir)
     if verbosity is not None:
@@ -162,7 +180,7 @@ def up(
             runner.run(_serve(cluster, path, _remarks(made, sets)))
     except NotLoopbackError as error:
         _fail(f"{error} (--allow-remote)")
-    except JournalError as error:
+    except (JournalError, DataDirectoryError) as error:
         _fail(str(error))
     except BrokenPipeError:
         raise  # whoever read our lines is gone, which has nothing to do with the address
@@ -176,6 +194,8 @@ _NOT_WITH_DEMO = (
     "profile",
     "listen",
     "allow_remote",
+    "tls_cert_file",
+    "tls_private_key_file",
     "data_dir",
     "durable",
     "kubeconfig",
@@ -221,6 +241,17 @@ def _remarks(components: Sequence[tuple[str, ComponentFactory]], sets: tuple[str
     return [f"koord-scheduler runs without {', '.join(missing)}: this version does not have them yet."]
 
 
+def _rotate_token(cluster: EmbeddedCluster, kubeconfig: Path) -> None:
+    try:
+        cluster.rotate_token()
+        write_private(kubeconfig, cluster.kubeconfig().encode())
+    except OSError as error:
+        click.echo(f"koord: the new token is not written: {error}", err=True)
+        return
+    click.echo(f"koord: new token, kubeconfig={kubeconfig}")
+    sys.stdout.flush()
+
+
 async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[str]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -230,11 +261,12 @@ async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[s
     await cluster.start()
     freeze_after_startup()
     try:
-        _write_private(kubeconfig, cluster.kubeconfig())
+        _write_kubeconfig(kubeconfig, cluster.kubeconfig())
         click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")
         click.echo(NEXT_STEPS.format(kubeconfig=kubeconfig))
         for remark in remarks:
             click.echo(f"\n{remark}")
+        loop.add_signal_handler(signal.SIGUSR1, _rotate_token, cluster, kubeconfig)
         sys.stdout.flush()
         await stop.wait()
     finally:

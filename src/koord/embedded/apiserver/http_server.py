@@ -23,6 +23,7 @@ from aiohttp.web_protocol import RequestHandler
 from multidict import CIMultiDict
 
 from koord.embedded.apiserver.api_errors import StatusError
+from koord.embedded.apiserver.connections import ClientConnection, ConnectionLimits, ConnectionPool
 from koord.embedded.apiserver.rest import responses
 from koord.embedded.apiserver.rest.watch import ServerWatchStream
 from koord.embedded.apiserver.server import ApiServer
@@ -44,11 +45,12 @@ class NotLoopbackError(ValueError):
 
 
 class HttpServer:
-    def __init__(self, server: ApiServer) -> None:
+    def __init__(self, server: ApiServer, limits: ConnectionLimits | None = None) -> None:
         self._server = server
-        self._tokens = {token.encode(): user for token, user in server.tokens.items()}
+        self._limits = limits or ConnectionLimits()
         self._known_headers: dict[str, str] = {}  # Authorization header -> user, for headers seen and found good
         self._runner: web.ServerRunner | None = None
+        self._pool: ConnectionPool | None = None
         self.url = ""
 
     async def start(self, host: str, port: int, context: ssl.SSLContext | None, *, allow_remote: bool = False) -> str:
@@ -57,26 +59,28 @@ class HttpServer:
         """
         if not allow_remote and not _is_loopback(host):
             raise NotLoopbackError(f"{host} is not a loopback address; allow remote clients explicitly to listen there")
-        low_level = web.Server(
-            self._handle,
-            request_factory=_make_request,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=90.0,
-        )
+        low_level = web.Server(self._handle, request_factory=_make_request, handler_cancellation=True)
         self._runner = web.ServerRunner(low_level)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port, ssl_context=context, backlog=1024)
-        await site.start()
-        bound = self._runner.addresses[0]
+        self._pool = ConnectionPool(low_level, self._limits, context)
+        bound = await self._pool.listen(host, port)
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         self.url = f"{'https' if context else 'http'}://{shown}:{bound[1]}"
         return self.url
 
     async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    def drop_clients(self) -> None:
+        """Cut every connection, so that its client must say again who it is."""
+        self._known_headers.clear()
+        if self._pool is not None:
+            self._pool.drop_all()
 
     # One request -------------------------------------------------------------------------------------------------
 
@@ -94,7 +98,7 @@ class HttpServer:
             accept=headers.get("Accept", ""),
             user=user,
             user_agent=headers.get("User-Agent", ""),
-            body=await _read_body(raw) if raw.body_exists else b"",
+            body=await self._read_body(raw) if raw.body_exists else b"",
         )
         if request.body is _TOO_LARGE:
             refusal = StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY_BYTES}")
@@ -116,11 +120,24 @@ class HttpServer:
         if scheme.lower() != "bearer":
             return None
         given = token.strip().encode()
-        for good, user in self._tokens.items():
-            if hmac.compare_digest(good, given):
+        for good, user in self._server.tokens.items():
+            if hmac.compare_digest(good.encode(), given):
                 self._known_headers[header] = user
                 return user
         return None
+
+    async def _read_body(self, raw: web.BaseRequest) -> Any:
+        if (raw.content_length or 0) > MAX_BODY_BYTES:
+            return _TOO_LARGE
+        connection = raw.protocol
+        assert isinstance(connection, ClientConnection), "the pool makes them"
+        connection.expect(self._limits.body_timeout_s)
+        try:
+            return await raw.read()
+        except web.HTTPRequestEntityTooLarge:
+            return _TOO_LARGE
+        finally:
+            connection.expect_nothing()
 
     # Watches -----------------------------------------------------------------------------------------------------
 
@@ -164,15 +181,6 @@ class _TooLarge:
 
 
 _TOO_LARGE = _TooLarge()
-
-
-async def _read_body(raw: web.BaseRequest) -> Any:
-    if (raw.content_length or 0) > MAX_BODY_BYTES:
-        return _TOO_LARGE
-    try:
-        return await raw.read()
-    except web.HTTPRequestEntityTooLarge:
-        return _TOO_LARGE
 
 
 def _make_request(

@@ -21,6 +21,7 @@ from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.admission.plugins import standard_admission_chain
 from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.api_errors import StatusError
+from koord.embedded.apiserver.bootstrap import address_objects, bootstrap_objects
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource, builtin_resources
 from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.controller import DefinitionController
@@ -29,9 +30,10 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.rest import request_context, responses
 from koord.embedded.apiserver.rest.builtin_conversions import BUILTIN_CONVERSIONS
 from koord.embedded.apiserver.rest.discovery import DiscoveryEndpoints, OpenApiEndpoints
-from koord.embedded.apiserver.rest.dispatcher import VerbDispatcher
+from koord.embedded.apiserver.rest.dispatcher import REVIEW_GROUPS, VerbDispatcher
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
-from koord.embedded.apiserver.rest.options import list_options, query_bool
+from koord.embedded.apiserver.rest.options import check_timeout, list_options, query_bool
+from koord.embedded.apiserver.rest.request_body import LARGE_YAML_BYTES, parsed_ahead
 from koord.embedded.apiserver.rest.request_context import MetadataGenerator, RequestContext, ResourcePath, ServerDeps
 from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TablePrinter, TransformedEncoding
 from koord.embedded.apiserver.rest.watch import ServerWatchStream, WatchEncoding, open_watch
@@ -40,7 +42,7 @@ from koord.embedded.apiserver.schema.builtin_types import builtin_types
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.apiserver.store.object_store import EventExpiry, HistoryCompactor, ObjectStore
-from koord.kube.transport.interface import ApiRequest, ApiResponse
+from koord.kube.transport.interface import JSON, MERGE_PATCH, ApiRequest, ApiResponse
 from koord.telemetry.clock import Clock, WallClock
 
 log = logging.getLogger(__name__)
@@ -105,13 +107,33 @@ class ApiServer:
         """Serve the stored custom resources, create the bootstrap objects, and start to expire Events and history."""
         self._crd_controller.start()
         for path, body in bootstrap_objects():
-            request = ApiRequest(
-                method="POST", path=path, body=body, user="system:apiserver", user_agent="kube-apiserver"
-            )
-            answer = await self.handle(request)
-            if not answer.ok and answer.status != 409:
-                raise RuntimeError(f"cannot create {body['metadata']['name']}: {answer.body.plain()}")
+            await self._bootstrap("POST", path, body)
         self._retention_task = asyncio.create_task(self._run_retention(), name="forgetting")
+
+    async def publish_address(self, url: str) -> None:
+        """Publish where the server listens: the Service `kubernetes`, and its Endpoints, which follow the port."""
+        for path, body in address_objects(url):
+            if await self._bootstrap("POST", path, body) == 409:
+                patch: dict[str, Any] = {key: body[key] for key in ("subsets", "endpoints", "ports") if key in body}
+                if body["kind"] == "Service":
+                    patch = {"spec": {"ports": body["spec"]["ports"]}}
+                await self._bootstrap("PATCH", f"{path}/{body['metadata']['name']}", patch)
+
+    async def _bootstrap(self, method: str, path: str, body: dict[str, Any]) -> int:
+        """Send a request of the server's own; return its status. Whatever it creates may be there already."""
+        content_type = MERGE_PATCH if method == "PATCH" else JSON
+        request = ApiRequest(
+            method=method,
+            path=path,
+            body=body,
+            content_type=content_type,
+            user="system:apiserver",
+            user_agent="kube-apiserver",
+        )
+        answer = await self.handle(request)
+        if not answer.ok and answer.status != 409:
+            raise RuntimeError(f"cannot {method} {path}: {answer.body.plain()}")
+        return answer.status
 
     async def close(self) -> None:
         """End every watch, write what the journal still holds, and stop."""
@@ -130,7 +152,10 @@ class ApiServer:
     async def _run_retention(self) -> None:
         compacted_s = self.clock.monotonic()
         while True:
-            due = self.expire_events()
+            try:
+                due = self.expire_events()
+            except JournalError:
+                due = None  # the disk fails; they expire when it works again
             if self.clock.monotonic() - compacted_s >= RETENTION_PERIOD_S:
                 compacted_s = self.clock.monotonic()
                 self._compactor.compact_due()
@@ -150,11 +175,19 @@ class ApiServer:
         warnings: list[str] = []
         try:
             found = request_context.parse_resource_path(request.path)
+            if "timeout" in request.query:
+                check_timeout(request.query["timeout"])
             if found is None:
                 return await self.component_routes.respond(request) or self._non_resource(request)
             if self._is_unknown_path(found):
                 return responses.text_response(404, "404 page not found\n")
-            response_format = responses.negotiate(request.accept, streams=request.method == "GET" and not found.name)
+            response_format = responses.negotiate(
+                request.accept,
+                streams=request.method == "GET" and not found.name,
+                tables=found.group not in REVIEW_GROUPS and found.subresource != "binding",
+            )
+            if isinstance(request.body, bytes) and len(request.body) >= LARGE_YAML_BYTES:
+                request = await parsed_ahead(request)
             context = self._request_context(found, request, track_managed_fields, warnings)
             answer = await self._dispatcher.dispatch(context, response_format)
         except StatusError as error:
@@ -265,30 +298,3 @@ class ApiServer:
             ["/openapi/v2", "/openapi/v3"],
         )
         return sorted(path for paths in parts for path in paths)
-
-
-Obj = dict[str, Any]
-
-SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-_PRIORITY_CLASSES = (
-    ("system-node-critical", 2_000_001_000, "For pods without which their node does not work; they stay on it."),
-    ("system-cluster-critical", 2_000_000_000, "For pods that the cluster needs; another node is as good for them."),
-)
-
-
-def bootstrap_objects() -> list[tuple[str, Obj]]:
-    """Return pairs of collection path and object, in the order in which they are created."""
-    made: list[tuple[str, Obj]] = [
-        ("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        for name in SYSTEM_NAMESPACES
-    ]
-    for name, value, description in _PRIORITY_CLASSES:
-        obj = {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": name},
-            "value": value,
-            "description": description,
-        }
-        made.append(("/apis/scheduling.k8s.io/v1/priorityclasses", obj))
-    return made

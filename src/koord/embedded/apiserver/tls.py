@@ -9,8 +9,10 @@ from pathlib import Path
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError, write_private
 from koord.telemetry import certificates
 
 DEFAULT_HOSTS = (
@@ -56,18 +58,43 @@ def create_certificates(
 def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOSTS) -> ApiServerCertificates:
     """Return the certificates kept in `folder`, which outlast restarts; make new ones when hosts are missing."""
     files = [folder / name for name in ("ca.crt", "ca.key", "apiserver.crt", "apiserver.key")]
-    if all(file.exists() for file in files):
-        found = [file.read_bytes() for file in files]
-        identity = ApiServerCertificates(CertKeyPair(found[0], found[1]), CertKeyPair(found[2], found[3]))
-        if set(hosts) <= set(certificate_hosts(identity.serving.certificate)):
-            return identity
-    identity = create_certificates(hosts)
-    folder.mkdir(parents=True, exist_ok=True)
-    pairs = (identity.authority, identity.serving)
-    for pair, (certificate, key) in zip(pairs, (files[:2], files[2:]), strict=True):
-        certificate.write_bytes(pair.certificate)
-        certificates.write_private_file(key, pair.key)
+    try:
+        if all(file.exists() for file in files):
+            found = [file.read_bytes() for file in files]
+            identity = ApiServerCertificates(CertKeyPair(found[0], found[1]), CertKeyPair(found[2], found[3]))
+            identity.ssl_context()  # a certificate and its key belong together
+            authority, serving = (x509.load_pem_x509_certificate(found[at]) for at in (0, 2))
+            serving.verify_directly_issued_by(authority)
+            if set(hosts) <= set(certificate_hosts(identity.serving.certificate)):
+                return identity
+        identity = create_certificates(hosts)
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        pairs = (identity.authority, identity.serving)
+        for file, content in zip(files, (part for pair in pairs for part in (pair.certificate, pair.key)), strict=True):
+            write_private(file, content)
+    except (ssl.SSLError, ValueError, InvalidSignature) as error:
+        raise DataDirectoryError(
+            f"the certificates in {folder} are damaged ({error}): remove the folder, and the next start makes new ones"
+        ) from error
+    except OSError as error:
+        raise DataDirectoryError(f"cannot use {folder}: {error.strerror}") from error
     return identity
+
+
+def load_certificates(certificate: Path, key: Path) -> ApiServerCertificates:
+    """Return a certificate that a user names. Clients trust what its file holds: a chain should end in its authority.
+
+    Raises DataDirectoryError.
+    """
+    try:
+        pair = CertKeyPair(certificate.read_bytes(), key.read_bytes())
+        made = ApiServerCertificates(CertKeyPair(pair.certificate, b""), pair)
+        made.ssl_context()
+    except (ssl.SSLError, ValueError) as error:
+        raise DataDirectoryError(f"{certificate} and {key} are no certificate with its key: {error}") from error
+    except OSError as error:
+        raise DataDirectoryError(f"cannot read {error.filename}: {error.strerror}") from error
+    return made
 
 
 def certificate_hosts(certificate: bytes) -> list[str]:

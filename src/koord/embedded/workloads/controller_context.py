@@ -45,6 +45,7 @@ class ControllerContext(msgspec.Struct, frozen=True):
     recorder: EventRecorder
     seed: int
     pod_specs: PodSpecInterner
+    root_ca: str = ""  # PEM of the authority behind the API server's certificate; empty: nobody reaches it by TLS
 
     def pods(self) -> Informer[Pod]:
         """Return the one informer of pods that all controllers share."""

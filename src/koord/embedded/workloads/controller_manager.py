@@ -16,9 +16,10 @@ from koord.embedded.workloads.disruption_controller import DisruptionController
 from koord.embedded.workloads.garbage_collector import GarbageCollector
 from koord.embedded.workloads.job_controller import JobController
 from koord.embedded.workloads.namespace_controller import NamespaceController
+from koord.embedded.workloads.namespace_defaults import RootCaPublisher, ServiceAccountController
 from koord.embedded.workloads.node_lifecycle_controller import NodeLifecycleController
 from koord.embedded.workloads.pod_gc import PodGarbageCollector
-from koord.embedded.workloads.replicaset_controller import ReplicaSetController
+from koord.embedded.workloads.replicaset_controller import ReplicaSetController, ReplicationControllerController
 from koord.embedded.workloads.statefulset_controller import StatefulSetController
 from koord.embedded.workloads.taint_eviction import TaintEvictionController
 from koord.embedded.workloads.volume_protection import VolumeProtectionController
@@ -34,6 +35,7 @@ CONTROLLERS: Mapping[str, Callable[[ControllerContext], WorkloadController]] = M
     {
         "deployment": DeploymentController,
         "replicaset": ReplicaSetController,
+        "replicationcontroller": ReplicationControllerController,
         "statefulset": StatefulSetController,
         "daemonset": DaemonSetController,
         "job": JobController,
@@ -41,6 +43,8 @@ CONTROLLERS: Mapping[str, Callable[[ControllerContext], WorkloadController]] = M
         "disruption": DisruptionController,
         "garbage": GarbageCollector,
         "namespace": NamespaceController,
+        "serviceaccount": ServiceAccountController,
+        "root-ca-certificate-publisher": RootCaPublisher,
         "node-lifecycle": NodeLifecycleController,
         "taint-eviction": TaintEvictionController,
         "pod-gc": PodGarbageCollector,
@@ -60,6 +64,7 @@ class ControllerManager:
         seed: int,
         *,
         only: Collection[str] | None = None,
+        root_ca: bytes = b"",
     ) -> None:
         unknown = sorted(set(only or ()) - set(CONTROLLERS))
         if unknown:
@@ -67,7 +72,7 @@ class ControllerManager:
         self._recorder = EventRecorder(
             client, clock, controller=EVENT_COMPONENT, instance=EVENT_COMPONENT, rng=Random(f"{seed} events")
         )
-        context = ControllerContext(client, informers, clock, self._recorder, seed, PodSpecInterner())
+        context = ControllerContext(client, informers, clock, self._recorder, seed, PodSpecInterner(), root_ca.decode())
         self._controllers = [make(context) for name, make in CONTROLLERS.items() if only is None or name in only]
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -35,8 +35,10 @@ class RevisionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def revision_data(template: RawTemplate) -> Unstructured:
-    """Return the patch that restores the template, as kubectl expects it."""
-    return {"spec": {"template": {**template, "$patch": "replace"}}}
+    """Return the patch that restores the template, as kubectl expects it; its keys are sorted, as Go writes a map."""
+    patch = {"spec": {"template": {**template, "$patch": "replace"}}}
+    made: Unstructured = msgspec.json.decode(msgspec.json.encode(patch, order="sorted"))
+    return made
 
 
 def revision_template(revision: ControllerRevision) -> RawTemplate:
@@ -70,14 +72,20 @@ def revisions_to_prune(
 
 
 def revision_body(
-    resource: Resource[Any], owner: Object, template: RawTemplate, number: int, collisions: int | None
+    resource: Resource[Any],
+    owner: Object,
+    template: RawTemplate,
+    number: int,
+    collisions: int | None,
+    hash_label: str = HASH_LABEL,
 ) -> Unstructured:
     digest = template_hash(template, collisions)
     return {
         "metadata": {
             "name": f"{owner.metadata.name}-{digest}",
             "namespace": owner.metadata.namespace,
-            "labels": {**template_labels(template), HASH_LABEL: digest},
+            "labels": {**template_labels(template), hash_label: digest},
+            "annotations": dict(owner.metadata.annotations),
             "ownerReferences": [controller_reference(resource, owner)],
         },
         "data": revision_data(template),
@@ -86,12 +94,24 @@ def revision_body(
 
 
 class RevisionHistory:
-    """Reads and writes the revisions of one kind of owner."""
+    """Reads and writes the revisions of one kind of owner, which carry the hash of their template as `hash_label`."""
 
-    def __init__(self, client: Client, resource: Resource[Any], revisions: Informer[ControllerRevision]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[Any],
+        revisions: Informer[ControllerRevision],
+        hash_label: str = HASH_LABEL,
+    ) -> None:
+        self._hash_label = hash_label
         self._client = client
         self._resource = resource
         self._revisions = revisions
+
+    def hash_of(self, revision: ControllerRevision) -> str:
+        """Return the hash that a revision carries; revisions of earlier versions have it under the other label."""
+        labels = revision.metadata.labels
+        return labels.get(self._hash_label) or labels.get(HASH_LABEL, "")
 
     def revisions_of(self, owner: Object) -> list[ControllerRevision]:
         return by_revision(owned_objects(self._revisions, owner.metadata.uid))
@@ -130,7 +150,7 @@ class RevisionHistory:
         self, owner: Object, template: RawTemplate, number: int, collisions: int | None
     ) -> ControllerRevision | ApiError | None:
         """Create the revision; return None when another template has its name."""
-        made = revision_body(self._resource, owner, template, number, collisions)
+        made = revision_body(self._resource, owner, template, number, collisions, self._hash_label)
         answer = await self._client.create(CONTROLLER_REVISIONS, made)
         if not (isinstance(answer, ApiError) and answer.already_exists):
             return answer

@@ -16,7 +16,7 @@ from koord.embedded.workloads.controller_ref import (
     index_by_controller,
     spec_selector,
 )
-from koord.embedded.workloads.controller_revision import HASH_LABEL, REVISION_HASH_LABEL, RevisionHistory
+from koord.embedded.workloads.controller_revision import REVISION_HASH_LABEL, RevisionHistory
 from koord.embedded.workloads.daemonset_plan import (
     DaemonSetPlan,
     DaemonSetView,
@@ -51,7 +51,7 @@ class DaemonSetController:
         self._failures: dict[str, dict[str, tuple[int, datetime]]] = {}  # set UID -> node -> failures
         index_by_controller(self._revisions)
         self._pods = OwnedPodWatch(context, self._sets, self._expectations, spec_selector, self._queue.add).pods
-        self._history = RevisionHistory(context.client, DAEMON_SETS, self._revisions)
+        self._history = RevisionHistory(context.client, DAEMON_SETS, self._revisions, REVISION_HASH_LABEL)
         self._sets.add_event_handler(self._set_changed)
         self._nodes.add_event_handler(self._node_changed)
 
@@ -101,16 +101,14 @@ class DaemonSetController:
             spec=convert(daemon_set.spec.template, PodTemplateSpec).spec,
             nodes=tuple(self._nodes.list()),
             pods=held,
-            revision=present.metadata.labels.get(HASH_LABEL, ""),
+            revision=self._history.hash_of(present),
             failures=dict(self._failures.get(daemon_set.metadata.uid, {})),
             expectations_met=self._expectations.fulfilled(daemon_set.metadata.uid),
             now=self._context.now(),
         )
         outcome = await self.apply(view, decide_daemon_set(view))
         used = {pod.metadata.labels.get(REVISION_HASH_LABEL, "") for pod in held}
-        in_use = {
-            r.metadata.name for r in self._history.revisions_of(daemon_set) if r.metadata.labels.get(HASH_LABEL) in used
-        }
+        in_use = {r.metadata.name for r in self._history.revisions_of(daemon_set) if self._history.hash_of(r) in used}
         limit = daemon_set.spec.revision_history_limit
         refused = await self._history.prune(daemon_set, in_use | {present.metadata.name}, limit)
         return outcome if refused is None else sync_result(refused)

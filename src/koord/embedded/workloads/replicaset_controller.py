@@ -1,14 +1,21 @@
-"""The ReplicaSet controller keeps as many pods of a template alive as are wanted."""
+"""The ReplicaSet controller keeps as many pods of a template alive as are wanted.
+
+So does the one of ReplicationControllers, which are ReplicaSets of an older form.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from koord.api.kubernetes.apps import ReplicaSet, ReplicaSetStatus
-from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS
+from koord.api.kubernetes.apps import ReplicaSet, ReplicaSetSpec, ReplicaSetStatus
+from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS
+from koord.api.kubernetes.core_v1 import ReplicationController
+from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.resource import Resource
 from koord.api.model import LegacyCondition
 from koord.embedded.workloads.controller_context import ControllerContext, status_patch, sync_result
 from koord.embedded.workloads.controller_ref import (
@@ -35,6 +42,7 @@ from koord.kube.controller.controller import Done, ReconcileResult
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.informer.cache import ObjectKey
 from koord.kube.transport.api_error import ApiError
+from koord.values.selector import Selector
 
 REPLICA_FAILURE = "ReplicaFailure"
 # The pods of a set this large change all the time: a short delay turns a burst of changes into one sync.
@@ -113,22 +121,30 @@ def _conditions(
 
 class ReplicaSetController:
     name = "replicaset"
+    resource: Resource[Any] = REPLICA_SETS
+
+    def as_replica_set(self, owner: Any) -> ReplicaSet:
+        replica_set: ReplicaSet = owner
+        return replica_set
+
+    def _selector(self, owner: Any) -> Selector:
+        return spec_selector(self.as_replica_set(owner))
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._rng = context.rng_for(self.name)
-        self._sets = context.informers.for_resource(REPLICA_SETS)
+        self._sets = context.informers.for_resource(self.resource)
         self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
         self._expectations = ControllerExpectations(context.clock)
-        self._writer = PodControl(context, REPLICA_SETS, self._expectations)
+        self._writer = PodControl(context, self.resource, self._expectations)
         index_by_controller(self._sets)
-        watch = OwnedPodWatch(context, self._sets, self._expectations, spec_selector, self._enqueue)
+        watch = OwnedPodWatch(context, self._sets, self._expectations, self._selector, self._enqueue)
         self._pods = watch.pods
 
     def _enqueue(self, key: ObjectKey) -> None:
-        replica_set = self._sets.get(*key)
-        if replica_set is not None and desired_replicas(replica_set) >= _LARGE_SET:
-            self._queue.add_after(key, min(_MAX_BATCHING_S, desired_replicas(replica_set) * _BATCHING_PER_POD_S))
+        owner = self._sets.get(*key)
+        if owner is not None and desired_replicas(owner) >= _LARGE_SET:
+            self._queue.add_after(key, min(_MAX_BATCHING_S, desired_replicas(owner) * _BATCHING_PER_POD_S))
         else:
             self._queue.add(key)
 
@@ -152,20 +168,21 @@ class ReplicaSetController:
         return tuple(pod for member in family for pod in owned_objects(self._pods, member.metadata.uid))
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
-        replica_set = self._sets.get(*key)
-        if replica_set is None:
+        owner = self._sets.get(*key)
+        if owner is None:
             return Done()
-        held = await claim_objects(
-            self._context.client, REPLICA_SETS, replica_set, spec_selector(replica_set), self._pods
-        )
+        held = await claim_objects(self._context.client, self.resource, owner, self._selector(owner), self._pods)
         if not isinstance(held, tuple):
             return held
+        replica_set = self.as_replica_set(owner)
         view = self.observe(replica_set, held)
         plan = decide_replicas(view)
         refused = await self._apply(replica_set, plan)
         status = decide_replica_set_status(view, plan, refused)
         patch = status_patch(replica_set.status, status)
-        ended = await self._context.update_status(REPLICA_SETS, replica_set, patch)
+        if self.resource is not REPLICA_SETS:
+            patch.pop("terminatingReplicas", None)  # which the older form does not have
+        ended = await self._context.update_status(self.resource, owner, patch)
         if ended is not None:
             return ended
         active = (pod for pod in view.pods if is_pod_active(pod))
@@ -186,5 +203,30 @@ class ReplicaSetController:
             name=generate_name(f"{meta.name}-", self._rng),
             generate_name=f"{meta.name}-",
             namespace=meta.namespace,
-            owner=controller_reference(REPLICA_SETS, replica_set),
+            owner=controller_reference(self.resource, replica_set),
+        )
+
+
+class ReplicationControllerController(ReplicaSetController):
+    name = "replicationcontroller"
+    resource = REPLICATION_CONTROLLERS
+
+    def as_replica_set(self, owner: ReplicationController) -> ReplicaSet:
+        spec, status = owner.spec, owner.status
+        return ReplicaSet(
+            metadata=owner.metadata,
+            spec=ReplicaSetSpec(
+                replicas=spec.replicas,
+                min_ready_seconds=spec.min_ready_seconds,
+                selector=LabelSelector(match_labels=spec.selector),
+                template=spec.template or {},
+            ),
+            status=ReplicaSetStatus(
+                replicas=status.replicas,
+                fully_labeled_replicas=status.fully_labeled_replicas,
+                ready_replicas=status.ready_replicas,
+                available_replicas=status.available_replicas,
+                observed_generation=status.observed_generation,
+                conditions=status.conditions,
+            ),
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from koord.embedded.apiserver.admission.plugins import merge_tolerations
 from tests.embedded.apiserver.admission.admitted_objects import (
     CLAIMS,
     CONFIG_MAPS,
@@ -230,3 +231,111 @@ async def test_definitions_are_remarked_on(api: Api) -> None:
 async def test_untouched_kinds_stay_as_they_are(api: Api) -> None:
     _, made = await api.post(CONFIG_MAPS, config_map())
     assert set(made) == {"kind", "apiVersion", "metadata", "data"}
+
+
+class Test_runtime_classes:
+    """Answers of kube-apiserver 1.35 to the same requests."""
+
+    CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+    KATA: Obj = {
+        "metadata": {"name": "kata"},
+        "handler": "kata",
+        "overhead": {"podFixed": {"cpu": "250m", "memory": "120Mi"}},
+        "scheduling": {
+            "nodeSelector": {"kata": "yes"},
+            "tolerations": [
+                {"key": "kata", "operator": "Exists", "effect": "NoSchedule"},
+                {"key": "a", "operator": "Exists"},
+            ],
+        },
+    }
+
+    @pytest.fixture(autouse=True)
+    async def classes(self, api: Api) -> None:
+        assert (await api.post(self.CLASSES, self.KATA))[0] == 201
+        assert (await api.post(self.CLASSES, {"metadata": {"name": "plain"}, "handler": "x"}))[0] == 201
+
+    async def test_overhead_and_scheduling_are_merged(self, api: Api) -> None:
+        held = [{"key": "kata", "operator": "Exists", "effect": "NoSchedule"}, {"key": "b", "operator": "Exists"}]
+        asked = pod("a", runtimeClassName="kata", nodeSelector={"x": "y"}, tolerations=held)
+        status, made = await api.post(PODS, asked)
+        assert status == 201
+        spec = made["spec"]
+        assert (spec["overhead"], spec["nodeSelector"]) == (
+            {"cpu": "250m", "memory": "120Mi"},
+            {"kata": "yes", "x": "y"},
+        )
+        assert [toleration["key"] for toleration in spec["tolerations"]] == [
+            "kata",
+            "b",
+            "node.kubernetes.io/not-ready",
+            "node.kubernetes.io/unreachable",
+            "a",
+        ]
+
+    @pytest.mark.parametrize(
+        ("spec", "why"),
+        [
+            ({"runtimeClassName": "nope"}, 'pod rejected: RuntimeClass "nope" not found'),
+            (
+                {"runtimeClassName": "kata", "nodeSelector": {"kata": "no"}},
+                "conflict: runtimeClass.scheduling.nodeSelector[kata] = yes; pod.spec.nodeSelector[kata] = no",
+            ),
+            (
+                {"runtimeClassName": "kata", "overhead": {"cpu": "1"}},
+                "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead",
+            ),
+            (
+                {"runtimeClassName": "plain", "overhead": {"cpu": "1"}},
+                "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
+            ),
+            (
+                {"overhead": {"cpu": "1"}},
+                "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead",
+            ),
+        ],
+        ids=["unknown", "conflict", "other-overhead", "class-without-overhead", "no-class"],
+    )
+    async def test_refusals(self, api: Api, spec: Obj, why: str) -> None:
+        status, body = await api.post(PODS, pod("p", **spec))
+        assert (status, body["message"]) == (403, f'pods "p" is forbidden: {why}')
+
+    async def test_an_equal_overhead_and_a_bare_class_pass(self, api: Api) -> None:
+        overhead = {"cpu": "250m", "memory": "120Mi"}
+        assert (await api.post(PODS, pod("p", runtimeClassName="kata", overhead=overhead)))[0] == 201
+        status, made = await api.post(PODS, pod("q", runtimeClassName="plain"))
+        assert (status, "overhead" in made["spec"]) == (201, False)
+
+    async def test_an_empty_name_is_refused(self, api: Api) -> None:
+        status, body = await api.post(PODS, pod("p", runtimeClassName=""))
+        assert (status, body["message"]) == (500, "resource name may not be empty")
+
+
+@pytest.mark.parametrize(
+    ("found", "merged"),
+    [
+        ([{"key": "a", "operator": "Exists"}, {"operator": "Exists"}], [{"operator": "Exists"}]),
+        (
+            [{"key": "a", "operator": "Equal", "value": "1"}, {"key": "a", "operator": "Exists"}],
+            [{"key": "a", "operator": "Exists"}],
+        ),
+        (
+            [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}] * 2,
+            [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}],
+        ),
+        (
+            [
+                {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5},
+                {"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9},
+            ],
+            [{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9}],
+        ),
+        (
+            [{"key": "a", "operator": "Equal", "value": "1"}, {"key": "a", "operator": "Equal", "value": "2"}],
+            [{"key": "a", "operator": "Equal", "value": "1"}, {"key": "a", "operator": "Equal", "value": "2"}],
+        ),
+    ],
+    ids=["all", "any-value", "equal", "longer", "other-value"],
+)
+def test_tolerations_that_others_cover_are_left_out(found: list[Obj], merged: list[Obj]) -> None:
+    assert merge_tolerations(found) == merged

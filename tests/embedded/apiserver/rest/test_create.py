@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
-from tests.embedded.apiserver.rest_harness import NS, Api, config_map, fresh, pod
+from tests.embedded.apiserver.rest_harness import NS, PARTIAL, TABLE, Api, config_map, fresh, pod
 
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 
@@ -231,3 +231,44 @@ def test_a_clone_is_equal_and_shares_no_container(value: dict[str, Any]) -> None
     copied = deep_copy(value)
     assert copied == value
     assert not set(_containers(copied)) & set(_containers(value))
+
+
+REVIEWS = [
+    ("authorization.k8s.io/v1/selfsubjectaccessreviews", {"resourceAttributes": {"verb": "get", "resource": "pods"}}),
+    ("authorization.k8s.io/v1/selfsubjectrulesreviews", {"namespace": "default"}),
+    ("authentication.k8s.io/v1/tokenreviews", {"token": "x"}),
+]
+
+
+@pytest.mark.parametrize(("path", "spec"), REVIEWS, ids=["access", "rules", "token"])
+async def test_a_review_is_no_table(path: str, spec: dict[str, Any]) -> None:
+    api = await fresh()
+    status, said = await api.post(f"/apis/{path}", {"spec": spec}, accept=TABLE)
+    assert (status, said["reason"], said["message"]) == (
+        406,
+        "NotAcceptable",
+        "only the following media types are accepted: "
+        "application/json, application/yaml, application/vnd.kubernetes.protobuf",
+    )
+    status, said = await api.post(f"/apis/{path}", {"spec": spec}, accept=f"{TABLE},application/json")
+    assert (status, said["kind"].endswith("Review")) == (201, True)
+    status, said = await api.post(f"/apis/{path}", {"spec": spec}, accept=PARTIAL)
+    assert (status, said["kind"]) == (201, "PartialObjectMetadata")
+
+
+@pytest.mark.parametrize(
+    ("timeout", "why"),
+    [
+        ("invalid", 'time: invalid duration "invalid"'),
+        ("5", 'time: missing unit in duration "5"'),
+        ("5s", ""),
+        ("-1s", ""),
+    ],
+)
+@pytest.mark.parametrize("path", [f"{NS}/configmaps", "/version"])
+async def test_a_timeout_is_a_duration(path: str, timeout: str, why: str) -> None:
+    api = await fresh()
+    status, said = await api.get(f"{path}?timeout={timeout}")
+    assert status == (400 if why else 200)
+    if why:
+        assert said["message"] == f"invalid timeout specified in the request URL - {why}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,8 @@ async def test_durable_answers_wait_for_the_disk(tmp_path: Path) -> None:
     store = ObjectStore(StoreJournal(tmp_path, durable=True))
     record = store.put("pods", "a", "x", obj(1))
     await store.wait_durable(record.revision)
-    with sqlite3.connect(tmp_path / "koord.db") as other:
+    shutil.copytree(tmp_path, tmp_path / "crashed", ignore=shutil.ignore_patterns("crashed"))
+    with contextlib.closing(sqlite3.connect(tmp_path / "crashed" / "koord.db")) as other:
         assert other.execute("SELECT count(*) FROM objects").fetchone() == (1,)
     await store.close()
 
@@ -63,7 +66,7 @@ async def test_an_unusable_directory_is_one_clear_error(tmp_path: Path) -> None:
 
 async def test_a_file_that_is_not_a_database_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "koord.db").write_bytes(b"not a database, not even nearly" * 100)
-    with pytest.raises(JournalError, match="cannot open"):
+    with pytest.raises(JournalError, match=r"koord\.db is damaged \(file is not a database\)"):
         StoreJournal(tmp_path)
 
 

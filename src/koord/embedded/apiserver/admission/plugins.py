@@ -76,6 +76,7 @@ def standard_admission_chain(store: ObjectStore, hooks: AdmissionHooks) -> Admis
         NamespaceLifecycle(store),
         PodPriority(store),
         DefaultTolerationSeconds(),
+        RuntimeClassAdmission(store),
         StorageObjectInUseProtection(),
         DefaultStorageClass(store),
         PriorityClassValidation(store),
@@ -216,6 +217,88 @@ class PodPriority:
             chosen = min(marked, key=lambda c: c.get("value", 0), default=None)
             self._default = (self._classes.end_position, chosen)
         return self._default[1]
+
+
+RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
+
+
+class RuntimeClassAdmission:
+    """Gives a new pod the overhead, node selector and tolerations of its RuntimeClass."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._classes = store.collection(RUNTIME_CLASSES)
+
+    async def admit(self, attributes: AdmissionAttributes) -> None:
+        if not _is_pod_write(attributes) or attributes.operation != "CREATE" or attributes.obj is None:
+            return
+        spec = attributes.obj.get("spec") or {}
+        name = spec.get("runtimeClassName")
+        if name is None:
+            if spec.get("overhead"):
+                raise _forbidden(attributes, _OVERHEAD_WITHOUT_CLASS)
+            return
+        if not name:
+            raise api_errors.StatusError(500, "", "resource name may not be empty")
+        record = self._classes.get("", name)
+        if record is None:
+            raise _forbidden(attributes, f'pod rejected: RuntimeClass "{name}" not found')
+        runtime_class = record.plain()
+        self._set_overhead(attributes, spec, (runtime_class.get("overhead") or {}).get("podFixed"))
+        self._set_scheduling(attributes, spec, runtime_class.get("scheduling") or {})
+
+    def _set_overhead(self, attributes: AdmissionAttributes, spec: Obj, fixed: Obj | None) -> None:
+        given = spec.get("overhead")
+        if not fixed:
+            if given:
+                raise _forbidden(attributes, _OVERHEAD_WITHOUT_CLASS)
+            return
+        if given and given != fixed:
+            raise _forbidden(attributes, "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
+        spec["overhead"] = dict(fixed)
+
+    def _set_scheduling(self, attributes: AdmissionAttributes, spec: Obj, scheduling: Obj) -> None:
+        wanted, given = scheduling.get("nodeSelector") or {}, spec.get("nodeSelector") or {}
+        for key, value in wanted.items():
+            if given.get(key, value) != value:
+                raise _forbidden(
+                    attributes,
+                    f"conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value}; "
+                    f"pod.spec.nodeSelector[{key}] = {given[key]}",
+                )
+        if wanted:
+            spec["nodeSelector"] = {**given, **wanted}
+        if scheduling.get("tolerations"):
+            spec["tolerations"] = merge_tolerations([*(spec.get("tolerations") or ()), *scheduling["tolerations"]])
+
+
+_OVERHEAD_WITHOUT_CLASS = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+
+
+def merge_tolerations(found: Sequence[Obj]) -> list[Obj]:
+    """Return the tolerations without those that another one covers; of equal ones the first stays."""
+    merged: list[Obj] = []
+    for at, toleration in enumerate(found):
+        later = (other for other in found[at + 1 :] if other != toleration)
+        if not any(_tolerates_all_of(other, toleration) for other in (*merged, *later)):
+            merged.append(toleration)
+    return merged
+
+
+def _tolerates_all_of(wide: Obj, narrow: Obj) -> bool:
+    if wide == narrow:
+        return True
+    exists = wide.get("operator") == "Exists"
+    if narrow.get("key", "") != wide.get("key", "") and (wide.get("key") or not exists):
+        return False
+    if wide.get("effect") and narrow.get("effect") != wide["effect"]:
+        return False
+    seconds = wide.get("tolerationSeconds") if wide.get("effect") == "NoExecute" else None
+    if seconds is not None and (narrow.get("tolerationSeconds") is None or narrow["tolerationSeconds"] > seconds):
+        return False
+    if exists:
+        return True
+    is_equal = wide.get("operator", "Equal") == "Equal" and narrow.get("operator", "Equal") == "Equal"
+    return bool(is_equal and narrow.get("value", "") == wide.get("value", ""))
 
 
 def _forbidden(attributes: AdmissionAttributes, why: str) -> api_errors.StatusError:

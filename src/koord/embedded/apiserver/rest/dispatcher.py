@@ -26,6 +26,7 @@ from koord.embedded.apiserver.rest.options import (
 from koord.embedded.apiserver.rest.patch import Patcher
 from koord.embedded.apiserver.rest.pod_subresources import PodSubresources
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
+from koord.embedded.apiserver.rest.resource_metrics import METRICS_GROUP, ResourceMetrics
 from koord.embedded.apiserver.rest.responses import ListBody, ResponseFormat, json_response, response_body
 from koord.embedded.apiserver.rest.scale import ScaleHandler
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY, SubresourceStrategy, strategy_for
@@ -36,7 +37,7 @@ from koord.kube.transport.interface import ApiResponse, UnstructuredBody
 
 Obj = dict[str, Any]
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-_REVIEW_GROUPS = ("authentication.k8s.io", "authorization.k8s.io")
+REVIEW_GROUPS = ("authentication.k8s.io", "authorization.k8s.io")
 _STREAMS = frozenset(("exec", "attach", "portforward"))
 
 
@@ -55,12 +56,15 @@ class VerbDispatcher:
         self._patcher = Patcher(deps, self._writer)
         self._pods = PodSubresources(deps, self._writer, self._deleter)
         self._scale = ScaleHandler(deps, self._writer)
+        self._metrics = ResourceMetrics(deps)
 
     async def dispatch(self, context: RequestContext, response_format: ResponseFormat) -> ApiResponse:
         method = context.request.method
         verb = _VERBS.get(method)
         if verb is None:
             raise api_errors.method_not_allowed()
+        if context.resource.group == METRICS_GROUP:
+            return self._resource_metrics(context, verb, response_format)
         if context.subresource:
             return await self._on_subresource(context, verb, response_format)
         if not context.name:
@@ -78,8 +82,8 @@ class VerbDispatcher:
     async def _on_collection(self, context: RequestContext, verb: str, response_format: ResponseFormat) -> ApiResponse:
         resource = context.resource
         if verb == "create" and "create" in resource.verbs:
-            if resource.group in _REVIEW_GROUPS:
-                return self._review(context)
+            if resource.group in REVIEW_GROUPS:
+                return self._review(context, response_format)
             if resource.plural == "bindings":
                 return await self._bind(context)
             return self._write_response(context, response_format, await self._create(context))
@@ -128,6 +132,19 @@ class VerbDispatcher:
         if record is None:
             raise api_errors.not_found(context.resource.plural, context.resource.group, context.name)
         return record
+
+    def _resource_metrics(self, context: RequestContext, verb: str, response_format: ResponseFormat) -> ApiResponse:
+        if verb != "get":
+            raise api_errors.method_not_allowed()
+        if context.name:
+            return json_response(200, self._metrics.read(context))
+        found = self._metrics.read_all(context)
+        if response_format.transform:
+            return json_response(200, self._transformed(context, response_format).transform_list(found, {}))
+        resource = context.resource
+        return json_response(
+            200, {"kind": resource.list_kind, "apiVersion": resource.api_version, "metadata": {}, "items": found}
+        )
 
     def _object_response(
         self, context: RequestContext, response_format: ResponseFormat, status: int, record: StoreRecord
@@ -222,13 +239,16 @@ class VerbDispatcher:
         checked = request_body.check_body_kind(kind, self._deps.catalog, request, plain)
         return request_body.read_as_kind(kind, request, checked, options.field_validation, context.warnings)
 
-    def _review(self, context: RequestContext) -> ApiResponse:
+    def _review(self, context: RequestContext, response_format: ResponseFormat) -> ApiResponse:
         options = write_options(context.request.query, "CreateOptions")
         obj = self._read_body(context, options.field_validation)
         obj.setdefault("metadata", {})
         now = self._deps.metadata_generator.now()
         user = context.request.user or "admin"
-        return json_response(201, answer_review(context.resource.kind, obj, user, self._tokens, now))
+        review = answer_review(context.resource.kind, obj, user, self._tokens, now)
+        if response_format.transform:
+            review = self._transformed(context, response_format).transform_object(review)
+        return json_response(201, review)
 
     async def _bind(self, context: RequestContext) -> ApiResponse:
         options = write_options(context.request.query, "CreateOptions")
@@ -252,6 +272,7 @@ class VerbDispatcher:
         raise StatusError(
             501,
             "NotImplemented",
-            f"the embedded API server has no {context.subresource} for {context.resource.qualified}",
+            f"the embedded API server has no {context.subresource} for {context.resource.qualified}"
+            + (": its nodes are simulated and run no processes" if context.resource.storage == "pods" else ""),
             details={"name": context.name, "kind": context.resource.plural},
         )

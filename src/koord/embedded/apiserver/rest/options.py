@@ -11,6 +11,7 @@ import msgspec
 from koord.api.kubernetes.meta import DeleteOptions
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, StatusError, bad_request
+from koord.values import duration
 
 FieldValidation = Literal["Ignore", "Warn", "Strict"]
 
@@ -30,6 +31,14 @@ def query_int(query: Mapping[str, str], name: str) -> int | None:
     if not _WHOLE.fullmatch(value):
         raise bad_request(f'strconv.ParseInt: parsing "{value}": invalid syntax')
     return int(value)
+
+
+def check_timeout(value: str) -> None:
+    """Raise for a `timeout` that is no duration. Nothing takes so long here that it would matter which."""
+    try:
+        duration.parse(value)
+    except duration.DurationError as error:
+        raise bad_request(f"invalid timeout specified in the request URL - {error}") from None
 
 
 def _raise_if_any(kind: str, errors: Sequence[ApiFieldError]) -> None:

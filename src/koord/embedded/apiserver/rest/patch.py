@@ -19,9 +19,16 @@ from koord.embedded.apiserver.rest import create_update
 from koord.embedded.apiserver.rest.create_update import ObjectWriter
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.rest.options import WriteOptions, write_options
-from koord.embedded.apiserver.rest.request_body import media_type, parse_json, parse_yaml, with_kind_first
+from koord.embedded.apiserver.rest.request_body import (
+    media_type,
+    parse_json,
+    parse_yaml_with_duplicates,
+    unmarshal_errors,
+    with_kind_first,
+)
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.subresource_strategy import SubresourceStrategy
+from koord.embedded.apiserver.schema import strict_decoding
 from koord.kube.transport.interface import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest
 from koord.values import go_format
 
@@ -58,10 +65,10 @@ def patch_type(context: RequestContext) -> str:
 def decode_patch(request: ApiRequest, media: str) -> Any:
     """Decode the patch, which is shared when it came in-process."""
     body = request.body
-    if not isinstance(body, bytes | bytearray):
+    if not isinstance(body, bytes):
         return body
     try:
-        return parse_yaml(bytes(body)) if media == APPLY_PATCH else parse_json(bytes(body))
+        return parse_yaml_with_duplicates(body)[0] if media == APPLY_PATCH else parse_json(body)
     except ValueError as error:
         if media == APPLY_PATCH:
             raise bad_request(f"error decoding YAML: {error}") from None
@@ -81,16 +88,26 @@ class Patcher:
         if media == APPLY_PATCH:
             return await self._apply(context, update_strategy, patch, options)
 
+        complaints = _patch_complaints(context.request.body, media) if options.field_validation != "Ignore" else []
+
         def change(old: Obj) -> Obj:
             merged = apply_patch(context, media, old, patch)
-            return self._read_patched(context, merged, options, lambda: _quoted_patch(media, patch, merged))
+            return self._read_patched(context, merged, options, complaints, lambda: _quoted_patch(media, patch, merged))
 
         return await self._writer.update(context, update_strategy, change, options)
 
     def _read_patched(
-        self, context: RequestContext, merged: Obj, options: WriteOptions, shown: Callable[[], str]
+        self,
+        context: RequestContext,
+        merged: Obj,
+        options: WriteOptions,
+        complaints: list[str],
+        shown: Callable[[], str],
     ) -> Obj:
-        """Read the patched object as its kind; what does not fit is reported as an error of the patch."""
+        """Read the patched object as its kind; what does not fit is reported as an error of the patch.
+
+        `complaints` are those about the patch itself.
+        """
         resource = context.resource
         kind, version = merged.get("kind", resource.kind), merged.get("apiVersion", resource.api_version)
         if (kind, version) != (resource.kind, resource.api_version):
@@ -98,10 +115,11 @@ class Patcher:
         found = resource.decode(merged)
         if found.error:
             raise invalid_patch_result(shown(), found.error)
-        if found.unknown and options.field_validation != "Ignore":
+        if (found.unknown or complaints) and options.field_validation != "Ignore":
+            complaints = [*complaints, *found.unknown]
             if options.field_validation == "Strict":
-                raise invalid_patch_result(shown(), f"strict decoding error: {', '.join(found.unknown)}")
-            context.warnings += [text for text in found.unknown if text not in context.warnings]
+                raise invalid_patch_result(shown(), f"strict decoding error: {', '.join(complaints)}")
+            context.warnings += [text for text in complaints if text not in context.warnings]
         new = with_kind_first(found.value, resource.kind, resource.api_version)
         new.setdefault("metadata", {})
         return new
@@ -112,6 +130,8 @@ class Patcher:
         resource, deps = context.resource, self._deps
         if not isinstance(config, dict):
             raise bad_request("error decoding YAML: the configuration is not an object")
+        body = context.request.body
+        duplicates = parse_yaml_with_duplicates(body)[1] if isinstance(body, bytes) else []
         metadata = config.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
 
@@ -133,6 +153,11 @@ class Patcher:
                 raise _patch_error(outcome.to_patch_failed())
             if isinstance(outcome, PatchFailed):
                 raise _patch_error(outcome)
+            if duplicates and options.field_validation == "Strict":
+                why = f"error converting YAML to JSON: {unmarshal_errors(duplicates)}"
+                raise bad_request(f"error strict decoding YAML: {why}")
+            if options.field_validation == "Warn":
+                context.warnings += [text for text in duplicates if text not in context.warnings]
             if not name:
                 raise bad_request(
                     f"the name of the object ({context.name} based on URL) was undeterminable: name must be provided"
@@ -155,6 +180,25 @@ class Patcher:
         new = applied(None)
         new["metadata"].pop("resourceVersion", None)
         return await self._writer.create(context, new, options, applied=True, name=context.name)
+
+
+_JSON_PATCH_FIELDS = frozenset(("op", "path", "from", "value"))
+
+
+def _patch_complaints(body: Any, media: str) -> list[str]:
+    """Return what strict decoding says about the patch itself: fields that it has twice or that JSON patch lacks."""
+    if not isinstance(body, bytes):
+        return []
+    value, repeated = strict_decoding.decode_json_strict(body)
+    if media != JSON_PATCH:
+        return repeated
+    unknown = [
+        f'unknown field "[{at}].{key}"'
+        for at, operation in enumerate(value if isinstance(value, list) else ())
+        for key in (operation if isinstance(operation, dict) else ())
+        if key not in _JSON_PATCH_FIELDS
+    ]
+    return [f"json patch {text}" for text in (*unknown, *repeated)]
 
 
 def _only_times_differ(new: Obj, live: Obj) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -16,42 +17,111 @@ from koord.embedded.apiserver.protobuf.messages import MalformedProtobuf
 from koord.embedded.apiserver.rest.options import FieldValidation
 from koord.embedded.apiserver.schema import strict_decoding
 from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult
-from koord.kube.transport.interface import JSON, ApiRequest
+from koord.kube.transport.interface import APPLY_PATCH, JSON, ApiRequest
+from koord.values.json_text import MalformedText, json_limit_exceeded
+from koord.values.yaml_text import JsonYamlLoader, YamlLimits, yaml_limit_exceeded
 
 Obj = dict[str, Any]
 _YAML_TYPES = ("application/yaml", "text/yaml", "application/x-yaml")
+MAX_DEPTH = 256  # whoever walks an object must reach its leaves without overflowing the stack
+LARGE_YAML_BYTES = 32 << 10
+_EXCEEDED_DEPTH = "invalid character '{' exceeded max depth"
+_YAML_LIMITS = YamlLimits(max_depth=MAX_DEPTH, max_aliased_nodes=10_000, max_aliased_chars=1 << 20)
 _EXCERPT_BYTES = 30  # bytes of a bad body that a refusal quotes
 _KIND_STRUCT = 'struct { APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'
-
-
-class _JsonYamlLoader(yaml.SafeLoader):
-    """Loads YAML as JSON has it: what looks like a date stays a string."""
-
-
-_JsonYamlLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
 
 
 def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower() if content_type else JSON
 
 
-def parse_yaml(raw: bytes) -> Any:
-    """Parse YAML; raise ValueError with a sentence when it is not YAML."""
+class ParsedYaml(bytes):
+    """The bytes of a YAML body that was parsed ahead, with what came of it."""
+
+    parsed: tuple[Any, list[str]] | ValueError
+
+
+class _BodyLoader(JsonYamlLoader):
+    """Notes the keys that a map has twice, in the words of Kubernetes' YAML library."""
+
+    def __init__(self, stream: bytes) -> None:
+        super().__init__(stream)
+        self.duplicates: list[str] = []
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                if key.value in seen:
+                    self.duplicates.append(f'line {key.start_mark.line + 1}: key "{key.value}" already set in map')
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _parse_yaml(raw: bytes) -> tuple[Any, list[str]] | ValueError:
+    """Return the value and its duplicate keys. Programs send JSON as YAML, which a JSON parser reads much faster."""
+    if raw.lstrip()[:1] == b"{" and json_limit_exceeded(raw, max_depth=MAX_DEPTH) is None:
+        try:
+            value, repeated = strict_decoding.decode_json_strict(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            repeated = ["it is not JSON"]
+        if not repeated:
+            return value, []
+    exceeded = yaml_limit_exceeded(raw, _YAML_LIMITS)
+    if exceeded is not None:
+        return ValueError(f"error converting YAML to JSON: {_in_go_words(exceeded)}")
+    loader = _BodyLoader(raw)
     try:
-        return yaml.load(raw, Loader=_JsonYamlLoader)
-    except yaml.YAMLError as error:
-        raise ValueError(f"error converting YAML to JSON: {error}") from None
+        return loader.get_single_data(), loader.duplicates
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, OverflowError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        return ValueError(f"error converting YAML to JSON: yaml: {where}{getattr(error, 'problem', None) or error}")
+    finally:
+        loader.dispose()
+
+
+def _in_go_words(malformed: MalformedText) -> str:
+    reason = malformed.reason
+    if reason.startswith("is nested too deeply"):
+        return f"yaml: exceeded max depth of {MAX_DEPTH}"
+    if reason.startswith("holds an alias inside"):
+        return f"yaml: anchor '{reason.rpartition('*')[2]}' value contains itself"
+    if reason.startswith("holds aliases"):
+        return "yaml: document contains excessive aliasing"
+    problem = reason.removeprefix("is not YAML: ")
+    return f"yaml: line {malformed.line}: {problem.rpartition(', line ')[0]}" if malformed.line else f"yaml: {problem}"
+
+
+async def parsed_ahead(request: ApiRequest) -> ApiRequest:
+    """Parse a large YAML body on another thread: it takes seconds, in which others must be served."""
+    body = request.body
+    if not isinstance(body, bytes) or media_type(request.content_type) not in (*_YAML_TYPES, APPLY_PATCH):
+        return request
+    parsed = ParsedYaml(body)
+    parsed.parsed = await asyncio.to_thread(_parse_yaml, body)
+    return msgspec.structs.replace(request, body=parsed)
+
+
+def parse_yaml_with_duplicates(raw: bytes) -> tuple[Any, list[str]]:
+    """Parse YAML; raise ValueError with a sentence when it is not YAML, or too much of it."""
+    parsed = raw.parsed if isinstance(raw, ParsedYaml) else _parse_yaml(raw)
+    if isinstance(parsed, ValueError):
+        raise parsed
+    return parsed
 
 
 def parse_json(raw: bytes) -> Any:
-    """Parse JSON; raise ValueError in the words of Go's decoder when it is not JSON."""
+    """Parse JSON; raise ValueError in the words of Go's decoder when it is not JSON, or nested too deeply."""
     try:
-        return msgspec.json.decode(raw)
+        value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise ValueError(_go_json_error(raw)) from None
+    except RecursionError:
+        raise ValueError(_EXCEEDED_DEPTH) from None
+    if json_limit_exceeded(raw, max_depth=MAX_DEPTH) is not None:
+        raise ValueError(_EXCEEDED_DEPTH)
+    return value
 
 
 def _go_json_error(raw: bytes) -> str:
@@ -90,13 +160,13 @@ def decode_body(request: ApiRequest, resource: ServedResource) -> Any:
         body = b""
     if not isinstance(body, bytes | bytearray | memoryview):
         return body
-    raw = bytes(body)
+    raw = body if isinstance(body, bytes) else bytes(body)
     media = media_type(request.content_type)
     try:
         if media == JSON:
             return parse_json(raw)
         if media in _YAML_TYPES:
-            return parse_yaml(raw)
+            return parse_yaml_with_duplicates(raw)[0]
     except ValueError as error:
         raise bad_request(
             f"the object provided is unrecognized (must be of type {resource.kind}): couldn't get version/kind; "
@@ -142,7 +212,7 @@ def decode_delete_options(request: ApiRequest) -> Any:
     if media != JSON and media not in _YAML_TYPES:
         raise _unknown_format(protobuf=True)
     try:
-        return parse_json(request.body) if media == JSON else parse_yaml(request.body)
+        return parse_json(request.body) if media == JSON else parse_yaml_with_duplicates(request.body)[0]
     except ValueError as error:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
 
@@ -219,6 +289,8 @@ def read_as_kind(
     if validation != "Ignore":
         complaints = _strict_complaints(resource, request, plain, found)
         if complaints and validation == "Strict":
+            if complaints[0].startswith("line "):
+                complaints = [unmarshal_errors(complaints)]
             raise bad_request(strict_decoding.strict_error_message(resource.kind, resource.version, complaints))
         warnings += complaints
     return with_kind_first(found.value, resource.kind, resource.api_version)
@@ -231,11 +303,20 @@ def _strict_complaints(resource: ServedResource, request: ApiRequest, plain: Obj
     unusually), so that the slow search runs on few bodies.
     """
     raw = request.body
-    if not isinstance(raw, bytes) or media_type(request.content_type) != JSON:
+    media = media_type(request.content_type)
+    if isinstance(raw, bytes) and media in _YAML_TYPES:
+        # A map with a key twice ends the strict reading of YAML, so that unknown fields are not looked for any more.
+        return parse_yaml_with_duplicates(raw)[1] or list(found.unknown)
+    if not isinstance(raw, bytes) or media != JSON:
         return list(found.unknown)
     if not found.unknown and len(msgspec.json.encode(plain)) == len(raw.rstrip()):
         return []
     return strict_decoding.strict_errors(raw, resource.schema_node)
+
+
+def unmarshal_errors(duplicates: list[str]) -> str:
+    """Return the error in which Go's YAML library lists the keys that a map has twice."""
+    return "yaml: unmarshal errors:\n" + "\n".join(f"  {line}" for line in duplicates)
 
 
 def with_kind_first(obj: Obj, kind: str, api_version: str) -> Obj:

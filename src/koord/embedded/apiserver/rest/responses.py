@@ -201,8 +201,11 @@ def parse_accept(accept: str) -> tuple[_MediaRange, ...]:
 
 
 @functools.lru_cache(maxsize=512)
-def negotiate(accept: str, *, streams: bool = False) -> ResponseFormat:
-    """Return the first media range that can be served. Raises 406 when there is none. `streams`: it can be watched."""
+def negotiate(accept: str, *, streams: bool = False, tables: bool = True) -> ResponseFormat:
+    """Return the first media range that can be served. Raises 406 when there is none.
+
+    `streams`: it can be watched. `tables`: it can be shown as a Table, which a posted review cannot.
+    """
     if not accept:
         return PLAIN_JSON
     refused_shape = False
@@ -219,7 +222,7 @@ def negotiate(accept: str, *, streams: bool = False) -> ResponseFormat:
         version = media_range.params.get("v", "")
         if media_range.params.get("g") == _META_GROUP and version in ("v1", "v1beta1"):
             for known in _TRANSFORMS:
-                if shape == known:
+                if shape == known and (tables or known != "Table"):
                     return ResponseFormat(yaml=yaml, transform=known, version=version)
         refused_shape = True
     if refused_shape:

@@ -48,7 +48,31 @@ def _prepare_ephemeral(new: Obj, old: Obj, resource: ServedResource) -> None:
     _restore_all_but_managed_fields(new, old)
     if added:
         new["spec"] = {**old["spec"], "ephemeralContainers": added}
+        if old["spec"].get("nodeName"):
+            _end_ephemeral_containers(new, added)
     _bump_generation(new, old)
+
+
+def _end_ephemeral_containers(pod: Obj, added: list[Obj]) -> None:
+    """Report that these containers have ended: simulated nodes start none, and `kubectl debug` would wait for ever."""
+    status = {**(pod.get("status") or {})}
+    held = status.get("ephemeralContainerStatuses") or []
+    known = {one["name"] for one in held}
+    ended = {"exitCode": 1, "reason": "NotSupported", "message": "simulated nodes run no processes to debug"}
+    status["ephemeralContainerStatuses"] = held + [
+        {
+            "name": container.get("name", ""),
+            "image": container.get("image", ""),
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+            "state": {"terminated": ended},
+            "lastState": {},
+        }
+        for container in added
+        if container.get("name") not in known
+    ]
+    pod["status"] = status
 
 
 def _prepare_resize(new: Obj, old: Obj, resource: ServedResource) -> None:

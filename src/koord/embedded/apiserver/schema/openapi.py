@@ -120,12 +120,13 @@ def custom_schema(schema: Mapping[str, Any], group: str, version: str, kind: str
     out = _translate_schema(schema, dialect)
     out.setdefault("type", "object")
     if out.get("x-kubernetes-preserve-unknown-fields") and dialect.version == 2:
-        out = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    known = out.get("properties", {})
-    out["properties"] = {
-        **_type_and_metadata_properties(dialect),
-        **{k: v for k, v in known.items() if k not in META_FIELDS},
-    }
+        out = {"type": "object"}  # old clients would prune what properties do not name
+    else:
+        known = out.get("properties", {})
+        out["properties"] = {
+            **_type_and_metadata_properties(dialect),
+            **{k: v for k, v in known.items() if k not in META_FIELDS},
+        }
     out["x-kubernetes-group-version-kind"] = [{"group": group, "kind": kind, "version": version}]
     return out
 
@@ -135,9 +136,9 @@ def custom_list_schema(group: str, version: str, kind: str, list_kind: str, dial
         "type": "object",
         "required": ["items"],
         "properties": {
-            "apiVersion": {"type": "string"},
+            "apiVersion": _TYPE_PROPERTIES["apiVersion"],
             "items": {"type": "array", "items": dialect.ref(custom_definition_name(group, version, kind))},
-            "kind": {"type": "string"},
+            "kind": _TYPE_PROPERTIES["kind"],
             "metadata": dialect.ref(LIST_META),
         },
         "x-kubernetes-group-version-kind": [{"group": group, "kind": list_kind, "version": version}],
@@ -178,7 +179,25 @@ def _translate_schema(schema: Mapping[str, Any], dialect: OpenApiDialect) -> Doc
 
 def _type_and_metadata_properties(dialect: OpenApiDialect) -> Document:
     """Return the properties that every resource has, embedded ones too."""
-    return {"apiVersion": {"type": "string"}, "kind": {"type": "string"}, "metadata": dialect.ref(OBJECT_META)}
+    return {**_TYPE_PROPERTIES, "metadata": dialect.ref(OBJECT_META)}
+
+
+_CONVENTIONS = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
+# Clients look for these words to tell a published schema from an empty one.
+_TYPE_PROPERTIES: Document = {
+    "apiVersion": {
+        "description": "APIVersion defines the versioned schema of this representation of an object. Servers should "
+        "convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: "
+        f"{_CONVENTIONS}#resources",
+        "type": "string",
+    },
+    "kind": {
+        "description": "Kind is a string value representing the REST resource this object represents. Servers may "
+        "infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: "
+        f"{_CONVENTIONS}#types-kinds",
+        "type": "string",
+    },
+}
 
 
 _MEDIA_TYPES = ("application/json", "application/yaml")

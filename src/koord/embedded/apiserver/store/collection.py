@@ -116,7 +116,7 @@ class ResourceCollection:
         self._events.append(event)
         self._bytes += len(event.record.raw)
         if len(self._events) > self._history_events or self._bytes > self._history_bytes:
-            self._drop_older_half()
+            self.drop_older_half()
         for watcher in self._watchers:
             watcher.notify()
 
@@ -126,9 +126,14 @@ class ResourceCollection:
         if drop:
             self._drop_events(drop)
 
-    def _drop_older_half(self) -> None:
+    @property
+    def history_bytes(self) -> int:
+        return self._bytes
+
+    def drop_older_half(self) -> None:
         """Drop the older half of the history at once: to trim one event per write would move the list each time."""
-        self._drop_events(max(1, len(self._events) // 2))
+        if self._events:
+            self._drop_events(max(1, len(self._events) // 2))
 
     def _drop_events(self, drop: int) -> None:
         self._compacted_revision = self._events[drop - 1].revision

@@ -15,6 +15,10 @@ from koord.telemetry.clock import Clock
 
 # Records whose decoded forms are kept: what was just written is what is read next.
 HOT_RECORDS = 4096
+HOT_BYTES = 32 << 20  # of their encoded forms; decoded ones take several times as much
+# Of the history of all collections together; the limits of each alone would add up to gigabytes.
+TOTAL_HISTORY_BYTES = 192 << 20
+_WRITES_PER_CHECK = 64
 # After a restart revisions jump, so that one given out just before a crash is never given out again for something else.
 RESTART_REVISION_GAP = 1_000
 
@@ -22,8 +26,18 @@ RESTART_REVISION_GAP = 1_000
 class ObjectStore:
     """Stores objects for a single writer. `put` and `delete` change memory at once; `wait_durable` waits for disk."""
 
-    def __init__(self, journal: StoreJournal | None = None, history_events: int = HISTORY_EVENTS) -> None:
+    def __init__(
+        self,
+        journal: StoreJournal | None = None,
+        history_events: int = HISTORY_EVENTS,
+        *,
+        total_history_bytes: int = TOTAL_HISTORY_BYTES,
+        hot_bytes: int = HOT_BYTES,
+    ) -> None:
         self._journal = journal
+        self._total_history_bytes = total_history_bytes
+        self._hot_bytes_limit = hot_bytes
+        self._hot_bytes = 0
         self._history_events = history_events
         self._encoder = msgspec.json.Encoder()
         self._collections: dict[str, ResourceCollection] = {}
@@ -124,16 +138,29 @@ class ObjectStore:
         )
         record.keep_decoded(obj)
         self._hot.append(record)
-        if len(self._hot) > HOT_RECORDS:
-            self._hot.popleft().drop_decoded()
+        self._hot_bytes += len(record.raw)
+        while len(self._hot) > HOT_RECORDS or (self._hot_bytes > self._hot_bytes_limit and len(self._hot) > 1):
+            self._drop_coldest()
+        if self.revision % _WRITES_PER_CHECK == 0:
+            self._limit_history()
         return StoreEvent(type, record, previous)
+
+    def _drop_coldest(self) -> None:
+        record = self._hot.popleft()
+        self._hot_bytes -= len(record.raw)
+        record.drop_decoded()
+
+    def _limit_history(self) -> None:
+        """Drop history where most of it is, until all of it is within the limit."""
+        while sum(collection.history_bytes for collection in self._collections.values()) > self._total_history_bytes:
+            max(self._collections.values(), key=lambda collection: collection.history_bytes).drop_older_half()
 
     def compact(self, revision: int) -> None:
         """Drop the history up to `revision`, and the decoded forms of what was written by then."""
         for collection in self._collections.values():
             collection.compact(revision)
         while self._hot and self._hot[0].revision <= revision:
-            self._hot.popleft().drop_decoded()
+            self._drop_coldest()
 
     def raise_if_failed(self) -> None:
         """Raise JournalError when the disk has failed: nothing may be acknowledged from then on."""
@@ -179,17 +206,22 @@ class HistoryCompactor:
 
 
 EVENT_TTL_S = 3600.0
+MAX_EVENT_BYTES = 64 << 20  # a cluster that reports more than this in an hour keeps the newest
 EXPIRING_RESOURCES = frozenset(("events",))
 
 
 class EventExpiry:
     """Queues the deadlines of expiring objects. All have one lifetime, so deadlines come in the order of writes."""
 
-    def __init__(self, store: ObjectStore, clock: Clock, ttl_s: float = EVENT_TTL_S) -> None:
+    def __init__(
+        self, store: ObjectStore, clock: Clock, ttl_s: float = EVENT_TTL_S, max_bytes: int = MAX_EVENT_BYTES
+    ) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0  # of all writes in the queue
         self._store = store
         self._clock = clock
         self._ttl_s = ttl_s
-        self._queue: deque[tuple[float, str, str, str, int]] = deque()
+        self._queue: deque[tuple[float, str, str, str, int, int]] = deque()
         for resource in EXPIRING_RESOURCES:  # what a journal brought back gets a full hour again
             for record in store.collection(resource).scan():
                 self.record_write(resource, record)
@@ -197,14 +229,17 @@ class EventExpiry:
     def record_write(self, resource: str, record: StoreRecord) -> None:
         """Record a write of an expiring resource; each write starts the hour anew."""
         due = self._clock.time() + self._ttl_s
-        self._queue.append((due, resource, record.namespace, record.name, record.revision))
+        self._queue.append((due, resource, record.namespace, record.name, record.revision, len(record.raw)))
+        self._bytes += len(record.raw)
 
     def delete_expired(self) -> float | None:
-        """Delete what is due and return the seconds until the next deadline, or None when nothing is waiting."""
+        """Delete what is due, and the oldest beyond the limit of bytes; return the seconds until the next deadline."""
         now = self._clock.time()
-        while self._queue and self._queue[0][0] <= now:
-            _, resource, namespace, name, revision = self._queue.popleft()
+        while self._queue and (self._queue[0][0] <= now or self._bytes > self._max_bytes):
+            _, resource, namespace, name, revision, size = self._queue[0]
             record = self._store.collection(resource).get(namespace, name)
             if record is not None and record.revision == revision:
-                self._store.delete(resource, namespace, name)
+                self._store.delete(resource, namespace, name)  # raises while the disk fails: it stays in the queue
+            self._queue.popleft()
+            self._bytes -= size
         return self._queue[0][0] - now if self._queue else None
