@@ -25,9 +25,9 @@ from koord.embedded.kubelet.node_profile import NodeHardware, SimulatedPool
 from koord.embedded.kubelet.pod_behaviour import seeded_uniform
 from koord.embedded.kubelet.simulated_host import SimulatedHost
 from koord.host.hardware import MachineCpu, PciLocation, RdmaCard
-from koord.host.nvml import GpuCard
+from koord.host.nvml import GpuCard, GpuInventory
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.device import DeviceReport, GpuInventory, build_device_report
+from koord.koordlet.reporters.builders.device import DeviceReport, build_device_report
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.koordlet.reporters.builders.topology import (
     KubeletResourcePolicy,
@@ -93,12 +93,10 @@ def device_of(hardware: NodeHardware, before: Device | None, now_s: float) -> De
     if not hardware.gpus and not hardware.nics:
         return None
     gpus = tuple(
-        (
-            GpuCard(uuid=one.uuid, minor=one.minor, total_bytes=one.memory_bytes, address=one.bus_id, model=one.model),
-            PciLocation(one.numa, one.pcie),
-        )
+        GpuCard(uuid=one.uuid, minor=one.minor, total_bytes=one.memory_bytes, address=one.bus_id, model=one.model)
         for one in hardware.gpus
     )
+    places = {one.uuid: PciLocation(one.numa, one.pcie) for one in hardware.gpus}
     cards = [
         RdmaCard(
             address=one.bus_id,
@@ -110,7 +108,8 @@ def device_of(hardware: NodeHardware, before: Device | None, now_s: float) -> De
         for one in hardware.nics
     ]
     known = () if before is None else before.spec.devices
-    return build_device_report([], cards, known, now_s, GpuInventory(cards=gpus, driver=GPU_DRIVER if gpus else ""))
+    inventory = GpuInventory(cards=gpus, driver=GPU_DRIVER if gpus else "")
+    return build_device_report([], cards, known, now_s, inventory, places)
 
 
 class SimulatedHardwareReporter:

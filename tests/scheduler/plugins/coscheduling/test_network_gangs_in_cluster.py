@@ -16,7 +16,6 @@ from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, PODS, PRIORITY_CLA
 from koord.api.model import convert
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.explain.explainer import Explainer
 from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController
 from koord.scheduler.plugins.coscheduling.explain import report_gangs
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
@@ -142,7 +141,13 @@ def test_rules_for_the_network_that_nobody_reads_are_told_of_once(declared: str)
             "gang.scheduling.koordinator.sh/network-topology-spec is ignored: the arguments of Coscheduling in profile "
             "koord-scheduler do not set awareNetworkTopology: true"
         )
-        (report,) = (one for one in report_gangs(Explainer(world.scheduler, world.clock)) if one.name == "default/g")
+        scheduler = world.scheduler
+        manager = scheduler.state.derived(GangManager)
+        (report,) = (
+            one
+            for one in report_gangs(manager, lambda uid: scheduler.queue.status_of(uid, 0.0))
+            if one.name == "default/g"
+        )
         assert report.warning == event.note
 
     run(story, awareNetworkTopology=False)
