@@ -15,6 +15,7 @@ from tests.journeys.node_agent_cluster import BESTEFFORT, NodeAgentCluster, run_
 
 NODE = SimulatedPool(name="n", count=1, cpu=16, memory="64Gi", system=SystemDaemonUsage(cpu="500m", memory="1Gi"))
 LS = {"koordinator.sh/qosClass": "LS"}
+BE = {"koordinator.sh/qosClass": "BE"}
 
 
 def cpus(journey: NodeAgentCluster, group: str = BESTEFFORT) -> int:
@@ -148,7 +149,9 @@ def test_group_identity_lets_services_go_first() -> None:
 def test_idle_groups_stand_in_where_a_kernel_has_no_identities() -> None:
     async def main(journey: NodeAgentCluster) -> None:
         await journey.configure(resource_qos_config={"clusterStrategy": IDENTITIES})
+        await journey.create_and_wait(pod("batch", {}, uses={"cpu": "1"}, labels=BE, priorityClassName="koord-batch"))
         await journey.clock.sleep(15)
-        assert journey.knob(BESTEFFORT, knob.CPU_IDLE) == "1"
+        assert journey.knob(await journey.group("batch"), knob.CPU_IDLE) == "1"
+        assert journey.knob(BESTEFFORT, knob.CPU_IDLE) == "0", "kubelet writes the shares of this group"
 
     run_on_node_agent_cluster(main, NODE, switches="GroupIdentity")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from koord.api.config import gates
 from koord.api.config.descheduler.plugin_args import API_VERSION
+from koord.api.config.plugin_set import PluginConfig
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.kubernetes.pod import Pod
@@ -23,6 +26,9 @@ from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.journeys.colocation_cluster import REPORT_S, pod
 
@@ -57,6 +63,20 @@ def assembled(**migration: Any) -> DeschedulerSetup:
     assert not isinstance(config, list), config
     made = build_setup(config)
     assert isinstance(made, DeschedulerSetup), made
+    return made
+
+
+def without_load_thresholds() -> CompletedConfig:
+    """Return what `koord up` runs, but for the thresholds of load: the pods shall crowd one node."""
+    given = local_scheduler.default_configuration()
+    no_thresholds = PluginConfig(name="LoadAwareScheduling", args={"usageThresholds": {"cpu": 0, "memory": 0}})
+    profiles = []
+    for profile in given.profiles:
+        args = (no_thresholds if one.name == no_thresholds.name else one for one in profile.plugin_config)
+        profiles.append(msgspec.structs.replace(profile, plugin_config=tuple(args)))
+    config, _ = without_unsupported_plugins(msgspec.structs.replace(given, profiles=tuple(profiles)), REGISTRY)
+    made = CompletedConfig.complete(config, REGISTRY)
+    assert isinstance(made, CompletedConfig), made
     return made
 
 
@@ -108,7 +128,7 @@ def travel(story: Any, **migration: Any) -> None:
                     ),
                 ),
                 ("manager", lambda c: LocalManager(c, ManagerSettings(gates=switched))),
-                ("scheduler", local_scheduler.make_scheduler),
+                ("scheduler", lambda c: local_scheduler.make_scheduler(c, without_load_thresholds())),
                 ("descheduler", descheduler),
             ],
             clock=clock,

@@ -240,6 +240,7 @@ def build_descheduler(process: ControllerProcess, seed: int, setup: DeschedulerS
         recorder=_recorder(process, "koord-descheduler", seed),
         metrics=DeschedulerMetrics(process.settings.registry),
         identity=process.settings.identity,
+        rng=random.Random(seed),
     )
     return Descheduler(context, setup)
 

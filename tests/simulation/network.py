@@ -65,7 +65,7 @@ class SimulatedServer:
         self._journal = MemoryJournal()
         self._listeners: list[tuple[str, Any]] = []
         self._api: ApiServer | None = None
-        self.connections: set[_Watch] = set()
+        self.connections: dict[_Watch, None] = {}  # in the order of opening
 
     @property
     def up(self) -> bool:
@@ -141,7 +141,7 @@ class Connection:
         self._clock = clock
         self._process = process
         self._fence = fence
-        self._watches: set[_Watch] = set()
+        self._watches: dict[_Watch, None] = {}
         self.evictions: list[EvictionAnswer] = []
 
     async def send(self, request: ApiRequest) -> ApiResponse:
@@ -213,7 +213,7 @@ class _Watch:
     """Frames on their way: they come in order, some of them late."""
 
     def __init__(
-        self, inner: WatchStream, server: SimulatedServer, weather: Weather, clock: Clock, among: set[_Watch]
+        self, inner: WatchStream, server: SimulatedServer, weather: Weather, clock: Clock, among: dict[_Watch, None]
     ) -> None:
         self._inner = inner
         self._server = server
@@ -221,8 +221,7 @@ class _Watch:
         self._clock = clock
         self._among = among
         self._queue: asyncio.Queue[Any] = asyncio.Queue()
-        among.add(self)
-        server.connections.add(self)
+        among[self] = server.connections[self] = None
         self._pump = outside(self._carry())
 
     async def _carry(self) -> None:
@@ -234,8 +233,8 @@ class _Watch:
                 self._queue.put_nowait(frame)
         finally:
             self._queue.put_nowait(_END)
-            self._among.discard(self)
-            self._server.connections.discard(self)
+            self._among.pop(self, None)
+            self._server.connections.pop(self, None)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (frame := await self._queue.get()) is not _END:

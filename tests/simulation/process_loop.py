@@ -28,7 +28,7 @@ class SimulatedProcess:
         self.kill_at = 0
         self.stopped = False
         self.killed = False
-        self.tasks: set[asyncio.Task[Any]] = set()
+        self.tasks: dict[asyncio.Task[Any], None] = {}  # in the order of starting
         self._held: list[asyncio.Handle] = []
         self._context = contextvars.copy_context()
         self._context.run(_CURRENT.set, self)
@@ -68,7 +68,7 @@ class SimulatedProcess:
         """Drop the coroutines of a killed process. It can reach nobody any more, so its clean-up changes nothing."""
         self._held.clear()
         while self.tasks:  # clean-up may start more of them
-            task = self.tasks.pop()
+            task, _ = self.tasks.popitem()
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             self._context.copy().run(_close, task)
             asyncio.tasks._unregister_task(task)  # it never ends: nobody may wait for it
@@ -132,8 +132,8 @@ def _make_task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> as
     context = options.get("context")
     process = _CURRENT.get() if context is None else context.get(_CURRENT)
     if process is not None:
-        process.tasks.add(task)
-        task.add_done_callback(process.tasks.discard)
+        process.tasks[task] = None
+        task.add_done_callback(lambda ended: process.tasks.pop(ended, None))
     return task
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import msgspec
 
 from koord.kube.client.typed_client import Client
@@ -46,4 +48,5 @@ class DeschedulerContext(msgspec.Struct, frozen=True, kw_only=True):
     metrics: DeschedulerMetrics
     identity: str
     gates: frozenset[str] = frozenset()  # those that are on
+    rng: random.Random = msgspec.field(default_factory=random.Random)  # for names
     ledger: EvictionLedger = msgspec.field(default_factory=EvictionLedger)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Mapping, Sequence
+from random import Random
 
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
@@ -107,7 +108,8 @@ class Scheduler:
         }
         # Events carry the name of the scheduler that the pod asked for.
         self._recorders = {
-            name: EventRecorder(client, clock, controller=name, instance=instance) for name in sorted(self.profiles)
+            name: EventRecorder(client, clock, controller=name, instance=instance, rng=Random(seed))
+            for name in sorted(self.profiles)
         }
         config = completed_config.config
         settings = QueueSettings(

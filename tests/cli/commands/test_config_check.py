@@ -107,7 +107,7 @@ def test_every_problem_has_a_line_that_points_to_it() -> None:
     assert result.exit_code == 1
     assert result.output.splitlines() == [
         "it.yaml:10: error: resource-threshold-config: clusterStrategy.cpuSuppressThresholdPercent is 150, "
-        "must be from 0 to 100",
+        "must be from 1 to 100",
         "it.yaml:11: error: resource-threshold-config: clusterStrategy.cpuSupressPolicy is not a known setting and has "
         "no effect: did you mean cpuSuppressPolicy?",
         "it.yaml:12: warning: resource-threshold-config: clusterStrategy.memoryEvictThresholdPercent stands without "

@@ -61,7 +61,7 @@ def test_gates_reach_the_running_programs() -> None:
     async def story(cluster: EmbeddedCluster, client: Client, clock: LoopClock) -> None:
         parts = dict(cluster._running)
         scheduler, descheduler = parts["scheduler"].program, parts["descheduler"].program  # type: ignore[attr-defined]
-        found["scheduler"] = scheduler._completed_config.gates["DisableDefaultQuota"]
+        found["scheduler"] = scheduler.completed_config.gates["DisableDefaultQuota"]
         found["descheduler"] = "DisablePVCReservation" in descheduler._context.gates
         found["koordlet"] = "CPUBurst" in parts["nodes"].agents._settings.gates  # type: ignore[attr-defined]
         found["manager"] = parts["manager"].manager.context.settings.gates["EnableSyncGPUSharedResource"]  # type: ignore[attr-defined]

@@ -148,7 +148,7 @@ class MigrationJobController:
         earlier = self._created_jobs.get(meta.uid)
         if earlier is not None and self._snapshot_source.jobs.get("", earlier) is None:
             return f"job {earlier} was made for it, and the watch has not shown it yet"
-        name = str(uuid.uuid4())
+        name = str(uuid.UUID(int=self._context.rng.getrandbits(128), version=4))
         job = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
         made = await self._context.client.create(POD_MIGRATION_JOBS, job)
         if isinstance(made, ApiError):

@@ -282,8 +282,7 @@ def _await_reservation_scheduled(
     if not where.node_name or where.phase == FAILED:
         return _fail(status, "Unschedulable", refused.message if refused is not None else "Reservation failed")
     if facts.pod is not None and facts.pod.spec.node_name == where.node_name:
-        text = f'Reservation is scheduled to the node "{where.node_name}" that the Pod is on'
-        return _fail(status, "ForbiddenMigratePod", text)
+        return _fail_same_node(job, where.node_name)
     placed = msgspec.structs.replace(status, node_name=where.node_name)
     text = f'Assigned Reservation "{reservation.metadata.name}" to node "{where.node_name}"'
     return MigrationStep(
@@ -330,6 +329,10 @@ def _evict(job: PodMigrationJob, facts: MigrationFacts, reservation: Reservation
         return _fail(status, "ForbiddenMigratePod", "Reservation is already bound by another Pod")
     if reservation is not None and reservation.status.phase == FAILED:
         return _fail(status, "ReservationExpired", "Reservation expired")
+    if reservation is not None and reservation.status.phase in ("", PENDING):
+        return MigrationStep(requeue_after_s=RECHECK_S)  # it was scheduled when the job noted it, and is not any more
+    if reservation is not None and reservation.status.node_name == pod.spec.node_name:
+        return _fail_same_node(job, pod.spec.node_name)
     options = _delete_options(job, facts)
     if options is not None and options.is_dry_run:
         text = f'Dry run: Pod "{_pod_name(job)}" would be evicted from node "{pod.spec.node_name}"'
@@ -434,6 +437,11 @@ def _is_other_pod(job: PodMigrationJob, pod: Pod) -> bool:
 def _is_reservation_taken(reservation: Reservation) -> bool:
     once = reservation.spec.allocate_once is not False
     return reservation.status.phase == SUCCEEDED or (once and bool(reservation.status.current_owners))
+
+
+def _fail_same_node(job: PodMigrationJob, node: str) -> MigrationStep:
+    text = f'Reservation is scheduled to the node "{node}" that the Pod is on'
+    return _fail(job.status, "ForbiddenMigratePod", text)
 
 
 def _fail_missing_pod(job: PodMigrationJob) -> MigrationStep:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
@@ -97,7 +98,9 @@ class SimulatedFleet:
             tick_s=settings.tick_s,
         )
         self._queue: WorkQueue[str] = WorkQueue(clock, name="simulated-pods")
-        self._recorder = EventRecorder(client, clock, controller="kubelet", instance="simulated-kubelet")
+        self._recorder = EventRecorder(
+            client, clock, controller="kubelet", instance="simulated-kubelet", rng=random.Random(seed)
+        )
         self._pod_worker = PodWorker(client, clock, seed, self._recorder, traces)
         self._controller = Controller("simulated-kubelet", self._queue, self._sync, workers=WORKERS)
         self._reporter = (

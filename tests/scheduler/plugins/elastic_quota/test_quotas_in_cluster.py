@@ -31,7 +31,6 @@ from koord.kube.transport.interface import ApiRequest
 from koord.policy.eviction import parse_record
 from koord.scheduler.cache.pod_model import PODS as SLIM
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.feature_gates import apply_feature_gates
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
@@ -50,7 +49,7 @@ def assembled(gates: dict[str, bool] | None = None, **args: Any) -> CompletedCon
     given = (PluginConfig(name=ElasticQuotaPlugin.name, args=args),) if args else ()
     profile = KubeSchedulerProfile(scheduler_name="default-scheduler", plugins=plugins, plugin_config=given)
     config = KubeSchedulerConfiguration(profiles=(profile,))
-    made = CompletedConfig.complete(config, apply_feature_gates(REGISTRY, gates or {}))
+    made = CompletedConfig.complete(config, REGISTRY, gates)
     assert isinstance(made, CompletedConfig), made
     return made
 
