@@ -221,6 +221,7 @@ def build_manager(process: ControllerProcess, seed: int) -> ControllerProgram:
         clock=process.clock,
         recorder=_recorder(process, "koord-manager", seed),
         settings=settings,
+        rng=random.Random(seed),
     )
     return Manager(
         context,

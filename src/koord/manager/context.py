@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
 import msgspec
 
@@ -35,3 +36,4 @@ class ManagerContext(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     recorder: EventRecorder
     settings: ManagerSettings
+    rng: Random = msgspec.field(default_factory=Random)  # for pauses between tries

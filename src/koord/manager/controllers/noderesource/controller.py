@@ -58,7 +58,7 @@ class NodeResourceController:
         self._plugin_runs: Counter[tuple[str, str, str]] = Counter()
         self.informers = NodeResourceInformers(context.informers, context.settings.sync_period_s)
         self.loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile, workers=WORKERS)
-        self._writer = NodeResourceWriter(context.client, context.clock, self.counter)
+        self._writer = NodeResourceWriter(context.client, context.clock, self.counter, context.rng)
         self._event_reporter = NodeEventReporter(context.recorder)
         self._synced_at: dict[str, float] = {}  # when each node's resources were last brought in line
         self._zones_synced_at: dict[str, float] = {}

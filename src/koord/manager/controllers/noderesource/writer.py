@@ -25,11 +25,11 @@ BACKOFF_BASE_S, BACKOFF_FACTOR, BACKOFF_JITTER = 0.01, 5.0, 0.1
 
 
 class NodeResourceWriter:
-    def __init__(self, client: Client, clock: Clock, counter: ReconcileCounter) -> None:
+    def __init__(self, client: Client, clock: Clock, counter: ReconcileCounter, rng: Random) -> None:
         self._client = client
         self._clock = clock
         self._counter = counter
-        self._rng = Random()
+        self._rng = rng
 
     async def patch_node(self, node: ColocationNode, write: NodePatch) -> ApiError | None:
         """Patch resources and metadata at once: a node's status subresource accepts annotations and labels.
