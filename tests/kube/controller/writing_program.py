@@ -46,7 +46,8 @@ class WritingProgram:
             try:
                 answer = await self._client.dynamic.create(CONFIG_MAPS, body)
             except Unreachable:
-                continue  # as a program that retries would
+                await asyncio.sleep(0.05)  # as a program that retries would: others must get their turn
+                continue
             if isinstance(answer, ApiError) and not answer.already_exists:
                 raise RuntimeError(answer.message)
             count += 1
