@@ -23,7 +23,7 @@ from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.apiserver.private_files import DataDirectoryError, prepare_data_directory, write_private
+from koord.embedded.apiserver.private_files import DataDirectoryError, prepare_data_directory
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes
 from koord.embedded.apiserver.rest.resource_metrics import metrics_resources
 from koord.embedded.apiserver.server import ApiServer
@@ -32,6 +32,7 @@ from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
+from koord.telemetry.certificates import write_private_file
 from koord.telemetry.clock import Clock, WallClock
 
 ADMIN = "system:admin"
@@ -210,7 +211,7 @@ class EmbeddedCluster:
         prepare_data_directory(folder)
         try:
             if not kept.exists():
-                write_private(kept, secrets.token_urlsafe(24).encode())
+                write_private_file(kept, secrets.token_urlsafe(24).encode())
             token = kept.read_text().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise DataDirectoryError(f"cannot use {kept}: {error}") from error
@@ -225,7 +226,7 @@ class EmbeddedCluster:
         assert self.server is not None, "the cluster runs"
         token = secrets.token_urlsafe(24)
         if self._settings.data_dir is not None:
-            write_private(self._settings.data_dir / "token", token.encode())
+            write_private_file(self._settings.data_dir / "token", token.encode())
         self.token = token
         self.server.tokens.clear()
         self.server.tokens[token] = ADMIN

@@ -99,9 +99,17 @@ def server_context(certificate: bytes = b"", key: bytes = b"") -> ssl.SSLContext
 
 
 def write_private_file(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read from the first byte on."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
+    """Write a file that only its owner can read from the first byte on, whole or not at all, also over an older one."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)  # of a process that had this number and was killed
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def common_name(text: str) -> x509.Name:

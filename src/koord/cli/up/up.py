@@ -18,9 +18,10 @@ from koord.cli.daemons.lifecycle import event_loop_factory
 from koord.cli.up import demo, local_scheduler
 from koord.cli.up.components import COMPONENTS, choose_components
 from koord.embedded.apiserver.http_server import NotLoopbackError
-from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError, write_private
+from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
+from koord.telemetry.certificates import write_private_file
 from koord.telemetry.logs import Logs
 from koord.telemetry.process import freeze_after_startup, relax_gc
 from koord.values.duration import DurationError, parse_seconds
@@ -58,7 +59,7 @@ def _kubeconfig_path(given: Path | None, data_dir: Path | None) -> Path:
 def _write_kubeconfig(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-        write_private(path, text.encode())
+        write_private_file(path, text.encode())
     except OSError as error:
         _fail(f"cannot write kubeconfig {path}: {error.strerror}")
 
@@ -244,7 +245,7 @@ def _remarks(components: Sequence[tuple[str, ComponentFactory]], sets: tuple[str
 def _rotate_token(cluster: EmbeddedCluster, kubeconfig: Path) -> None:
     try:
         cluster.rotate_token()
-        write_private(kubeconfig, cluster.kubeconfig().encode())
+        write_private_file(kubeconfig, cluster.kubeconfig().encode())
     except OSError as error:
         click.echo(f"koord: the new token is not written: {error}", err=True)
         return

@@ -59,17 +59,3 @@ def prepare_data_directory(folder: Path) -> None:
 def create_private(path: Path) -> None:
     """Make an empty file for its owner alone, unless the file is there."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file for its owner alone, whole or not at all, also over an older one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.unlink(missing_ok=True)  # of a process that had this number and was killed
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise

@@ -12,7 +12,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError, write_private
+from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError
 from koord.telemetry import certificates
 
 DEFAULT_HOSTS = (
@@ -71,7 +71,7 @@ def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOS
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         pairs = (identity.authority, identity.serving)
         for file, content in zip(files, (part for pair in pairs for part in (pair.certificate, pair.key)), strict=True):
-            write_private(file, content)
+            certificates.write_private_file(file, content)
     except (ssl.SSLError, ValueError, InvalidSignature) as error:
         raise DataDirectoryError(
             f"the certificates in {folder} are damaged ({error}): remove the folder, and the next start makes new ones"
