@@ -262,12 +262,13 @@ async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[s
     await cluster.start()
     freeze_after_startup()
     try:
+        # Whoever reads "ready" may ask for a new token at once; an unhandled SIGUSR1 would end the process.
+        loop.add_signal_handler(signal.SIGUSR1, _rotate_token, cluster, kubeconfig)
         _write_kubeconfig(kubeconfig, cluster.kubeconfig())
         click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")
         click.echo(NEXT_STEPS.format(kubeconfig=kubeconfig))
         for remark in remarks:
             click.echo(f"\n{remark}")
-        loop.add_signal_handler(signal.SIGUSR1, _rotate_token, cluster, kubeconfig)
         sys.stdout.flush()
         await stop.wait()
     finally:
