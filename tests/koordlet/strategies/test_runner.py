@@ -212,11 +212,16 @@ def test_groups_that_vanish_are_no_trouble(stage: RunnerFixture) -> None:
 
 class _Broken(HostMachine):
     def execute(
-        self, effects: Sequence[FileEffect], *, complete_owners: Sequence[str] = ()
+        self,
+        effects: Sequence[FileEffect],
+        *,
+        complete_owners: Sequence[str] = (),
+        kept: Sequence[tuple[str, str]] = (),
+        verify: bool = False,
     ) -> Sequence[FileWriteResult]:
         if any(effect.owner == "CPUSuppresss" for effect in effects):
             raise RuntimeError("a fault of the program")
-        return super().execute(effects, complete_owners=complete_owners)
+        return super().execute(effects, complete_owners=complete_owners, kept=kept, verify=verify)
 
 
 def test_one_strategys_fault_spares_the_others(stage: RunnerFixture) -> None:
