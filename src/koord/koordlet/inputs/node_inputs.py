@@ -31,9 +31,15 @@ class NodeProperties(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeletCpuManager(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the kubelet's configuration that strategies need; the defaults apply where it did not answer."""
+    """The part of the kubelet's configuration that strategies need; the defaults apply where it did not answer.
+
+    `assigned` is the CPUs that it bound, by pod uid, then by container, as CPU lists. While `known` is False neither
+    the kubelet nor its state file told whether it binds CPUs.
+    """
 
     cpu_manager_policy: str = "none"
+    assigned: Mapping[str, Mapping[str, str]] = {}
+    known: bool = True
 
     @property
     def is_static(self) -> bool:

@@ -1,7 +1,7 @@
 """A machine in memory: strategies read and write its files as those of a real one, and time passes in steps.
 
-Groups and their initial values are those that a kubelet makes; batch amounts count as the agent's hooks have the
-runtime apply them. What a step does is computed in `cfs`, `cpu_contention` and `memory`.
+Groups and their initial values are those that a kubelet makes. It knows nothing of batch amounts: these the agent's
+hooks apply. Mid amounts, for which there is no hook, count from the start. What a step does is computed in `cfs`, `cpu_contention` and `memory`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED
-from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY, MID_CPU, MID_MEMORY
+from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MEMORY, MID_CPU, MID_MEMORY
 from koord.host.cgroup import knob
 from koord.host.cgroup.codec import MIN_SHARES, UNLIMITED, cfs_quota_of_milli, shares_of_milli
 from koord.host.cgroup.layout import CGROUPFS, CgroupLayout
@@ -30,8 +30,8 @@ from koord.sim.machine.step_result import (
 )
 from koord.values.cpuset import CPUSet
 
-_CPUS = (CPU, BATCH_CPU, MID_CPU)
-_MEMORIES = (MEMORY, BATCH_MEMORY, MID_MEMORY)
+_CPUS = (CPU, MID_CPU)
+_MEMORIES = (MEMORY, MID_MEMORY)
 
 
 def first_amount(amounts: Mapping[str, int], names: tuple[str, ...]) -> int | None:
@@ -133,18 +133,22 @@ class SimulatedMachine:
         return self._files.disks(group)
 
     def execute(
-        self, effects: Sequence[FileEffect], *, complete_owners: Sequence[str] = ()
+        self,
+        effects: Sequence[FileEffect],
+        *,
+        complete_owners: Sequence[str] = (),
+        kept: Sequence[tuple[str, str]] = (),
+        verify: bool = False,
     ) -> Sequence[FileWriteResult]:
+        """Write the files. Nothing is remembered of them, so `verify` changes nothing."""
         results = [self._files.write(effect) for effect in effects]
-        for owner in complete_owners:
-            named = [
-                _place(one) for one in effects if isinstance(one, WriteCgroup | WriteSystem) and one.owner == owner
-            ]
-            results += self._files.restore(owner, named, "nobody asks for it any more")
+        if complete_owners:
+            named = [_place(one) for one in effects if isinstance(one, WriteCgroup | WriteSystem)]
+            results += self._files.restore(complete_owners, [*named, *kept], "nobody asks for it any more")
         return results
 
     def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
-        return self._files.restore(owner, (), why)
+        return self._files.restore((owner,), (), why)
 
     # Pods -------------------------------------------------------------------------------------------------------
 
