@@ -1,1 +1,1 @@
-"""This package encodes and decodes the protocols of container runtimes: protobuf, ttrpc, NRI. It is pure."""
+"""Wire formats of programs that koord talks to, without any I/O: NRI over ttrpc, CRI and the runtime hooks of the proxy."""
