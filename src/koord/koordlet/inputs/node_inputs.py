@@ -57,6 +57,7 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     slo: NodeSLOSpec | None = None
     pods: tuple[PodMeta, ...] = ()
     pods_known: bool = True  # False until they were listed once: nothing is decided for a node that may not be empty
+    starting: tuple[PodMeta, ...] = ()  # which the runtime told of, and the list does not have yet; without their specs
     kubelet: KubeletCpuManager = KubeletCpuManager()
     # Mount point by a pod's uid and the name of one of its volumes, for disk limits of volumes.
     mounts: Mapping[tuple[str, str], str] = {}

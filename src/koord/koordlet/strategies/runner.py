@@ -7,6 +7,7 @@ keeps what must survive between ticks: the state of each strategy, pending evict
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -51,6 +52,10 @@ class StrategyRunner:
         self._period_s = {one.name: settings.period_s.get(one.name, one.period_s) for one in self._enabled}
         self._last_run_s: dict[str, float] = {}
         self._last_inputs: dict[str, tuple[object, ...]] = {}  # of strategies that depend on some of them
+
+    def state_of(self, strategy: str) -> Any:
+        """Return what the last plan of a strategy left for its next run; None before it ran."""
+        return self._inputs.states.get(strategy)
 
     @property
     def enabled(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.hooks import cpuset, registry
 from koord.koordlet.hooks.contexts import container_contexts_of_meta, pod_context_of_meta, sandbox_context
-from koord.koordlet.hooks.hook import CgroupResources, NodeRules
+from koord.koordlet.hooks.hook import CgroupResources, HookStage, NodeRules
 from koord.koordlet.hooks.host_application import decide_host_application
 from koord.koordlet.hooks.registry import HookDecision
 from koord.koordlet.hooks.rules import build_node_rules
@@ -71,10 +71,13 @@ class RuntimeHooksState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeHooksView(msgspec.Struct, frozen=True, kw_only=True):
-    """`unbound_cpus` is what the CPUs of a container are that nobody bound; None where the kubelet binds some."""
+    """`starting` are pods of which only the runtime told so far. `unbound_cpus` is what the CPUs of a container are that
+    nobody bound; None where the kubelet binds some.
+    """
 
     rules: NodeRules
     pods: tuple[PodMeta, ...] = ()
+    starting: tuple[PodMeta, ...] = ()
     sandboxes: Mapping[str, str] = {}  # group of the sandbox, by the pod's uid
     applications: tuple[tuple[str, HostApplicationSpec], ...] = ()  # with their groups
     unbound_cpus: str | None = None
@@ -92,6 +95,9 @@ def decide_runtime_hooks(view: RuntimeHooksView) -> StrategyPlan:
             pods[pod.uid] = known
         else:
             pods[pod.uid] = _decide_pod(view, pod, sandbox)
+    for pod in view.starting:
+        if pod.uid not in pods:
+            pods[pod.uid] = decide_starting_pod(pod, view.rules)
     problems = [
         f"{one.pod.full_name}{f' {group.container}' if group.container else ''}: {problem.hook}: {problem.problem}"
         for one in pods.values()
@@ -104,6 +110,25 @@ def decide_runtime_hooks(view: RuntimeHooksView) -> StrategyPlan:
         why="; ".join(problems),
         complete=True,
         state=RuntimeHooksState(rules=view.rules, pods=pods),
+    )
+
+
+def decide_starting_pod(
+    pod: PodMeta,
+    rules: NodeRules,
+    stage: HookStage = HookStage.RECONCILE,
+    call: registry.HookCaller = registry.call_directly,
+) -> HookedPod:
+    """Decide for the cgroup of a pod whose spec is not known: what its files would hold without hooks is not either."""
+    decision = registry.decide_pod(pod_context_of_meta(pod), rules, stage, call=call)
+    group = HookedGroup(level="pod", group=pod.group, decision=decision)
+    return HookedPod(
+        pod=pod,
+        rules=rules,
+        sandbox="",
+        groups=(group,),
+        effects=tuple(_effects(rules, pod, group, CgroupResources(), None)),
+        kept=tuple(_undecided(group)),
     )
 
 
@@ -123,16 +148,19 @@ def _decide_pod(view: RuntimeHooksView, pod: PodMeta, sandbox: str) -> HookedPod
         rules=rules,
         sandbox=sandbox,
         groups=tuple(group for group, _ in found),
-        effects=tuple(effect for group, resources in found for effect in _effects(view, pod, group, resources)),
+        effects=tuple(
+            effect
+            for group, resources in found
+            for effect in _effects(rules, pod, group, resources, view.unbound_cpus)
+        ),
         kept=tuple(file for group, _ in found for file in _undecided(group)),
     )
 
 
 def _effects(
-    view: RuntimeHooksView, pod: PodMeta, group: HookedGroup, resources: CgroupResources
+    rules: NodeRules, pod: PodMeta, group: HookedGroup, resources: CgroupResources, unbound_cpus: str | None
 ) -> list[WriteCgroup]:
     """Return the writes of those values that hooks own; the others belong to a strategy that knows of the hook."""
-    rules = view.rules
     effects: list[WriteCgroup] = []
     for value in group.decision.values.values():
         owner = file_ownership.owner_of(
@@ -148,7 +176,7 @@ def _effects(
                 owner=value.hook,
                 cause=value.hook,
                 why=value.why,
-                original=_original(value.knob, resources, view.unbound_cpus),
+                original=_original(value.knob, resources, unbound_cpus),
                 takes_over=file_ownership.earlier_owners(value.knob, value.hook),
             )
         )
@@ -193,7 +221,7 @@ def _applications(view: RuntimeHooksView) -> list[WriteCgroup]:
 def depends_on(inputs: StrategyInputs) -> tuple[object, ...]:
     """Return what hooks decide from: when any of it changes, they run at once."""
     known, shape = inputs.node_inputs, inputs.machine.shape
-    return (known.pods, known.slo, known.node, known.kubelet, shape.processors, shape.cache)
+    return (known.pods, known.starting, known.slo, known.node, known.kubelet, shape.processors, shape.cache)
 
 
 def observe_runtime_hooks(inputs: StrategyInputs) -> RuntimeHooksView:
@@ -210,6 +238,7 @@ def observe_runtime_hooks(inputs: StrategyInputs) -> RuntimeHooksView:
     return RuntimeHooksView(
         rules=rules,
         pods=inputs.pods,
+        starting=inputs.node_inputs.starting,
         sandboxes={
             pod.uid: sandbox for pod in inputs.pods if pod.is_alive and (sandbox := _sandbox_group(inputs, pod))
         },
