@@ -25,6 +25,7 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     run: str = "/run"
     kubelet: str = "/var/lib/kubelet"
     hooks: str = "/etc/runtime/hookserver.d"
+    dev: str = "/dev"
 
     def below_root(self, root: str) -> HostPaths:
         """Return the same paths below another root."""

@@ -1,13 +1,18 @@
-"""This module reads and writes JSON annotations, and defines the value that stands for unreadable text."""
+"""This module reads and writes JSON annotations, and defines the value that stands for unreadable text.
+
+Names of fields are known in any case, as Go programs take them: {"CPUSet": "0"} is {"cpuset": "0"}.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from koord.api.model import QuantityText, decode_text
+from koord.api.model import QuantityText, convert, decode_text
 from koord.values.json_text import MalformedText
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
@@ -44,7 +49,7 @@ def parse_json(
         return None
     if text.strip() == "null":
         return None
-    value = decode_text(text, shape)
+    value: T | MalformedText = _decode(text, shape)
     if isinstance(value, MalformedText):
         return MalformedAnnotation(key, value.reason)
     try:
@@ -53,6 +58,59 @@ def parse_json(
     except QuantityError as error:
         return MalformedAnnotation(key, str(error))
     return value
+
+
+def _decode(text: str, shape: Any) -> Any:
+    """Return the value of the shape, or MalformedText."""
+    otherwise_spelt = _otherwise_spelt(shape)
+    if otherwise_spelt is None or otherwise_spelt.search(text) is None:
+        return decode_text(text, shape)
+    plain = decode_text(text, object)
+    if isinstance(plain, MalformedText):
+        return plain
+    try:
+        return convert(_respelt(plain, shape), shape)
+    except msgspec.ValidationError as error:
+        return MalformedText(str(error))
+
+
+@lru_cache(maxsize=256)
+def _otherwise_spelt(shape: Any) -> re.Pattern[str] | None:
+    """Return what finds the name of a field in another case; None where the shape has no fields."""
+    names = "|".join(sorted(map(re.escape, _all_names(shape))))
+    return re.compile(rf'"(?!(?:{names})")(?i:{names})"\s*:') if names else None
+
+
+def _all_names(shape: Any) -> set[str]:
+    if _is_struct(shape):
+        inner = (_all_names(one) for _, one in _fields(shape).values())
+        return {name for name, _ in _fields(shape).values()}.union(*inner)
+    return set().union(*map(_all_names, get_args(shape)))
+
+
+def _respelt(value: Any, shape: Any) -> Any:
+    """Return the JSON value with fields named as the shape names them; keys of maps are data and stay."""
+    if _is_struct(shape) and isinstance(value, dict):
+        fields = _fields(shape)
+        known = ((fields[key.lower()], inner) for key, inner in value.items() if key.lower() in fields)
+        return {name: _respelt(inner, inner_shape) for (name, inner_shape), inner in known}
+    inner_shapes = get_args(shape)
+    if isinstance(value, dict) and get_origin(shape) is dict:
+        return {key: _respelt(inner, inner_shapes[1]) for key, inner in value.items()}
+    if isinstance(value, list) and get_origin(shape) is tuple:
+        return [_respelt(inner, inner_shapes[0]) for inner in value]
+    alternatives = [one for one in inner_shapes if _is_struct(one) or get_args(one)]
+    return _respelt(value, alternatives[0]) if len(alternatives) == 1 else value
+
+
+@lru_cache(maxsize=256)
+def _fields(shape: type[msgspec.Struct]) -> dict[str, tuple[str, Any]]:
+    """Return the name and the type of each field by its name in lower case."""
+    return {one.encode_name.lower(): (one.encode_name, one.type) for one in msgspec.structs.fields(shape)}
+
+
+def _is_struct(shape: Any) -> bool:
+    return isinstance(shape, type) and issubclass(shape, msgspec.Struct)
 
 
 def dump_json(value: Any) -> str:

@@ -11,7 +11,17 @@ from functools import partial
 
 import msgspec
 
-from koord.koordlet.hooks import batch_resource
+from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.koordlet.hooks import (
+    batch_resource,
+    cpu_normalization,
+    cpuset,
+    gpu_env,
+    host_application,
+    oom_score_adj,
+    rdma_device,
+    resctrl_pod,
+)
 from koord.koordlet.hooks.hook import (
     ContainerContext,
     DeviceNode,
@@ -21,6 +31,7 @@ from koord.koordlet.hooks.hook import (
     NodeRules,
     PodContext,
     RdmaFunction,
+    SchemataLine,
 )
 
 _POD_STAGES = frozenset({HookStage.PRE_RUN_POD_SANDBOX, HookStage.RECONCILE})
@@ -30,7 +41,10 @@ _CONTAINER_STAGES = frozenset(
 
 
 class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One hook. `gate` enables it; `stages` are the moments at which it runs; `files` are the knobs that it may set."""
+    """One hook. `gate` enables it; `stages` are the moments at which it runs; `files` are the knobs that it may set.
+
+    `name` is Koordinator's; hooks run in the order of their names, as there.
+    """
 
     name: str
     gate: str
@@ -38,6 +52,7 @@ class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     pod: Callable[[PodContext, NodeRules], HookPlan] | None = None
     container: Callable[[ContainerContext, NodeRules], HookPlan] | None = None
+    host_application: Callable[[HostApplicationSpec, NodeRules], HookPlan] | None = None  # when reconciled
 
 
 HOOKS: tuple[HookEntry, ...] = (
@@ -48,6 +63,48 @@ HOOKS: tuple[HookEntry, ...] = (
         files=batch_resource.FILES,
         pod=batch_resource.decide_pod,
         container=batch_resource.decide_container,
+    ),
+    HookEntry(
+        name=cpu_normalization.NAME,
+        gate="CPUNormalization",
+        stages=_POD_STAGES | _CONTAINER_STAGES,
+        files=cpu_normalization.FILES,
+        pod=cpu_normalization.decide_pod,
+        container=cpu_normalization.decide_container,
+    ),
+    HookEntry(
+        name=cpuset.NAME,
+        gate="CPUSetAllocator",
+        stages=_POD_STAGES | _CONTAINER_STAGES,
+        files=cpuset.FILES,
+        pod=cpuset.decide_pod,
+        container=cpuset.decide_container,
+        host_application=host_application.decide_host_application,
+    ),
+    HookEntry(
+        name=oom_score_adj.NAME,
+        gate="OOMScoreAdj",
+        stages=frozenset({HookStage.RECONCILE}),
+        container=oom_score_adj.decide_container,
+    ),
+    HookEntry(
+        name=resctrl_pod.NAME,
+        gate="Resctrl",
+        stages=_POD_STAGES | {HookStage.PRE_CREATE_CONTAINER},
+        pod=resctrl_pod.decide_pod,
+        container=resctrl_pod.decide_container,
+    ),
+    HookEntry(
+        name=gpu_env.NAME,
+        gate="GPUEnvInject",
+        stages=frozenset({HookStage.PRE_CREATE_CONTAINER}),
+        container=gpu_env.decide_container,
+    ),
+    HookEntry(
+        name=rdma_device.NAME,
+        gate="RDMADeviceInject",
+        stages=frozenset({HookStage.PRE_CREATE_CONTAINER}),
+        container=rdma_device.decide_container,
     ),
 )
 
@@ -78,6 +135,7 @@ class HookDecision(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceNode, ...] = ()
     rdma: tuple[RdmaFunction, ...] = ()
     resctrl_group: str | None = None
+    schemata: tuple[SchemataLine, ...] = ()
     oom_score_adj: int | None = None
     core_sched_group: str | None = None
     problems: tuple[HookProblem, ...] = ()
@@ -113,6 +171,19 @@ def decide_container(
     )
 
 
+def decide_host_application(
+    application: HostApplicationSpec, rules: NodeRules, hooks: Sequence[HookEntry] = HOOKS
+) -> HookDecision:
+    """Run the enabled hooks for a host application."""
+    return _run(
+        [
+            (one.name, partial(one.host_application, application, rules))
+            for one in hooks
+            if one.host_application is not None and one.gate in rules.gates
+        ]
+    )
+
+
 def _run(calls: Sequence[tuple[str, Callable[[], HookPlan]]]) -> HookDecision:
     """Run the calls and lay their plans over each other. A hook that raises spares the others."""
     values: dict[str, DecidedValue] = {}
@@ -120,6 +191,7 @@ def _run(calls: Sequence[tuple[str, Callable[[], HookPlan]]]) -> HookDecision:
     mounts: list[Mount] = []
     devices: list[DeviceNode] = []
     rdma: list[RdmaFunction] = []
+    schemata: list[SchemataLine] = []
     resctrl_group: str | None = None
     oom_score_adj: int | None = None
     core_sched_group: str | None = None
@@ -142,6 +214,7 @@ def _run(calls: Sequence[tuple[str, Callable[[], HookPlan]]]) -> HookDecision:
         mounts += plan.mounts
         devices += plan.devices
         rdma += plan.rdma
+        schemata += plan.schemata
         resctrl_group = plan.resctrl_group if plan.resctrl_group is not None else resctrl_group
         oom_score_adj = plan.oom_score_adj if plan.oom_score_adj is not None else oom_score_adj
         core_sched_group = plan.core_sched_group if plan.core_sched_group is not None else core_sched_group
@@ -152,6 +225,7 @@ def _run(calls: Sequence[tuple[str, Callable[[], HookPlan]]]) -> HookDecision:
         devices=tuple(devices),
         rdma=tuple(rdma),
         resctrl_group=resctrl_group,
+        schemata=tuple(schemata),
         oom_score_adj=oom_score_adj,
         core_sched_group=core_sched_group,
         problems=tuple(problems),

@@ -97,6 +97,10 @@ class TestPools:
         assert pools(found) == {0: "1,5", 1: "3,6-7"}
         assert pools(found, A_BE_CPU_SHARED_POOLS) == {0: "0-1,4-5", 1: "3,6-7"}
 
+    def test_cpus_of_be_pods_stay_shared(self) -> None:
+        found = built(pods=(pod("b", "BE", "0-3"), pod("n", "", "4")))
+        assert pools(found) == {0: "0-1,5", 1: "2-3,6-7"}, "nobody binds a BE pod to the CPUs in its annotation"
+
     def test_a_node_without_shared_cpus_has_no_entry(self) -> None:
         assert pools(built(pods=(pod("r", "LSR", "0-1,4-5"),))) == {1: "2-3,6-7"}
 
