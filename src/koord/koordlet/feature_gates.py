@@ -20,8 +20,7 @@ class KoordletGate(FeatureGate, frozen=True, kw_only=True):
 
 _FLAGS = "koord.cli.daemons.koordlet_flags"
 _REGISTRY = "koord.koordlet.strategies.registry"
-_SUPPRESS = "koord.koordlet.strategies.cpu_suppress"
-_BURST = "koord.koordlet.strategies.cpu_burst"
+_HOOKS = "koord.koordlet.hooks.registry"
 _VICTIMS = "koord.koordlet.strategies.victim_selection"
 _AT_SCRAPE = "koord.koordlet.scrape_metrics"
 _NO_HOOKS = "this version has no runtime hooks, which set what a container starts with"
@@ -43,7 +42,9 @@ KOORDLET_GATES: Mapping[str, KoordletGate] = {
     "AuditEvents": _off("the audit log", "koord.koordlet.settings"),
     "AuditEventsHTTPHandler": _off("`/events`, the audit log over HTTP", "koord.koordlet.agent"),
     "BECPUSuppress": _on("hold BE work so that the node stays under its threshold", _REGISTRY),
-    "BECPUManager": _off("CPUs of BE pods are managed one by one, so suppression lets go", _SUPPRESS),
+    "BECPUManager": _off(
+        "CPUs of BE pods are managed one by one, so suppression lets go", "koord.koordlet.hooks.cpuset"
+    ),
     "BECPUEvict": _off("evict BE pods that get too little CPU", _VICTIMS),
     "CPUEvict": _off("evict when the node uses too much CPU", _VICTIMS),
     "CPUAllocatableEvict": _off("evict what is requested beyond batch and mid CPU", _VICTIMS),
@@ -73,11 +74,11 @@ KOORDLET_GATES: Mapping[str, KoordletGate] = {
     "NodeMetricPromMetrics": _off("the last NodeMetric as metrics", _AT_SCRAPE),
     "CgroupReconcile": _off("protection and throttling of memory", _REGISTRY),
     "GroupIdentity": _on("which groups win when tasks compete for a CPU", _REGISTRY, hook=True),
-    "CPUSetAllocator": _unbuilt("write the CPUs that the scheduler chose", default=True),
-    "BatchResource": _unbuilt("write shares, quota and memory of batch resources", default=True),
-    "GPUEnvInject": _unbuilt("give containers their GPUs by environment"),
-    "RDMADeviceInject": _unbuilt("give containers their RDMA devices"),
-    "CPUNormalization": _off("quotas scaled by the node's CPU normalization ratio", _BURST, hook=True),
+    "CPUSetAllocator": _on("write the CPUs that the scheduler chose", _HOOKS, hook=True),
+    "BatchResource": _on("write shares, quota and memory of batch resources", _HOOKS, hook=True),
+    "GPUEnvInject": _off("give containers their GPUs by environment", _HOOKS, hook=True),
+    "RDMADeviceInject": _off("give containers their RDMA devices", _HOOKS, hook=True),
+    "CPUNormalization": _off("quotas scaled by the node's CPU normalization ratio", _HOOKS, hook=True),
     "CoreSched": _unbuilt("core scheduling groups and idle classes"),
     "TerwayQoS": _unbuilt("network limits by Terway"),
     "TCNetworkQoS": _unbuilt("network limits by tc"),

@@ -73,6 +73,12 @@ class KoordletMetrics:
             ("verb", "path", "code"),
             exponential_buckets(0.001, 4, 7),
         )
+        self.hook_ms = internal.histogram(
+            f"{p}runtime_hook_invoked_duration_milliseconds",
+            "Time that one hook takes for one pod or container",
+            ("node", "hook", "stage", "status"),
+            exponential_buckets(0.01, 4, 8),
+        )
         self.strategy_errors = internal.counter(
             f"{p}strategy_errors",
             "Faults of the program in a strategy; each has a trace in the log",
@@ -97,6 +103,10 @@ class KoordletMetrics:
     def observe_write(self, kind_of_file: str, done: bool, seconds: float) -> None:
         """Observe the duration of one write; this is the executor's `measure` callback."""
         self.update_ms.labels(kind_of_file, "success" if done else "failed").observe(seconds * 1000)
+
+    def observe_hook(self, hook: str, stage: str, done: bool, seconds: float) -> None:
+        """Observe the duration of one call of a hook by a runtime."""
+        self.hook_ms.labels(self.node, hook, stage, "success" if done else "failed").observe(seconds * 1000)
 
     def count_eviction(self, now_s: float, victim: EvictionRequest) -> None:
         labels = (self.node, victim.namespace, victim.name, victim.reason)

@@ -1,1 +1,1 @@
-"""Wire formats of programs that koord talks to, without any I/O: NRI over ttrpc, CRI and the runtime hooks of the proxy."""
+"""This package encodes and decodes protocols of container runtimes: NRI, CRI, hooks of the proxy. It is pure."""

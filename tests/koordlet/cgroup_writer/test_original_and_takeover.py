@@ -178,7 +178,9 @@ def test_kept_files_stay_as_they_are_and_can_be_restored_later(world: ExecutorFi
     assert world.value(SHARES, BOX) == "2"
 
 
-@pytest.mark.parametrize(("first", "second"), [("50000", "80000"), ("80000", "50000"), ("50000", "-1"), ("-1", "50000")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("50000", "80000"), ("80000", "50000"), ("50000", "-1"), ("-1", "50000")]
+)
 def test_quota_of_pod_and_container_move_in_one_round(world: ExecutorFixture, first: str, second: str) -> None:
     for value in (first, second):
         effects = [hooked(QUOTA, group, value, "-1") for group in (POD, BOX)]

@@ -6,9 +6,9 @@ from koord.api.annotations.cpu_codecs import CPUSharedPool
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.koordlet.hooks.hook import HookSettings, NodeRules
 from koord.koordlet.hooks.rules import build_node_rules
+from koord.koordlet.inputs.cpu_pools import CpuPools
 from koord.koordlet.inputs.machine import L3Cache
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeInputs, NodeProperties
-from koord.koordlet.reporters.builders.cpu_pools import CpuPools
 from koord.values.cpuset import EMPTY, CPUSet
 
 LS, BE = (CPUSharedPool(cpuset="0-2"),), (CPUSharedPool(cpuset="0-1"),)

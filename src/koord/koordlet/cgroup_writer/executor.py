@@ -109,8 +109,9 @@ class CgroupExecutor:
     def execute(self, effects: Sequence[FileEffect], *, verify: bool = False) -> list[FileWriteResult]:
         """Bring files to their values; the results are in the order of the effects.
 
-        With `verify` every file is read, however recently it was right. Where one owner names a file twice, as an intermediate and as a final value, only the final one counts:
-        intermediate values are found here, from what the files hold.
+        With `verify` every file is read, however recently it was right. Where one owner names a file twice, as an
+        intermediate and as a final value, only the final one counts: intermediate values are found here, from what the
+        files hold.
         """
         now = self._clock.monotonic()
         self._journal.retry()

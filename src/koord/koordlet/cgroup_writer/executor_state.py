@@ -93,9 +93,7 @@ class ExecutorState:
         if written_s is None and entry is not None and entry.value == value:
             written_s = entry.written_s
         after = min(entry.recheck_after_s * 2, self._refresh_s) if kept and entry is not None else _FIRST_LOOK_S
-        self.entries[key] = KnownFile(
-            effect.owner, value, target, actual, now + after, after, effect.why, written_s
-        )
+        self.entries[key] = KnownFile(effect.owner, value, target, actual, now + after, after, effect.why, written_s)
         self.refusals.pop(key, None)
 
     def is_backing_off(self, key: FileKey, value: str, now: float) -> bool:

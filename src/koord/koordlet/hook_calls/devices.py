@@ -31,9 +31,7 @@ def find_devices(host: Host, decision: HookDecision) -> list[LinuxDevice] | IoEr
         if isinstance(device, IoError):
             return device
         found.append(
-            LinuxDevice(
-                path=one.path, type=_CHARACTER, major=device.major, minor=device.minor, file_mode=one.mode
-            )
+            LinuxDevice(path=one.path, type=_CHARACTER, major=device.major, minor=device.minor, file_mode=one.mode)
         )
     return found
 

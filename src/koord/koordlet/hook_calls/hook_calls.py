@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from koord.api.kubernetes.core_v1 import ObjectReference
+from koord.api.model import ObjectReference
 from koord.host.cgroup.layout import CgroupLayout
 from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
 from koord.koordlet.hook_calls.statistics import HookStatistics

@@ -40,6 +40,9 @@ _CONTAINER_STAGES = frozenset(
 )
 
 
+HookCaller = Callable[[str, Callable[[], HookPlan]], HookPlan]  # calls the hook of this name
+
+
 class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One hook. `gate` enables it; `stages` are the moments at which it runs; `files` are the knobs that it may set.
 
@@ -142,8 +145,17 @@ class HookDecision(msgspec.Struct, frozen=True, kw_only=True):
     applied: tuple[str, ...] = ()  # hooks that wanted anything
 
 
+def call_directly(hook: str, decide: Callable[[], HookPlan]) -> HookPlan:
+    """Call a hook and nothing else; callers that take times give a function of their own."""
+    return decide()
+
+
 def decide_pod(
-    pod: PodContext, rules: NodeRules, stage: HookStage = HookStage.RECONCILE, hooks: Sequence[HookEntry] = HOOKS
+    pod: PodContext,
+    rules: NodeRules,
+    stage: HookStage = HookStage.RECONCILE,
+    hooks: Sequence[HookEntry] = HOOKS,
+    call: HookCaller = call_directly,
 ) -> HookDecision:
     """Run the enabled hooks of a stage for a pod."""
     return _run(
@@ -151,7 +163,8 @@ def decide_pod(
             (one.name, partial(one.pod, pod, rules))
             for one in hooks
             if one.pod is not None and one.gate in rules.gates and stage in one.stages
-        ]
+        ],
+        call,
     )
 
 
@@ -160,6 +173,7 @@ def decide_container(
     rules: NodeRules,
     stage: HookStage = HookStage.RECONCILE,
     hooks: Sequence[HookEntry] = HOOKS,
+    call: HookCaller = call_directly,
 ) -> HookDecision:
     """Run the enabled hooks of a stage for a container."""
     return _run(
@@ -167,7 +181,8 @@ def decide_container(
             (one.name, partial(one.container, container, rules))
             for one in hooks
             if one.container is not None and one.gate in rules.gates and stage in one.stages
-        ]
+        ],
+        call,
     )
 
 
@@ -180,11 +195,12 @@ def decide_host_application(
             (one.name, partial(one.host_application, application, rules))
             for one in hooks
             if one.host_application is not None and one.gate in rules.gates
-        ]
+        ],
+        call_directly,
     )
 
 
-def _run(calls: Sequence[tuple[str, Callable[[], HookPlan]]]) -> HookDecision:
+def _run(calls: Sequence[tuple[str, Callable[[], HookPlan]]], caller: HookCaller) -> HookDecision:
     """Run the calls and lay their plans over each other. A hook that raises spares the others."""
     values: dict[str, DecidedValue] = {}
     env: dict[str, str] = {}
@@ -197,9 +213,9 @@ def _run(calls: Sequence[tuple[str, Callable[[], HookPlan]]]) -> HookDecision:
     core_sched_group: str | None = None
     problems: list[HookProblem] = []
     applied: list[str] = []
-    for name, call in calls:
+    for name, decide in calls:
         try:
-            plan = call()
+            plan = caller(name, decide)
         except Exception as fault:  # noqa: BLE001 - handed to the caller: one hook's fault must not stop a container
             problems.append(HookProblem(hook=name, problem=repr(fault), fault=fault))
             continue

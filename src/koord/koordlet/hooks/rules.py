@@ -11,7 +11,7 @@ from koord.koordlet.inputs.node_inputs import NodeInputs
 
 
 class SharedPools(Protocol):
-    """The shared CPUs of LS and BE pods, as `koord.koordlet.reporters.builders.cpu_pools` decides them."""
+    """The shared CPUs of LS and BE pods, as `koord.koordlet.inputs.cpu_pools` decides them."""
 
     @property
     def ls_pools(self) -> tuple[CPUSharedPool, ...]: ...

@@ -95,8 +95,9 @@ class NodeMachine(Protocol):
     ) -> Sequence[FileWriteResult]:
         """Bring files to their values; the results are in the order of the effects.
 
-        With `verify` every file is read, however recently it was right. The effects are all that the owners in `complete_owners` want: whatever else those owners wrote before is
-        restored, except the `kept` files (group and knob), and the results of that come after the others.
+        With `verify` every file is read, however recently it was right. The effects are all that the owners in
+        `complete_owners` want: whatever else those owners wrote before is restored, except the `kept` files (group and
+        knob), and the results of that come after the others.
         """
         ...
 

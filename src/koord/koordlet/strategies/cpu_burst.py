@@ -8,7 +8,6 @@ Policies other than those known restore everything.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping
 from typing import Literal
@@ -21,7 +20,7 @@ from koord.api.config.slo.defaults import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOT
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy
-from koord.host.cgroup.codec import CFS_PERIOD_US, UNLIMITED, cfs_quota_of_milli
+from koord.host.cgroup.codec import CFS_PERIOD_US, UNLIMITED, cfs_quota_of_milli, normalized_quota_us
 from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
@@ -187,8 +186,7 @@ def base_quota_us(limit_milli: int | None, ratio: float) -> int | None:
     """Return the quota of a limit, lowered by the CPU normalization ratio; None without a limit."""
     if limit_milli is None or limit_milli <= 0:
         return None
-    quota = cfs_quota_of_milli(limit_milli)
-    return math.ceil(quota / ratio) if ratio > 1 else quota
+    return normalized_quota_us(cfs_quota_of_milli(limit_milli), ratio)
 
 
 def burst_us(config: CPUBurst, limit_milli: int | None) -> int:

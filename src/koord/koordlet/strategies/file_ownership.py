@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, LS, LSE, LSR
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
-from koord.koordlet.hooks import batch_resource
+from koord.koordlet.hooks import batch_resource, cpu_normalization, cpuset
 from koord.koordlet.inputs.pod_meta import PodMeta
 
 CPU_BURST = "CPUBurst"
 CPU_SUPPRESS = "CPUSuppresss"  # upstream's name of the strategy, spelled so on the wire
 BATCH_RESOURCE = batch_resource.NAME
-CPU_NORMALIZATION = "CPUNormalization"
-CPUSET_ALLOCATOR = "CPUSetAllocator"
+CPU_NORMALIZATION = cpu_normalization.NAME
+CPUSET_ALLOCATOR = cpuset.NAME
 
 SUPPRESS_GATE = "BECPUSuppress"
-MANAGER_GATE = "BECPUManager"
+MANAGER_GATE = cpuset.BE_CPU_MANAGER_GATE
 
 # All owners that a file may have over time. Each may take the file from the others when the pod or a gate changes.
 OWNERS = {

@@ -16,10 +16,9 @@ from koord.api.annotations.cpu_codecs import CPU_MANAGER_STATIC
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
-from koord.koordlet.hooks import cpuset, registry
+from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.contexts import container_contexts_of_meta, pod_context_of_meta, sandbox_context
 from koord.koordlet.hooks.hook import CgroupResources, HookStage, NodeRules
-from koord.koordlet.hooks.host_application import decide_host_application
 from koord.koordlet.hooks.registry import HookDecision
 from koord.koordlet.hooks.rules import build_node_rules
 from koord.koordlet.inputs.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
@@ -71,8 +70,8 @@ class RuntimeHooksState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeHooksView(msgspec.Struct, frozen=True, kw_only=True):
-    """`starting` are pods of which only the runtime told so far. `unbound_cpus` is what the CPUs of a container are that
-    nobody bound; None where the kubelet binds some.
+    """What hooks decide from. `starting` are pods of which only the runtime told so far. `unbound_cpus` is what the
+    CPUs of a container are that nobody bound; None where the kubelet binds some.
     """
 
     rules: NodeRules
@@ -149,9 +148,7 @@ def _decide_pod(view: RuntimeHooksView, pod: PodMeta, sandbox: str) -> HookedPod
         sandbox=sandbox,
         groups=tuple(group for group, _ in found),
         effects=tuple(
-            effect
-            for group, resources in found
-            for effect in _effects(rules, pod, group, resources, view.unbound_cpus)
+            effect for group, resources in found for effect in _effects(rules, pod, group, resources, view.unbound_cpus)
         ),
         kept=tuple(file for group, _ in found for file in _undecided(group)),
     )
@@ -163,9 +160,7 @@ def _effects(
     """Return the writes of those values that hooks own; the others belong to a strategy that knows of the hook."""
     effects: list[WriteCgroup] = []
     for value in group.decision.values.values():
-        owner = file_ownership.owner_of(
-            value.knob, pod, rules.gates, unset_cpu_quota=rules.settings.unset_cpu_quota
-        )
+        owner = file_ownership.owner_of(value.knob, pod, rules.gates, unset_cpu_quota=rules.settings.unset_cpu_quota)
         if owner is not None and owner != value.hook:
             continue
         effects.append(
@@ -206,15 +201,11 @@ def _undecided(group: HookedGroup) -> list[tuple[str, str]]:
 
 
 def _applications(view: RuntimeHooksView) -> list[WriteCgroup]:
-    """Return the CPUs of host applications, which the hook of CPUs owns as well."""
-    if cpuset.NAME not in view.rules.gates:
-        return []
+    """Return the writes for host applications."""
     return [
-        WriteCgroup(
-            group=group, file=value.knob, value=value.value, owner=cpuset.NAME, cause=cpuset.NAME, why=value.why
-        )
+        WriteCgroup(group=group, file=value.knob, value=value.value, owner=value.hook, cause=value.hook, why=value.why)
         for group, application in view.applications
-        for value in decide_host_application(application, view.rules).values
+        for value in registry.decide_host_application(application, view.rules).values.values()
     ]
 
 

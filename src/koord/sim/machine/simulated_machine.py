@@ -1,7 +1,8 @@
 """A machine in memory: strategies read and write its files as those of a real one, and time passes in steps.
 
 Groups and their initial values are those that a kubelet makes. It knows nothing of batch amounts: these the agent's
-hooks apply. Mid amounts, for which there is no hook, count from the start. What a step does is computed in `cfs`, `cpu_contention` and `memory`.
+hooks apply. Mid amounts, for which there is no hook, count from the start. What a step does is computed in `cfs`,
+`cpu_contention` and `memory`.
 """
 
 from __future__ import annotations
