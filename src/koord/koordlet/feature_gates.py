@@ -21,6 +21,7 @@ class KoordletGate(FeatureGate, frozen=True, kw_only=True):
 _FLAGS = "koord.cli.daemons.koordlet_flags"
 _REGISTRY = "koord.koordlet.strategies.registry"
 _HOOKS = "koord.koordlet.hooks.registry"
+_CPUSET = "koord.koordlet.hooks.cpuset"
 _VICTIMS = "koord.koordlet.strategies.victim_selection"
 _AT_SCRAPE = "koord.koordlet.scrape_metrics"
 _NO_HOOKS = "this version has no runtime hooks, which set what a container starts with"
@@ -42,9 +43,7 @@ KOORDLET_GATES: Mapping[str, KoordletGate] = {
     "AuditEvents": _off("the audit log", "koord.koordlet.settings"),
     "AuditEventsHTTPHandler": _off("`/events`, the audit log over HTTP", "koord.koordlet.agent"),
     "BECPUSuppress": _on("hold BE work so that the node stays under its threshold", _REGISTRY),
-    "BECPUManager": _off(
-        "CPUs of BE pods are managed one by one, so suppression lets go", "koord.koordlet.hooks.cpuset"
-    ),
+    "BECPUManager": _off("CPUs of BE pods are managed one by one, so suppression lets go", _CPUSET),
     "BECPUEvict": _off("evict BE pods that get too little CPU", _VICTIMS),
     "CPUEvict": _off("evict when the node uses too much CPU", _VICTIMS),
     "CPUAllocatableEvict": _off("evict what is requested beyond batch and mid CPU", _VICTIMS),
