@@ -87,7 +87,7 @@ HOOKS: tuple[HookEntry, ...] = (
     HookEntry(
         name=oom_score_adj.NAME,
         gate="OOMScoreAdj",
-        stages=frozenset({HookStage.RECONCILE}),
+        stages=frozenset({HookStage.PRE_CREATE_CONTAINER, HookStage.RECONCILE}),
         container=oom_score_adj.decide_container,
     ),
     HookEntry(
