@@ -154,6 +154,12 @@ class RuntimePeer:
     def send_raw(self, data: bytes) -> None:
         self._writer.write(data)
 
+    def stop_reading(self) -> None:
+        """Take nothing more from the socket, so that the plugin's writes have to wait."""
+        for task in self._tasks:
+            task.cancel()
+        self._writer.transport.pause_reading()  # type: ignore[attr-defined]
+
     async def drain(self) -> None:
         await self._writer.drain()
 

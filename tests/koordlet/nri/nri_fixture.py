@@ -1,4 +1,4 @@
-"""What tests of the NRI plugin share: a handler that notes its calls, a clock that hurries, waiting for a condition."""
+"""What tests of the NRI plugin share: a handler that notes its calls, a session with a fake runtime."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import msgspec
 from koord.koordlet.nri.plugin import NriPlugin
 from koord.koordlet.nri.session import NriConnectError, NriSession, open_session
 from koord.koordlet.nri.settings import NriSettings
-from koord.telemetry.clock import VIRTUAL_EPOCH, WallClock
+from koord.telemetry.clock import WallClock
 from koord.wire.nri_objects import ContainerAdjustment, ContainerUpdate, LinuxResources, NriContainer, NriPodSandbox
-from tests.koordlet.nri.fake_runtime import PATIENCE_S, FakeRuntime, RuntimePeer
+from tests.koordlet.nri.fake_runtime import FakeRuntime, RuntimePeer
 
 POD = NriPodSandbox(id="p1", name="web", namespace="default", uid="u1", annotations={"a": "b"})
 CONTAINER = NriContainer(id="c1", pod_sandbox_id="p1", name="main")
@@ -68,30 +68,6 @@ class Outcomes:
     def __call__(self, stage: str, outcome: str, seconds: float, detail: str) -> None:
         assert seconds >= 0
         self.found.append((stage, outcome, detail))
-
-
-class HurriedClock:
-    """A clock a hundred times as fast as the loop's, for pauses beside real sockets."""
-
-    FACTOR = 100.0
-
-    def time(self) -> float:
-        return VIRTUAL_EPOCH + self.monotonic()
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time() * self.FACTOR
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / self.FACTOR)
-
-
-async def until(wanted: Callable[[], bool], what: str) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not wanted():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
-    except TimeoutError:
-        raise AssertionError(f"after {PATIENCE_S:g} s: {what}") from None
 
 
 def settings_in(folder: Path, **changes: object) -> NriSettings:

@@ -205,8 +205,7 @@ async def test_a_call_that_waits_when_the_runtime_goes_is_told(tmp_path: Path) -
         runtime.configuration = msgspec.structs.replace(runtime.configuration, request_timeout=60_000)
 
     async with session_in(tmp_path, prepare) as met:
-        for task in met.peer._tasks:  # the runtime reads no more
-            task.cancel()
+        met.peer.stop_reading()
         asked = asyncio.create_task(met.session.update_containers([]))
         await asyncio.sleep(0)
         await met.peer.close()
@@ -220,8 +219,7 @@ async def test_a_runtime_that_does_not_answer_a_call_is_waited_for_as_long_as_it
         runtime.configuration = msgspec.structs.replace(runtime.configuration, request_timeout=50)
 
     async with session_in(tmp_path, prepare) as met:
-        for task in met.peer._tasks:
-            task.cancel()
+        met.peer.stop_reading()
         failed = await met.session.update_containers([])
         assert isinstance(failed, TtrpcStatus)
         assert failed.code == DEADLINE_EXCEEDED
