@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ from koord.wire.nri_objects import (
 from koord.wire.ttrpc import TtrpcStatus
 from tests.real.real_node import SHARES, Site, web
 from tools import realnode
-from tools.nodeagent import PODS, pod, until
+from tools.nodeagent import PODS, is_running, pod, until
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
 
@@ -148,6 +149,12 @@ def _environment(site: Site, name: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in text.split("\0") if part)
 
 
+def _fail(kind: str) -> object:
+    if kind == "raises":
+        raise ValueError("not today")
+    return asyncio.Event().wait()
+
+
 def test_it_registers_and_learns_what_runs(site: Site) -> None:
     site.run(web("before"))
     handler = ShareHandler()
@@ -206,12 +213,7 @@ def test_updates_in_both_directions(site: Site) -> None:
 
 @pytest.mark.parametrize("kind", ["raises", "hangs"])
 def test_a_handler_that_fails_keeps_no_container_from_starting(site: Site, kind: str) -> None:
-    def fail() -> object:
-        if kind == "raises":
-            raise ValueError("not today")
-        return asyncio.Event().wait()
-
-    with plugin(site, ShareHandler(fail=fail)) as running:
+    with plugin(site, ShareHandler(fail=partial(_fail, kind))) as running:
         site.run(pod(f"spared-{kind}", {"requests": {"cpu": "50m"}}))
         assert site.value(SHARES, site.container(f"spared-{kind}")) == "51"
         assert ("PreCreateContainer", "failed" if kind == "raises" else "timeout") in running.outcomes
@@ -219,17 +221,18 @@ def test_a_handler_that_fails_keeps_no_container_from_starting(site: Site, kind:
     site.remove(f"spared-{kind}")
 
 
-def test_with_the_policy_fail_the_container_does_not_start(site: Site) -> None:
-    def fail() -> object:
-        raise ValueError("not today")
-
-    handler = ShareHandler(fail=fail)
-    with plugin(site, handler, "Fail"):
-        site.api.create(PODS, pod("refused"))
-        until(lambda: "ValueError: not today" in str((site.pod("refused") or {}).get("status")), "the pod says why")
+@pytest.mark.parametrize(("kind", "why"), [("raises", "ValueError: not today"), ("hangs", "no result after 1.5 s")])
+def test_with_the_policy_fail_the_container_does_not_start(site: Site, kind: str, why: str) -> None:
+    name = f"refused-{kind}"
+    handler = ShareHandler(fail=partial(_fail, kind))
+    with plugin(site, handler, "Fail") as running:
+        site.api.create(PODS, pod(name))
+        until(lambda: why in str((site.pod(name) or {}).get("status")), "the pod says why")
+        assert not is_running(site.pod(name))
         handler.fail = None
-        until(lambda: "running" in str((site.pod("refused") or {}).get("status")), "it runs once it may", 60)
-    site.remove("refused")
+        until(lambda: is_running(site.pod(name)), "it runs once it may", 60)
+        assert running.status().attempts == 1
+    site.remove(name)
 
 
 def test_a_restart_of_containerd_is_followed_by_a_new_session(site: Site) -> None:
