@@ -19,18 +19,20 @@ from koord.host.filesystem import Host
 from koord.host.io_error import ABSENT, OPEN, IoError, malformed, unsupported
 from koord.host.traffic_class import (
     RootQdisc,
-    TcCommand,
     TrafficClass,
     TrafficPlan,
     TrafficState,
-    batch,
-    difference,
     is_ours,
-    make_root,
-    parse_batch_errors,
     parse_classes,
     parse_filters,
     parse_root,
+)
+from koord.host.traffic_command import (
+    TcCommand,
+    batch,
+    difference,
+    make_root,
+    parse_batch_errors,
     remove_root,
     restore_root,
 )

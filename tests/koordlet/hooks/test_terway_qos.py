@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -140,11 +139,6 @@ def test_the_file_of_pods_byte_for_byte() -> None:
         '"qosConfig":{"ingressBandwidth":1250000,"egressBandwidth":2500000}}}'
     )
     assert decided(rules()).pods == "{}"
-
-
-def test_names_of_annotation_fields_are_read_in_any_case() -> None:
-    plan = decided(rules(), pod(network='{"IngressLimit":"1000","EgressLimit":"2000"}'))
-    assert json.loads(plan.pods)["u"]["qosConfig"] == {"ingressBandwidth": 125, "egressBandwidth": 250}
 
 
 @pytest.mark.parametrize(

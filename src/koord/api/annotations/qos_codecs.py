@@ -5,9 +5,7 @@ NodeSLO: CPU burst, cpuQOS, memoryQOS, networkQOS, blkioQOS, resctrl and oom_sco
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import msgspec
 from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
@@ -95,14 +93,7 @@ class PodNetworkQOS(Submodel, frozen=True, kw_only=True):
 
 
 def parse_network_qos(annotations: Mapping[str, str]) -> PodNetworkQOS | MalformedAnnotation | None:
-    """Parse the limits; their names count in any case, as Go programs read them and users write them."""
-    found = parse_json(annotations, A_NETWORK_QOS, dict[str, Any])
-    if found is None or isinstance(found, MalformedAnnotation):
-        return found
-    exact = {field.encode_name.lower(): field.encode_name for field in msgspec.structs.fields(PodNetworkQOS)}
-    named = {exact.get(name.lower(), name): value for name, value in found.items()}
-    text = msgspec.json.encode(named).decode()
-    return parse_json({A_NETWORK_QOS: text}, A_NETWORK_QOS, PodNetworkQOS, _amounts)
+    return parse_json(annotations, A_NETWORK_QOS, PodNetworkQOS, _amounts)
 
 
 def _amounts(value: PodNetworkQOS) -> list[str]:

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from koord.koordlet.hooks import batch_resource
+from koord.koordlet.hooks import batch_resource, core_sched, tc, terway_qos
 from koord.koordlet.hooks.hook import (
     ContainerContext,
     DeviceNode,
@@ -27,6 +27,7 @@ _POD_STAGES = frozenset({HookStage.PRE_RUN_POD_SANDBOX, HookStage.RECONCILE})
 _CONTAINER_STAGES = frozenset(
     {HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES, HookStage.RECONCILE}
 )
+_EXISTING = frozenset({HookStage.RECONCILE})
 
 
 class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +50,17 @@ HOOKS: tuple[HookEntry, ...] = (
         pod=batch_resource.decide_pod,
         container=batch_resource.decide_container,
     ),
+    # These three act on what exists already: processes with their cookies, and the addresses of pods.
+    HookEntry(
+        name=core_sched.NAME,
+        gate="CoreSched",
+        stages=_EXISTING,
+        files=core_sched.FILES,
+        pod=core_sched.decide_pod,
+        container=core_sched.decide_container,
+    ),
+    HookEntry(name=terway_qos.NAME, gate="TerwayQoS", stages=_EXISTING, pod=terway_qos.decide_pod),
+    HookEntry(name=tc.NAME, gate="TCNetworkQoS", stages=_EXISTING, files=tc.FILES, pod=tc.decide_pod),
 )
 
 
