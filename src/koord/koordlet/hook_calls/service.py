@@ -12,6 +12,7 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
+from koord.koordlet.hook_calls.node_actions import NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
 from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
@@ -78,6 +79,8 @@ class HookService:
         self._plugin = None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host), clock)
         self._server_state = _server_off_reason(self._hooks)
         self._serving_since = ""
+        self._reconciled = asyncio.Event()
+        self._actions = NodeActions(host, control_loop, settings.gates, settings.state_dir)
         self._reported: dict[tuple[str, str], str] = {}  # problems of the reconciler by pod and hook
 
     @property
@@ -87,6 +90,8 @@ class HookService:
             tasks.append(("nri", self._plugin.run))
         if self._hooks.server != "off":
             tasks.append(("hook-server", self._serve))
+        if not self._settings.safe_mode:
+            tasks.append(("hook-actions", self._act))
         return tasks
 
     def starting(self, pods: tuple[PodMeta, ...]) -> tuple[PodMeta, ...]:
@@ -107,6 +112,16 @@ class HookService:
                     if self._reported.get(key) != problem.problem:
                         self.calls.record_problem(pod_context_of_meta(pod.pod), problem)
         self._reported = problems
+        self._reconciled.set()
+
+    async def _act(self) -> None:
+        """Bring about, after each run of the reconciler, what hooks decided besides cgroup values."""
+        while True:
+            await self._reconciled.wait()
+            self._reconciled.clear()
+            state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+            if isinstance(state, RuntimeHooksState):
+                await self._actions.apply(state)
 
     def status(self) -> HooksStatus:
         gates = self._settings.gates
@@ -131,7 +146,7 @@ class HookService:
             last_applied=_time_text(account.last_applied_s),
             calls=account.calls,
             failures=account.failures,
-            last_failure=account.last_failure,
+            last_failure=self._actions.problems.get(hook.name) or account.last_failure,
             p50_ms=account.percentile_ms(50),
             p99_ms=account.percentile_ms(99),
         )
