@@ -269,6 +269,7 @@ class Koordlet:
             starting=() if self.hooks is None or views is None else self.hooks.starting(views),
             kubelet=KubeletCpuManager(known=False) if self.reporters is None else self.reporters.kubelet,
             mounts={} if self._volumes is None else self._volumes.mounts,
+            earlier_writes=self.control_loop is not None and self.control_loop.executor.has_earlier_writes,
             safe_mode=self._settings.safe_mode,
         )
 

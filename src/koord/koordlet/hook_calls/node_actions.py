@@ -131,17 +131,17 @@ class NodeActions:
             if name is None:
                 continue
             wanted.add(name)
-            for line in decision.schemata:
-                effects.append(
-                    WriteSchemata(
-                        group=name,
-                        resource=line.resource,
-                        by_cache=line.by_cache,
-                        owner=resctrl_pod.NAME,
-                        cause=resctrl_pod.NAME,
-                        why=line.why,
-                    )
+            effects += [
+                WriteSchemata(
+                    group=name,
+                    resource=line.resource,
+                    by_cache=line.by_cache,
+                    owner=resctrl_pod.NAME,
+                    cause=resctrl_pod.NAME,
+                    why=line.why,
                 )
+                for line in decision.schemata
+            ]
             inside = machine.resctrl_threads(name)
             threads = tuple(
                 thread
