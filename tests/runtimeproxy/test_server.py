@@ -174,3 +174,16 @@ async def test_large_messages_pass(site: Site) -> None:
     method = METHOD("ListImages")
     site.runtime.replies[method] = bytes(MAX_MESSAGE_BYTES - 100)
     assert await site.call("ListImages", bytes(MAX_MESSAGE_BYTES - 100)) == site.runtime.replies[method]
+
+
+@pytest.mark.parametrize(
+    "noise", [b"", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 200, bytes(5000)]
+)
+async def test_a_client_that_does_not_speak_grpc_harms_nobody(site: Site, noise: bytes) -> None:
+    reader, writer = await asyncio.open_unix_connection(site.settings.endpoint)
+    writer.write(noise)
+    if noise:
+        while await reader.read(4096):  # until it is hung up on
+            pass
+    writer.close()
+    assert await site.call("Version", b"")
