@@ -26,7 +26,6 @@ _LIMITS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
-    ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
 )
 # A client that pings often is the runtime's to bear or refuse, as it would be without a proxy.
 SERVER_OPTIONS = (
