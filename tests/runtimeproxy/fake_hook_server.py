@@ -38,7 +38,7 @@ class FakeHookServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._server: grpc.aio.Server | None = None
 
     async def start(self, path: str) -> None:
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(options=(("grpc.max_send_message_length", -1),))
         self._server.add_generic_rpc_handlers((self,))
         self._server.add_insecure_port(f"unix://{path}")
         await self._server.start()

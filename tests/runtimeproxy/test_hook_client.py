@@ -9,13 +9,14 @@ import grpc.aio
 import msgspec
 import pytest
 
+from koord.runtimeproxy.backend import MAX_MESSAGE_BYTES
 from koord.wire.runtime_hook import HookStage
 from tests.runtimeproxy.cri_messages import by_id, create_container, run_pod_sandbox
 from tests.runtimeproxy.fake_hook_server import register
 from tests.runtimeproxy.proxy_site import Site
 
-FAULTS = ("down", "slow", "error", "malformed")
-OUTCOMES = {"down": "error", "slow": "timeout", "error": "error", "malformed": "malformed"}
+FAULTS = ("down", "slow", "error", "malformed", "oversized")
+OUTCOMES = {"down": "error", "slow": "timeout", "error": "error", "malformed": "malformed", "oversized": "error"}
 
 
 async def break_hooks(site: Site, fault: str) -> None:
@@ -26,14 +27,15 @@ async def break_hooks(site: Site, fault: str) -> None:
     elif fault == "error":
         site.hooks.error = "plugin failed"
     else:
-        site.hooks.answers = dict.fromkeys(HookStage, lambda _: b"\x0a\xff\xff")
+        answer = b"\x0a\xff\xff" if fault == "malformed" else bytes(MAX_MESSAGE_BYTES + 1)
+        site.hooks.answers = dict.fromkeys(HookStage, lambda _: answer)
 
 
 @pytest.fixture
 async def impatient(site: Site) -> Site:
     """The proxy again, with the shortest patience."""
     await site.stop()
-    site.settings = msgspec.structs.replace(site.settings, hook_timeout_s=0.2)
+    site.settings = msgspec.structs.replace(site.settings, hook_timeout_s=0.5)
     await site.start()
     return site
 

@@ -115,3 +115,11 @@ async def test_a_folder_that_was_removed_and_made_again_is_watched_again(
     waiting = asyncio.create_task(changed(configs, {"c.json": HookServerConfig("/z")}))
     (folder / "c.json").write_text(json.dumps({"remote-endpoint": "/z"}))
     await waiting
+
+
+async def test_a_folder_or_a_pipe_is_no_registration(configs: HookConfigFolder, folder: Path) -> None:
+    os.mkdir(folder / "a.json")
+    os.mkfifo(folder / "b.json")
+    (folder / "c.json").write_text(TEXT)
+    configs.scan()
+    assert configs.configs == {"c.json": CONFIG}

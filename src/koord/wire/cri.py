@@ -233,11 +233,13 @@ def _envs(config: bytes) -> dict[str, str]:
 
 
 def _env(entry: bytes) -> tuple[str, str | None]:
+    """Return a variable and its value, or None for a value that is no text."""
     value = raw_fields.chunks_of(entry, 2)
     try:
-        return raw_fields.string_of(entry, 1), value[-1].decode() if value else ""
+        text = value[-1].decode() if value else ""
     except UnicodeDecodeError:
         return raw_fields.string_of(entry, 1), None
+    return raw_fields.string_of(entry, 1), text
 
 
 def _with_envs(config: bytes, wanted: Mapping[str, str]) -> bytes:

@@ -69,6 +69,8 @@ def scan_fields(data: bytes) -> list[RawField]:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    if at < len(data) and data[at] < 0x80:  # almost all of them
+        return data[at], at + 1
     value = 0
     for index in range(_MAX_VARINT_BYTES):
         if at + index >= len(data):

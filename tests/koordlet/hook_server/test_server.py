@@ -171,6 +171,6 @@ async def test_a_socket_with_a_server_is_not_taken_and_one_without_is(path: str)
 
 
 def test_a_node_agent_without_the_server_does_not_load_grpc() -> None:
-    modules = "koord.cli.daemons.koordlet, koord.koordlet.hook_server.registration, koord.koordlet.hook_server.handler"
+    modules = "koord.cli.daemons.koordlet, koord.koordlet.hook_server.registered_server"
     script = f"import sys, {modules}; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0

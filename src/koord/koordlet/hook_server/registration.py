@@ -15,7 +15,6 @@ from koord.host.io_error import IoError
 from koord.wire.runtime_hook import HookStage
 
 FILE_NAME = "koordlet.json"
-FAILURE_POLICIES = ("Fail", "Ignore")
 # The stages that have a decision; the others would be called for an echo.
 STAGES = (
     HookStage.PRE_RUN_POD_SANDBOX,
