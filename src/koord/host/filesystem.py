@@ -25,6 +25,7 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     run: str = "/run"
     kubelet: str = "/var/lib/kubelet"
     hooks: str = "/etc/runtime/hookserver.d"
+    terway: str = "/var/lib/terway/qos"
 
     def below_root(self, root: str) -> HostPaths:
         """Return the same paths below another root."""
@@ -39,6 +40,7 @@ DAEMONSET_PATHS = HostPaths(
     var_run="/host-var-run",
     run="/host-run",
     hooks="/host-etc-hookserver",
+    terway="/host-var-lib/terway/qos",
 )
 
 

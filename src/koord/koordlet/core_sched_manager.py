@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from koord.host.cgroup.knob import GROUP_IDENTITY_ENABLED, PROCS
+from koord.host.cgroup.knob import GROUP_IDENTITY_ENABLED, PROCS, SCHED_CORE
 from koord.host.cgroup.stat import parse_ids
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.core_sched import NO_COOKIE, CookieSystem
+from koord.host.core_sched import NO_COOKIE, CookieSystem, has_feature
 from koord.host.io_error import IoError
-from koord.koordlet.hooks.core_sched import NO_GROUP
+from koord.koordlet.hooks.core_sched import NO_GROUP, CoreSchedKernel
 from koord.koordlet.hooks.hook import ContainerContext
 
 
@@ -66,6 +66,14 @@ class CoreSchedManager:
         self._tree = tree
         self._cookies = cookies
         self._by_group: dict[str, int] = {}
+
+    def kernel(self) -> CoreSchedKernel:
+        """Return which switches this kernel has, for the node's plan."""
+        return CoreSchedKernel(
+            identity_switch=self._tree.is_supported(GROUP_IDENTITY_ENABLED),
+            core_switch=self._tree.is_supported(SCHED_CORE),
+            core_feature=has_feature(self._tree.host),
+        )
 
     def apply(self, requests: Sequence[CoreSchedRequest]) -> tuple[CoreSchedResult, ...]:
         """Bring all containers into their groups; sandboxes first, and pods in the order of their creation."""
