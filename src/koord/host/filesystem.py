@@ -24,8 +24,8 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     var_run: str = "/var/run"
     run: str = "/run"
     kubelet: str = "/var/lib/kubelet"
-    hooks: str = "/etc/runtime/hookserver.d"
     terway: str = "/var/lib/terway/qos"
+    hooks: str = "/etc/runtime/hookserver.d"
 
     def below_root(self, root: str) -> HostPaths:
         """Return the same paths below another root."""
@@ -39,8 +39,8 @@ DAEMONSET_PATHS = HostPaths(
     sys_fs="/host-sys-fs",
     var_run="/host-var-run",
     run="/host-run",
-    hooks="/host-etc-hookserver",
     terway="/host-var-lib/terway/qos",
+    hooks="/host-etc-hookserver",
 )
 
 
