@@ -217,10 +217,20 @@ def test_sandboxes_come_first_and_older_pods_before_younger(node: Node) -> None:
         created = 2.0 if name == "young" else 1.0
         pod = PodContext(uid=str(created), created_s=created)
         container = ContainerContext(
-            pod=pod, name=name, id=name, group=f"kubepods/pod{name}/{name}", is_sandbox=sandbox
+            pod=pod, name=name, id="" if sandbox else name, group=f"kubepods/pod{name}/{name}", is_sandbox=sandbox
         )
         requests.append(CoreSchedRequest(container=container, group="g"))
-    assert [one.container.id for one in node.manager.apply(requests)] == ["box", "old", "young"]
+    results = node.manager.apply(requests)
+    assert [(one.container.name, one.outcome) for one in results] == [
+        ("box", ADDED),
+        ("old", ASSIGNED),
+        ("young", ASSIGNED),
+    ], "a sandbox is known by its cgroup alone"
+
+
+def test_a_container_that_is_not_made_yet_has_no_result(node: Node) -> None:
+    container = ContainerContext(pod=PodContext(uid="u"), name="c")
+    assert node.manager.apply([CoreSchedRequest(container=container, group="g")]) == ()
 
 
 def test_a_kernel_without_core_scheduling_says_so(node: Node) -> None:

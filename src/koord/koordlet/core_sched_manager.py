@@ -77,7 +77,7 @@ class CoreSchedManager:
 
     def apply(self, requests: Sequence[CoreSchedRequest]) -> tuple[CoreSchedResult, ...]:
         """Bring all containers into their groups; sandboxes first, and pods in the order of their creation."""
-        wanted = [one for one in requests if one.group is not None and one.container.group and one.container.id]
+        wanted = [one for one in requests if one.group is not None and one.container.group]
         unsupported = self._cookies.supported() if wanted else None
         if unsupported is not None:
             return tuple(_unsupported(one, str(unsupported)) for one in wanted)
@@ -189,7 +189,7 @@ class CoreSchedManager:
 
 def _order(request: CoreSchedRequest) -> tuple[float, str, bool, str]:
     container = request.container
-    return container.pod.created_s, container.pod.uid, not container.is_sandbox, container.id
+    return container.pod.created_s, container.pod.uid, not container.is_sandbox, container.group
 
 
 def _result(
