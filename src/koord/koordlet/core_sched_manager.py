@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from koord.host.cgroup.knob import GROUP_IDENTITY_ENABLED, PROCS
+from koord.host.cgroup.knob import GROUP_IDENTITY_ENABLED, PROCS, SCHED_CORE
 from koord.host.cgroup.stat import parse_ids
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.core_sched import NO_COOKIE, CookieSystem
+from koord.host.core_sched import NO_COOKIE, CookieSystem, has_feature
 from koord.host.io_error import IoError
-from koord.koordlet.hooks.core_sched import NO_GROUP
+from koord.koordlet.hooks.core_sched import NO_GROUP, CoreSchedKernel
 from koord.koordlet.hooks.hook import ContainerContext
 
 
@@ -67,9 +67,17 @@ class CoreSchedManager:
         self._cookies = cookies
         self._by_group: dict[str, int] = {}
 
+    def kernel(self) -> CoreSchedKernel:
+        """Return which switches this kernel has, for the node's plan."""
+        return CoreSchedKernel(
+            identity_switch=self._tree.is_supported(GROUP_IDENTITY_ENABLED),
+            core_switch=self._tree.is_supported(SCHED_CORE),
+            core_feature=has_feature(self._tree.host),
+        )
+
     def apply(self, requests: Sequence[CoreSchedRequest]) -> tuple[CoreSchedResult, ...]:
         """Bring all containers into their groups; sandboxes first, and pods in the order of their creation."""
-        wanted = [one for one in requests if one.group is not None and one.container.group and one.container.id]
+        wanted = [one for one in requests if one.group is not None and one.container.group]
         unsupported = self._cookies.supported() if wanted else None
         if unsupported is not None:
             return tuple(_unsupported(one, str(unsupported)) for one in wanted)
@@ -181,7 +189,7 @@ class CoreSchedManager:
 
 def _order(request: CoreSchedRequest) -> tuple[float, str, bool, str]:
     container = request.container
-    return container.pod.created_s, container.pod.uid, not container.is_sandbox, container.id
+    return container.pod.created_s, container.pod.uid, not container.is_sandbox, container.group
 
 
 def _result(
