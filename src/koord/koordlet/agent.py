@@ -221,7 +221,14 @@ class Koordlet:
         self.metrics.internal.source(readings.internal)
         self.metrics.external.source(readings.external)
         self.hooks = HookService(
-            self._settings, self._host, self._clock, control_loop, self._record_hook_event, self.metrics.observe_hook
+            self._settings,
+            self._host,
+            self._clock,
+            control_loop,
+            self._record_hook_event,
+            self.metrics.observe_hook,
+            lambda: self.node_watcher.properties,
+            self.metrics.record_core_sched,
         )
         for name, work in self.hooks.tasks:
             self._spawn(name, work)

@@ -12,7 +12,7 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
-from koord.koordlet.hook_calls.node_actions import NodeActions
+from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
 from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
@@ -28,7 +28,7 @@ from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.contexts import pod_context_of_meta
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.hooks.rules import build_node_rules
-from koord.koordlet.inputs.node_inputs import NodeInputs
+from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.nri.plugin import NriPlugin
 from koord.koordlet.settings import KoordletSettings
@@ -54,6 +54,8 @@ class HookService:
         control_loop: ControlLoop,
         on_event: EventCallback,
         observe: HookObserver,
+        read_node: Callable[[], NodeProperties | None],
+        on_core_sched: CoreSchedObserver,
     ) -> None:
         self._settings = settings
         self._hooks = settings.hooks
@@ -61,6 +63,10 @@ class HookService:
         self._clock = clock
         self._control_loop = control_loop
         self.statistics = HookStatistics(observe)
+        self._reconciled = asyncio.Event()
+        self._actions = NodeActions(
+            host, clock, control_loop, settings.gates, settings.state_dir, read_node, on_core_sched
+        )
         self.calls = HookCalls(
             control_loop.tree.layout,
             clock,
@@ -74,13 +80,14 @@ class HookService:
             self._rules,
             control_loop.machine.execute,
             on_event,
+            self._actions.prepare_pod,
         )
         nri = self._hooks.nri
-        self._plugin = None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host), clock)
+        self._plugin = (
+            None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host, self._actions.remove_pod), clock)
+        )
         self._server_state = _server_off_reason(self._hooks)
         self._serving_since = ""
-        self._reconciled = asyncio.Event()
-        self._actions = NodeActions(host, control_loop, settings.gates, settings.state_dir)
         self._reported: dict[tuple[str, str], str] = {}  # problems of the reconciler by pod and hook
 
     @property
