@@ -75,7 +75,7 @@ class HandlerCalls:
 def _handler_result(task: asyncio.Task[bytes], deadline_s: float) -> tuple[HandlerOutcome, str, bytes]:
     """Return outcome, detail and payload of a handler's task; one that is not done is too late."""
     if not task.done():
-        return "timeout", f"no result after {deadline_s:g} s", b""
+        return "timeout", f"no result after {deadline_s:.2f} s", b""
     if task.cancelled():
         return "failed", "the handler was cancelled", b""
     raised = task.exception()
