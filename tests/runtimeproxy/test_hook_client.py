@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from koord.runtimeproxy.backend import MAX_MESSAGE_BYTES
-from koord.wire.runtime_hook import HookStage
+from koord.wire.runtime_hook import RuntimeHookStage
 from tests.runtimeproxy.cri_messages import by_id, create_container, run_pod_sandbox
 from tests.runtimeproxy.fake_hook_server import register
 from tests.runtimeproxy.proxy_site import Site
@@ -28,7 +28,7 @@ async def break_hooks(site: Site, fault: str) -> None:
         site.hooks.error = "plugin failed"
     else:
         answer = b"\x0a\xff\xff" if fault == "malformed" else bytes(MAX_MESSAGE_BYTES + 1)
-        site.hooks.answers = dict.fromkeys(HookStage, lambda _: answer)
+        site.hooks.answers = dict.fromkeys(RuntimeHookStage, lambda _: answer)
 
 
 @pytest.fixture
