@@ -51,6 +51,7 @@ class Proxy:
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.log = node.folder / "proxy.log"
+        self.container_before = ""  # of a pod that ran before the kubelet talked to the proxy
 
     def start(self) -> None:
         command = [
@@ -159,6 +160,7 @@ def proxy(site: Site, hooks: HookThread) -> Iterator[Proxy]:
     node = site.node
     site.run(pod("before"))
     proxy = Proxy(node)
+    proxy.container_before = site.container("before")
     register(proxy.configs, str(node.folder / "hook.sock"), "Ignore", STAGES)
     proxy.start()
     node.stop("kubelet")
@@ -248,6 +250,8 @@ def test_container_events_reach_whoever_streams_them(site: Site, proxy: Proxy) -
 
 
 def test_a_pod_that_was_there_before_ends_through_the_proxy(site: Site, proxy: Proxy, hooks: HookThread) -> None:
+    status = site.api.seen(f"{PODS}/before")["status"]["containerStatuses"][0]
+    assert (site.container("before"), status["restartCount"]) == (proxy.container_before, 0)
     site.remove("before")
     assert hooks.asked(RuntimeHookStage.POST_STOP_CONTAINER, "before")
 

@@ -123,3 +123,20 @@ async def test_a_folder_or_a_pipe_is_no_registration(configs: HookConfigFolder, 
     (folder / "c.json").write_text(TEXT)
     configs.scan()
     assert configs.configs == {"c.json": CONFIG}
+
+
+async def test_a_folder_that_cannot_be_read_is_told_once_and_used_when_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    configs = HookConfigFolder(str(tmp_path / "taken"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            configs.scan()
+    assert len(caplog.records) == 1
+    assert "cannot read" in caplog.text
+    (tmp_path / "taken").unlink()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "a.json").write_text(TEXT)
+    configs.scan()
+    assert configs.configs == {"a.json": CONFIG}

@@ -226,6 +226,17 @@ async def test_an_update_that_the_runtime_refused_is_not_remembered(site: Site) 
     assert site.proxy.checkpoint.containers[made] == before
 
 
+async def test_an_update_that_cannot_be_read_passes_untouched(site: Site) -> None:
+    site.register("Fail")
+    made = await container(site)
+    before = site.proxy.checkpoint.containers[made]
+    message = raw_fields.encode_string(1, made) + raw_fields.encode_chunk(2, b"\xff")
+    await site.call("UpdateContainerResources", message)
+    assert site.runtime.last("UpdateContainerResources") == message
+    assert site.proxy.checkpoint.containers[made] == before
+    assert site.hooks.stages()[-1] == "PreCreateContainer"
+
+
 async def test_a_pod_that_opts_out_is_run_without_hooks(site: Site) -> None:
     site.register("Fail")
     label = {site.settings.opt_out_key: site.settings.opt_out_value}
