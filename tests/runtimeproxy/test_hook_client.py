@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from koord.runtimeproxy.backend import MAX_MESSAGE_BYTES
-from koord.wire.runtime_hook import HookStage
-from tests.runtimeproxy.cri_messages import by_id, create_container, run_pod_sandbox
+from koord.wire.runtime_hook import RuntimeHookStage
+from tests.runtimeproxy.cri_messages import RESOURCES, by_id, create_container, run_pod_sandbox, update_resources
 from tests.runtimeproxy.fake_hook_server import register
 from tests.runtimeproxy.proxy_site import Site
 
@@ -28,7 +28,7 @@ async def break_hooks(site: Site, fault: str) -> None:
         site.hooks.error = "plugin failed"
     else:
         answer = b"\x0a\xff\xff" if fault == "malformed" else bytes(MAX_MESSAGE_BYTES + 1)
-        site.hooks.answers = dict.fromkeys(HookStage, lambda _: answer)
+        site.hooks.answers = dict.fromkeys(RuntimeHookStage, lambda _: answer)
 
 
 @pytest.fixture
@@ -71,6 +71,7 @@ async def test_failures_of_a_server_that_must_answer_refuse_the_call(impatient: 
         ("RunPodSandbox", run_pod_sandbox()),
         ("CreateContainer", create_container(sandbox)),
         ("StartContainer", by_id(made)),
+        ("UpdateContainerResources", update_resources(made, RESOURCES)),
     ):
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await site.call(name, message)

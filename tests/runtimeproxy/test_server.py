@@ -11,6 +11,7 @@ import pytest
 
 from koord.runtimeproxy.backend import MAX_MESSAGE_BYTES
 from koord.runtimeproxy.server import UNARY_METHODS
+from koord.telemetry.http_routing import HttpCall
 from tests.runtimeproxy.cri_messages import create_container, run_pod_sandbox
 from tests.runtimeproxy.fake_runtime import CHAT, EVENTS, METHOD
 from tests.runtimeproxy.proxy_site import Site
@@ -143,6 +144,8 @@ async def test_a_runtime_that_was_restarted_is_reached_again(site: Site) -> None
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await site.call("Version", b"")
     assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert (await site.proxy.endpoint.answer(HttpCall(method="GET", path="/readyz"))).status == 500
+    assert (await site.proxy.endpoint.answer(HttpCall(method="GET", path="/healthz"))).status == 200
     await site.runtime.start(site.settings.runtime_endpoint)
     code = grpc.StatusCode.UNAVAILABLE
     while code is grpc.StatusCode.UNAVAILABLE:
@@ -150,6 +153,7 @@ async def test_a_runtime_that_was_restarted_is_reached_again(site: Site) -> None
         call = site.channel.unary_unary(METHOD("Version"))(b"")
         code = await call.code()
     assert code is grpc.StatusCode.OK
+    assert (await site.proxy.endpoint.answer(HttpCall(method="GET", path="/readyz"))).status == 200
 
 
 async def test_ending_lets_calls_end_and_ends_streams(site: Site) -> None:

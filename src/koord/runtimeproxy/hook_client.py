@@ -16,7 +16,7 @@ from koord.runtimeproxy.metrics import RuntimeProxyMetrics
 from koord.telemetry.clock import Clock
 from koord.wire import runtime_hook
 from koord.wire.raw_fields import MalformedMessage
-from koord.wire.runtime_hook import HookRequest, HookStage
+from koord.wire.runtime_hook import HookRequest, RuntimeHookStage
 
 _LOG = logging.getLogger(__name__)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -46,7 +46,7 @@ class HookClient:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def ask(
-        self, stage: HookStage, request: HookRequest, model: type[R], remaining_s: float | None
+        self, stage: RuntimeHookStage, request: HookRequest, model: type[R], remaining_s: float | None
     ) -> R | HookFailure | None:
         """Return the answer, why there is none, or None where no server registered for the stage."""
         config = server_of_stage(self._configs(), stage)
@@ -62,7 +62,7 @@ class HookClient:
         return answer
 
     async def _call(
-        self, endpoint: str, stage: HookStage, request: HookRequest, model: type[R], limit_s: float
+        self, endpoint: str, stage: RuntimeHookStage, request: HookRequest, model: type[R], limit_s: float
     ) -> tuple[str, R | str]:
         """Return the outcome as the metric names it, and the answer or what is wrong."""
         call = self._channel(endpoint).unary_unary(stage.method)

@@ -16,7 +16,7 @@ from koord.api.config.decode import decode_lenient
 from koord.api.config.field_error import FieldError
 from koord.host.inotify import FileChangeWatcher
 from koord.host.io_error import IoError
-from koord.wire.runtime_hook import HookStage
+from koord.wire.runtime_hook import RuntimeHookStage
 
 _LOG = logging.getLogger(__name__)
 _SUFFIX = "json"
@@ -46,7 +46,7 @@ def parse_hook_config(text: str) -> HookServerConfig | str:
     return found
 
 
-def server_of_stage(configs: Mapping[str, HookServerConfig], stage: HookStage) -> HookServerConfig | None:
+def server_of_stage(configs: Mapping[str, HookServerConfig], stage: RuntimeHookStage) -> HookServerConfig | None:
     """Return the first registration that names the stage, in order of file names; exactly one server is asked."""
     return next((config for _, config in sorted(configs.items()) if stage.value in config.runtime_hooks), None)
 
