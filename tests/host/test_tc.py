@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.host import iproute
+from koord.host import iproute, tc
 from koord.host.filesystem import Host, HostPaths
 from koord.host.ifb import IFB
 from koord.host.io_error import IoError
@@ -130,7 +130,7 @@ def test_no_tc_is_a_reason(node: Node) -> None:
 def test_a_machine_has_tc_or_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(iproute, "_SEARCHED", "/nowhere")
-    found = iproute.check_supported()
+    found = tc.check_supported()
     assert isinstance(found, IoError)
     assert "install iproute2" in str(found)
 

@@ -47,12 +47,6 @@ def run_iproute(words: Sequence[str], text: str = "", *, prefix: Sequence[str] =
     return ProgramAnswer(done.returncode, done.stdout, done.stderr)
 
 
-def check_supported() -> IoError | None:
-    """Return None when this machine has tc, and the kernel lets it look at devices."""
-    answer = show(run_iproute, "tc", "-json", "qdisc", "show")
-    return answer if isinstance(answer, IoError) else None
-
-
 def show(run: IprouteProgram, *words: str) -> str | IoError:
     """Return what a program prints, or why it does not; a device that is not there is ENODEV."""
     answer = run(words)

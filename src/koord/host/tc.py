@@ -13,7 +13,7 @@ import msgspec
 from koord.host.filesystem import Host
 from koord.host.ifb import DirectionResult, IngressDetour
 from koord.host.io_error import ABSENT, IoError, malformed
-from koord.host.iproute import IprouteProgram, default_device, execute, observe, run_iproute
+from koord.host.iproute import IprouteProgram, default_device, execute, observe, run_iproute, show
 from koord.host.traffic_class import SOURCES, RootQdisc, TrafficClass, TrafficPlan, TrafficState, is_ours
 from koord.host.traffic_command import TcCommand, difference, make_root, remove_root, restore_root
 
@@ -137,6 +137,12 @@ class TrafficControl:
             return msgspec.json.decode(text, type=_Record)
         except msgspec.DecodeError as error:
             return malformed(self._record_path, f"{error}; delete it if {text[:80]!r} is not needed")
+
+
+def check_supported() -> IoError | None:
+    """Return None when this machine has tc, and the kernel lets it look at devices."""
+    answer = show(run_iproute, "tc", "-json", "qdisc", "show")
+    return answer if isinstance(answer, IoError) else None
 
 
 def _result(device: str, said: tuple[str, ...], *directions: DirectionResult) -> TrafficResult:
