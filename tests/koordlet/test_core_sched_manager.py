@@ -228,6 +228,14 @@ def test_sandboxes_come_first_and_older_pods_before_younger(node: Node) -> None:
     ], "a sandbox is known by its cgroup alone"
 
 
+def test_the_agent_gives_itself_no_cookie(node: Node) -> None:
+    node.run("agent", "g", 10)
+    node.run("other", "g", 20)
+    node.manager = CoreSchedManager(node.machine.tree, node.kernel, own_process=10)
+    assert node.apply() == {"agent": EMPTY, "other": ADDED}
+    assert node.cookies(10) == {0}
+
+
 def test_a_container_that_is_not_made_yet_has_no_result(node: Node) -> None:
     container = ContainerContext(pod=PodContext(uid="u"), name="c")
     assert node.manager.apply([CoreSchedRequest(container=container, group="g")]) == ()

@@ -9,6 +9,7 @@ only from containers that are to be in a group.
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Sequence
 
 import msgspec
@@ -62,9 +63,11 @@ class CoreSchedManager:
     the node's plan were written.
     """
 
-    def __init__(self, tree: CgroupTree, cookies: CookieSystem) -> None:
+    def __init__(self, tree: CgroupTree, cookies: CookieSystem, own_process: int | None = None) -> None:
+        """`own_process` is the agent's, by default this one: what has a cookie can take none from others."""
         self._tree = tree
         self._cookies = cookies
+        self._own_process = os.getpid() if own_process is None else own_process
         self._by_group: dict[str, int] = {}
 
     def kernel(self) -> CoreSchedKernel:
@@ -99,7 +102,7 @@ class CoreSchedManager:
     def _read_cookies(self, group: str) -> dict[int, int]:
         text = self._tree.read(PROCS, group)
         processes = [] if isinstance(text, IoError) else sorted(parse_ids(text))
-        answers = {process: self._cookies.cookie(process) for process in processes}
+        answers = {process: self._cookies.cookie(process) for process in processes if process != self._own_process}
         return {process: cookie for process, cookie in answers.items() if not isinstance(cookie, IoError)}
 
     def _learn(self, members: Sequence[_Member]) -> None:
