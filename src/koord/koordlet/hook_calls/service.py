@@ -9,19 +9,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
 from koord.host.filesystem import Host
-from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
 from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
 from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
-from koord.koordlet.hook_server.registration import (
-    HookRegistration,
-    enabled_stages,
-    remove_registration,
-    write_registration,
-)
+from koord.koordlet.hook_server.registered_server import HookServerSettings, RegisteredHookServer
+from koord.koordlet.hook_server.registration import HookRegistration, enabled_stages
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hook_status import HookConnection, HooksStatus, HookStatus
 from koord.koordlet.hooks import registry
@@ -205,38 +200,30 @@ class HookService:
 
     async def _serve(self) -> None:
         """Serve the proxy as soon as its folder exists, until cancelled; gRPC is loaded only then."""
-        while (missing := self._server_obstacle()) is not None:
-            self._set_server_state(missing)
-            await self._clock.sleep(SERVER_RETRY_S)
-        from koord.host.unix_socket import NotExclusive
-        from koord.koordlet.hook_server.server import HookServer
-
+        settings = HookServerSettings(
+            socket=self._hooks.address,
+            config_dir=self._hooks.registrations,
+            registration=HookRegistration(
+                endpoint=self._hooks.endpoint,
+                failure_policy=self._hooks.failure_policy,
+                stages=enabled_stages(self._hooks.disabled_stages),
+            ),
+        )
         handler = ProxyHookHandler(self.calls)
-        while isinstance(server := await HookServer.start(self._hooks.address, handler), NotExclusive):
+        server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
+        while not isinstance(server, RegisteredHookServer):
             self._set_server_state(str(server))
             await self._clock.sleep(SERVER_RETRY_S)
+            server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
+        self._serving_since = _time_text(self._clock.time())
+        self._set_server_state("serving")
         try:
-            await self._register()
             await asyncio.get_running_loop().create_future()
         finally:
             self._serving_since = ""
-            removed = remove_registration(self._host, self._hooks.registrations)
-            if isinstance(removed, IoError):
-                _LOG.warning("the registration with the runtime proxy stays: %s", removed)
-            await server.stop()
-
-    async def _register(self) -> None:
-        """Write the registration last, when the server answers, and try again while that fails."""
-        registration = HookRegistration(
-            endpoint=self._hooks.endpoint,
-            failure_policy=self._hooks.failure_policy,
-            stages=enabled_stages(self._hooks.disabled_stages),
-        )
-        while (refused := write_registration(self._host, self._hooks.registrations, registration)) is not None:
-            self._set_server_state(f"serving, but not registered: {refused}")
-            await self._clock.sleep(SERVER_RETRY_S)
-        self._serving_since = _time_text(self._clock.time())
-        self._set_server_state("serving")
+            left = await server.stop()
+            if left is not None:
+                _LOG.warning("the registration with the runtime proxy stays: %s", left)
 
     def _server_obstacle(self) -> str | None:
         if self._hooks.server == "auto" and not self._host.is_folder(self._hooks.registrations):
