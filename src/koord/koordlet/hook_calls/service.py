@@ -110,8 +110,9 @@ class HookService:
                     self.statistics.record_applied(hook, now_s)
                 for problem in group.decision.problems:
                     key = (pod.pod.uid, problem.hook)
+                    told = key in problems or self._reported.get(key) == problem.problem
                     problems[key] = problem.problem
-                    if self._reported.get(key) != problem.problem:
+                    if not told:
                         self.calls.record_problem(pod_context_of_meta(pod.pod), problem)
         self._reported = problems
         self._reconciled.set()
