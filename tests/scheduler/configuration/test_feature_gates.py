@@ -50,14 +50,14 @@ def test_what_is_not_built_is_refused_by_name() -> None:
         found = parse_feature_gates(f"{name}={value}", SCHEDULER_GATES)
         assert isinstance(found, list)
         (error,) = found
-        assert error.field == name
+        assert error.gate == name
         assert str(error).endswith(SCHEDULER_GATES[name].why)
 
 
 def test_all_gates_of_a_stage_name_what_is_not_built() -> None:
     found = parse_feature_gates("AllAlpha=true", SCHEDULER_GATES)
     assert isinstance(found, list)
-    assert {error.field for error in found} == {n for n, gate in SCHEDULER_GATES.items() if gate.unbuilt is True}
+    assert {error.gate for error in found} == {n for n, gate in SCHEDULER_GATES.items() if gate.unbuilt is True}
 
 
 def test_what_is_switched_without_effect_is_said() -> None:

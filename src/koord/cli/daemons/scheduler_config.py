@@ -93,11 +93,7 @@ _GATES = (
         "feature-gates",
         kind.GATES,
         "A set of key=value pairs that describe feature gates. Those of Kubernetes are accepted without effect."
-        " Options are:\n"
-        + "\n".join(
-            f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()})"
-            for name, gate in sorted(SCHEDULER_GATES.items())
-        ),
+        " Options are:\n" + gate_text.describe_feature_gates(SCHEDULER_GATES),
     ),
     Flag(
         "min-compatibility-version",
