@@ -68,8 +68,9 @@ def made(*argv: str) -> SchedulerConfigured:
             id="port",
         ),
         pytest.param(
-            ["--feature-gates=SyncBarrier=true"],
-            "koord-scheduler: --feature-gates: SyncBarrier: true: is not built: there is no barrier",
+            ["--feature-gates=CompatiblePodDisruptionBudget=true"],
+            "koord-scheduler: --feature-gates: CompatiblePodDisruptionBudget=true is not built: "
+            "servers of Kubernetes 1.22 and older are not supported",
             id="gate-that-is-not-built",
         ),
         pytest.param(
