@@ -16,6 +16,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable, WatchStream
+from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.scheduler import Scheduler
 from koord.scheduler.sync_barrier import SyncBarrier, SyncBarrierSettings
@@ -125,6 +126,49 @@ def test_a_watch_that_lags_is_waited_for() -> None:
             made.wire.lags = False
             assert await waiting
             assert made.scheduler.state.placed_pod(uid) is not None
+
+    run(story)
+
+
+def test_the_cluster_state_is_waited_for_as_well_as_the_watch() -> None:
+    """A first list is told to the handlers piece by piece, after the informer shows all of it."""
+
+    async def story(world: FaultyCluster) -> None:
+        await add_barrier(world)
+        await world.add_node("n0")
+        await world.add_pod("bound", nodeName="n0")
+        async with standby(world) as made:
+            behind = ClusterState()
+            barrier = SyncBarrier(made.client, made.scheduler.handle.pods, behind, world.clock, SETTINGS)
+            waiting = asyncio.create_task(barrier.wait())
+            await world.clock.sleep(30)
+            assert not waiting.done()
+            shown = made.scheduler.handle.pods.get("default", "bound")
+            assert shown is not None
+            behind.set_pod(shown)
+            await world.add_pod("another", schedulerName="nobody")  # any change of pods
+            assert await waiting
+
+    run(story)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_pod_that_goes_meanwhile_is_not_waited_for(ended: bool) -> None:
+    async def story(world: FaultyCluster) -> None:
+        await add_barrier(world)
+        await world.add_node("n0")
+        await world.add_pod("bound", nodeName="n0")
+        async with standby(world) as made:
+            barrier = SyncBarrier(made.client, made.scheduler.handle.pods, ClusterState(), world.clock, SETTINGS)
+            waiting = asyncio.create_task(barrier.wait())
+            await world.clock.sleep(30)
+            assert not waiting.done()
+            if ended:
+                patch = {"status": {"phase": "Succeeded"}}
+                unwrap(await world.client.patch(PODS, "bound", patch, "default", kind="merge", subresource="status"))
+            else:
+                await world.remove_pod("bound")
+            assert await waiting
 
     run(story)
 
