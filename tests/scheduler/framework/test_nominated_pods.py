@@ -99,8 +99,13 @@ def test_a_promise_is_no_company_yet() -> None:
 def test_without_the_second_pass_a_promise_is_company() -> None:
     made = scene("n0", "n1", filters_without_nominated=False)
     soon = make_pod("soon", labels=WEB, priority=10, cpu="2")
-    made.nominate(soon, "n0")
     fond = make_pod("fond", cpu="1", affinity=near("podAffinity"))
+    assert "2 node(s) didn't match pod affinity rules" in placed(made, fond)
+    made.nominate(soon, "n0")
+    assert placed(made, fond) == "n0"
+    made.nominate(soon, "n1")
+    assert placed(made, fond) == "n1"
+    made.nominate(soon, "n0")
     assert placed(made, fond) == "n0"
     assert placed(made, make_pod("shy", affinity=near("podAntiAffinity"))) == "n1"
     assert placed(made, make_pod("big", cpu="3", affinity=near("podAffinity"))) == (
@@ -184,7 +189,15 @@ STEPS = st.one_of(
 @st.composite
 def judged(draw: st.DrawFn, name: str) -> Pod:
     affinity = draw(
-        st.sampled_from((None, None, near("podAffinity", ZONE), near("podAntiAffinity"), near("podAntiAffinity", ZONE)))
+        st.sampled_from(
+            (
+                None,
+                near("podAffinity"),
+                near("podAffinity", ZONE),
+                near("podAntiAffinity"),
+                near("podAntiAffinity", ZONE),
+            )
+        )
     )
     constraint = {
         "maxSkew": draw(st.sampled_from((1, 2, 3))),
