@@ -1,0 +1,86 @@
+"""The BatchResource hook: shares, quota and memory limit of BE pods, by their batch CPU and batch memory.
+
+The kubelet knows nothing of batch resources and gives such pods the shares of a pod without requests and no limits.
+"""
+
+from __future__ import annotations
+
+import math
+
+from koord.api.config.slo.defaults import CFS_QUOTA
+from koord.api.koordinator.qos_class import BE
+from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
+from koord.host.cgroup.codec import UNLIMITED, cfs_quota_of_milli, shares_of_milli
+from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
+from koord.koordlet.hooks.hook import (
+    NOTHING,
+    ContainerContext,
+    ExtendedAmounts,
+    HookPlan,
+    HookValue,
+    NodeRules,
+    PodContext,
+)
+
+NAME = "BatchResource"
+FILES = (CPU_SHARES, CPU_QUOTA, MEMORY_LIMIT)
+
+
+def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
+    """Decide the values of the pod's cgroup: sums over its containers; one container without a limit has none."""
+    if pod.qos != BE or not pod.extended:
+        return NOTHING
+    amounts = pod.extended.values()
+    request_milli = sum(max(one.requests.get(BATCH_CPU, 0), 0) for one in amounts)
+    return _plan(request_milli, _sum_of_limits(pod, BATCH_CPU), _sum_of_limits(pod, BATCH_MEMORY), rules)
+
+
+def decide_container(container: ContainerContext, rules: NodeRules) -> HookPlan:
+    pod = container.pod
+    own = None if pod.extended is None else pod.extended.get(container.name)
+    if pod.qos != BE or own is None or container.is_sandbox:
+        return NOTHING
+    return _plan(own.requests.get(BATCH_CPU, 0), _limit(own, BATCH_CPU), _limit(own, BATCH_MEMORY), rules)
+
+
+def _plan(request_milli: int, limit_milli: int, memory_bytes: int, rules: NodeRules) -> HookPlan:
+    quota_us, why = _quota(limit_milli, rules)
+    return HookPlan(
+        values=(
+            HookValue(
+                knob=CPU_SHARES, value=str(shares_of_milli(request_milli)), why=f"{BATCH_CPU} request {request_milli}"
+            ),
+            HookValue(knob=CPU_QUOTA, value=str(quota_us), why=why),
+            HookValue(knob=MEMORY_LIMIT, value=str(memory_bytes), why=_limit_text(BATCH_MEMORY, memory_bytes)),
+        )
+    )
+
+
+def _quota(limit_milli: int, rules: NodeRules) -> tuple[int, str]:
+    if _suppressed_by_quota(rules):
+        return UNLIMITED, "cpuSuppressPolicy cfsQuota holds all BE pods together"
+    quota_us, why = cfs_quota_of_milli(limit_milli), _limit_text(BATCH_CPU, limit_milli)
+    ratio = rules.normalization_ratio
+    if ratio is not None and ratio > 1 and quota_us > 0:
+        return math.ceil(quota_us / ratio), f"{why}, divided by the CPU normalization ratio {ratio:g}"
+    return quota_us, why
+
+
+def _suppressed_by_quota(rules: NodeRules) -> bool:
+    """Return whether suppression acts by quota: cgroup v1 refuses a quota of all BE pods below that of one of them."""
+    threshold = None if rules.slo is None else rules.slo.resource_used_threshold_with_be
+    return threshold is not None and bool(threshold.enable) and threshold.cpu_suppress_policy == CFS_QUOTA
+
+
+def _sum_of_limits(pod: PodContext, resource: str) -> int:
+    limits = [_limit(one, resource) for one in (pod.extended or {}).values()]
+    return UNLIMITED if UNLIMITED in limits else sum(limits)
+
+
+def _limit(amounts: ExtendedAmounts, resource: str) -> int:
+    found = amounts.limits.get(resource, 0)
+    return found if found > 0 else UNLIMITED
+
+
+def _limit_text(resource: str, limit: int) -> str:
+    return f"no {resource} limit" if limit == UNLIMITED else f"{resource} limit {limit}"

@@ -1,0 +1,174 @@
+"""The contract of a runtime hook: the context of a pod or container, the rules of the node, and the plan it decides.
+
+A hook is one module with one or two functions, `decide_pod` and `decide_container`, and one row in
+`koord.koordlet.hooks.registry`. The functions are pure and the same for all three ways in: NRI and the runtime proxy
+call them while a pod or container is made, the reconciler calls them for those that exist.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from functools import cached_property
+
+import msgspec
+
+from koord.api.annotations import numa_codecs
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.cpu_codecs import CPUSharedPool
+from koord.api.annotations.numa_codecs import PodResourceStatus
+from koord.api.koordinator.slo import NodeSLOSpec
+from koord.policy import qos
+
+
+class HookStage(enum.Enum):
+    """The moments at which hooks run, under the names that the runtime proxy and its configuration use."""
+
+    PRE_RUN_POD_SANDBOX = "PreRunPodSandbox"
+    PRE_CREATE_CONTAINER = "PreCreateContainer"
+    PRE_UPDATE_CONTAINER_RESOURCES = "PreUpdateContainerResources"
+    PRE_REMOVE_POD_SANDBOX = "PreRemoveRunPodSandbox"
+    RECONCILE = "Reconcile"
+
+
+class CgroupResources(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The resources that the kubelet asks the runtime for, or would ask for by the pod's spec; None is not known.
+
+    A quota of -1 and a memory limit of -1 are no limit. `cpus` is a CPU list, "" for all.
+    """
+
+    shares: int | None = None
+    quota_us: int | None = None
+    memory_bytes: int | None = None
+    cpus: str | None = None
+
+
+class ExtendedAmounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The batch resources of one container: batch CPU in milli-cores, batch memory in bytes."""
+
+    requests: Mapping[str, int] = {}
+    limits: Mapping[str, int] = {}
+
+
+class PodContext(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """A pod as hooks see it.
+
+    `extended` is the batch resources by container; None where the pod has none. `resources` are those of the pod's own
+    cgroup: the reconciler knows them from the spec, NRI and the proxy do not.
+    """
+
+    uid: str
+    namespace: str = ""
+    name: str = ""
+    group: str = ""  # its cgroup
+    kube_qos: str = ""
+    labels: Mapping[str, str] = {}
+    annotations: Mapping[str, str] = {}
+    runtime_class: str = ""
+    host_network: bool = False
+    ip: str = ""
+    created_s: float = 0.0
+    extended: Mapping[str, ExtendedAmounts] | None = None
+    resources: CgroupResources = CgroupResources()
+
+    @cached_property
+    def qos(self) -> str:
+        """Return the QoS class of the label; "" when the label is absent or unknown."""
+        return qos.qos_raw(self.labels)
+
+    @cached_property
+    def resource_status(self) -> PodResourceStatus | MalformedAnnotation:
+        """Return the CPUs and NUMA nodes that the scheduler assigned; an empty status when there is no annotation."""
+        found = numa_codecs.parse_resource_status(self.annotations)
+        return PodResourceStatus() if found is None else found
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ContainerContext(msgspec.Struct, frozen=True, kw_only=True):
+    """A container as hooks see it. `id` is without the runtime's name, and empty while the container is being made."""
+
+    pod: PodContext
+    name: str
+    id: str = ""
+    group: str = ""  # its cgroup; "" where it is not known yet
+    is_sandbox: bool = False  # the container that holds the pod's namespaces
+    resources: CgroupResources = CgroupResources()
+    env: Mapping[str, str] = {}
+
+
+class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator's flags that hooks depend on."""
+
+    unset_cpu_quota: bool = True  # of containers with CPUs of their own
+    hami_library: str = "/usr/local/vgpu/libvgpu.so"
+
+
+class NodeRules(msgspec.Struct, frozen=True, kw_only=True):
+    """The rules of the node for all its pods. They are rebuilt when the NodeSLO, the Node or the shared pools change.
+
+    `slo` is the effective NodeSLO and None until one was seen; the pools are None until they were computed once.
+    """
+
+    gates: frozenset[str] = frozenset()
+    slo: NodeSLOSpec | None = None
+    ls_pools: tuple[CPUSharedPool, ...] | None = None
+    be_pools: tuple[CPUSharedPool, ...] | None = None
+    kubelet_static: bool = False  # the kubelet's CPU manager assigns CPUs itself
+    system_cpus: str = ""  # of SYSTEM pods, by the node's annotation
+    normalization_ratio: float | None = None  # None: the node has no ratio
+    settings: HookSettings = HookSettings()
+
+
+class HookValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One cgroup value. `knob` is its name in the knob table; `value` is in cgroup v1's notation, as the name is."""
+
+    knob: str
+    value: str
+    why: str  # the field and the numbers that led to it
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    source: str
+    destination: str
+    type: str = "bind"
+    options: tuple[str, ...] = ("rbind",)
+    # A directory that belongs to the container alone: made anew on the host, open to all users of the container.
+    fresh_directory: bool = False
+
+
+class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A character device that the container gets; its numbers are read from the host's file of this path."""
+
+    path: str
+    mode: int = 0o666
+
+
+class RdmaFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A PCI function whose InfiniBand verbs device the container gets; the host's files tell which device that is."""
+
+    pci_address: str
+
+
+class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one hook wants for one pod or container.
+
+    `problem` says what keeps the hook from deciding, such as an unreadable annotation; the rest of the plan is then
+    what still holds. `oom_score_adj` is for all processes of the container. `core_sched_group` names the group whose
+    tasks may share a physical core; "" releases the container from its group, None leaves it alone.
+    """
+
+    values: tuple[HookValue, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    rdma: tuple[RdmaFunction, ...] = ()
+    resctrl_group: str | None = None
+    oom_score_adj: int | None = None
+    core_sched_group: str | None = None
+    problem: str = ""
+
+
+NOTHING = HookPlan()
