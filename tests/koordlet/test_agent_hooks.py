@@ -146,3 +146,44 @@ def test_the_ways_in_say_why_they_are_not_there(tmp_path: Path, server: str, fol
         await agent.stop()
 
     in_virtual_time(tmp_path, story)
+
+
+def test_oom_scores_follow_their_annotation(tmp_path: Path) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        await world.order({})
+        agent = world.agent(frozenset({"OOMScoreAdj"}))
+        await agent.start()
+        group = await world.run_pod("job", "BE")
+        folder = Path(world.machine.tree.group_path("", f"{group}/job"))
+        (folder / "cgroup.procs").write_text("4242\n")
+        score = world.machine.put("proc/4242/oom_score_adj", "1000\n")
+        await annotate(world, "job", {"koordinator.sh/oom-score-adj": "500"})
+        await world.clock.sleep(15)
+        assert score.read_text().strip() == "500"
+        await annotate(world, "job", {"koordinator.sh/oom-score-adj": None})
+        await world.clock.sleep(15)
+        assert score.read_text().strip() == "1000"
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_terways_files_are_there_while_its_policy_is(tmp_path: Path) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        policy = {"policies": {"netQOSPolicy": "terway-qos"}}
+        await world.order({"resourceQOSStrategy": policy, "systemStrategy": {"totalNetworkBandwidth": "10G"}})
+        agent = world.agent(frozenset({"TerwayQoS"}))
+        await agent.start()
+        await world.run_pod("job", "BE")
+        await world.clock.sleep(15)
+        files = Path(world.kernel.paths.terway)
+        assert [one.name for one in sorted(files.iterdir())] == ["global_bps_config", "pod.json"]
+        assert "job" in (files / "pod.json").read_text()
+        await world.order({})
+        await world.clock.sleep(15)
+        assert list(files.iterdir()) == []
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
