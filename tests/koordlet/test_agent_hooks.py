@@ -26,6 +26,10 @@ def values(world: AgentFixture, group: str) -> tuple[str, str, str]:
     return found[0], found[1], found[2]
 
 
+def names_in(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir())
+
+
 async def annotate(world: AgentFixture, name: str, annotations: dict[str, str | None]) -> None:
     body = {"metadata": {"annotations": annotations}}
     await expect_ok(world.client.patch(PODS, name, body, "default", kind="merge"))
@@ -179,11 +183,11 @@ def test_terways_files_are_there_while_its_policy_is(tmp_path: Path) -> None:
         await world.run_pod("job", "BE")
         await world.clock.sleep(15)
         files = Path(world.kernel.paths.terway)
-        assert [one.name for one in sorted(files.iterdir())] == ["global_bps_config", "pod.json"]
+        assert names_in(files) == ["global_bps_config", "pod.json"]
         assert "job" in (files / "pod.json").read_text()
         await world.order({})
         await world.clock.sleep(15)
-        assert list(files.iterdir()) == []
+        assert names_in(files) == []
         await agent.stop()
 
     in_virtual_time(tmp_path, story)

@@ -8,6 +8,7 @@ from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hooks.hook import HookStage
 from koord.koordlet.nri.settings import FailurePolicy, NriSettings
+from koord.wire.runtime_hook import RuntimeHookStage
 
 _SECOND = 1_000_000_000
 _NO_RUNTIME = "no container runtime is talked to by CRI"
@@ -99,7 +100,7 @@ def hook_service_settings(values: FlagValues, paths: HostPaths, state_dir: str) 
     if len(index) != 2 or not index.isdecimal():
         return f"--runtime-hooks-nri-plugin-index {index}: it has two digits"
     stages = frozenset(values["runtime-hooks-disable-stages"])
-    unknown = sorted(stages - {stage.value for stage in HookStage})
+    unknown = sorted(stages - {stage.value for stage in (*HookStage, *RuntimeHookStage)})
     if unknown:
         return f"--runtime-hooks-disable-stages: there is no stage {unknown[0]}"
     plugin_policy = policies["runtime-hooks-plugin-failure-policy"]
