@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
@@ -14,6 +13,7 @@ from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
+from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
 from koord.koordlet.hook_server.registration import (
     HookRegistration,
@@ -22,8 +22,7 @@ from koord.koordlet.hook_server.registration import (
     write_registration,
 )
 from koord.koordlet.hook_settings import HookServiceSettings
-from koord.koordlet.hook_status import HookConnection, HooksStatus, HookStatus
-from koord.koordlet.hooks import registry
+from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.hooks.contexts import pod_context_of_meta
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.hooks.rules import build_node_rules
@@ -34,7 +33,6 @@ from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies import runtime_hooks
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
 from koord.telemetry.clock import Clock
-from koord.values import timestamp
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,7 +76,7 @@ class HookService:
         self._plugin = None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host), clock)
         self._server_state = _server_off_reason(self._hooks)
         self._serving_since = ""
-        self._reported: dict[tuple[str, str], str] = {}  # problems of the reconciler by pod and hook
+        self._reconciled = ReconciledHooks(self.statistics)
 
     @property
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
@@ -95,45 +93,14 @@ class HookService:
 
     def note_reconciled(self) -> None:
         """Take account of what the reconciler last decided: hooks that apply, and problems that are new."""
-        problems: dict[tuple[str, str], str] = {}
-        now_s = self._clock.time()
-        for pod in self._hooked_pods().values():
-            for group in pod.groups:
-                for hook in group.decision.applied:
-                    self.statistics.record_applied(hook, now_s)
-                for problem in group.decision.problems:
-                    key = (pod.pod.uid, problem.hook)
-                    problems[key] = problem.problem
-                    if self._reported.get(key) != problem.problem:
-                        self.calls.record_problem(pod_context_of_meta(pod.pod), problem)
-        self._reported = problems
+        for pod, problem in self._reconciled.note(self._clock.time(), self._hooked_pods().values()):
+            self.calls.record_problem(pod_context_of_meta(pod), problem)
 
     def status(self) -> HooksStatus:
-        gates = self._settings.gates
-        pods = self._hooked_pods().values()
         return HooksStatus(
             safe_mode=self._settings.safe_mode,
             connections=(self._nri_status(), self._proxy_status()),
-            hooks=tuple(self._hook_status(one, gates, tuple(pods)) for one in registry.HOOKS),
-        )
-
-    def _hook_status(self, hook: registry.HookEntry, gates: frozenset[str], pods: tuple[HookedPod, ...]) -> HookStatus:
-        account = self.statistics.account(hook.name)
-        groups = [group for pod in pods for group in pod.groups if hook.name in group.decision.applied]
-        enabled = hook.gate in gates
-        return HookStatus(
-            name=hook.name,
-            gate=hook.gate,
-            enabled=enabled,
-            why_off="" if enabled else f"feature gate {hook.gate} is off",
-            pods=len({pod.pod.uid for pod in pods if any(hook.name in one.decision.applied for one in pod.groups)}),
-            containers=sum(group.level == "container" for group in groups),
-            last_applied=_time_text(account.last_applied_s),
-            calls=account.calls,
-            failures=account.failures,
-            last_failure=account.last_failure,
-            p50_ms=account.percentile_ms(50),
-            p99_ms=account.percentile_ms(99),
+            hooks=hook_statuses(self._settings.gates, self._hooked_pods().values(), self.statistics),
         )
 
     def _nri_status(self) -> HookConnection:
@@ -152,7 +119,7 @@ class HookService:
             name="nri",
             connected=found.connected,
             state="connected" if found.connected else found.last_error or "not connected yet",
-            since=_time_text(found.since),
+            since=time_text(found.since),
             details={name: text for name, text in details.items() if text},
         )
 
@@ -213,7 +180,7 @@ class HookService:
         while (refused := write_registration(self._host, self._hooks.registrations, registration)) is not None:
             self._set_server_state(f"serving, but not registered: {refused}")
             await self._clock.sleep(SERVER_RETRY_S)
-        self._serving_since = _time_text(self._clock.time())
+        self._serving_since = time_text(self._clock.time())
         self._set_server_state("serving")
 
     def _server_obstacle(self) -> str | None:
@@ -231,7 +198,3 @@ class HookService:
 
 def _server_off_reason(settings: HookServiceSettings) -> str:
     return "--runtime-hooks-server is off" if settings.server == "off" else "not started yet"
-
-
-def _time_text(at_s: float | None) -> str:
-    return "" if at_s is None else timestamp.text(datetime.fromtimestamp(at_s, UTC))
