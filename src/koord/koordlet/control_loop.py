@@ -27,7 +27,7 @@ from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
-from koord.koordlet.strategies import runtime_hooks
+from koord.koordlet.strategies import file_ownership, runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
@@ -73,7 +73,7 @@ class ControlLoop:
             tree,
             self.executor,
             may_write=not settings.safe_mode,
-            resctrl="RdtResctrl" in settings.gates,
+            resctrl=not settings.gates.isdisjoint({"RdtResctrl", "Resctrl"}),
             disks="BlkIOReconcile" in settings.gates,
         )
         self.collectors = CollectorSet(tree, store, clock, settings.collect)
@@ -98,7 +98,7 @@ class ControlLoop:
         self._metrics.set_usage(self._store, now_s)
         if not self._released_others and not node_inputs.safe_mode:
             self._released_others = True
-            self.executor.release_others(_OWNERS, "no strategy of this version writes it")
+            self.executor.release_others(self._known_owners(), "no strategy of this version writes it")
         ran = self.strategy_runner.tick(now_s, node_inputs)
         self.last_run = frozenset(one.strategy for one in ran)
         self._metrics.journal_unwritable.labels(self._settings.node).set(float(bool(self.executor.journal_problem)))
@@ -149,6 +149,10 @@ class ControlLoop:
             _LOG.error("strategy %s %s", ran.strategy, state, exc_info=ran.error)
         else:
             _LOG.info("strategy %s %s", ran.strategy, state)
+
+    def _known_owners(self) -> frozenset[str]:
+        switched = file_ownership.CORE_SCHED in self._settings.gates
+        return _OWNERS | ({file_ownership.CORE_SCHED_SWITCH} if switched else frozenset())
 
     def _pod_name(self, uid: str) -> PodIdentity | None:
         return self._names.get(uid)

@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 STOP_GRACE_S = 5.0
 _OTHER = "other"  # the metric's label for a method that CRI does not have today
 # One message each way. They would pass as streams as well, which costs a third of a millisecond more.
-_RUNTIME_METHODS = [
+_RUNTIME_METHODS = (
     "Version",
     "RunPodSandbox",
     "StopPodSandbox",
@@ -49,7 +49,7 @@ _RUNTIME_METHODS = [
     "ListPodSandboxMetrics",
     "RuntimeConfig",
     "UpdatePodSandboxResources",
-]
+)
 _IMAGE_METHODS = ["ListImages", "ImageStatus", "PullImage", "RemoveImage", "ImageFsInfo"]
 UNARY_METHODS = {
     **{cri.runtime_method(name): name for name in _RUNTIME_METHODS},
@@ -120,6 +120,9 @@ class RuntimeProxyServer(grpc.GenericRpcHandler):  # type: ignore[misc]
             else:
                 answer = await handler(InterceptedCall(message, forward, context.time_remaining))
         except grpc.aio.AioRpcError as error:
+            initial = end_to_end(error.initial_metadata())
+            if initial:
+                await context.send_initial_metadata(initial)
             return await self._fail(method, error, context)
         if isinstance(answer, HookRefusal):
             self._count(method, grpc.StatusCode.UNKNOWN)
@@ -150,9 +153,6 @@ class RuntimeProxyServer(grpc.GenericRpcHandler):  # type: ignore[misc]
     async def _fail(self, method: str, error: grpc.aio.AioRpcError, context: Any) -> bytes:
         """Give the kubelet the runtime's error as it is: code, message, details and metadata."""
         self._count(method, error.code())
-        initial = end_to_end(error.initial_metadata())
-        if initial:
-            await context.send_initial_metadata(initial)
         trailing = end_to_end(error.trailing_metadata())
         return await context.abort(error.code(), error.details() or "", trailing)  # type: ignore[no-any-return]
 

@@ -116,7 +116,7 @@ def container_request(create_container: bytes, pod: PodSandboxHookRequest) -> Co
         pod_annotations=pod.annotations,
         pod_resources=pod.resources,
         container_meta=ContainerMetadata(
-            name=raw_fields.string_of(metadata, 1), attempt=raw_fields.int_of(metadata, 2)
+            name=raw_fields.string_of(metadata, 1), attempt=raw_fields.uint_of(metadata, 2)
         ),
         container_annotations=raw_fields.string_map_of(config, _CONTAINER_ANNOTATIONS),
         container_resources=None if resources is None else decode_message(resources, LinuxContainerResources),
@@ -250,8 +250,8 @@ def _with_envs(config: bytes, wanted: Mapping[str, str]) -> bytes:
     parts: list[bytes] = []
     placed: set[str] = set()
     for entry in raw_fields.chunks_of(config, _ENVS):
-        key, value = _env(entry)
-        if value is None or (key in wanted and wanted[key] == before.get(key)):
+        key, _ = _env(entry)
+        if wanted.get(key) == before.get(key):  # neither has it: a value that is no text, which nobody was told of
             parts.append(raw_fields.encode_chunk(_ENVS, entry))
         elif key in wanted and key not in placed:
             parts.append(_encode_env(key, wanted[key]))
@@ -296,7 +296,7 @@ def listed_containers(response: bytes) -> list[ListedContainer]:
                 id=id,
                 sandbox_id=raw_fields.string_of(item, 2),
                 meta=ContainerMetadata(
-                    name=raw_fields.string_of(metadata, 1), attempt=raw_fields.int_of(metadata, 2), id=id
+                    name=raw_fields.string_of(metadata, 1), attempt=raw_fields.uint_of(metadata, 2), id=id
                 ),
                 annotations=raw_fields.string_map_of(item, 9),
             )

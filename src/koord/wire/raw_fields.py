@@ -111,14 +111,20 @@ def string_of(data: bytes, number: int) -> str:
 
 
 def int_of(data: bytes, number: int) -> int:
-    """Return an int64, int32 or uint32 field, 0 when it is absent; the last occurrence counts."""
+    """Return an int64 or int32 field, 0 when it is absent; the last occurrence counts."""
+    value = uint_of(data, number)
+    return value - (1 << 64) if value >> 63 else value
+
+
+def uint_of(data: bytes, number: int) -> int:
+    """Return a uint64 or uint32 field in the same way."""
     value = 0
     for field in scan_fields(data):
         if field.number == number:
             if not isinstance(field.value, int):
                 raise WireError(f"has the wire type {field.wire_type} in field {number}")
             value = field.value
-    return value - (1 << 64) if value >> 63 else value
+    return value
 
 
 def string_map_of(data: bytes, number: int) -> dict[str, str]:
@@ -162,9 +168,12 @@ def encode_string(number: int, value: str) -> bytes:
 
 
 def encode_string_map(number: int, values: Mapping[str, str]) -> bytes:
-    """Encode a map<string, string> in order of its keys, so that equal maps are equal bytes."""
+    """Encode a map<string, string> in order of its keys, so that equal maps are equal bytes. Entries state empty keys
+    and values, as other encoders do.
+    """
     return b"".join(
-        encode_chunk(number, encode_string(1, key) + encode_string(2, value)) for key, value in sorted(values.items())
+        encode_chunk(number, encode_chunk(1, key.encode()) + encode_chunk(2, value.encode()))
+        for key, value in sorted(values.items())
     )
 
 

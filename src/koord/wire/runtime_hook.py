@@ -134,6 +134,7 @@ def echo_container(request: ContainerResourceHookRequest) -> ContainerResourceHo
 
 class _Kind(Enum):
     INT = "int"
+    UINT = "uint"
     STRING = "string"
     MAP = "map"
 
@@ -141,7 +142,7 @@ class _Kind(Enum):
 # Field names in order of their numbers, which begin at 1 in every message. A message type stands for an embedded one,
 # a tuple of it for a repeated one.
 _LAYOUTS: dict[type[msgspec.Struct], tuple[tuple[str, Any], ...]] = {
-    HugepageLimit: (("page_size", _Kind.STRING), ("limit", _Kind.INT)),
+    HugepageLimit: (("page_size", _Kind.STRING), ("limit", _Kind.UINT)),
     LinuxContainerResources: (
         ("cpu_period", _Kind.INT),
         ("cpu_quota", _Kind.INT),
@@ -158,9 +159,9 @@ _LAYOUTS: dict[type[msgspec.Struct], tuple[tuple[str, Any], ...]] = {
         ("name", _Kind.STRING),
         ("uid", _Kind.STRING),
         ("namespace", _Kind.STRING),
-        ("attempt", _Kind.INT),
+        ("attempt", _Kind.UINT),
     ),
-    ContainerMetadata: (("name", _Kind.STRING), ("attempt", _Kind.INT), ("id", _Kind.STRING)),
+    ContainerMetadata: (("name", _Kind.STRING), ("attempt", _Kind.UINT), ("id", _Kind.STRING)),
     PodSandboxHookRequest: (
         ("pod_meta", PodSandboxMetadata),
         ("runtime_handler", _Kind.STRING),
@@ -201,7 +202,7 @@ def encode(message: msgspec.Struct) -> bytes:
     parts: list[bytes] = []
     for number, (name, kind) in enumerate(_LAYOUTS[type(message)], 1):
         value = getattr(message, name)
-        if kind is _Kind.INT:
+        if kind in (_Kind.INT, _Kind.UINT):
             parts.append(raw_fields.encode_int(number, value))
         elif kind is _Kind.STRING:
             parts.append(raw_fields.encode_string(number, value))
@@ -227,6 +228,8 @@ def decode_message(data: bytes, model: type[T]) -> T:
     for number, (name, kind) in enumerate(_LAYOUTS[model], 1):
         if kind is _Kind.INT:
             values[name] = raw_fields.int_of(data, number)
+        elif kind is _Kind.UINT:
+            values[name] = raw_fields.uint_of(data, number)
         elif kind is _Kind.STRING:
             values[name] = raw_fields.string_of(data, number)
         elif kind is _Kind.MAP:

@@ -211,6 +211,8 @@ def test_a_closed_gate_decides_nothing() -> None:
     found = registry.decide_pod(pod, pooled_rules("CPUSetAllocator"))
     assert {knob: (one.value, one.hook) for knob, one in found.values.items()} == {CPU_QUOTA: ("-1", "CPUSetAllocator")}
     assert found.applied == ("CPUSetAllocator",)
+    removed = registry.decide_pod(pod, pooled_rules("CPUSetAllocator"), HookStage.PRE_REMOVE_POD_SANDBOX)
+    assert removed == HookDecision(), "nor does a hook of another stage"
 
 
 def test_host_applications() -> None:
@@ -256,7 +258,8 @@ def test_parts_of_plans_are_gathered() -> None:
     decision = registry.decide_pod(share, on)
     assert [one.by_cache for one in decision.schemata] == [((0, "50"),)]
     adjusted = msgspec.structs.replace(pod, annotations={protocol.A_OOM_SCORE_ADJ: "7"})
-    assert registry.decide_container(a_container(adjusted), on).oom_score_adj == 7
+    for stage in (HookStage.PRE_CREATE_CONTAINER, HookStage.RECONCILE):
+        assert registry.decide_container(a_container(adjusted), on, stage).oom_score_adj == 7
 
 
 @pytest.mark.parametrize("stage", [HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES])

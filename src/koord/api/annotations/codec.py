@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 # Maps are written with sorted keys, as Go does; a stable text keeps a patch from being sent for nothing.
 _ENCODER = msgspec.json.Encoder(order="deterministic")
+_KEY = re.compile(r'"([A-Za-z0-9]+)"\s*:')  # what may be the name of a field; resource names have a dot or a slash
 
 
 class MalformedAnnotation(msgspec.Struct, frozen=True):
@@ -62,8 +63,8 @@ def parse_json(
 
 def _decode(text: str, shape: Any) -> Any:
     """Return the value of the shape, or MalformedText."""
-    otherwise_spelt = _otherwise_spelt(shape)
-    if otherwise_spelt is None or otherwise_spelt.search(text) is None:
+    names, lowered = _all_names(shape), _lowered_names(shape)
+    if not any(one not in names and one.lower() in lowered for one in set(_KEY.findall(text))):
         return decode_text(text, shape)
     plain = decode_text(text, object)
     if isinstance(plain, MalformedText):
@@ -75,17 +76,17 @@ def _decode(text: str, shape: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _otherwise_spelt(shape: Any) -> re.Pattern[str] | None:
-    """Return what finds the name of a field in another case; None where the shape has no fields."""
-    names = "|".join(sorted(map(re.escape, _all_names(shape))))
-    return re.compile(rf'"(?!(?:{names})")(?i:{names})"\s*:') if names else None
-
-
-def _all_names(shape: Any) -> set[str]:
+def _all_names(shape: Any) -> frozenset[str]:
+    """Return the names of all fields of a shape and of what it holds."""
     if _is_struct(shape):
         inner = (_all_names(one) for _, one in _fields(shape).values())
-        return {name for name, _ in _fields(shape).values()}.union(*inner)
-    return set().union(*map(_all_names, get_args(shape)))
+        return frozenset(name for name, _ in _fields(shape).values()).union(*inner)
+    return frozenset(name for one in get_args(shape) for name in _all_names(one))
+
+
+@lru_cache(maxsize=256)
+def _lowered_names(shape: Any) -> frozenset[str]:
+    return frozenset(one.lower() for one in _all_names(shape))
 
 
 def _respelt(value: Any, shape: Any) -> Any:

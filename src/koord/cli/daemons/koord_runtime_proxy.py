@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -39,8 +40,12 @@ def run_proxy(values: FlagValues, logs: Logs) -> int:
 
 async def serve(settings: RuntimeProxySettings, logs: Logs, stop: asyncio.Event) -> int:
     """Serve until `stop`. What is running on the node runs on without the proxy."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its notes about connections are not of the log's form
     # gRPC is an extra of this program; its help and its refusals of flags need none of it.
-    from koord.runtimeproxy.program import RuntimeProxy, StartRefused
+    try:
+        from koord.runtimeproxy.program import RuntimeProxy, StartRefused
+    except ModuleNotFoundError as missing:
+        return process.report_errors(PROGRAM, [f"{missing}: install koord with its extra runtimeproxy"])
 
     proxy = await RuntimeProxy.start(settings, WallClock())
     if isinstance(proxy, StartRefused):

@@ -38,7 +38,7 @@ def settings_from_flags(values: FlagValues) -> RuntimeProxySettings | str:
     """Return the settings, or the one line that says what is wrong."""
     mode = values.text("backend-runtime-mode")
     if mode == DOCKER:
-        return f"--backend-runtime-mode {DOCKER} is not supported: only {CONTAINERD}, which is any runtime that serves CRI v1"
+        return f"--backend-runtime-mode {DOCKER} is not supported: the runtime must serve CRI v1 ({CONTAINERD})"
     if mode != CONTAINERD:
         return f"--backend-runtime-mode {mode}: unknown runtime engine, it is {CONTAINERD}"
     address = parse_listen_address(values.text("addr"), PORT)

@@ -42,6 +42,7 @@ class WriteSystem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str
     cause: str
     why: str
+    takes_over: tuple[str, ...] = ()
 
 
 class WriteSchemata(msgspec.Struct, frozen=True, kw_only=True, gc=False):

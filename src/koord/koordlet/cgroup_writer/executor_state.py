@@ -12,6 +12,7 @@ from koord.koordlet.cgroup_writer.effects import (
     WriteCgroup,
     WriteEffect,
     WriteOutcome,
+    WriteSystem,
     value_of_effect,
 )
 from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, back_off_s
@@ -63,7 +64,11 @@ class ExecutorState:
             owner = taken.get(key, effect.owner)
             if key not in taken:
                 held = self.owners.get(key, effect.owner)
-                owner = effect.owner if isinstance(effect, WriteCgroup) and held in effect.takes_over else held
+                owner = (
+                    effect.owner
+                    if isinstance(effect, WriteCgroup | WriteSystem) and held in effect.takes_over
+                    else held
+                )
             if owner != effect.owner:
                 raise OwnerConflict(f"{effect.owner} wants to write {key}, which {owner} owns")
             taken[key] = owner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
 from koord.koordlet.hook_calls.statistics import HookStatistics
@@ -39,14 +39,23 @@ class ReconciledHooks:
 
 
 def hook_statuses(
-    gates: frozenset[str], pods: Collection[HookedPod], statistics: HookStatistics
+    gates: frozenset[str],
+    pods: Collection[HookedPod],
+    statistics: HookStatistics,
+    problems: Mapping[str, str] | None = None,
 ) -> tuple[HookStatus, ...]:
-    """Return where each hook stands, in the order in which they run."""
-    return tuple(_hook_status(one, gates, pods, statistics) for one in registry.HOOKS)
+    """Return where each hook stands, in the order in which they run. `problems` keep hooks from acting, by name."""
+    return tuple(
+        _hook_status(one, gates, pods, statistics, (problems or {}).get(one.name, "")) for one in registry.HOOKS
+    )
 
 
 def _hook_status(
-    hook: registry.HookEntry, gates: frozenset[str], pods: Collection[HookedPod], statistics: HookStatistics
+    hook: registry.HookEntry,
+    gates: frozenset[str],
+    pods: Collection[HookedPod],
+    statistics: HookStatistics,
+    problem: str,
 ) -> HookStatus:
     account = statistics.account(hook.name)
     groups = [group for pod in pods for group in pod.groups if hook.name in group.decision.applied]
@@ -61,7 +70,7 @@ def _hook_status(
         last_applied=time_text(account.last_applied_s),
         calls=account.calls,
         failures=account.failures,
-        last_failure=account.last_failure,
+        last_failure=problem or account.last_failure,
         p50_ms=account.percentile_ms(50),
         p99_ms=account.percentile_ms(99),
     )

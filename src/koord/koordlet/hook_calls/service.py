@@ -11,6 +11,7 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
+from koord.koordlet.hook_calls.node_actions import NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
@@ -76,7 +77,9 @@ class HookService:
         self._plugin = None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host), clock)
         self._server_state = _server_off_reason(self._hooks)
         self._serving_since = ""
-        self._reconciled = ReconciledHooks(self.statistics)
+        self._reconciled = asyncio.Event()
+        self._actions = NodeActions(host, control_loop, settings.gates, settings.state_dir)
+        self._account = ReconciledHooks(self.statistics)
 
     @property
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
@@ -85,6 +88,8 @@ class HookService:
             tasks.append(("nri", self._plugin.run))
         if self._hooks.server != "off":
             tasks.append(("hook-server", self._serve))
+        if not self._settings.safe_mode:
+            tasks.append(("hook-actions", self._act))
         return tasks
 
     def starting(self, pods: tuple[PodMeta, ...]) -> tuple[PodMeta, ...]:
@@ -93,14 +98,26 @@ class HookService:
 
     def note_reconciled(self) -> None:
         """Take account of what the reconciler last decided: hooks that apply, and problems that are new."""
-        for pod, problem in self._reconciled.note(self._clock.time(), self._hooked_pods().values()):
+        for pod, problem in self._account.note(self._clock.time(), self._hooked_pods().values()):
             self.calls.record_problem(pod_context_of_meta(pod), problem)
+        self._reconciled.set()
+
+    async def _act(self) -> None:
+        """Bring about, after each run of the reconciler, what hooks decided besides cgroup values."""
+        while True:
+            await self._reconciled.wait()
+            self._reconciled.clear()
+            state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+            if isinstance(state, RuntimeHooksState):
+                await self._actions.apply(state)
 
     def status(self) -> HooksStatus:
         return HooksStatus(
             safe_mode=self._settings.safe_mode,
             connections=(self._nri_status(), self._proxy_status()),
-            hooks=hook_statuses(self._settings.gates, self._hooked_pods().values(), self.statistics),
+            hooks=hook_statuses(
+                self._settings.gates, self._hooked_pods().values(), self.statistics, self._actions.problems
+            ),
         )
 
     def _nri_status(self) -> HookConnection:

@@ -1,4 +1,4 @@
-"""The server of `runtime.v1alpha1.RuntimeHookService` on a Unix socket. Stages without a decision echo their request."""
+"""The server of `runtime.v1alpha1.RuntimeHookService` on a Unix socket; stages without a decision echo."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import msgspec
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.koordlet.hooks import (
     batch_resource,
+    core_sched,
     cpu_normalization,
     cpuset,
     gpu_env,
@@ -21,6 +22,8 @@ from koord.koordlet.hooks import (
     oom_score_adj,
     rdma_device,
     resctrl_pod,
+    tc,
+    terway_qos,
 )
 from koord.koordlet.hooks.hook import (
     ContainerContext,
@@ -38,6 +41,7 @@ _POD_STAGES = frozenset({HookStage.PRE_RUN_POD_SANDBOX, HookStage.RECONCILE})
 _CONTAINER_STAGES = frozenset(
     {HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES, HookStage.RECONCILE}
 )
+_EXISTING = frozenset({HookStage.RECONCILE})
 
 
 HookCaller = Callable[[str, Callable[[], HookPlan]], HookPlan]  # calls the hook of this name
@@ -85,9 +89,17 @@ HOOKS: tuple[HookEntry, ...] = (
         host_application=host_application.decide_host_application,
     ),
     HookEntry(
+        name=core_sched.NAME,
+        gate="CoreSched",
+        stages=_EXISTING,
+        files=core_sched.FILES,
+        pod=core_sched.decide_pod,
+        container=core_sched.decide_container,
+    ),
+    HookEntry(
         name=oom_score_adj.NAME,
         gate="OOMScoreAdj",
-        stages=frozenset({HookStage.RECONCILE}),
+        stages=frozenset({HookStage.PRE_CREATE_CONTAINER, HookStage.RECONCILE}),
         container=oom_score_adj.decide_container,
     ),
     HookEntry(
@@ -97,6 +109,7 @@ HOOKS: tuple[HookEntry, ...] = (
         pod=resctrl_pod.decide_pod,
         container=resctrl_pod.decide_container,
     ),
+    HookEntry(name=terway_qos.NAME, gate="TerwayQoS", stages=_EXISTING, pod=terway_qos.decide_pod),
     HookEntry(
         name=gpu_env.NAME,
         gate="GPUEnvInject",
@@ -109,6 +122,7 @@ HOOKS: tuple[HookEntry, ...] = (
         stages=frozenset({HookStage.PRE_CREATE_CONTAINER}),
         container=rdma_device.decide_container,
     ),
+    HookEntry(name=tc.NAME, gate="TCNetworkQoS", stages=_EXISTING, files=tc.FILES, pod=tc.decide_pod),
 )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from koord.koordlet.nri.handler import HandlerOutcome, OutcomeObserver
 from koord.koordlet.nri.settings import FailurePolicy
 from koord.telemetry.clock import Clock
-from koord.wire.ttrpc import DEADLINE_EXCEEDED, MAX_DATA, UNKNOWN, TtrpcResponse, error_status
+from koord.wire.ttrpc import MAX_DATA, UNKNOWN, TtrpcResponse, error_status
 
 _RESPONSE_OVERHEAD = 16  # bytes of a ttrpc response around its payload
 _CANCEL_S = 1.0
@@ -44,8 +44,8 @@ class HandlerCalls:
         self._observe(stage, outcome, self._clock.monotonic() - began, f"{subject}: {detail}" if detail else subject)
         if outcome == "success" or self._failure_policy == "Ignore":
             return TtrpcResponse(payload=payload)
-        code = DEADLINE_EXCEEDED if outcome == "timeout" else UNKNOWN
-        return TtrpcResponse(status=error_status(code, f"{stage} of {subject}: {detail}"))
+        # Also a late handler is UNKNOWN: a runtime that takes a deadline for a lost plugin would drop it and go on.
+        return TtrpcResponse(status=error_status(UNKNOWN, f"{stage} of {subject}: {detail}"))
 
     async def close(self) -> None:
         """Cancel the handlers that run, and wait for them a little."""

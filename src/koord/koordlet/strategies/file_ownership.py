@@ -7,8 +7,8 @@ of them writes, from the pod and the gates; so no two parts ever write one file 
 from __future__ import annotations
 
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, LS, LSE, LSR
-from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
-from koord.koordlet.hooks import batch_resource, cpu_normalization, cpuset
+from koord.host.cgroup.knob import CPU_IDLE, CPU_QUOTA, CPUSET, GROUP_IDENTITY_ENABLED, SCHED_CORE
+from koord.koordlet.hooks import batch_resource, core_sched, cpu_normalization, cpuset
 from koord.koordlet.inputs.pod_meta import PodMeta
 
 CPU_BURST = "CPUBurst"
@@ -17,6 +17,10 @@ BATCH_RESOURCE = batch_resource.NAME
 CPU_NORMALIZATION = cpu_normalization.NAME
 CPUSET_ALLOCATOR = cpuset.NAME
 
+CORE_SCHED = core_sched.NAME
+CORE_SCHED_SWITCH = "CoreSchedSwitch"
+CPU_POLICY = "CPUPolicy"  # of group identity where idle groups stand in for it
+
 SUPPRESS_GATE = "BECPUSuppress"
 MANAGER_GATE = cpuset.BE_CPU_MANAGER_GATE
 
@@ -24,6 +28,10 @@ MANAGER_GATE = cpuset.BE_CPU_MANAGER_GATE
 OWNERS = {
     CPU_QUOTA: (BATCH_RESOURCE, CPU_NORMALIZATION, CPUSET_ALLOCATOR, CPU_BURST),
     CPUSET: (CPUSET_ALLOCATOR, CPU_SUPPRESS),
+    # The two exclude each other by the NodeSLO's cpuPolicy.
+    CPU_IDLE: (CORE_SCHED, CPU_POLICY),
+    GROUP_IDENTITY_ENABLED: (CORE_SCHED_SWITCH, CPU_POLICY),
+    SCHED_CORE: (CORE_SCHED_SWITCH, CPU_POLICY),
 }
 
 

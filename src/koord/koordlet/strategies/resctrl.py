@@ -100,7 +100,13 @@ def observe_resctrl(inputs: StrategyInputs) -> ResctrlView:
     machine, strategy = inputs.machine, inputs.resource_qos_strategy
     cache = machine.shape.cache
     enabled = strategy is not None and cache.is_divisible and any(_moves_tasks(strategy, one) for one in RESCTRL_GROUPS)
-    pods = [pod for pod in inputs.pods if pod.is_alive and pod.group] if enabled else []
+    # The hook of single pods gives those that ask for it a group of their own.
+    own = "Resctrl" in inputs.gates
+    pods = (
+        [pod for pod in inputs.pods if pod.is_alive and pod.group and not (own and A_RESCTRL in pod.annotations)]
+        if enabled
+        else []
+    )
     return ResctrlView(
         strategy=strategy,
         supported=cache.is_divisible,

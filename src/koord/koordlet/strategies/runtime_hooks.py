@@ -18,7 +18,7 @@ from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.contexts import container_contexts_of_meta, pod_context_of_meta, sandbox_context
-from koord.koordlet.hooks.hook import CgroupResources, HookStage, NodeRules
+from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules
 from koord.koordlet.hooks.registry import HookDecision
 from koord.koordlet.hooks.rules import build_node_rules
 from koord.koordlet.inputs.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
@@ -46,6 +46,7 @@ class HookedGroup(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     decision: HookDecision
     container: str = ""  # its name, empty for the pod and its sandbox
+    context: ContainerContext | None = None  # None for the pod
 
 
 class HookedPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +141,7 @@ def _decide_pod(view: RuntimeHooksView, pod: PodMeta, sandbox: str) -> HookedPod
         if one.group:
             decision = registry.decide_container(one, rules)
             level: HookLevel = "sandbox" if one.is_sandbox else "container"
-            group = HookedGroup(level=level, group=one.group, decision=decision, container=one.name)
+            group = HookedGroup(level=level, group=one.group, decision=decision, container=one.name, context=one)
             found.append((group, one.resources))
     return HookedPod(
         pod=pod,
