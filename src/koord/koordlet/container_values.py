@@ -14,7 +14,8 @@ from koord.host.io_error import IoError
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.executor_state import KnownFile
 from koord.koordlet.hook_status import ContainersStatus, ContainerStatus, ContainerValue
-from koord.koordlet.hooks.registry import DecidedValue
+from koord.koordlet.hooks.hook import SchemataLine
+from koord.koordlet.hooks.registry import DecidedValue, HookDecision
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies import file_ownership
 from koord.koordlet.strategies.runtime_hooks import HookedGroup, HookedPod
@@ -125,6 +126,7 @@ def pods_status(
                     container=one.container,
                     id=one.id,
                     values=tuple(values),
+                    others={} if hooks is None else _others(hooks.decision),
                     problems=problems,
                 )
             )
@@ -198,6 +200,22 @@ def _why_missing(files: AppliedFiles, pod: HookedPod, group: str, decided: Decid
     if decided.knob == CPU_SHARES and files.read(group, CPU_IDLE, "0").value == "1":
         return "the group is idle (cpu.idle 1), which has no shares"
     return "not written yet"
+
+
+def _others(decision: HookDecision) -> dict[str, str]:
+    """Return what is not a cgroup value. Environment, mounts and devices belong to the making of a container."""
+    score = decision.oom_score_adj
+    wanted = {
+        "oom_score_adj": "" if score is None else str(score),
+        "resctrl group": decision.resctrl_group or "",
+        **{f"schemata {line.resource}": _schemata_text(line) for line in decision.schemata},
+        "core scheduling group": decision.core_sched_group or "",
+    }
+    return {name: text for name, text in wanted.items() if text}
+
+
+def _schemata_text(line: SchemataLine) -> str:
+    return ";".join(f"{cache}={value}" for cache, value in line.by_cache)
 
 
 def _time_text(at_s: float | None) -> str:

@@ -69,7 +69,10 @@ class ContainerValue(_Served, frozen=True, kw_only=True):
 
 
 class ContainerStatus(_Served, frozen=True, kw_only=True):
-    """A container, sandbox or the pod itself (`level`) with all values that the agent decided for it."""
+    """A container, sandbox or the pod itself (`level`) with all values that the agent decided for it.
+
+    `others` is what hooks want for it besides cgroup values, by name.
+    """
 
     level: str
     namespace: str
@@ -79,6 +82,7 @@ class ContainerStatus(_Served, frozen=True, kw_only=True):
     container: str = ""
     id: str = ""
     values: tuple[ContainerValue, ...] = ()
+    others: Mapping[str, str] = {}
     problems: tuple[str, ...] = ()
 
 

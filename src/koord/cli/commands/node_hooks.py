@@ -138,18 +138,18 @@ def print_all_hooks(out: Console, found: Sequence[NodeHooks], at: datetime) -> N
             table.add_row(one.node, "-", "-", "-", "-", "-", "-", "-", one.problem, style="red")
             continue
         status = one.hooks
-        used = next((way for way in status.connections if way.connected), None)
+        ways = [way for way in status.connections if way.connected]
         table.add_row(
             one.node,
-            "-" if used is None else _BY.get(used.name, used.name),
-            "-" if used is None else _age(used.since, at),
-            "-" if used is None else used.details.get("runtime", "-"),
+            ", ".join(_BY.get(way.name, way.name) for way in ways) or "-",
+            _age(min(way.since for way in ways), at) if ways else "-",
+            ", ".join(way.details["runtime"] for way in ways if "runtime" in way.details) or "-",
             f"{sum(hook.enabled for hook in status.hooks)} of {len(status.hooks)}",
             _age(max((hook.last_applied for hook in status.hooks), default=""), at),
             str(sum(hook.failures for hook in status.hooks)),
             _milliseconds(max((hook.p99_ms for hook in status.hooks if hook.p99_ms is not None), default=None)),
             _note(status),
-            style="yellow" if used is None else "",
+            style="" if ways else "yellow",
         )
     out.print(table)
 

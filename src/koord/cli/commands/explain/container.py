@@ -4,6 +4,7 @@ the kernel holds.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _TITLES = ("FILE", "WANTED", "KERNEL", "DECIDED BY", "WRITTEN")
-_MARGIN = 4  # of the lines below a value
+_MARGIN = "    "  # of the lines below a value
+_NARROWEST = 40  # to which they are wrapped
 
 
 class ContainerName(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +79,12 @@ def container(
     if len(parts) > 3 or not all(parts):
         cluster_access.fail(f"{name!r} is not [NAMESPACE/]POD[/CONTAINER]")
     if len(parts) == 3 and container:
-        cluster_access.fail("-c and the container in the name exclude each other")
-    space, pod, inner = ("", *parts, container)[-3:] if len(parts) < 3 else parts
-    space = space or cluster_access.namespace_or_current(namespace, kubeconfig, context)
-    wanted = ContainerName(namespace=space, pod=pod, container=inner)
+        cluster_access.fail("-c and a container in the name exclude each other")
+    wanted = ContainerName(
+        namespace=parts[0] if len(parts) > 1 else cluster_access.namespace_or_current(namespace, kubeconfig, context),
+        pod=parts[min(len(parts) - 1, 1)],
+        container=parts[2] if len(parts) == 3 else container,
+    )
     address = KoordletAddress(namespace=koordlet_namespace, port=koordlet_port)
 
     async def main(client: Client, clock: Clock) -> None:
@@ -104,7 +108,9 @@ async def explain_container(client: Client, wanted: ContainerName, address: Koor
     answer = await koordlet_access.ask_agent(client, node, address, CONTAINERS_PATH, query)
     if isinstance(answer, str):
         cluster_access.fail(answer)
-    listed = [one for one in msgspec.convert(answer, ContainersStatus).containers if one.uid in ("", pod.metadata.uid)]
+    known = msgspec.convert(answer, ContainersStatus).containers
+    # The kubelet knows a static pod by another uid; of two pods with one name, one of which ends, the uid tells which.
+    listed = [one for one in known if one.uid == pod.metadata.uid] or known
     own = [one for one in listed if one.level == "container" and one.container == name]
     if not own:
         cluster_access.fail(
@@ -149,10 +155,12 @@ def print_container(out: Console, found: ContainerExplanation, at: datetime) -> 
 
 def _print_group(out: Console, title: str, group: ContainerStatus, at: datetime, width: int) -> None:
     out.print(f"{title:<10} {group.group}", soft_wrap=True)
+    for name, text in group.others.items():
+        out.print(f"Wanted     {name} {text}")
     for problem in group.problems:
         out.print(f"Problem    {problem}", style="red")
     if not group.values:
-        out.print("           no hook and no strategy wants a value here")
+        out.print("           no hook and no strategy wants a value of its files")
         return
     out.print()
     _print_values(out, group.values, at, width)
@@ -160,8 +168,6 @@ def _print_group(out: Console, title: str, group: ContainerStatus, at: datetime,
 
 def _print_values(out: Console, values: Sequence[ContainerValue], at: datetime, width: int) -> None:
     """Print each value in a line, and below it what led to it, over the whole width."""
-    from rich.padding import Padding
-
     rows = [
         (
             _file_text(value),
@@ -182,8 +188,8 @@ def _print_values(out: Console, values: Sequence[ContainerValue], at: datetime, 
             (f"not applied: {value.problem}" if value.problem else "", "yellow"),
             ("differs from what is wanted" if value.differs and not value.problem else "", "red"),
         ):
-            if text:
-                out.print(Padding(text, (0, 0, 0, _MARGIN)), style=style)
+            for line in textwrap.wrap(text, max(out.width - len(_MARGIN), _NARROWEST), break_on_hyphens=False):
+                out.print(_MARGIN + line, style=style, soft_wrap=True)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
