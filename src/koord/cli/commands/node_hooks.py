@@ -121,6 +121,7 @@ def print_node_hooks(out: Console, found: NodeHooks, at: datetime) -> None:
 
 
 def print_all_hooks(out: Console, found: Sequence[NodeHooks], at: datetime) -> None:
+    """Print one line for each node; those that nobody tells of come last, with the reason."""
     table = plain_table(
         ("NODE", "left"),
         ("BY", "left"),
@@ -130,28 +131,32 @@ def print_all_hooks(out: Console, found: Sequence[NodeHooks], at: datetime) -> N
         ("APPLIED", "left"),
         ("FAILURES", "right"),
         ("P99", "right"),
-        ("", "left"),
     )
-    table.columns[-1].no_wrap, table.columns[-1].overflow = True, "ellipsis"  # one line for each node
+    for one in found:
+        if one.hooks is not None:
+            table.add_row(one.node, *_summary(one.hooks, at), style="" if _connected(one.hooks) else "yellow")
+    out.print(table)
     for one in found:
         if one.hooks is None:
-            table.add_row(one.node, "-", "-", "-", "-", "-", "-", "-", one.problem, style="red")
-            continue
-        status = one.hooks
-        ways = [way for way in status.connections if way.connected]
-        table.add_row(
-            one.node,
-            ", ".join(_BY.get(way.name, way.name) for way in ways) or "-",
-            _age(min(way.since for way in ways), at) if ways else "-",
-            ", ".join(way.details["runtime"] for way in ways if "runtime" in way.details) or "-",
-            f"{sum(hook.enabled for hook in status.hooks)} of {len(status.hooks)}",
-            _age(max((hook.last_applied for hook in status.hooks), default=""), at),
-            str(sum(hook.failures for hook in status.hooks)),
-            _milliseconds(max((hook.p99_ms for hook in status.hooks if hook.p99_ms is not None), default=None)),
-            _note(status),
-            style="" if ways else "yellow",
-        )
-    out.print(table)
+            out.print(f"{one.node}  {one.problem}", style="red", soft_wrap=True)
+
+
+def _summary(status: HooksStatus, at: datetime) -> tuple[str, ...]:
+    ways, hooks = _connected(status), status.hooks
+    enabled = f"{sum(hook.enabled for hook in hooks)} of {len(hooks)}"
+    return (
+        ", ".join(_BY.get(way.name, way.name) for way in ways) or "none",
+        _age(min(way.since for way in ways), at) if ways else "-",
+        ", ".join(way.details["runtime"] for way in ways if "runtime" in way.details) or "-",
+        f"{enabled}, safe mode" if status.safe_mode else enabled,
+        _age(max((hook.last_applied for hook in hooks), default=""), at),
+        str(sum(hook.failures for hook in hooks)),
+        _milliseconds(max((hook.p99_ms for hook in hooks if hook.p99_ms is not None), default=None)),
+    )
+
+
+def _connected(status: HooksStatus) -> list[HookConnection]:
+    return [way for way in status.connections if way.connected]
 
 
 def _hooks_table(hooks: Sequence[HookStatus], at: datetime) -> Table:
@@ -188,14 +193,6 @@ def _connection_text(connection: HookConnection, at: datetime) -> str:
     since = f"since {_age(connection.since, at).removesuffix(' ago')}" if connection.since else ""
     words = [f"{connection.state} {since}".strip(), *([runtime] if runtime else [])]
     return ", ".join((*words, *(f"{name} {text}" for name, text in details.items())))
-
-
-def _note(status: HooksStatus) -> str:
-    if status.safe_mode:
-        return "safe mode"
-    if any(way.connected for way in status.connections):
-        return ""
-    return "; ".join(f"{_BY.get(way.name, way.name)}: {way.state}" for way in status.connections) or "not started yet"
 
 
 def _age(text: str, at: datetime) -> str:
