@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.koordlet.core_sched_manager import CoreSchedManager, CoreSchedOutcome, CoreSchedRequest, CoreSchedResult
+from koord.koordlet.hooks.core_sched import CoreSchedKernel
 from koord.koordlet.hooks.hook import ContainerContext, PodContext
+from koord.koordlet.metrics import KoordletMetrics
 from tests.host.fake_machine import FakeMachine
 from tests.koordlet.fake_cookies import FakeCookies
 
@@ -215,10 +217,28 @@ def test_sandboxes_come_first_and_older_pods_before_younger(node: Node) -> None:
         created = 2.0 if name == "young" else 1.0
         pod = PodContext(uid=str(created), created_s=created)
         container = ContainerContext(
-            pod=pod, name=name, id=name, group=f"kubepods/pod{name}/{name}", is_sandbox=sandbox
+            pod=pod, name=name, id="" if sandbox else name, group=f"kubepods/pod{name}/{name}", is_sandbox=sandbox
         )
         requests.append(CoreSchedRequest(container=container, group="g"))
-    assert [one.container.id for one in node.manager.apply(requests)] == ["box", "old", "young"]
+    results = node.manager.apply(requests)
+    assert [(one.container.name, one.outcome) for one in results] == [
+        ("box", ADDED),
+        ("old", ASSIGNED),
+        ("young", ASSIGNED),
+    ], "a sandbox is known by its cgroup alone"
+
+
+def test_the_agent_gives_itself_no_cookie(node: Node) -> None:
+    node.run("agent", "g", 10)
+    node.run("other", "g", 20)
+    node.manager = CoreSchedManager(node.machine.tree, node.kernel, own_process=10)
+    assert node.apply() == {"agent": EMPTY, "other": ADDED}
+    assert node.cookies(10) == {0}
+
+
+def test_a_container_that_is_not_made_yet_has_no_result(node: Node) -> None:
+    container = ContainerContext(pod=PodContext(uid="u"), name="c")
+    assert node.manager.apply([CoreSchedRequest(container=container, group="g")]) == ()
 
 
 def test_a_kernel_without_core_scheduling_says_so(node: Node) -> None:
@@ -285,3 +305,30 @@ def test_after_any_history_groups_are_apart(
     named = [cookies for group_of, cookies in by_group.items() if group_of and cookies]
     assert all(len(cookies) == 1 and cookies != {0} for cookies in named), "one cookie, and no process without"
     assert len({frozenset(cookies) for cookies in named}) == len(named), "no two groups share one"
+
+
+def test_the_kernels_switches_are_found(node: Node) -> None:
+    assert node.manager.kernel() == CoreSchedKernel()
+    node.machine.put("proc/sys/kernel/sched_group_identity_enabled", "1\n")
+    node.machine.put("sys/kernel/debug/sched_features", "NO_CORE_SCHED\n")
+    assert node.manager.kernel() == CoreSchedKernel(identity_switch=True, core_feature=True)
+    node.machine.put("proc/sys/kernel/sched_core", "0\n")
+    assert node.manager.kernel().core_switch
+
+
+def test_metrics_show_cookies_and_count_changes(node: Node) -> None:
+    metrics = KoordletMetrics("n1")
+    node.run("a", "g", 10)
+    node.run("b", "g", 20)
+    node.kernel.stubborn.add(20)
+    for now_s in (0.0, 1.0):
+        metrics.record_core_sched(node.results(), now_s)
+    (cookie,) = node.cookies(10)
+    shown = [labels for labels, _ in metrics.core_sched_cookies]
+    assert shown == [("n1", "a", "n", "a", "c", "a", "g", str(cookie))]
+    counts = {labels: child.value for labels, child in metrics.core_sched_status}
+    assert counts == {("n1", "g", "succeeded"): 1, ("n1", "g", "failed"): 2}
+    metrics.expire(300.5)
+    assert [labels for labels, _ in metrics.core_sched_status] == [("n1", "g", "failed")]
+    metrics.record_core_sched((), 301.0)
+    assert list(metrics.core_sched_cookies) == []

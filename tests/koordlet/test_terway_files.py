@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.host.filesystem import Host
+from koord.host.filesystem import Host, HostPaths
 from koord.koordlet.hooks.terway_qos import TerwayPlan
 from koord.koordlet.terway_files import FileOutcome, TerwayFiles
 
@@ -16,12 +16,12 @@ OFF = TerwayPlan(enabled=False)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / "terway" / "qos"
+    return tmp_path / "var/lib/terway/qos"
 
 
 @pytest.fixture
-def files(folder: Path) -> TerwayFiles:
-    return TerwayFiles(Host(), str(folder))
+def files(tmp_path: Path) -> TerwayFiles:
+    return TerwayFiles(Host(HostPaths().below_root(str(tmp_path))))
 
 
 def outcomes(files: TerwayFiles, plan: TerwayPlan | None) -> list[str]:
@@ -66,8 +66,8 @@ def test_nothing_happens_without_a_plan(files: TerwayFiles, folder: Path) -> Non
     assert content(folder) == before
 
 
-def test_a_folder_that_cannot_be_made_is_a_reason(tmp_path: Path) -> None:
-    (tmp_path / "terway").write_text("a file where the folder must be")
-    results = TerwayFiles(Host(), str(tmp_path / "terway" / "qos")).apply(PLAN)
+def test_a_folder_that_cannot_be_made_is_a_reason(files: TerwayFiles, tmp_path: Path) -> None:
+    (tmp_path / "var").write_text("a file where the folder must be")
+    results = files.apply(PLAN)
     assert {one.outcome for one in results} == {FileOutcome.FAILED}
     assert all("terway" in one.why for one in results)

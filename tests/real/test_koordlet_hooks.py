@@ -174,9 +174,12 @@ def test_every_value_has_a_reason(site: Site, agent: Agent) -> None:
     assert (by_knob[CPUS]["wanted"], by_knob[CPUS]["kernel"]) == ("1", "1")
     assert by_knob[QUOTA]["decidedBy"] == "CPUSetAllocator"
     assert STATUS in by_knob[QUOTA]["why"]
-    rows = {one["name"]: one for one in json.loads(agent.fetch("/apis/v1/hooks"))["hooks"]}
-    assert rows["CPUSetAllocator"]["containers"] >= 2
-    assert rows["gpu env inject"]["whyOff"] == "feature gate GPUEnvInject is off"
+
+    def hooks() -> dict[str, Json]:
+        return {one["name"]: one for one in json.loads(agent.fetch("/apis/v1/hooks"))["hooks"]}
+
+    until(lambda: hooks()["CPUSetAllocator"]["containers"] >= 2, "the pinned and the shared one are counted")
+    assert hooks()["gpu env inject"]["whyOff"] == "feature gate GPUEnvInject is off"
 
 
 def test_an_unreadable_annotation_starts_the_container_and_is_told(site: Site, agent: Agent) -> None:

@@ -221,7 +221,7 @@ def test_a_handler_that_fails_keeps_no_container_from_starting(site: Site, kind:
     site.remove(f"spared-{kind}")
 
 
-@pytest.mark.parametrize(("kind", "why"), [("raises", "ValueError: not today"), ("hangs", "no result after 1.5 s")])
+@pytest.mark.parametrize(("kind", "why"), [("raises", "ValueError: not today"), ("hangs", "no result after 1.50 s")])
 def test_with_the_policy_fail_the_container_does_not_start(site: Site, kind: str, why: str) -> None:
     name = f"refused-{kind}"
     handler = ShareHandler(fail=partial(_fail, kind))

@@ -22,8 +22,8 @@ from koord.host.filesystem import Host
 from koord.wire.runtime_hook import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
-    HookStage,
     LinuxContainerResources,
+    RuntimeHookStage,
     echo_container,
 )
 from tests.real.real_node import QUOTA, SHARES, Site
@@ -51,6 +51,7 @@ class Proxy:
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self.log = node.folder / "proxy.log"
+        self.container_before = ""  # of a pod that ran before the kubelet talked to the proxy
 
     def start(self) -> None:
         command = [
@@ -104,14 +105,14 @@ class HookThread:
     async def _run(self) -> None:
         self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
         self.server = FakeHookServer()
-        for stage in (HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES):
+        for stage in (RuntimeHookStage.PRE_CREATE_CONTAINER, RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES):
             self.server.answers[stage] = _answer
         await self.server.start(self._path)
         self._ready.set()
         await self._end.wait()
         await self.server.stop()
 
-    def asked(self, stage: HookStage, name: str) -> list[ContainerResourceHookRequest]:
+    def asked(self, stage: RuntimeHookStage, name: str) -> list[ContainerResourceHookRequest]:
         assert self.server is not None
         calls = [request for one, request in list(self.server.calls) if one is stage]
         return [
@@ -159,6 +160,7 @@ def proxy(site: Site, hooks: HookThread) -> Iterator[Proxy]:
     node = site.node
     site.run(pod("before"))
     proxy = Proxy(node)
+    proxy.container_before = site.container("before")
     register(proxy.configs, str(node.folder / "hook.sock"), "Ignore", STAGES)
     proxy.start()
     node.stop("kubelet")
@@ -216,7 +218,7 @@ def test_a_hook_that_sets_shares_is_obeyed(site: Site, proxy: Proxy, hooks: Hook
     assert site.value(SHARES, site.container("hooked")) == "333"
     assert site.value(SHARES, site.container("plain")) == "102"
     assert site.value(QUOTA, site.container("hooked")) == "20000"
-    (asked,) = hooks.asked(HookStage.PRE_CREATE_CONTAINER, "hooked")
+    (asked,) = hooks.asked(RuntimeHookStage.PRE_CREATE_CONTAINER, "hooked")
     assert asked.container_resources is not None
     assert asked.container_resources.cpu_shares == 102
     assert asked.pod_cgroup_parent.endswith(f"pod{site.api.seen(f'{PODS}/hooked')['metadata']['uid']}")
@@ -232,7 +234,7 @@ def test_a_resize_in_place_asks_the_hook_after_a_restart_of_the_proxy(
     container["resources"]["limits"]["cpu"] = "300m"
     site.api.merge(f"{PODS}/hooked/resize", {"spec": {"containers": [container]}})
     until(lambda: site.value(QUOTA, site.container("hooked")) == "30000", "the quota is larger", 90)
-    asked = hooks.asked(HookStage.PRE_UPDATE_CONTAINER_RESOURCES, "hooked")
+    asked = hooks.asked(RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES, "hooked")
     assert asked
     assert asked[-1].container_resources is not None
     assert asked[-1].container_resources.memory_limit_in_bytes == 64 << 20  # known from before the kill
@@ -248,8 +250,10 @@ def test_container_events_reach_whoever_streams_them(site: Site, proxy: Proxy) -
 
 
 def test_a_pod_that_was_there_before_ends_through_the_proxy(site: Site, proxy: Proxy, hooks: HookThread) -> None:
+    status = site.api.seen(f"{PODS}/before")["status"]["containerStatuses"][0]
+    assert (site.container("before"), status["restartCount"]) == (proxy.container_before, 0)
     site.remove("before")
-    assert hooks.asked(HookStage.POST_STOP_CONTAINER, "before")
+    assert hooks.asked(RuntimeHookStage.POST_STOP_CONTAINER, "before")
 
 
 def test_killed_while_pods_are_made_all_of_them_run(site: Site, proxy: Proxy) -> None:

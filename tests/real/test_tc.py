@@ -16,7 +16,9 @@ import pytest
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import NetworkQOSConfig, ResourceQOS, ResourceQOSStrategy, SystemStrategy
 from koord.host.filesystem import Host
-from koord.host.tc import TcAnswer, TcProgram, TrafficControl, TrafficOutcome, TrafficResult, run_tc
+from koord.host.ifb import IFB
+from koord.host.iproute import IprouteProgram, ProgramAnswer, run_iproute
+from koord.host.tc import TrafficControl, TrafficOutcome, TrafficResult
 from koord.host.traffic_class import TrafficPlan
 from koord.koordlet.hooks import tc
 from koord.koordlet.hooks.hook import NodeRules, PodContext
@@ -90,26 +92,31 @@ class Link:
             self.ip("netns", "del", one)
 
     @property
-    def tc(self) -> TcProgram:
-        return functools.partial(run_tc, prefix=("ip", "netns", "exec", self.sender))
+    def run(self) -> IprouteProgram:
+        return functools.partial(run_iproute, prefix=("ip", "netns", "exec", self.sender))
+
+    def tc(self, *words: str) -> ProgramAnswer:
+        answer = self.run(("tc", *words))
+        assert isinstance(answer, ProgramAnswer), answer
+        return answer
 
     def shown(self, *words: str) -> str:
-        answer = self.tc((*words, "show", "dev", DEVICE))
-        assert isinstance(answer, TcAnswer), answer
-        return answer.text
+        return self.tc(*words, "show", "dev", DEVICE).text
 
-    def rate(self, source: str) -> float:
-        """Return the bits per second that one connection from this address gets for two seconds."""
-        sink, family = (SINK_V6, "10") if ":" in source else (SINK, "2")
+    def rate(self, address: str, *, incoming: bool = False) -> float:
+        """Return the bits per second that one connection from this address, or to it, gets for two seconds."""
+        other, family = (SINK_V6, "10") if ":" in address else (SINK, "2")
+        reads, writes = (self.sender, self.receiver) if incoming else (self.receiver, self.sender)
+        target, source = (address, other) if incoming else (other, address)
         inside = [sys.executable, "-c"]
         reader = subprocess.Popen(
-            ["ip", "netns", "exec", self.receiver, *inside, RECEIVER, sink, str(PORT), family],
+            ["ip", "netns", "exec", reads, *inside, RECEIVER, target, str(PORT), family],
             stdout=subprocess.PIPE,
             text=True,
         )
         assert reader.stdout is not None
         assert reader.stdout.readline() == "ready\n"
-        writer = subprocess.Popen(["ip", "netns", "exec", self.sender, *inside, SENDER, sink, str(PORT), source])
+        writer = subprocess.Popen(["ip", "netns", "exec", writes, *inside, SENDER, target, str(PORT), source])
         try:
             said, _ = reader.communicate(timeout=30)
         finally:
@@ -132,10 +139,10 @@ def link() -> Iterator[Link]:
         refused = found.make()
         if refused:
             pytest.skip(f"no pair of veth devices on this machine: {refused}")
-        probe = found.tc(("qdisc", "add", "dev", DEVICE, "root", "handle", "9:", "htb"))
-        if not isinstance(probe, TcAnswer) or probe.code != 0:
+        probe = found.tc("qdisc", "add", "dev", DEVICE, "root", "handle", "9:", "htb")
+        if probe.code != 0:
             pytest.skip(f"no HTB in this kernel: {probe}")
-        found.tc(("qdisc", "del", "dev", DEVICE, "root"))
+        found.tc("qdisc", "del", "dev", DEVICE, "root")
         yield found
     finally:
         found.remove()
@@ -143,19 +150,19 @@ def link() -> Iterator[Link]:
 
 @pytest.fixture
 def control(link: Link, tmp_path: Path) -> TrafficControl:
-    return TrafficControl(Host(), str(tmp_path / "qdisc.json"), link.tc, DEVICE)
+    return TrafficControl(Host(), str(tmp_path / "qdisc.json"), link.run, DEVICE)
 
 
-def rules(total: int = 200 * M, be_limit: str = "24M") -> NodeRules:
+def rules(total: int = 200 * M, be_limit: str = "24M", be_ingress: str | None = None) -> NodeRules:
     ls = NetworkQOSConfig(enable=True, egress_request="50M", egress_limit="64M")
-    be = NetworkQOSConfig(enable=True, egress_request="10M", egress_limit=be_limit)
+    be = NetworkQOSConfig(enable=True, egress_request="10M", egress_limit=be_limit, ingress_limit=be_ingress)
     strategy = ResourceQOSStrategy(ls_class=ResourceQOS(network_qos=ls), be_class=ResourceQOS(network_qos=be))
     system = SystemStrategy(total_network_bandwidth=str(total))
     return NodeRules(slo=NodeSLOSpec(resource_qos_strategy=strategy, system_strategy=system))
 
 
-def pod(ip: str, qos: str, limit: str = "") -> PodContext:
-    annotations = {NETWORK: json.dumps({"egressLimit": limit})} if limit else {}
+def pod(ip: str, qos: str, limit: str = "", ingress: str = "") -> PodContext:
+    annotations = {NETWORK: json.dumps({"egressLimit": limit, "ingressLimit": ingress})} if limit or ingress else {}
     return PodContext(uid=f"uid-{ip}", name=ip, ip=ip, labels={QOS: qos}, annotations=annotations)
 
 
@@ -190,15 +197,73 @@ def test_traffic_has_the_rate_of_its_class(link: Link, control: TrafficControl, 
     assert 0.9 * bits < measured < 1.1 * bits, f"{measured / M:.1f} instead of {bits / M:.1f} Mbit/s"
 
 
+@pytest.fixture
+def incoming(link: Link) -> Link:
+    """The link, where the kernel can redirect incoming packets."""
+    try:
+        for line in (
+            f"ip link add {IFB} type ifb",
+            f"tc qdisc add dev {DEVICE} handle ffff: ingress",
+            f"tc filter add dev {DEVICE} parent ffff: u32 match u32 0 0 action mirred egress redirect dev {IFB}",
+        ):
+            answer = link.run(line.split())
+            if not isinstance(answer, ProgramAnswer) or answer.code != 0:
+                pytest.skip(f"incoming packets cannot be redirected on this machine: {answer}")
+    finally:
+        link.tc("qdisc", "del", "dev", DEVICE, "ingress")
+        link.ip("-n", link.sender, "link", "del", IFB)
+    return link
+
+
+@pytest.mark.parametrize(
+    ("address", "bits"),
+    [
+        pytest.param(BE, 30 * M, id="BE"),
+        pytest.param(V6, 30 * M, id="BE-of-IPv6"),
+        pytest.param(LIMITED, 16 * M, id="limited-pod"),
+        pytest.param(NODE, 200 * M, id="node"),
+    ],
+)
+def test_incoming_traffic_has_the_rate_of_its_class(
+    incoming: Link, control: TrafficControl, address: str, bits: int
+) -> None:
+    plan = planned(rules(be_ingress="30M"), *PODS[:3], pod(LIMITED, "LS", ingress="16M"))
+    assert done(control.apply(plan)) is TrafficOutcome.CHANGED
+    measured = incoming.rate(address, incoming=True)
+    assert 0.9 * bits < measured < 1.1 * bits, f"{measured / M:.1f} instead of {bits / M:.1f} Mbit/s"
+
+
+def test_the_detour_is_kept_and_goes(incoming: Link, control: TrafficControl, tmp_path: Path) -> None:
+    before = incoming.shown("-json", "qdisc")
+    plan = planned(rules(be_ingress="30M"), *PODS)
+    control.apply(plan)
+    assert done(control.apply(plan)) is TrafficOutcome.KEPT
+    later = TrafficControl(Host(), str(tmp_path / "qdisc.json"), incoming.run, DEVICE)
+    assert done(later.apply(plan)) is TrafficOutcome.KEPT
+    assert done(later.apply(planned(rules(), *PODS))) is TrafficOutcome.CHANGED
+    assert incoming.ip("-n", incoming.sender, "link", "show", IFB).returncode != 0
+    later.apply(plan)
+    assert done(later.apply(TrafficPlan(enabled=False))) is TrafficOutcome.RESTORED
+    assert incoming.shown("-json", "qdisc") == before
+    assert incoming.ip("-n", incoming.sender, "link", "show", IFB).returncode != 0
+
+
+def test_incoming_packets_that_somebody_else_handles_are_left(incoming: Link, control: TrafficControl) -> None:
+    incoming.tc("qdisc", "add", "dev", DEVICE, "clsact")
+    result = control.apply(planned(rules(be_ingress="30M"), *PODS))
+    assert [problem for problem in result.problems if "clsact" in problem] == list(result.problems)
+    assert '"kind":"clsact"' in incoming.shown("-json", "qdisc")
+
+
 def test_nothing_is_changed_twice_and_a_restart_takes_it_up(
     link: Link, control: TrafficControl, tmp_path: Path
 ) -> None:
     plan = planned(rules(), *PODS)
     assert done(control.apply(plan)) is TrafficOutcome.CHANGED
     assert done(control.apply(plan)) is TrafficOutcome.KEPT
-    later = TrafficControl(Host(), str(tmp_path / "qdisc.json"), link.tc, DEVICE)
+    later = TrafficControl(Host(), str(tmp_path / "qdisc.json"), link.run, DEVICE)
     assert done(later.apply(plan)) is TrafficOutcome.KEPT
-    without_record = TrafficControl(Host(), str(tmp_path / "lost.json"), link.tc, DEVICE)
+    without_record = TrafficControl(Host(), str(tmp_path / "lost.json"), link.run, DEVICE)
     assert done(without_record.apply(plan)) is TrafficOutcome.KEPT
 
 
@@ -238,17 +303,17 @@ def test_the_default_qdisc_comes_back(link: Link, control: TrafficControl, tmp_p
 def test_a_configured_qdisc_comes_back_even_after_a_restart(
     link: Link, control: TrafficControl, tmp_path: Path
 ) -> None:
-    link.tc(("qdisc", "add", "dev", DEVICE, "root", "handle", "1:", "pfifo", "limit", "77"))
+    link.tc("qdisc", "add", "dev", DEVICE, "root", "handle", "1:", "pfifo", "limit", "77")
     before = link.shown("-json", "qdisc")
     assert '"limit":77' in before
     assert done(control.apply(planned(rules(), *PODS))) is TrafficOutcome.CHANGED
-    later = TrafficControl(Host(), str(tmp_path / "qdisc.json"), link.tc, DEVICE)
+    later = TrafficControl(Host(), str(tmp_path / "qdisc.json"), link.run, DEVICE)
     assert done(later.apply(TrafficPlan(enabled=False))) is TrafficOutcome.RESTORED
     assert link.shown("-json", "qdisc") == before
 
 
 def test_a_qdisc_that_could_not_be_restored_is_not_replaced(link: Link, control: TrafficControl) -> None:
-    link.tc(("qdisc", "add", "dev", DEVICE, "root", "handle", "7:", "htb", "default", "1"))
+    link.tc("qdisc", "add", "dev", DEVICE, "root", "handle", "7:", "htb", "default", "1")
     result = control.apply(planned(rules(), *PODS))
     assert result.outcome is TrafficOutcome.UNSUPPORTED
     assert "htb" in result.problems[0]
@@ -260,10 +325,10 @@ def test_a_qdisc_that_could_not_be_restored_is_not_replaced(link: Link, control:
 def test_what_somebody_else_removes_is_made_again(link: Link, control: TrafficControl) -> None:
     plan = planned(rules(), *PODS)
     control.apply(plan)
-    link.tc(("qdisc", "del", "dev", DEVICE, "root"))
+    link.tc("qdisc", "del", "dev", DEVICE, "root")
     assert done(control.apply(plan)) is TrafficOutcome.CHANGED
     assert done(control.apply(plan)) is TrafficOutcome.KEPT
-    link.tc(("filter", "del", "dev", DEVICE, "parent", "1:", "protocol", "ip", "prio", "10"))
+    link.tc("filter", "del", "dev", DEVICE, "parent", "1:", "protocol", "ip", "prio", "10")
     assert done(control.apply(plan)) is TrafficOutcome.CHANGED
     assert done(control.apply(plan)) is TrafficOutcome.KEPT
 

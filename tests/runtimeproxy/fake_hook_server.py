@@ -18,27 +18,27 @@ from koord.wire.runtime_hook import (
     ContainerResourceHookResponse,
     HookRequest,
     HookResponse,
-    HookStage,
     PodSandboxHookRequest,
+    RuntimeHookStage,
     echo_container,
     echo_pod,
 )
 
-ALL_STAGES = tuple(stage.value for stage in HookStage)
-_BY_METHOD = {stage.method: stage for stage in HookStage}
+ALL_STAGES = tuple(stage.value for stage in RuntimeHookStage)
+_BY_METHOD = {stage.method: stage for stage in RuntimeHookStage}
 
 
 class FakeHookServer(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self) -> None:
-        self.calls: list[tuple[HookStage, HookRequest]] = []
-        self.answers: dict[HookStage, Callable[[Any], HookResponse | bytes]] = {}
+        self.calls: list[tuple[RuntimeHookStage, HookRequest]] = []
+        self.answers: dict[RuntimeHookStage, Callable[[Any], HookResponse | bytes]] = {}
         self.error = ""
         self.hang = False
         self._never = asyncio.Event()
         self._server: grpc.aio.Server | None = None
 
     async def start(self, path: str) -> None:
-        self._server = grpc.aio.server()
+        self._server = grpc.aio.server(options=(("grpc.max_send_message_length", -1),))
         self._server.add_generic_rpc_handlers((self,))
         self._server.add_insecure_port(f"unix://{path}")
         await self._server.start()
@@ -51,10 +51,10 @@ class FakeHookServer(grpc.GenericRpcHandler):  # type: ignore[misc]
     def stages(self) -> list[str]:
         return [stage.value for stage, _ in self.calls]
 
-    def last(self, stage: HookStage) -> Any:
+    def last(self, stage: RuntimeHookStage) -> Any:
         return next(request for one, request in reversed(self.calls) if one is stage)
 
-    def changes_resources(self, stage: HookStage, **fields: Any) -> None:
+    def changes_resources(self, stage: RuntimeHookStage, **fields: Any) -> None:
         """Answer with the container's resources changed in these fields, and all else echoed."""
 
         def answer(request: ContainerResourceHookRequest) -> ContainerResourceHookResponse:
@@ -74,7 +74,7 @@ class FakeHookServer(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return grpc.unary_unary_rpc_method_handler(behave)
 
-    async def _answer(self, stage: HookStage, message: bytes, context: Any) -> bytes:
+    async def _answer(self, stage: RuntimeHookStage, message: bytes, context: Any) -> bytes:
         model = PodSandboxHookRequest if stage.is_of_pod else ContainerResourceHookRequest
         request = runtime_hook.decode(message, model)
         assert isinstance(request, PodSandboxHookRequest | ContainerResourceHookRequest), request

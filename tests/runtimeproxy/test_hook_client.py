@@ -9,13 +9,14 @@ import grpc.aio
 import msgspec
 import pytest
 
-from koord.wire.runtime_hook import HookStage
-from tests.runtimeproxy.cri_messages import by_id, create_container, run_pod_sandbox
+from koord.runtimeproxy.backend import MAX_MESSAGE_BYTES
+from koord.wire.runtime_hook import RuntimeHookStage
+from tests.runtimeproxy.cri_messages import RESOURCES, by_id, create_container, run_pod_sandbox, update_resources
 from tests.runtimeproxy.fake_hook_server import register
 from tests.runtimeproxy.proxy_site import Site
 
-FAULTS = ("down", "slow", "error", "malformed")
-OUTCOMES = {"down": "error", "slow": "timeout", "error": "error", "malformed": "malformed"}
+FAULTS = ("down", "slow", "error", "malformed", "oversized")
+OUTCOMES = {"down": "error", "slow": "timeout", "error": "error", "malformed": "malformed", "oversized": "error"}
 
 
 async def break_hooks(site: Site, fault: str) -> None:
@@ -26,14 +27,15 @@ async def break_hooks(site: Site, fault: str) -> None:
     elif fault == "error":
         site.hooks.error = "plugin failed"
     else:
-        site.hooks.answers = dict.fromkeys(HookStage, lambda _: b"\x0a\xff\xff")
+        answer = b"\x0a\xff\xff" if fault == "malformed" else bytes(MAX_MESSAGE_BYTES + 1)
+        site.hooks.answers = dict.fromkeys(RuntimeHookStage, lambda _: answer)
 
 
 @pytest.fixture
 async def impatient(site: Site) -> Site:
     """The proxy again, with the shortest patience."""
     await site.stop()
-    site.settings = msgspec.structs.replace(site.settings, hook_timeout_s=0.2)
+    site.settings = msgspec.structs.replace(site.settings, hook_timeout_s=0.5)
     await site.start()
     return site
 
@@ -69,6 +71,7 @@ async def test_failures_of_a_server_that_must_answer_refuse_the_call(impatient: 
         ("RunPodSandbox", run_pod_sandbox()),
         ("CreateContainer", create_container(sandbox)),
         ("StartContainer", by_id(made)),
+        ("UpdateContainerResources", update_resources(made, RESOURCES)),
     ):
         with pytest.raises(grpc.aio.AioRpcError) as failed:
             await site.call(name, message)

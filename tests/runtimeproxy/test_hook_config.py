@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from koord.runtimeproxy.hook_config import HookConfigFolder, HookServerConfig, parse_hook_config, server_of_stage
-from koord.wire.runtime_hook import HookStage
+from koord.wire.runtime_hook import RuntimeHookStage
 
 TEXT = '{\n\t"remote-endpoint": "/x.sock",\n\t"failure-policy": "Fail",\n\t"runtime-hooks": ["PreRunPodSandbox"]\n}'
 CONFIG = HookServerConfig("/x.sock", "Fail", ("PreRunPodSandbox",))
@@ -60,8 +60,8 @@ def test_only_fail_fails_calls(policy: str, fails: bool) -> None:
 
 
 def test_a_stage_that_nobody_wants_has_no_server() -> None:
-    assert server_of_stage({"a.json": CONFIG}, HookStage.PRE_CREATE_CONTAINER) is None
-    assert server_of_stage({"a.json": CONFIG}, HookStage.PRE_RUN_POD_SANDBOX) is CONFIG
+    assert server_of_stage({"a.json": CONFIG}, RuntimeHookStage.PRE_CREATE_CONTAINER) is None
+    assert server_of_stage({"a.json": CONFIG}, RuntimeHookStage.PRE_RUN_POD_SANDBOX) is CONFIG
 
 
 async def changed(configs: HookConfigFolder, wanted: dict[str, HookServerConfig]) -> None:
@@ -115,3 +115,28 @@ async def test_a_folder_that_was_removed_and_made_again_is_watched_again(
     waiting = asyncio.create_task(changed(configs, {"c.json": HookServerConfig("/z")}))
     (folder / "c.json").write_text(json.dumps({"remote-endpoint": "/z"}))
     await waiting
+
+
+async def test_a_folder_or_a_pipe_is_no_registration(configs: HookConfigFolder, folder: Path) -> None:
+    os.mkdir(folder / "a.json")
+    os.mkfifo(folder / "b.json")
+    (folder / "c.json").write_text(TEXT)
+    configs.scan()
+    assert configs.configs == {"c.json": CONFIG}
+
+
+async def test_a_folder_that_cannot_be_read_is_told_once_and_used_when_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    configs = HookConfigFolder(str(tmp_path / "taken"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            configs.scan()
+    assert len(caplog.records) == 1
+    assert "cannot read" in caplog.text
+    (tmp_path / "taken").unlink()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "a.json").write_text(TEXT)
+    configs.scan()
+    assert configs.configs == {"a.json": CONFIG}

@@ -12,11 +12,11 @@ from koord.wire.runtime_hook import (
     ContainerMetadata,
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
-    HookStage,
     LinuxContainerResources,
     PodSandboxHookRequest,
     PodSandboxHookResponse,
     PodSandboxMetadata,
+    RuntimeHookStage,
     echo_container,
     echo_pod,
 )
@@ -32,7 +32,7 @@ from tests.runtimeproxy.fake_runtime import METHOD
 from tests.runtimeproxy.proxy_site import Site
 
 LABELS, ANNOTATIONS = {"app": "web"}, {"note": "1"}
-CREATE, UPDATE = HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES
+CREATE, UPDATE = RuntimeHookStage.PRE_CREATE_CONTAINER, RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES
 POD = PodSandboxMetadata(name="web", uid="u", namespace="default")
 
 
@@ -115,7 +115,7 @@ async def test_nobody_registered_changes_no_byte(site: Site) -> None:
 
 async def test_what_a_hook_changes_of_a_pod(site: Site) -> None:
     site.register()
-    site.hooks.answers[HookStage.PRE_RUN_POD_SANDBOX] = lambda request: PodSandboxHookResponse(
+    site.hooks.answers[RuntimeHookStage.PRE_RUN_POD_SANDBOX] = lambda request: PodSandboxHookResponse(
         labels={"app": "changed", "new": "l"},
         annotations={"added": "a"},
         cgroup_parent="/elsewhere",
@@ -224,6 +224,17 @@ async def test_an_update_that_the_runtime_refused_is_not_remembered(site: Site) 
     with pytest.raises(grpc.aio.AioRpcError):
         await site.call("UpdateContainerResources", update_resources(made, LinuxContainerResources(cpu_shares=9)))
     assert site.proxy.checkpoint.containers[made] == before
+
+
+async def test_an_update_that_cannot_be_read_passes_untouched(site: Site) -> None:
+    site.register("Fail")
+    made = await container(site)
+    before = site.proxy.checkpoint.containers[made]
+    message = raw_fields.encode_string(1, made) + raw_fields.encode_chunk(2, b"\xff")
+    await site.call("UpdateContainerResources", message)
+    assert site.runtime.last("UpdateContainerResources") == message
+    assert site.proxy.checkpoint.containers[made] == before
+    assert site.hooks.stages()[-1] == "PreCreateContainer"
 
 
 async def test_a_pod_that_opts_out_is_run_without_hooks(site: Site) -> None:

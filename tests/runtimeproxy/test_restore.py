@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from koord.wire.runtime_hook import ContainerMetadata, HookStage, LinuxContainerResources, PodSandboxMetadata
+from koord.wire.runtime_hook import ContainerMetadata, LinuxContainerResources, PodSandboxMetadata, RuntimeHookStage
 from tests.runtimeproxy.cri_messages import RESOURCES, by_id, create_container, run_pod_sandbox, update_resources
 from tests.runtimeproxy.fake_runtime import METHOD
 from tests.runtimeproxy.proxy_site import Site
@@ -32,7 +32,7 @@ async def test_a_restart_loses_nothing(site: Site) -> None:
     assert (site.proxy.checkpoint.pods, site.proxy.checkpoint.containers) == before
     site.register()
     await site.call("UpdateContainerResources", update_resources(made, LinuxContainerResources(cpu_shares=9)))
-    resources = site.hooks.last(HookStage.PRE_UPDATE_CONTAINER_RESOURCES).container_resources
+    resources = site.hooks.last(RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES).container_resources
     assert (resources.cpu_shares, resources.memory_limit_in_bytes) == (9, RESOURCES.memory_limit_in_bytes)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from koord.runtimeproxy.backend import MAX_MESSAGE_BYTES
 from koord.runtimeproxy.server import UNARY_METHODS
+from koord.telemetry.http_routing import HttpCall
 from tests.runtimeproxy.cri_messages import create_container, run_pod_sandbox
 from tests.runtimeproxy.fake_runtime import CHAT, EVENTS, METHOD
 from tests.runtimeproxy.proxy_site import Site
@@ -143,6 +144,8 @@ async def test_a_runtime_that_was_restarted_is_reached_again(site: Site) -> None
     with pytest.raises(grpc.aio.AioRpcError) as failed:
         await site.call("Version", b"")
     assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert (await site.proxy.endpoint.answer(HttpCall(method="GET", path="/readyz"))).status == 500
+    assert (await site.proxy.endpoint.answer(HttpCall(method="GET", path="/healthz"))).status == 200
     await site.runtime.start(site.settings.runtime_endpoint)
     code = grpc.StatusCode.UNAVAILABLE
     while code is grpc.StatusCode.UNAVAILABLE:
@@ -150,3 +153,41 @@ async def test_a_runtime_that_was_restarted_is_reached_again(site: Site) -> None
         call = site.channel.unary_unary(METHOD("Version"))(b"")
         code = await call.code()
     assert code is grpc.StatusCode.OK
+    assert (await site.proxy.endpoint.answer(HttpCall(method="GET", path="/readyz"))).status == 200
+
+
+async def test_ending_lets_calls_end_and_ends_streams(site: Site) -> None:
+    events = site.channel.unary_stream(EVENTS)(b"", wait_for_ready=True)
+    site.runtime.events.put_nowait(b"one")
+    assert await events.read() == b"one"
+    method = METHOD("RunPodSandbox")
+    site.runtime.held[method] = asyncio.Event()
+    making = asyncio.ensure_future(site.id_of("RunPodSandbox", run_pod_sandbox()))
+    while await site.runtime.arrived.get() != method:
+        pass
+    ending = asyncio.create_task(site.stop())
+    assert await site.runtime.cancelled.get() == EVENTS
+    assert not making.done()
+    site.runtime.held[method].set()
+    assert await making == "sandbox1"
+    await ending
+    assert await events.code() is not grpc.StatusCode.OK
+
+
+async def test_large_messages_pass(site: Site) -> None:
+    method = METHOD("ListImages")
+    site.runtime.replies[method] = bytes(MAX_MESSAGE_BYTES - 100)
+    assert await site.call("ListImages", bytes(MAX_MESSAGE_BYTES - 100)) == site.runtime.replies[method]
+
+
+@pytest.mark.parametrize(
+    "noise", [b"", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 200, bytes(5000)]
+)
+async def test_a_client_that_does_not_speak_grpc_harms_nobody(site: Site, noise: bytes) -> None:
+    reader, writer = await asyncio.open_unix_connection(site.settings.endpoint)
+    writer.write(noise)
+    if noise:
+        while await reader.read(4096):  # until it is hung up on
+            pass
+    writer.close()
+    assert await site.call("Version", b"")

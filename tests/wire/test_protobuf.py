@@ -102,6 +102,11 @@ def test_messages_one_after_the_other_are_one_message(first: _Message, second: _
         assert merged.inner.text == (second.inner.text or first.inner.text)
 
 
+def test_a_message_given_twice_has_the_fields_of_both() -> None:
+    parts = (_Message(inner=_Inner(text="a")), _Message(inner=_Inner(flag=True)))
+    assert _CODEC.decode(b"".join(map(_CODEC.encode, parts))).inner == _Inner(text="a", flag=True)
+
+
 @given(st.integers(0, (1 << 64) - 1))
 def test_numbers_have_the_shortest_form(number: int) -> None:
     out = bytearray()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.wire import raw_fields
-from koord.wire.raw_fields import BYTES, FIXED32, FIXED64, VARINT, WireError, encode_chunk, encode_varint
+from koord.wire.raw_fields import BYTES, FIXED32, FIXED64, VARINT, RawFieldError, encode_chunk, encode_varint
 
 numbers = st.one_of(st.integers(1, 20), st.integers(1, (1 << 29) - 1))
 values = st.one_of(
@@ -59,7 +59,7 @@ def test_a_new_field_stands_before_higher_ones() -> None:
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     try:
         found = raw_fields.scan_fields(data)
-    except WireError:
+    except RawFieldError:
         return
     assert b"".join(data[field.start : field.end] for field in found) == data
 
@@ -78,7 +78,7 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     ],
 )
 def test_what_is_no_message_says_why(data: bytes, why: str) -> None:
-    with pytest.raises(WireError, match=why):
+    with pytest.raises(RawFieldError, match=why):
         raw_fields.scan_fields(data)
 
 
@@ -99,11 +99,11 @@ def test_an_embedded_message_in_two_pieces_is_their_concatenation() -> None:
 
 
 def test_a_field_of_another_wire_type_is_refused() -> None:
-    with pytest.raises(WireError, match="wire type 0 in field 1"):
+    with pytest.raises(RawFieldError, match="wire type 0 in field 1"):
         raw_fields.string_of(b"\x08\x01", 1)
-    with pytest.raises(WireError, match="wire type 2 in field 1"):
+    with pytest.raises(RawFieldError, match="wire type 2 in field 1"):
         raw_fields.int_of(b"\x0a\x01a", 1)
-    with pytest.raises(WireError, match="UTF-8"):
+    with pytest.raises(RawFieldError, match="UTF-8"):
         raw_fields.string_of(b"\x0a\x01\xff", 1)
 
 

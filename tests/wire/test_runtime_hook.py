@@ -14,12 +14,12 @@ from koord.wire.runtime_hook import (
     ContainerResourceHookResponse,
     HookRequest,
     HookResponse,
-    HookStage,
     HugepageLimit,
     LinuxContainerResources,
     PodSandboxHookRequest,
     PodSandboxHookResponse,
     PodSandboxMetadata,
+    RuntimeHookStage,
 )
 
 # Encoded by protobuf 7 from the same fields.
@@ -141,5 +141,5 @@ def test_a_message_that_is_cut_or_changed_is_decoded_or_refused(
 
 
 def test_the_names_of_the_rpcs() -> None:
-    assert HookStage.PRE_RUN_POD_SANDBOX.method == "/runtime.v1alpha1.RuntimeHookService/PreRunPodSandboxHook"
-    assert len({stage.method for stage in HookStage}) == 7
+    assert RuntimeHookStage.PRE_RUN_POD_SANDBOX.method == "/runtime.v1alpha1.RuntimeHookService/PreRunPodSandboxHook"
+    assert len({stage.method for stage in RuntimeHookStage}) == 7

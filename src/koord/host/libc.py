@@ -53,8 +53,8 @@ _SCHED_CORE_GET = 0
 
 def sched_core(command: int, process: int, scope: int) -> IoError | None:
     """Run a command of prctl's PR_SCHED_CORE that has no answer. Process 0 is the calling thread."""
-    none = ctypes.c_ulong(0)
-    answer = load_libc().prctl(_PR_SCHED_CORE, ctypes.c_ulong(command), process, ctypes.c_ulong(scope), none)
+    arguments = map(ctypes.c_ulong, (command, process, scope, 0))
+    answer = load_libc().prctl(_PR_SCHED_CORE, *arguments)
     found = _checked(answer, f"sched_core {process}")
     return found if isinstance(found, IoError) else None
 
@@ -62,8 +62,8 @@ def sched_core(command: int, process: int, scope: int) -> IoError | None:
 def sched_core_cookie(process: int) -> int | IoError:
     """Return the core scheduling cookie of the process' main thread; 0 for none."""
     cookie = ctypes.c_uint64(0)
-    get, thread = ctypes.c_ulong(_SCHED_CORE_GET), ctypes.c_ulong(0)
-    answer = load_libc().prctl(_PR_SCHED_CORE, get, process, thread, ctypes.byref(cookie))
+    arguments = map(ctypes.c_ulong, (_SCHED_CORE_GET, process, 0))
+    answer = load_libc().prctl(_PR_SCHED_CORE, *arguments, ctypes.byref(cookie))
     found = _checked(answer, f"sched_core {process}")
     return found if isinstance(found, IoError) else cookie.value
 

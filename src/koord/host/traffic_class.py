@@ -1,8 +1,8 @@
 """Classes and filters of one network device: what is wanted, and what tc shows. `koord.host.traffic_command` has the
 commands that lead from one to the other, and `koord.host.tc` runs them.
 
-The root is an HTB qdisc with the handle 1:. Filters compare the source address of packets in a u32 hash table of 256
-buckets, by the last byte of the address, so that a packet meets few of them however many pods a node has.
+The root is an HTB qdisc with the handle 1:. Filters compare an address of packets in a u32 hash table of 256 buckets,
+by the last byte of the address, so that a packet meets few of them however many pods a node has.
 """
 
 from __future__ import annotations
@@ -32,19 +32,26 @@ class TrafficClass(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AddressFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False, order=True):
-    """Packets from one address go to one class."""
+    """Packets from one address, or to it, go to one class."""
 
     address: str
     minor: int
 
 
-class TrafficPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device is to have. Not enabled: the qdisc that was there before. Parents come before their children."""
+class TrafficTree(msgspec.Struct, frozen=True, kw_only=True):
+    """All classes and filters of one direction. Parents come before their children."""
 
-    enabled: bool
     classes: tuple[TrafficClass, ...] = ()
     filters: tuple[AddressFilter, ...] = ()
     by_cgroup: bool = False  # sockets of cgroups with a net_cls.classid go to that class
+
+
+class TrafficPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device is to have. Not enabled: the qdisc that was there before. Ingress may be left alone."""
+
+    enabled: bool
+    egress: TrafficTree = TrafficTree()
+    ingress: TrafficTree | None = None
     problems: tuple[str, ...] = ()
 
 
@@ -78,25 +85,39 @@ class TrafficState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddressFamily(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where the filters of one IP version are, and where its header has the source address."""
+    """Where the filters of one IP version are, and where its header has the address that they compare."""
 
     version: int
     protocol: str
-    match: str
+    side: str  # src or dst
     pref: int
     table: int
-    last_word: int  # offset of the last four bytes of the source address
-
-    @property
-    def offsets(self) -> tuple[int, ...]:
-        return (12,) if self.version == 4 else (8, 12, 16, 20)
+    offsets: tuple[int, ...]  # of the address, four bytes each
 
 
-FAMILIES = {
-    4: AddressFamily(version=4, protocol="ip", match="ip", pref=10, table=2, last_word=12),
-    6: AddressFamily(version=6, protocol="ipv6", match="ip6", pref=11, table=3, last_word=20),
-}
-_TABLES = {f"{family.table:x}": family for family in FAMILIES.values()}
+class AddressSide(msgspec.Struct, frozen=True):
+    """Both IP versions, as filters see one of the two addresses of a packet."""
+
+    families: tuple[AddressFamily, ...]
+
+    def of_version(self, version: int) -> AddressFamily:
+        return next(family for family in self.families if family.version == version)
+
+    def of_table(self, table: str) -> AddressFamily | None:
+        return next((family for family in self.families if f"{family.table:x}" == table), None)
+
+
+def _side(name: str, v4: tuple[int, ...], v6: tuple[int, ...]) -> AddressSide:
+    return AddressSide(
+        (
+            AddressFamily(version=4, protocol="ip", side=name, pref=10, table=2, offsets=v4),
+            AddressFamily(version=6, protocol="ipv6", side=name, pref=11, table=3, offsets=v6),
+        )
+    )
+
+
+SOURCES = _side("src", (12,), (8, 12, 16, 20))
+DESTINATIONS = _side("dst", (16,), (24, 28, 32, 36))
 
 
 def parse_root(shown: str) -> RootQdisc | None:
@@ -144,7 +165,7 @@ _LINK = re.compile(r"fh [0-9a-f]+::[0-9a-f]+ .*\blink ([0-9a-f]+):")
 _MATCH = re.compile(r"\s+match ([0-9a-f]{8})/ffffffff at (\d+)")
 
 
-def parse_filters(shown: str) -> TrafficState:
+def parse_filters(shown: str, side: AddressSide = SOURCES) -> TrafficState:
     """Parse `tc filter show`: text, as many versions print JSON of u32 filters that is none."""
     filters: list[ShownFilter] = []
     tables: set[str] = set()
@@ -158,7 +179,7 @@ def parse_filters(shown: str) -> TrafficState:
         tables.update(_TABLE.findall(head))
         links.update(_LINK.findall(head))
         item = _ITEM.search(head)
-        family = None if item is None else _TABLES.get(item[2])
+        family = None if item is None else side.of_table(item[2])
         words = {int(offset): word for word, offset in _MATCH.findall(rest)}
         if item is None or family is None or set(words) != set(family.offsets):
             continue
@@ -167,8 +188,8 @@ def parse_filters(shown: str) -> TrafficState:
         filters.append(ShownFilter(handle=item[1], version=family.version, filter=target))
     return TrafficState(
         filters=tuple(filters),
-        tables=frozenset(family.version for table, family in _TABLES.items() if table in tables & links),
-        partial=frozenset(family.version for family in FAMILIES.values() if family.pref in prefs),
+        tables=frozenset(family.version for family in side.families if f"{family.table:x}" in tables & links),
+        partial=frozenset(family.version for family in side.families if family.pref in prefs),
         by_cgroup=by_cgroup,
     )
 

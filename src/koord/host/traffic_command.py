@@ -14,15 +14,15 @@ import msgspec
 from koord.host.traffic_class import (
     CGROUP_PREF,
     DEFAULT_MINOR,
-    FAMILIES,
     MAJOR,
+    SOURCES,
     AddressFamily,
     AddressFilter,
+    AddressSide,
     RootQdisc,
-    ShownFilter,
     TrafficClass,
-    TrafficPlan,
     TrafficState,
+    TrafficTree,
 )
 
 _BURST_BYTES = 1_600  # what a class may send at once, with a millisecond of its rate
@@ -72,32 +72,40 @@ def restore_root(device: str, before: RootQdisc) -> TcCommand | str | None:
 
 
 def difference(
-    device: str, state: TrafficState, plan: TrafficPlan, applied: Mapping[int, TrafficClass]
+    device: str,
+    state: TrafficState,
+    tree: TrafficTree,
+    applied: Mapping[int, TrafficClass],
+    side: AddressSide = SOURCES,
 ) -> list[TcCommand]:
-    """Return the commands that make the device as planned below a root that is there.
+    """Return the commands that make the tree of a device as planned, below a root that is there.
 
     `applied` are the classes as they were last set, exactly, which tc does not show. Classes are made before the
     filters that lead to them, and removed after.
     """
-    wanted = {one.minor: one for one in plan.classes}
+    wanted = {one.minor: one for one in tree.classes}
     commands = [
         _set_class(device, one)
-        for one in plan.classes
+        for one in tree.classes
         if not _is_shown(one, state.classes.get(one.minor)) or applied.get(one.minor, one) != one
     ]
-    if len(state.tables) < len(FAMILIES):
+    if len(state.tables) < len(side.families):
         # Tables that have lost their filters stay as long as there are others, and tc does not show them: all go.
-        commands += [_remove_all_filters(device, FAMILIES[version]) for version in sorted(state.partial)]
-        commands += [command for family in FAMILIES.values() for command in _make_table(device, family)]
+        commands += [_filter("del", device, one) for one in side.families if one.version in state.partial]
+        commands += [command for family in side.families for command in _make_table(device, family)]
         state = msgspec.structs.replace(state, filters=())
     # A filter that is there twice is kept once.
     shown = {one.filter: one.handle for one in state.filters}
-    planned = set(plan.filters)
+    planned = set(tree.filters)
     kept = {handle for target, handle in shown.items() if target in planned}
-    commands += [_remove_filter(device, one) for one in state.filters if one.handle not in kept]
-    commands += [_add_filter(device, one) for one in sorted(planned - set(shown))]
-    if plan.by_cgroup != state.by_cgroup:
-        commands.append(_cgroup_filter(device, plan.by_cgroup))
+    commands += [
+        (*_filter("del", device, side.of_version(one.version)), "handle", one.handle, "u32")
+        for one in state.filters
+        if one.handle not in kept
+    ]
+    commands += [_add_filter(device, one, side) for one in sorted(planned - set(shown))]
+    if tree.by_cgroup != state.by_cgroup:
+        commands.append(_cgroup_filter(device, tree.by_cgroup))
     commands += [
         ("class", "del", "dev", device, "classid", _handle(minor))
         for minor in sorted(state.classes, reverse=True)
@@ -131,27 +139,20 @@ def _burst(bits: int) -> int:
 
 def _make_table(device: str, family: AddressFamily) -> list[TcCommand]:
     head = _filter("add", device, family)
-    hash_key = ("hashkey", "mask", "0x000000ff", "at", str(family.last_word), "link", f"{family.table:x}:")
+    hash_key = ("hashkey", "mask", "0x000000ff", "at", str(family.offsets[-1]), "link", f"{family.table:x}:")
     return [
         (*head, "handle", f"{family.table:x}:", "u32", "divisor", "256"),
         (*head, "u32", "match", "u32", "0", "0", "at", "0", *hash_key),
     ]
 
 
-def _remove_all_filters(device: str, family: AddressFamily) -> TcCommand:
-    return _filter("del", device, family)
-
-
-def _add_filter(device: str, one: AddressFilter) -> TcCommand:
+def _add_filter(device: str, one: AddressFilter, side: AddressSide) -> TcCommand:
     address = ipaddress.ip_address(one.address)
-    family = FAMILIES[address.version]
+    family = side.of_version(address.version)
     bucket = f"{family.table:x}:{address.packed[-1]:x}:"
-    match = ("match", family.match, "src", f"{address}/{address.max_prefixlen}", "flowid", _handle(one.minor))
+    header = "ip" if address.version == 4 else "ip6"
+    match = ("match", header, family.side, f"{address}/{address.max_prefixlen}", "flowid", _handle(one.minor))
     return (*_filter("add", device, family), "u32", "ht", bucket, *match)
-
-
-def _remove_filter(device: str, shown: ShownFilter) -> TcCommand:
-    return (*_filter("del", device, FAMILIES[shown.version]), "handle", shown.handle, "u32")
 
 
 def _cgroup_filter(device: str, wanted: bool) -> TcCommand:

@@ -221,7 +221,14 @@ class Koordlet:
         self.metrics.internal.source(readings.internal)
         self.metrics.external.source(readings.external)
         self.hooks = HookService(
-            self._settings, self._host, self._clock, control_loop, self._record_hook_event, self.metrics.observe_hook
+            self._settings,
+            self._host,
+            self._clock,
+            control_loop,
+            self._record_hook_event,
+            self.metrics.observe_hook,
+            lambda: self.node_watcher.properties,
+            self.metrics.record_core_sched,
         )
         for name, work in self.hooks.tasks:
             self._spawn(name, work)
@@ -269,6 +276,7 @@ class Koordlet:
             starting=() if self.hooks is None or views is None else self.hooks.starting(views),
             kubelet=KubeletCpuManager(known=False) if self.reporters is None else self.reporters.kubelet,
             mounts={} if self._volumes is None else self._volumes.mounts,
+            earlier_writes=self.control_loop is not None and self.control_loop.executor.has_earlier_writes,
             safe_mode=self._settings.safe_mode,
         )
 

@@ -9,16 +9,17 @@ only from containers that are to be in a group.
 from __future__ import annotations
 
 import enum
+import os
 from collections.abc import Sequence
 
 import msgspec
 
-from koord.host.cgroup.knob import GROUP_IDENTITY_ENABLED, PROCS
+from koord.host.cgroup.knob import GROUP_IDENTITY_ENABLED, PROCS, SCHED_CORE
 from koord.host.cgroup.stat import parse_ids
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.core_sched import NO_COOKIE, CookieSystem
+from koord.host.core_sched import NO_COOKIE, CookieSystem, has_feature
 from koord.host.io_error import IoError
-from koord.koordlet.hooks.core_sched import NO_GROUP
+from koord.koordlet.hooks.core_sched import NO_GROUP, CoreSchedKernel
 from koord.koordlet.hooks.hook import ContainerContext
 
 
@@ -62,14 +63,24 @@ class CoreSchedManager:
     the node's plan were written.
     """
 
-    def __init__(self, tree: CgroupTree, cookies: CookieSystem) -> None:
+    def __init__(self, tree: CgroupTree, cookies: CookieSystem, own_process: int | None = None) -> None:
+        """`own_process` is the agent's, by default this one: what has a cookie can take none from others."""
         self._tree = tree
         self._cookies = cookies
+        self._own_process = os.getpid() if own_process is None else own_process
         self._by_group: dict[str, int] = {}
+
+    def kernel(self) -> CoreSchedKernel:
+        """Return which switches this kernel has, for the node's plan."""
+        return CoreSchedKernel(
+            identity_switch=self._tree.is_supported(GROUP_IDENTITY_ENABLED),
+            core_switch=self._tree.is_supported(SCHED_CORE),
+            core_feature=has_feature(self._tree.host),
+        )
 
     def apply(self, requests: Sequence[CoreSchedRequest]) -> tuple[CoreSchedResult, ...]:
         """Bring all containers into their groups; sandboxes first, and pods in the order of their creation."""
-        wanted = [one for one in requests if one.group is not None and one.container.group and one.container.id]
+        wanted = [one for one in requests if one.group is not None and one.container.group]
         unsupported = self._cookies.supported() if wanted else None
         if unsupported is not None:
             return tuple(_unsupported(one, str(unsupported)) for one in wanted)
@@ -91,7 +102,7 @@ class CoreSchedManager:
     def _read_cookies(self, group: str) -> dict[int, int]:
         text = self._tree.read(PROCS, group)
         processes = [] if isinstance(text, IoError) else sorted(parse_ids(text))
-        answers = {process: self._cookies.cookie(process) for process in processes}
+        answers = {process: self._cookies.cookie(process) for process in processes if process != self._own_process}
         return {process: cookie for process, cookie in answers.items() if not isinstance(cookie, IoError)}
 
     def _learn(self, members: Sequence[_Member]) -> None:
@@ -181,7 +192,7 @@ class CoreSchedManager:
 
 def _order(request: CoreSchedRequest) -> tuple[float, str, bool, str]:
     container = request.container
-    return container.pod.created_s, container.pod.uid, not container.is_sandbox, container.id
+    return container.pod.created_s, container.pod.uid, not container.is_sandbox, container.group
 
 
 def _result(

@@ -65,8 +65,8 @@ KOORDLET_GATES: Mapping[str, KoordletGate] = {
     "PodResourcesProxy": _unbuilt(
         "serve the kubelet's pod resources with devices added", "there is no such proxy in this version"
     ),
-    "HamiCoreVGPUMonitor": _unbuilt(
-        "metrics of GPU shares that HAMi-core enforces", "its shared memory is not read in this version"
+    "HamiCoreVGPUMonitor": _off(
+        "a folder for HAMi-core's monitor in each container that has a share of a GPU", "koord.koordlet.hooks.gpu_env"
     ),
     "PerCPUMetric": _off("the CPUs of the pools, one by one, as metrics", _AT_SCRAPE),
     "NodeMetricPromMetrics": _off("the last NodeMetric as metrics", _AT_SCRAPE),

@@ -27,18 +27,20 @@ class TerwayFileResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TerwayFiles:
-    """The files in their folder. What stands in them is read each time, so nothing is remembered."""
+    """The files in the host's folder for them. What stands in them is read each time, so nothing is remembered."""
 
-    def __init__(self, host: Host, folder: str) -> None:
+    def __init__(self, host: Host) -> None:
         self._host = host
-        self._folder = folder
 
     def apply(self, plan: TerwayPlan | None) -> tuple[TerwayFileResult, ...]:
         """Make the files what the plan says. Without a plan they stay: no NodeSLO was seen yet."""
         if plan is None:
             return ()
         wanted = ((GLOBAL_CONFIG, plan.global_config), (PODS, plan.pods))
-        return tuple(self._apply_one(f"{self._folder}/{name}", text if plan.enabled else None) for name, text in wanted)
+        return tuple(
+            self._apply_one(f"{self._host.paths.terway}/{name}", text if plan.enabled else None)
+            for name, text in wanted
+        )
 
     def _apply_one(self, path: str, wanted: str | None) -> TerwayFileResult:
         present = self._host.read(path)

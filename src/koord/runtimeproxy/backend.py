@@ -26,9 +26,14 @@ _LIMITS = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
-    ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
 )
-SERVER_OPTIONS = _LIMITS
+# A client that pings often is the runtime's to bear or refuse, as it would be without a proxy.
+SERVER_OPTIONS = (
+    *_LIMITS,
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+)
 # Without a pool of its own, two channels to one socket share a connection, and with it the limits of the first.
 CHANNEL_OPTIONS = (*_LIMITS, *_RECONNECT_MS, ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0))
 # What gRPC writes itself on each hop.

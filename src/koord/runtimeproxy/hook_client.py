@@ -16,7 +16,7 @@ from koord.runtimeproxy.metrics import RuntimeProxyMetrics
 from koord.telemetry.clock import Clock
 from koord.wire import runtime_hook
 from koord.wire.raw_fields import MalformedMessage
-from koord.wire.runtime_hook import HookRequest, HookStage
+from koord.wire.runtime_hook import HookRequest, RuntimeHookStage
 
 _LOG = logging.getLogger(__name__)
 R = TypeVar("R", bound=msgspec.Struct)
@@ -46,30 +46,35 @@ class HookClient:
         self._channels: dict[str, grpc.aio.Channel] = {}
 
     async def ask(
-        self, stage: HookStage, request: HookRequest, model: type[R], remaining_s: float | None
+        self, stage: RuntimeHookStage, request: HookRequest, model: type[R], remaining_s: float | None
     ) -> R | HookFailure | None:
         """Return the answer, why there is none, or None where no server registered for the stage."""
         config = server_of_stage(self._configs(), stage)
         if config is None:
             return None
         limit_s = self._timeout_s if remaining_s is None else min(self._timeout_s, max(0.0, remaining_s))
-        call = self._channel(config.remote_endpoint).unary_unary(stage.method)
         began_s = self._clock.monotonic()
-        outcome, answer = "ok", b""
-        message = ""
+        outcome, answer = await self._call(config.remote_endpoint, stage, request, model, limit_s)
+        self._metrics.hook_s.labels(stage.value, outcome).observe(self._clock.monotonic() - began_s)
+        if isinstance(answer, str):
+            _LOG.warning("the hook server %s failed at %s: %s", config.remote_endpoint, stage.value, answer)
+            return HookFailure(answer, config.fails_calls)
+        return answer
+
+    async def _call(
+        self, endpoint: str, stage: RuntimeHookStage, request: HookRequest, model: type[R], limit_s: float
+    ) -> tuple[str, R | str]:
+        """Return the outcome as the metric names it, and the answer or what is wrong."""
+        call = self._channel(endpoint).unary_unary(stage.method)
         try:
-            answer = await call(runtime_hook.encode(request), timeout=limit_s)
+            reply = await call(runtime_hook.encode(request), timeout=limit_s)
         except grpc.aio.AioRpcError as error:
             outcome = "timeout" if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED else "error"
-            message = f"{error.code().name}: {error.details()}"
-        decoded = runtime_hook.decode(answer, model)
+            return outcome, f"{error.code().name}: {error.details()}"
+        decoded = runtime_hook.decode(reply, model)
         if isinstance(decoded, MalformedMessage):
-            outcome, message = "malformed", f"its answer {decoded}"
-        self._metrics.hook_s.labels(stage.value, outcome).observe(self._clock.monotonic() - began_s)
-        if isinstance(decoded, MalformedMessage) or message:
-            _LOG.warning("the hook server %s failed at %s: %s", config.remote_endpoint, stage.value, message)
-            return HookFailure(message, config.fails_calls)
-        return decoded
+            return "malformed", f"its answer {decoded}"
+        return "ok", decoded
 
     async def retain(self, endpoints: Collection[str]) -> None:
         """Close the connections to servers that are registered no more; calls under way may end."""

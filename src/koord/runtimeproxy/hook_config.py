@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
 from collections.abc import Mapping
 
 import msgspec
@@ -15,7 +16,7 @@ from koord.api.config.decode import decode_lenient
 from koord.api.config.field_error import FieldError
 from koord.host.inotify import FileChangeWatcher
 from koord.host.io_error import IoError
-from koord.wire.runtime_hook import HookStage
+from koord.wire.runtime_hook import RuntimeHookStage
 
 _LOG = logging.getLogger(__name__)
 _SUFFIX = "json"
@@ -45,7 +46,7 @@ def parse_hook_config(text: str) -> HookServerConfig | str:
     return found
 
 
-def server_of_stage(configs: Mapping[str, HookServerConfig], stage: HookStage) -> HookServerConfig | None:
+def server_of_stage(configs: Mapping[str, HookServerConfig], stage: RuntimeHookStage) -> HookServerConfig | None:
     """Return the first registration that names the stage, in order of file names; exactly one server is asked."""
     return next((config for _, config in sorted(configs.items()) if stage.value in config.runtime_hooks), None)
 
@@ -112,10 +113,11 @@ class HookConfigFolder:
     def _load(self, name: str) -> None:
         path = os.path.join(self._folder, name)
         try:
-            stat = os.stat(path)
-            signature = (stat.st_mtime_ns, stat.st_ino, stat.st_size)
-            if self._signatures.get(name) == signature:
-                return
+            found = os.stat(path)
+            signature = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if self._signatures.get(name) == signature or not stat.S_ISREG(found.st_mode):
+                return  # a folder or a pipe is no registration, whatever its name is
+            self._signatures[name] = signature
             with open(path, encoding="utf-8", errors="replace") as file:
                 text = file.read()
         except FileNotFoundError:
@@ -123,21 +125,20 @@ class HookConfigFolder:
         except OSError as error:
             _LOG.warning("cannot read %s: %s", path, error.strerror)
             return
-        self._signatures[name] = signature
         if not text:
             return  # made and not written yet; an event follows
-        found = parse_hook_config(text)
-        if isinstance(found, str):
+        config = parse_hook_config(text)
+        if isinstance(config, str):
             kept = "the earlier registration stays" if name in self.configs else "it registers nothing"
-            _LOG.warning("%s is no registration of a hook server, %s: %s", path, kept, found)
+            _LOG.warning("%s is no registration of a hook server, %s: %s", path, kept, config)
             return
-        self.configs[name] = found
+        self.configs[name] = config
         _LOG.info(
             "the hook server %s is registered by %s for %s, failures: %s",
-            found.remote_endpoint,
+            config.remote_endpoint,
             name,
-            ", ".join(found.runtime_hooks) or "nothing",
-            FAIL if found.fails_calls else IGNORE,
+            ", ".join(config.runtime_hooks) or "nothing",
+            FAIL if config.fails_calls else IGNORE,
         )
 
     def _report(self, problem: str) -> None:

@@ -30,9 +30,9 @@ from koord.wire.runtime_hook import (
     ContainerMetadata,
     ContainerResourceHookResponse,
     HookRequest,
-    HookStage,
     PodSandboxHookRequest,
     PodSandboxHookResponse,
+    RuntimeHookStage,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ class Interceptor:
         if isinstance(pod, MalformedMessage):
             return await self._pass_unread("RunPodSandbox", call, pod)
         message = call.message
-        answer = await self._before(HookStage.PRE_RUN_POD_SANDBOX, pod, PodSandboxHookResponse, call)
+        answer = await self._before(RuntimeHookStage.PRE_RUN_POD_SANDBOX, pod, PodSandboxHookResponse, call)
         if isinstance(answer, HookRefusal):
             return answer
         if answer is not None:
@@ -102,7 +102,7 @@ class Interceptor:
         finally:
             if pod is not None:
                 await self._checkpoint.remove_pod(id)
-                await self._after(HookStage.POST_STOP_POD_SANDBOX, pod, PodSandboxHookResponse, call)
+                await self._after(RuntimeHookStage.POST_STOP_POD_SANDBOX, pod, PodSandboxHookResponse, call)
 
     async def _remove_pod_sandbox(self, call: InterceptedCall) -> bytes:
         reply = await call.forward(call.message)
@@ -122,7 +122,9 @@ class Interceptor:
         if isinstance(container, MalformedMessage):
             return await self._pass_unread("CreateContainer", call, container)
         message = call.message
-        answer = await self._before(HookStage.PRE_CREATE_CONTAINER, container, ContainerResourceHookResponse, call)
+        answer = await self._before(
+            RuntimeHookStage.PRE_CREATE_CONTAINER, container, ContainerResourceHookResponse, call
+        )
         if isinstance(answer, HookRefusal):
             return answer
         if answer is not None:
@@ -143,13 +145,13 @@ class Interceptor:
             return await self._pass_unknown("StartContainer", "container", id, call)
         request = record.request
         # Nothing in a StartContainerRequest could be changed by an answer.
-        answer = await self._before(HookStage.PRE_START_CONTAINER, request, ContainerResourceHookResponse, call)
+        answer = await self._before(RuntimeHookStage.PRE_START_CONTAINER, request, ContainerResourceHookResponse, call)
         if isinstance(answer, HookRefusal):
             return answer
         try:
             return await call.forward(call.message)
         finally:
-            await self._after(HookStage.POST_START_CONTAINER, request, ContainerResourceHookResponse, call)
+            await self._after(RuntimeHookStage.POST_START_CONTAINER, request, ContainerResourceHookResponse, call)
 
     async def _update_container_resources(self, call: InterceptedCall) -> bytes | HookRefusal:
         id = _id(call.message)
@@ -160,7 +162,7 @@ class Interceptor:
         if isinstance(wanted, MalformedMessage):
             return await self._pass_unread("UpdateContainerResources", call, wanted)
         message = call.message
-        stage = HookStage.PRE_UPDATE_CONTAINER_RESOURCES
+        stage = RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES
         answer = await self._before(stage, wanted, ContainerResourceHookResponse, call)
         if isinstance(answer, HookRefusal):
             return answer
@@ -179,7 +181,7 @@ class Interceptor:
         finally:
             if record is not None:
                 await self._checkpoint.remove_container(id)
-                stage = HookStage.POST_STOP_CONTAINER
+                stage = RuntimeHookStage.POST_STOP_CONTAINER
                 await self._after(stage, record.request, ContainerResourceHookResponse, call)
 
     async def _remove_container(self, call: InterceptedCall) -> bytes:
@@ -190,7 +192,7 @@ class Interceptor:
     # Hooks -----------------------------------------------------------------------------------------------------------
 
     async def _before(
-        self, stage: HookStage, request: HookRequest, model: type[R], call: InterceptedCall
+        self, stage: RuntimeHookStage, request: HookRequest, model: type[R], call: InterceptedCall
     ) -> R | HookRefusal | None:
         """Ask the stage's hook server; return None where there is nothing to apply."""
         if self._is_opted_out(request):
@@ -203,7 +205,9 @@ class Interceptor:
         self._metrics.refused.labels(stage.value).inc()
         return HookRefusal(f"hook server err: {answer.message}")
 
-    async def _after(self, stage: HookStage, request: HookRequest, model: type[R], call: InterceptedCall) -> None:
+    async def _after(
+        self, stage: RuntimeHookStage, request: HookRequest, model: type[R], call: InterceptedCall
+    ) -> None:
         """Tell the stage's hook server. What it answers changes nothing: the call has happened."""
         if not self._is_opted_out(request):
             await self._hooks.ask(stage, request, model, call.time_remaining())

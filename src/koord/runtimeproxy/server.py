@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import os
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,7 +15,6 @@ from koord.runtimeproxy.interception import HookRefusal, InterceptedCall, Interc
 from koord.runtimeproxy.metrics import RuntimeProxyMetrics
 from koord.wire import cri
 
-_LOG = logging.getLogger(__name__)
 STOP_GRACE_S = 5.0
 _OTHER = "other"  # the metric's label for a method that CRI does not have today
 # One message each way. They would pass as streams as well, which costs a third of a millisecond more.
@@ -66,6 +65,7 @@ class RuntimeProxyServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._interceptor = interceptor
         self._metrics = metrics
         self._server: grpc.aio.Server | None = None
+        self._streams: set[asyncio.Task[Any]] = set()
 
     async def start(self, endpoint: str) -> str:
         """Bind and serve; return why that failed, or nothing."""
@@ -83,7 +83,9 @@ class RuntimeProxyServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         return ""
 
     async def stop(self) -> None:
-        """Take no more calls and let those under way end for some seconds; streams that never end are ended."""
+        """Take no more calls and let those under way end for some seconds; streams are ended, as they never end."""
+        for task in self._streams:
+            task.cancel()
         if self._server is not None:
             await self._server.stop(STOP_GRACE_S)
 
@@ -99,7 +101,13 @@ class RuntimeProxyServer(grpc.GenericRpcHandler):  # type: ignore[misc]
             return grpc.unary_unary_rpc_method_handler(unary)
 
         async def stream(messages: AsyncIterator[bytes], context: Any) -> None:
-            await self._stream(method, messages, context)
+            task = asyncio.current_task()
+            assert task is not None  # gRPC runs each call in one
+            self._streams.add(task)
+            try:
+                await self._stream(method, messages, context)
+            finally:
+                self._streams.discard(task)
 
         return grpc.stream_stream_rpc_method_handler(stream)
 

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from koord.wire import raw_fields
-from koord.wire.raw_fields import MalformedMessage, WireError
+from koord.wire.raw_fields import MalformedMessage, RawFieldError
 from koord.wire.runtime_hook import (
     ContainerMetadata,
     ContainerResourceHookRequest,
@@ -69,7 +69,7 @@ def _returning_malformed(read: Callable[P, R]) -> Callable[P, R | MalformedMessa
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R | MalformedMessage:
         try:
             return read(*args, **kwargs)
-        except WireError as error:
+        except RawFieldError as error:
             return MalformedMessage(str(error))
 
     wrapped.__doc__ = read.__doc__
@@ -90,7 +90,7 @@ def pod_request(run_pod_sandbox: bytes) -> PodSandboxHookRequest:
     """Return the hook request of a RunPodSandboxRequest."""
     config = raw_fields.message_of(run_pod_sandbox, _SANDBOX_CONFIG)
     if config is None:
-        raise WireError("has no config")
+        raise RawFieldError("has no config")
     linux = raw_fields.message_of(config, _POD_LINUX)
     return PodSandboxHookRequest(
         pod_meta=_pod_metadata(config, _METADATA),
@@ -106,7 +106,7 @@ def container_request(create_container: bytes, pod: PodSandboxHookRequest) -> Co
     """Return the hook request of a CreateContainerRequest in a pod that is known."""
     config = raw_fields.message_of(create_container, _CONFIG)
     if config is None:
-        raise WireError("has no config")
+        raise RawFieldError("has no config")
     metadata = raw_fields.message_of(config, _METADATA) or b""
     resources = raw_fields.message_of(config, _CONTAINER_LINUX, _RESOURCES)
     linux = raw_fields.message_of(create_container, _CREATE_SANDBOX_CONFIG, _POD_LINUX)
@@ -233,11 +233,13 @@ def _envs(config: bytes) -> dict[str, str]:
 
 
 def _env(entry: bytes) -> tuple[str, str | None]:
+    """Return a variable and its value, or None for a value that is no text."""
     value = raw_fields.chunks_of(entry, 2)
     try:
-        return raw_fields.string_of(entry, 1), value[-1].decode() if value else ""
+        text = value[-1].decode() if value else ""
     except UnicodeDecodeError:
         return raw_fields.string_of(entry, 1), None
+    return raw_fields.string_of(entry, 1), text
 
 
 def _with_envs(config: bytes, wanted: Mapping[str, str]) -> bytes:

@@ -26,8 +26,8 @@ class MalformedMessage(msgspec.Struct, frozen=True):
         return self.reason
 
 
-class WireError(ValueError):
-    """WireError ends decoding from any depth; `koord.wire`'s public decoders return it as a MalformedMessage."""
+class RawFieldError(ValueError):
+    """RawFieldError ends decoding from any depth; `koord.wire`'s public decoders return it as a MalformedMessage."""
 
 
 class RawField(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class RawField(msgspec.Struct, frozen=True):
 
 
 def scan_fields(data: bytes) -> list[RawField]:
-    """Return all fields in their order. Raise WireError where the bytes are no message."""
+    """Return all fields in their order. Raise RawFieldError where the bytes are no message."""
     found: list[RawField] = []
     at = 0
     while at < len(data):
@@ -49,7 +49,7 @@ def scan_fields(data: bytes) -> list[RawField]:
         tag, at = _read_varint(data, at)
         number, wire_type = tag >> 3, tag & 7
         if not 1 <= number <= _MAX_FIELD_NUMBER:
-            raise WireError(f"has the field number {number} at byte {start}")
+            raise RawFieldError(f"has the field number {number} at byte {start}")
         value: int | bytes
         if wire_type == VARINT:
             value, at = _read_varint(data, at)
@@ -59,9 +59,9 @@ def scan_fields(data: bytes) -> list[RawField]:
             elif wire_type in _FIXED_SIZES:
                 size = _FIXED_SIZES[wire_type]
             else:
-                raise WireError(f"has the wire type {wire_type} at byte {start}")
+                raise RawFieldError(f"has the wire type {wire_type} at byte {start}")
             if size > len(data) - at:
-                raise WireError(f"ends within field {number} at byte {start}")
+                raise RawFieldError(f"ends within field {number} at byte {start}")
             value = data[at : at + size]
             at += size
         found.append(RawField(number, wire_type, value, start, at))
@@ -69,15 +69,17 @@ def scan_fields(data: bytes) -> list[RawField]:
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+    if at < len(data) and data[at] < 0x80:  # almost all of them
+        return data[at], at + 1
     value = 0
     for index in range(_MAX_VARINT_BYTES):
         if at + index >= len(data):
-            raise WireError(f"ends within a number at byte {at}")
+            raise RawFieldError(f"ends within a number at byte {at}")
         byte = data[at + index]
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return value & ((1 << 64) - 1), at + index + 1
-    raise WireError(f"has a number of more than {_MAX_VARINT_BYTES} bytes at byte {at}")
+    raise RawFieldError(f"has a number of more than {_MAX_VARINT_BYTES} bytes at byte {at}")
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -89,7 +91,7 @@ def chunks_of(data: bytes, number: int) -> list[bytes]:
     for field in scan_fields(data):
         if field.number == number:
             if not isinstance(field.value, bytes) or field.wire_type != BYTES:
-                raise WireError(f"has the wire type {field.wire_type} in field {number}")
+                raise RawFieldError(f"has the wire type {field.wire_type} in field {number}")
             found.append(field.value)
     return found
 
@@ -122,7 +124,7 @@ def uint_of(data: bytes, number: int) -> int:
     for field in scan_fields(data):
         if field.number == number:
             if not isinstance(field.value, int):
-                raise WireError(f"has the wire type {field.wire_type} in field {number}")
+                raise RawFieldError(f"has the wire type {field.wire_type} in field {number}")
             value = field.value
     return value
 
@@ -136,7 +138,7 @@ def decode_string(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise WireError(f"has a string that is not UTF-8: {error.reason}") from None
+        raise RawFieldError(f"has a string that is not UTF-8: {error.reason}") from None
 
 
 # Writing -------------------------------------------------------------------------------------------------------------

@@ -12,14 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from koord.wire import raw_fields
-from koord.wire.raw_fields import MalformedMessage, WireError
+from koord.wire.raw_fields import MalformedMessage, RawFieldError
 
 SERVICE = "runtime.v1alpha1.RuntimeHookService"
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class HookStage(Enum):
-    """HookStage is a moment in the life of a pod or container at which hook servers are called."""
+class RuntimeHookStage(Enum):
+    """RuntimeHookStage is a moment in the life of a pod or container at which hook servers are called."""
 
     PRE_RUN_POD_SANDBOX = "PreRunPodSandbox"
     POST_STOP_POD_SANDBOX = "PostStopPodSandbox"
@@ -36,7 +36,7 @@ class HookStage(Enum):
 
     @property
     def is_of_pod(self) -> bool:
-        return self in (HookStage.PRE_RUN_POD_SANDBOX, HookStage.POST_STOP_POD_SANDBOX)
+        return self in (RuntimeHookStage.PRE_RUN_POD_SANDBOX, RuntimeHookStage.POST_STOP_POD_SANDBOX)
 
 
 class HugepageLimit(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -218,12 +218,12 @@ def encode(message: msgspec.Struct) -> bytes:
 def decode(data: bytes, model: type[T]) -> T | MalformedMessage:
     try:
         return decode_message(data, model)
-    except WireError as error:
+    except RawFieldError as error:
         return MalformedMessage(str(error))
 
 
 def decode_message(data: bytes, model: type[T]) -> T:
-    """Decode within another decoder: raise WireError where the bytes are no such message."""
+    """Decode within another decoder: raise RawFieldError where the bytes are no such message."""
     values: dict[str, Any] = {}
     for number, (name, kind) in enumerate(_LAYOUTS[model], 1):
         if kind is _Kind.INT:

@@ -20,7 +20,7 @@ import pytest
 
 from koord.runtimeproxy.settings import RuntimeProxySettings
 from koord.wire import raw_fields
-from koord.wire.runtime_hook import HookStage, LinuxContainerResources
+from koord.wire.runtime_hook import LinuxContainerResources, RuntimeHookStage
 from tests.runtimeproxy.cri_messages import RESOURCES, by_id, create_container, run_pod_sandbox, update_resources
 from tests.runtimeproxy.fake_hook_server import FakeHookServer, register
 from tests.runtimeproxy.fake_runtime import METHOD, FakeRuntime
@@ -170,7 +170,7 @@ async def test_killed_while_a_container_is_made_it_comes_back_and_makes_it(
     proxy = await started(settings)
     made = await id_of(proxy, "CreateContainer", create_container(sandbox))
     await call(proxy, "StartContainer", by_id(made))
-    asked = hooks.last(HookStage.PRE_CREATE_CONTAINER)
+    asked = hooks.last(RuntimeHookStage.PRE_CREATE_CONTAINER)
     assert (asked.pod_labels, asked.pod_cgroup_parent) == ({"app": "web"}, "/kubepods/podu")
     assert await proxy.end() == 0
 
@@ -205,7 +205,7 @@ async def test_killed_again_and_again_no_pod_is_lost_and_none_forgotten(
         proxy = await started(settings)
     for made in done.values():
         await call(proxy, "UpdateContainerResources", update_resources(made, LinuxContainerResources(cpu_shares=9)))
-        resources = hooks.last(HookStage.PRE_UPDATE_CONTAINER_RESOURCES).container_resources
+        resources = hooks.last(RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES).container_resources
         assert resources == msgspec.structs.replace(
             RESOURCES, cpu_shares=9
         )  # all of it, which no list of the runtime tells

@@ -12,7 +12,7 @@ from koord.koordlet.hook_server.registration import (
     remove_registration,
     write_registration,
 )
-from koord.wire.runtime_hook import HookStage
+from koord.wire.runtime_hook import RuntimeHookStage
 
 TEXT = """{
 \t"remote-endpoint": "/var/run/koordlet/koordlet.sock",
@@ -36,8 +36,8 @@ def test_what_is_empty_is_left_out() -> None:
 
 def test_stages_are_disabled_by_name() -> None:
     assert enabled_stages(["PreCreateContainer", "Nonsense"]) == [
-        HookStage.PRE_RUN_POD_SANDBOX,
-        HookStage.PRE_UPDATE_CONTAINER_RESOURCES,
+        RuntimeHookStage.PRE_RUN_POD_SANDBOX,
+        RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES,
     ]
 
 

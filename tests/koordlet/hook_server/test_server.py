@@ -23,11 +23,11 @@ from koord.wire.runtime_hook import (
     ContainerMetadata,
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
-    HookStage,
     LinuxContainerResources,
     PodSandboxHookRequest,
     PodSandboxHookResponse,
     PodSandboxMetadata,
+    RuntimeHookStage,
     echo_container,
     echo_pod,
 )
@@ -89,16 +89,16 @@ async def channel(path: str) -> AsyncIterator[grpc.aio.Channel]:
     await server.stop()
 
 
-async def ask(channel: grpc.aio.Channel, stage: HookStage, request: msgspec.Struct) -> msgspec.Struct:
+async def ask(channel: grpc.aio.Channel, stage: RuntimeHookStage, request: msgspec.Struct) -> msgspec.Struct:
     model = PodSandboxHookResponse if stage.is_of_pod else ContainerResourceHookResponse
     reply = runtime_hook.decode(await channel.unary_unary(stage.method)(runtime_hook.encode(request)), model)
     assert isinstance(reply, model)
     return reply
 
 
-@pytest.mark.parametrize("stage", HookStage)
+@pytest.mark.parametrize("stage", RuntimeHookStage)
 async def test_the_response_of_an_unlabelled_pod_equals_its_request(
-    channel: grpc.aio.Channel, stage: HookStage
+    channel: grpc.aio.Channel, stage: RuntimeHookStage
 ) -> None:
     if stage.is_of_pod:
         assert await ask(channel, stage, POD) == PodSandboxHookResponse(
@@ -113,36 +113,38 @@ async def test_the_response_of_an_unlabelled_pod_equals_its_request(
         )
 
 
-@pytest.mark.parametrize("stage", HookStage)
-async def test_only_three_stages_are_decided(channel: grpc.aio.Channel, stage: HookStage) -> None:
+@pytest.mark.parametrize("stage", RuntimeHookStage)
+async def test_only_three_stages_are_decided(channel: grpc.aio.Channel, stage: RuntimeHookStage) -> None:
     decided = {"decided": "yes"}
     if stage.is_of_pod:
         reply = await ask(channel, stage, msgspec.structs.replace(POD, labels=decided))
         assert isinstance(reply, PodSandboxHookResponse)
-        assert (reply.cgroup_parent == "/decided") is (stage is HookStage.PRE_RUN_POD_SANDBOX)
+        assert (reply.cgroup_parent == "/decided") is (stage is RuntimeHookStage.PRE_RUN_POD_SANDBOX)
     else:
         answer = await ask(channel, stage, msgspec.structs.replace(CONTAINER, pod_labels=decided))
         assert isinstance(answer, ContainerResourceHookResponse)
         changed = answer.container_resources == LinuxContainerResources(cpu_shares=7)
-        assert changed is (stage in (HookStage.PRE_CREATE_CONTAINER, HookStage.PRE_UPDATE_CONTAINER_RESOURCES))
+        assert changed is (
+            stage in (RuntimeHookStage.PRE_CREATE_CONTAINER, RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES)
+        )
 
 
 async def test_a_failure_is_an_error_with_its_words(channel: grpc.aio.Channel) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="no such cgroup") as failed:
-        await ask(channel, HookStage.PRE_RUN_POD_SANDBOX, msgspec.structs.replace(POD, labels={"fails": "yes"}))
+        await ask(channel, RuntimeHookStage.PRE_RUN_POD_SANDBOX, msgspec.structs.replace(POD, labels={"fails": "yes"}))
     assert failed.value.code() is grpc.StatusCode.UNKNOWN
 
 
 async def test_a_fault_of_the_handler_is_an_error_and_the_server_goes_on(channel: grpc.aio.Channel) -> None:
-    stage = HookStage.PRE_UPDATE_CONTAINER_RESOURCES
+    stage = RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES
     with pytest.raises(grpc.aio.AioRpcError):
         await ask(channel, stage, msgspec.structs.replace(CONTAINER, pod_labels={"broken": "yes"}))
     assert await ask(channel, stage, CONTAINER) == echo_container(CONTAINER)
 
 
-@pytest.mark.parametrize("stage", HookStage)
+@pytest.mark.parametrize("stage", RuntimeHookStage)
 async def test_what_is_no_request_is_refused_and_the_server_goes_on(
-    channel: grpc.aio.Channel, stage: HookStage
+    channel: grpc.aio.Channel, stage: RuntimeHookStage
 ) -> None:
     encoded = runtime_hook.encode(POD if stage.is_of_pod else CONTAINER)
     for message in (b"\xff", encoded[:-1], b"\x0a\x01\xff"):
@@ -171,6 +173,6 @@ async def test_a_socket_with_a_server_is_not_taken_and_one_without_is(path: str)
 
 
 def test_a_node_agent_without_the_server_does_not_load_grpc() -> None:
-    modules = "koord.cli.daemons.koordlet, koord.koordlet.hook_server.registration, koord.koordlet.hook_server.handler"
+    modules = "koord.cli.daemons.koordlet, koord.koordlet.hook_server.registered_server"
     script = f"import sys, {modules}; sys.exit('grpc' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0

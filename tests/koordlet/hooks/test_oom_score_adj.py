@@ -6,6 +6,7 @@ import pytest
 
 from koord.koordlet.hooks import oom_score_adj
 from koord.koordlet.hooks.hook import HookPlan, NodeRules
+from koord.koordlet.hooks.oom_score_adj import kubelet_oom_score_adj
 from tests.koordlet.hooks.hook_builders import a_container, a_pod
 
 POD, SPEC = "koordinator.sh/oom-score-adj", "koordinator.sh/oom-score-adj-spec"
@@ -46,3 +47,18 @@ def test_an_unusable_value_sets_nothing_not_even_the_pods(annotations: dict[str,
 def test_the_sandbox_keeps_its_own() -> None:
     sandbox = a_container(a_pod("LS", annotations={POD: "5"}), is_sandbox=True)
     assert oom_score_adj.decide_container(sandbox, NodeRules()) == HookPlan()
+
+
+@pytest.mark.parametrize(
+    ("kube_qos", "priority", "request_percent", "wanted"),
+    [
+        ("Guaranteed", 0, 50, -997),
+        ("BestEffort", None, 0, 1000),
+        ("Burstable", 9000, 25, 750),
+        ("Burstable", 9000, 0, 999),
+        ("Burstable", 9000, 100, 2),
+        ("Burstable", 2_000_001_000, 0, -997),
+    ],
+)
+def test_what_the_kubelet_gives(kube_qos: str, priority: int | None, request_percent: int, wanted: int) -> None:
+    assert kubelet_oom_score_adj(kube_qos, priority, request_percent << 30, 100 << 30) == wanted

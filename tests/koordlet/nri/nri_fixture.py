@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -14,8 +15,9 @@ from koord.koordlet.nri.session import NriConnectError, NriSession, open_session
 from koord.koordlet.nri.settings import NriSettings
 from koord.telemetry.clock import WallClock
 from koord.wire.nri_objects import ContainerAdjustment, ContainerUpdate, LinuxResources, NriContainer, NriPodSandbox
-from tests.koordlet.nri.fake_runtime import FakeRuntime, RuntimePeer
+from tests.koordlet.nri.fake_runtime import PATIENCE_S, FakeRuntime, RuntimePeer
 
+T = TypeVar("T")
 POD = NriPodSandbox(id="p1", name="web", namespace="default", uid="u1", annotations={"a": "b"})
 CONTAINER = NriContainer(id="c1", pod_sandbox_id="p1", name="main")
 
@@ -68,6 +70,12 @@ class Outcomes:
     def __call__(self, stage: str, outcome: str, seconds: float, detail: str) -> None:
         assert seconds >= 0
         self.found.append((stage, outcome, detail))
+
+
+async def soon(waited: Awaitable[T]) -> T:
+    """Wait for something that a mistake could put off for ever."""
+    async with asyncio.timeout(PATIENCE_S):
+        return await waited
 
 
 def settings_in(folder: Path, **changes: object) -> NriSettings:

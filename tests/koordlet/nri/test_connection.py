@@ -16,8 +16,8 @@ from koord.koordlet.nri.session import MAX_SYNCHRONIZED
 from koord.wire.nri_messages import CreateContainerRequest, EmptyMessage, SynchronizeRequest
 from koord.wire.nri_objects import NriContainer
 from koord.wire.ttrpc import INTERNAL, INVALID_ARGUMENT, MAX_DATA, RESOURCE_EXHAUSTED, UNIMPLEMENTED, TtrpcResponse
-from tests.koordlet.nri.fake_runtime import PATIENCE_S, RuntimePeer, TtrpcError
-from tests.koordlet.nri.nri_fixture import CONTAINER, POD, session_in
+from tests.koordlet.nri.fake_runtime import RuntimePeer, TtrpcError
+from tests.koordlet.nri.nri_fixture import CONTAINER, POD, session_in, soon
 
 CREATE = CreateContainerRequest(pod=POD, container=CONTAINER)
 
@@ -106,8 +106,7 @@ async def test_data_of_a_stream_that_is_not_open_is_refused(tmp_path: Path) -> N
 async def test_a_frame_of_absurd_length_ends_the_session(tmp_path: Path) -> None:
     async with session_in(tmp_path) as met:
         met.peer.send_raw(struct.pack(">II", 1, 0xFFFFFFFF))
-        async with asyncio.timeout(PATIENCE_S):
-            assert "mux frame announces 4294967295 bytes" in await met.session.wait_ended()
+        assert "mux frame announces 4294967295 bytes" in await soon(met.session.wait_ended())
 
 
 async def test_a_message_that_is_cut_off_is_named(tmp_path: Path) -> None:
@@ -115,13 +114,13 @@ async def test_a_message_that_is_cut_off_is_named(tmp_path: Path) -> None:
         met.peer.send_raw(struct.pack(">II", 1, 30) + b"half")
         await met.peer.drain()
         await met.peer.close()
-        assert await met.session.wait_ended() == "the runtime closed the connection inside a message"
+        assert await soon(met.session.wait_ended()) == "the runtime closed the connection inside a message"
 
 
 async def test_a_closed_connection_is_named(tmp_path: Path) -> None:
     async with session_in(tmp_path) as met:
         await met.peer.close()
-        assert await met.session.wait_ended() == "the runtime closed the connection"
+        assert await soon(met.session.wait_ended()) == "the runtime closed the connection"
 
 
 _PIECES = st.lists(
@@ -152,9 +151,8 @@ def test_random_bytes_end_in_a_clean_close(pieces: list[bytes]) -> None:
                 for piece in pieces:
                     met.peer.send_raw(piece)
                 await met.peer.close()
-                async with asyncio.timeout(PATIENCE_S):
-                    assert await met.session.wait_ended()
-                    await met.session.close()
+                assert await soon(met.session.wait_ended())
+                await soon(met.session.close())
             left = [task for task in asyncio.all_tasks() if task.get_name().startswith("nri-")]
             assert left == []
 
@@ -164,6 +162,5 @@ def test_random_bytes_end_in_a_clean_close(pieces: list[bytes]) -> None:
 async def test_a_session_that_closes_is_gone_for_the_runtime(tmp_path: Path) -> None:
     async with session_in(tmp_path) as met:
         await met.session.close()
-        async with asyncio.timeout(PATIENCE_S):
-            await met.peer.gone.wait()
-        assert await met.session.wait_ended() == "koordlet closed the session"
+        await soon(met.peer.gone.wait())
+        assert await soon(met.session.wait_ended()) == "koordlet closed the session"

@@ -29,6 +29,7 @@ from tests.koordlet.nri.nri_fixture import (
     runtime_at,
     session_in,
     settings_in,
+    soon,
 )
 
 CREATE = CreateContainerRequest(pod=POD, container=CONTAINER)
@@ -87,7 +88,7 @@ async def test_a_handler_that_is_too_slow_is_not_waited_for(tmp_path: Path, poli
                 await met.peer.call("CreateContainer", CREATE)
             assert refused.value.code == UNKNOWN
             assert refused.value.text.endswith("no result after 0.05 s")
-        await cancelled.wait()
+        await soon(cancelled.wait())
         stage, outcome, detail = met.outcomes.found[-1]
         assert (stage, outcome) == ("PreCreateContainer", "timeout")
         assert detail.endswith("no result after 0.05 s")
@@ -117,7 +118,7 @@ async def test_a_late_result_is_dropped(tmp_path: Path, caplog: pytest.LogCaptur
         met.handler.before = lambda _: persist()
         assert await met.peer.call("CreateContainer", CREATE) == b""
         gate.set()
-        await done.wait()
+        await soon(done.wait())
         met.handler.before = None
         assert await met.peer.call("CreateContainer", CREATE) != b""
         assert [outcome for _, outcome, _ in met.outcomes.found] == ["success", "timeout", "success"]
@@ -138,7 +139,7 @@ async def test_what_a_handler_raises_after_its_deadline_is_logged(
     async with session_in(tmp_path, max_handler_s=0.05) as met:
         met.handler.before = lambda _: fail_late()
         assert await met.peer.call("CreateContainer", CREATE) == b""
-        await ended.wait()
+        await soon(ended.wait())
         await met.peer.call("StopContainer", CREATE)
     assert "NRI: nri-handler-PreCreateContainer failed after its deadline: the disk is gone" in caplog.messages
 
@@ -209,12 +210,14 @@ async def test_closing_a_session_ends_its_handlers(tmp_path: Path) -> None:
         try:
             await asyncio.Event().wait()
         finally:
+            for _ in range(10):  # it has something to put right first
+                await asyncio.sleep(0)
             cancelled.set()
 
     async with session_in(tmp_path, max_handler_s=60.0) as met:
         met.handler.before = lambda _: wait()
         asked = asyncio.create_task(met.peer.call("CreateContainer", CREATE))
-        await began.wait()
+        await soon(began.wait())
         await met.session.close()
         assert cancelled.is_set()
         await asyncio.gather(asked, return_exceptions=True)

@@ -25,7 +25,7 @@ from koord.wire.nri_messages import CreateContainerRequest, EmptyMessage
 from koord.wire.nri_objects import ContainerAdjustment, ContainerUpdate
 from koord.wire.ttrpc import UNAVAILABLE, TtrpcStatus
 from tests.koordlet.nri.fake_runtime import FakeRuntime
-from tests.koordlet.nri.nri_fixture import CONTAINER, POD, RecordingHandler, running, settings_in
+from tests.koordlet.nri.nri_fixture import CONTAINER, POD, RecordingHandler, running, settings_in, soon
 
 Story = Callable[[LoopClock], Awaitable[None]]
 
@@ -161,7 +161,7 @@ def test_a_shutdown_is_followed_by_a_new_session(tmp_path: Path) -> None:
             peer = await runtime.peer()
             await clock.sleep(60)
             await peer.call("Shutdown", EmptyMessage())
-            await peer.gone.wait()
+            await soon(peer.gone.wait())
             await runtime.peer(1)
             await _until(clock, lambda: plugin.status().connected, "connected again", 3)
         await runtime.stop()
@@ -297,6 +297,26 @@ def test_a_runtime_that_takes_nothing_is_given_up(tmp_path: Path) -> None:
                 peer.send(
                     "CreateContainer", CreateContainerRequest(pod=POD, container=CONTAINER), stream=101 + 2 * number
                 )
+            await _until(clock, lambda: not plugin.status().connected, "given up", 60)
+            assert plugin.status().last_error == "the connection failed: the runtime took nothing for 10 s"
+        await runtime.stop()
+
+    in_virtual_time(story)
+
+
+def test_a_runtime_that_sends_and_takes_nothing_is_given_up(tmp_path: Path) -> None:
+    """Refusals are not kept without limit for a peer that does not take them."""
+
+    async def story(clock: LoopClock) -> None:
+        plugin = _plugin(clock, tmp_path)
+        runtime = FakeRuntime(tmp_path / "nri.sock")
+        await runtime.start()
+        async with running(plugin):
+            peer = await runtime.peer()
+            await _until(clock, lambda: plugin.status().connected, "connected", 3)
+            peer.stop_reading()
+            for _ in range(30_000):
+                peer.send_frame(1, 2, 1, b"")  # clients use odd streams
             await _until(clock, lambda: not plugin.status().connected, "given up", 60)
             assert plugin.status().last_error == "the connection failed: the runtime took nothing for 10 s"
         await runtime.stop()

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koord.koordlet.nri.session import NriConnectError, open_session
+from koord.koordlet.nri.session import MAX_REMEMBERED_PODS, NriConnectError, open_session
 from koord.telemetry.clock import WallClock
 from koord.wire.nri_events import NriEvent
 from koord.wire.nri_messages import (
@@ -36,7 +36,7 @@ from koord.wire.nri_objects import (
 )
 from koord.wire.ttrpc import DEADLINE_EXCEEDED, UNAVAILABLE, UNIMPLEMENTED, TtrpcStatus
 from tests.koordlet.nri.fake_runtime import FakeRuntime, TtrpcError
-from tests.koordlet.nri.nri_fixture import CONTAINER, POD, RecordingHandler, runtime_at, session_in, settings_in
+from tests.koordlet.nri.nri_fixture import CONTAINER, POD, RecordingHandler, runtime_at, session_in, settings_in, soon
 
 
 @pytest.mark.parametrize("answers_first", [False, True])
@@ -150,6 +150,17 @@ async def test_a_pod_of_synchronize_is_known_when_it_goes(tmp_path: Path) -> Non
         assert met.handler.calls[-1] == ("remove", POD)
 
 
+async def test_pods_whose_removal_is_never_told_are_forgotten(tmp_path: Path) -> None:
+    async with session_in(tmp_path) as met:
+        for number in range(MAX_REMEMBERED_PODS + 1):
+            pod = msgspec.structs.replace(POD, id=f"p{number}")
+            await met.peer.call("StateChange", StateChangeEvent(event=NriEvent.RUN_POD_SANDBOX, pod=pod))
+        for number, known in ((0, {}), (1, POD.annotations)):
+            reduced = NriPodSandbox(id=f"p{number}")
+            await met.peer.call("StateChange", StateChangeEvent(event=NriEvent.REMOVE_POD_SANDBOX, pod=reduced))
+            assert met.handler.calls[-1] == ("remove", msgspec.structs.replace(reduced, annotations=known))
+
+
 async def test_other_events_and_methods_are_answered_with_nothing(tmp_path: Path) -> None:
     async with session_in(tmp_path) as met:
         others = [event for event in NriEvent if event not in (NriEvent.RUN_POD_SANDBOX, NriEvent.REMOVE_POD_SANDBOX)]
@@ -181,7 +192,7 @@ async def test_answers_leave_in_the_order_in_which_they_are_made(tmp_path: Path)
             await met.peer.call("StateChange", StateChangeEvent(event=NriEvent.RUN_POD_SANDBOX, pod=POD))
         assert not slow.done()
         gate.set()
-        assert await slow == b""
+        assert await soon(slow) == b""
 
 
 async def test_the_runtime_is_asked_to_update_containers(tmp_path: Path) -> None:
@@ -194,7 +205,7 @@ async def test_the_runtime_is_asked_to_update_containers(tmp_path: Path) -> None
         assert await met.session.update_containers([update]) == (update,)
         assert [request.update for request in met.peer.updates] == [(update,), (update,)]
         await met.peer.close()
-        await met.session.wait_ended()
+        await soon(met.session.wait_ended())
         failed = await met.session.update_containers([update])
         assert isinstance(failed, TtrpcStatus)
         assert failed.code == UNAVAILABLE
@@ -209,7 +220,7 @@ async def test_a_call_that_waits_when_the_runtime_goes_is_told(tmp_path: Path) -
         asked = asyncio.create_task(met.session.update_containers([]))
         await asyncio.sleep(0)
         await met.peer.close()
-        failed = await asked
+        failed = await soon(asked)
         assert isinstance(failed, TtrpcStatus)
         assert failed.code == UNAVAILABLE
 
@@ -228,7 +239,7 @@ async def test_a_runtime_that_does_not_answer_a_call_is_waited_for_as_long_as_it
 async def test_shutdown_is_answered_and_ends_the_session(tmp_path: Path) -> None:
     async with session_in(tmp_path) as met:
         assert await met.peer.call("Shutdown", EmptyMessage()) == b""
-        assert await met.session.wait_ended() == "the runtime sent Shutdown"
+        assert await soon(met.session.wait_ended()) == "the runtime sent Shutdown"
 
 
 # How a session does not come about -------------------------------------------------------------------------------
@@ -244,7 +255,7 @@ async def test_a_refused_registration(tmp_path: Path) -> None:
         runtime.refusal = TtrpcStatus(2, "invalid plugin index")
         found = await open_session(settings_in(tmp_path), RecordingHandler(), WallClock())
         assert found == NriConnectError("register", "invalid plugin index (code 2)")
-        await runtime.peers[0].gone.wait()
+        await soon(runtime.peers[0].gone.wait())
 
 
 async def test_a_registration_without_answer(tmp_path: Path) -> None:
@@ -259,7 +270,7 @@ async def test_a_runtime_that_never_synchronizes(tmp_path: Path) -> None:
         runtime.registers, runtime.answers_first = False, True
         found = await open_session(settings_in(tmp_path, connect_timeout_s=0.1), RecordingHandler(), WallClock())
         assert found == NriConnectError("synchronize", "not done after 0.1 s")
-        await runtime.peers[0].gone.wait()
+        await soon(runtime.peers[0].gone.wait())
 
 
 @pytest.mark.parametrize("answers_first", [False, True])
@@ -280,4 +291,4 @@ async def test_one_that_is_cancelled_on_the_way_leaves_no_connection(tmp_path: P
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        await runtime.peers[0].gone.wait()
+        await soon(runtime.peers[0].gone.wait())

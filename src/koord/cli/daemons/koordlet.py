@@ -100,7 +100,7 @@ def restore_files(plan: KoordletPlan) -> int:
     tree = open_tree(host, kubepods=plan.settings.kubepods)
     if isinstance(tree, LayoutNotDetected):
         return process.report_errors(PROGRAM, [str(tree)])
-    for problem in undo_node_actions(host, plan.settings.state_dir):
+    for problem in undo_node_actions(tree, plan.settings.state_dir):
         print(f"{PROGRAM}: {problem}", file=sys.stderr)
     journal = WriteJournal(host, f"{plan.settings.state_dir}/{JOURNAL_FILE}")
     unread = journal.io_error

@@ -16,7 +16,7 @@ from koord.api.model import ObjectReference
 from koord.host.cgroup.layout import CgroupLayout
 from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
 from koord.koordlet.hook_calls.statistics import HookStatistics
-from koord.koordlet.hooks import registry
+from koord.koordlet.hooks import registry, resctrl_pod
 from koord.koordlet.hooks.hook import ContainerContext, HookPlan, HookStage, NodeRules, PodContext
 from koord.koordlet.hooks.registry import HookDecision, HookProblem
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -51,7 +51,7 @@ class FailedHooks(msgspec.Struct, frozen=True):
 
 class HookCalls:
     """HookCalls answers all calls of one agent. `read_rules` returns the rules of the node as they are now; `write`
-    brings files to their values.
+    brings files to their values; `prepare_pod` makes what the pod's containers need to start, and says what failed.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class HookCalls:
         read_rules: Callable[[], NodeRules],
         write: Callable[[Sequence[WriteCgroup]], Sequence[FileWriteResult]],
         on_event: EventCallback,
+        prepare_pod: Callable[[HookDecision], str],
     ) -> None:
         self.layout = layout
         self.policies = policies
@@ -71,6 +72,7 @@ class HookCalls:
         self._read_rules = read_rules
         self._write = write
         self._on_event = on_event
+        self._prepare_pod = prepare_pod
         self._starting: dict[str, tuple[PodMeta, float]] = {}
         self._starting_pods: tuple[PodMeta, ...] = ()
         self._last_events: dict[tuple[str, str], float] = {}
@@ -97,6 +99,9 @@ class HookCalls:
             self._starting[pod.uid] = (pod, self._clock.monotonic())
             self._renew_starting()
             self._note_refusals(context, self._write(hooked.effects))
+        unprepared = self._prepare_pod(decision)
+        if unprepared:
+            self.record_problem(context, HookProblem(hook=resctrl_pod.NAME, problem=unprepared))
         return self._conclude(context, decision)
 
     def decide_container(self, context: ContainerContext, stage: HookStage) -> HookDecision | FailedHooks | None:

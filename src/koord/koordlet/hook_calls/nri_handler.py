@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from koord.host.filesystem import Host
@@ -31,9 +33,11 @@ class HookFailure(Exception):
 class NriHookHandler:
     """NriHookHandler implements `koord.koordlet.nri.handler.NriHandler`."""
 
-    def __init__(self, calls: HookCalls, host: Host) -> None:
+    def __init__(self, calls: HookCalls, host: Host, remove_pod: Callable[[str], None]) -> None:
+        """`remove_pod` is told the uid of every pod that is gone."""
         self._calls = calls
         self._host = host
+        self._remove_pod = remove_pod
 
     async def synchronize(self, pods: tuple[NriPodSandbox, ...], containers: tuple[NriContainer, ...]) -> None:
         """Leave those that exist to the reconciler, which knows their specs."""
@@ -43,6 +47,8 @@ class NriHookHandler:
 
     async def remove_pod_sandbox(self, pod: NriPodSandbox) -> None:
         self._calls.forget_pod(pod.uid)
+        if not self._calls.policies.safe_mode:
+            self._remove_pod(pod.uid)
 
     async def create_container(self, pod: NriPodSandbox, container: NriContainer) -> ContainerAdjustment | None:
         linux = container.linux

@@ -8,26 +8,21 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from koord.host.filesystem import Host
-from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
-from koord.koordlet.hook_calls.node_actions import NodeActions
+from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
-from koord.koordlet.hook_server.registration import (
-    HookRegistration,
-    enabled_stages,
-    remove_registration,
-    write_registration,
-)
+from koord.koordlet.hook_server.registered_server import HookServerSettings, RegisteredHookServer
+from koord.koordlet.hook_server.registration import HookRegistration, enabled_stages
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.hooks.contexts import pod_context_of_meta
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.hooks.rules import build_node_rules
-from koord.koordlet.inputs.node_inputs import NodeInputs
+from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.nri.plugin import NriPlugin
 from koord.koordlet.settings import KoordletSettings
@@ -52,6 +47,8 @@ class HookService:
         control_loop: ControlLoop,
         on_event: EventCallback,
         observe: HookObserver,
+        read_node: Callable[[], NodeProperties | None],
+        on_core_sched: CoreSchedObserver,
     ) -> None:
         self._settings = settings
         self._hooks = settings.hooks
@@ -59,6 +56,10 @@ class HookService:
         self._clock = clock
         self._control_loop = control_loop
         self.statistics = HookStatistics(observe)
+        self._reconciled = asyncio.Event()
+        self._actions = NodeActions(
+            host, clock, control_loop, settings.gates, settings.state_dir, read_node, on_core_sched
+        )
         self.calls = HookCalls(
             control_loop.tree.layout,
             clock,
@@ -72,13 +73,14 @@ class HookService:
             self._rules,
             control_loop.machine.execute,
             on_event,
+            self._actions.prepare_pod,
         )
         nri = self._hooks.nri
-        self._plugin = None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host), clock)
+        self._plugin = (
+            None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host, self._actions.remove_pod), clock)
+        )
         self._server_state = _server_off_reason(self._hooks)
         self._serving_since = ""
-        self._reconciled = asyncio.Event()
-        self._actions = NodeActions(host, control_loop, settings.gates, settings.state_dir)
         self._account = ReconciledHooks(self.statistics)
 
     @property
@@ -167,38 +169,30 @@ class HookService:
 
     async def _serve(self) -> None:
         """Serve the proxy as soon as its folder exists, until cancelled; gRPC is loaded only then."""
-        while (missing := self._server_obstacle()) is not None:
-            self._set_server_state(missing)
-            await self._clock.sleep(SERVER_RETRY_S)
-        from koord.host.unix_socket import NotExclusive
-        from koord.koordlet.hook_server.server import HookServer
-
+        settings = HookServerSettings(
+            socket=self._hooks.address,
+            config_dir=self._hooks.registrations,
+            registration=HookRegistration(
+                endpoint=self._hooks.endpoint,
+                failure_policy=self._hooks.failure_policy,
+                stages=enabled_stages(self._hooks.disabled_stages),
+            ),
+        )
         handler = ProxyHookHandler(self.calls)
-        while isinstance(server := await HookServer.start(self._hooks.address, handler), NotExclusive):
+        server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
+        while not isinstance(server, RegisteredHookServer):
             self._set_server_state(str(server))
             await self._clock.sleep(SERVER_RETRY_S)
+            server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
+        self._serving_since = time_text(self._clock.time())
+        self._set_server_state("serving")
         try:
-            await self._register()
             await asyncio.get_running_loop().create_future()
         finally:
             self._serving_since = ""
-            removed = remove_registration(self._host, self._hooks.registrations)
-            if isinstance(removed, IoError):
-                _LOG.warning("the registration with the runtime proxy stays: %s", removed)
-            await server.stop()
-
-    async def _register(self) -> None:
-        """Write the registration last, when the server answers, and try again while that fails."""
-        registration = HookRegistration(
-            endpoint=self._hooks.endpoint,
-            failure_policy=self._hooks.failure_policy,
-            stages=enabled_stages(self._hooks.disabled_stages),
-        )
-        while (refused := write_registration(self._host, self._hooks.registrations, registration)) is not None:
-            self._set_server_state(f"serving, but not registered: {refused}")
-            await self._clock.sleep(SERVER_RETRY_S)
-        self._serving_since = time_text(self._clock.time())
-        self._set_server_state("serving")
+            left = await server.stop()
+            if left is not None:
+                _LOG.warning("the registration with the runtime proxy stays: %s", left)
 
     def _server_obstacle(self) -> str | None:
         if self._hooks.server == "auto" and not self._host.is_folder(self._hooks.registrations):

@@ -12,15 +12,14 @@ import msgspec
 
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
-from koord.wire.runtime_hook import HookStage
+from koord.wire.runtime_hook import RuntimeHookStage
 
 FILE_NAME = "koordlet.json"
-FAILURE_POLICIES = ("Fail", "Ignore")
 # The stages that have a decision; the others would be called for an echo.
 STAGES = (
-    HookStage.PRE_RUN_POD_SANDBOX,
-    HookStage.PRE_CREATE_CONTAINER,
-    HookStage.PRE_UPDATE_CONTAINER_RESOURCES,
+    RuntimeHookStage.PRE_RUN_POD_SANDBOX,
+    RuntimeHookStage.PRE_CREATE_CONTAINER,
+    RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES,
 )
 
 
@@ -29,7 +28,7 @@ class HookRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
     endpoint: str
     failure_policy: str
-    stages: Sequence[HookStage] = STAGES
+    stages: Sequence[RuntimeHookStage] = STAGES
 
     def text(self) -> str:
         """Return the file's text: JSON indented with tabs, without what is empty."""
@@ -41,7 +40,7 @@ class HookRegistration(msgspec.Struct, frozen=True, kw_only=True):
         return json.dumps({name: value for name, value in fields.items() if value}, indent="\t")
 
 
-def enabled_stages(disabled: Collection[str]) -> list[HookStage]:
+def enabled_stages(disabled: Collection[str]) -> list[RuntimeHookStage]:
     """Return the stages to register for, without those that a flag disables by name."""
     return [stage for stage in STAGES if stage.value not in disabled]
 

@@ -16,9 +16,9 @@ from koord.wire.raw_fields import MalformedMessage
 from koord.wire.runtime_hook import (
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
-    HookStage,
     PodSandboxHookRequest,
     PodSandboxHookResponse,
+    RuntimeHookStage,
     echo_container,
     echo_pod,
 )
@@ -38,13 +38,15 @@ class HookServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         self._server = grpc.aio.server()
         self._server.add_generic_rpc_handlers((self,))
         self._behaviours: Mapping[str, _Behaviour] = {
-            HookStage.PRE_RUN_POD_SANDBOX.method: _pod_stage(handler.pre_run_pod_sandbox),
-            HookStage.POST_STOP_POD_SANDBOX.method: _pod_stage(_echo_pod),
-            HookStage.PRE_CREATE_CONTAINER.method: _container_stage(handler.pre_create_container),
-            HookStage.PRE_START_CONTAINER.method: _container_stage(_echo_container),
-            HookStage.POST_START_CONTAINER.method: _container_stage(_echo_container),
-            HookStage.POST_STOP_CONTAINER.method: _container_stage(_echo_container),
-            HookStage.PRE_UPDATE_CONTAINER_RESOURCES.method: _container_stage(handler.pre_update_container_resources),
+            RuntimeHookStage.PRE_RUN_POD_SANDBOX.method: _pod_stage(handler.pre_run_pod_sandbox),
+            RuntimeHookStage.POST_STOP_POD_SANDBOX.method: _pod_stage(_echo_pod),
+            RuntimeHookStage.PRE_CREATE_CONTAINER.method: _container_stage(handler.pre_create_container),
+            RuntimeHookStage.PRE_START_CONTAINER.method: _container_stage(_echo_container),
+            RuntimeHookStage.POST_START_CONTAINER.method: _container_stage(_echo_container),
+            RuntimeHookStage.POST_STOP_CONTAINER.method: _container_stage(_echo_container),
+            RuntimeHookStage.PRE_UPDATE_CONTAINER_RESOURCES.method: _container_stage(
+                handler.pre_update_container_resources
+            ),
         }
 
     @staticmethod

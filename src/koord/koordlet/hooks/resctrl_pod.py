@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.qos_codecs import ResctrlAllocation, ResctrlCacheSchemata, ResctrlSchemata, parse_resctrl
+from koord.api.annotations.qos_codecs import (
+    PodResctrl,
+    ResctrlAllocation,
+    ResctrlCacheSchemata,
+    ResctrlSchemata,
+    parse_resctrl,
+)
 from koord.api.koordinator.protocol import A_RESCTRL
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, NodeRules, PodContext, SchemataLine
 from koord.koordlet.inputs.machine import L3Cache
@@ -22,15 +28,14 @@ def group_name(uid: str) -> str:
 
 def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
     """Decide the group and its schemata. A line that would miss a cache is left out, and the problem says so."""
-    found = parse_resctrl(pod.annotations)
-    if found is None:
+    asked = _asked(pod, rules)
+    if asked is None:
         return NOTHING
-    refused = _refusal(pod, found, rules)
-    if refused or isinstance(found, MalformedAnnotation):
-        return HookPlan(problem=refused)
+    if isinstance(asked, str):
+        return HookPlan(problem=asked)
     lines: list[SchemataLine] = []
     problems: list[str] = []
-    for line in (_cache_ways(found.llc, rules.cache), _bandwidth(found.mb, rules.cache)):
+    for line in (_cache_ways(asked.llc, rules.cache), _bandwidth(asked.mb, rules.cache)):
         if isinstance(line, str):
             problems.append(line)
         elif line is not None:
@@ -44,19 +49,20 @@ def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
 
 def decide_container(container: ContainerContext, rules: NodeRules) -> HookPlan:
     """Decide the group that a container starts in."""
-    pod = container.pod
-    found = parse_resctrl(pod.annotations)
-    if found is None or container.is_sandbox or _refusal(pod, found, rules):
+    asked = None if container.is_sandbox else _asked(container.pod, rules)
+    if asked is None or isinstance(asked, str):
         return NOTHING  # the decision for the pod says what is wrong
-    return HookPlan(resctrl_group=group_name(pod.uid))
+    return HookPlan(resctrl_group=group_name(container.pod.uid))
 
 
-def _refusal(pod: PodContext, found: object, rules: NodeRules) -> str:
-    if isinstance(found, MalformedAnnotation):
-        return str(found)
+def _asked(pod: PodContext, rules: NodeRules) -> PodResctrl | str | None:
+    """Return what the pod asks for; text that says why it can have no group; None when it asks for nothing."""
+    found = parse_resctrl(pod.annotations)
+    if found is None or isinstance(found, MalformedAnnotation):
+        return None if found is None else str(found)
     if not rules.cache.is_divisible:
         return f"{A_RESCTRL}: this machine cannot divide its cache"
-    return "" if pod.uid and "/" not in pod.uid else f"{pod.uid!r} names no resctrl group"
+    return found if pod.uid and "/" not in pod.uid else f"{pod.uid!r} names no resctrl group"
 
 
 def _cache_ways(asked: ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:

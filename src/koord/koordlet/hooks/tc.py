@@ -1,4 +1,4 @@
-"""The TCNetworkQoS hook: classes of outgoing traffic for pods by their QoS class, and limits of single pods, by tc.
+"""The TCNetworkQoS hook: classes of traffic for pods by their QoS class, and limits of single pods, by tc.
 
     1:1  the node's bandwidth
     1:2  system: what LS and BE are not guaranteed; SYSTEM pods, pods without a class and the node itself
@@ -6,15 +6,18 @@
     1:4  BE pods
     1:x  one for each pod whose annotation limits it
 
-Packets find their class by the address of their pod. Those of pods in the node's own network have the node's address
-and find theirs by the class id of the pod's cgroup, where the kernel has net_cls.
+Packets find their class by the address of their pod. Those of pods in the node's own network have the node's address;
+going out they find theirs by the class id of the pod's cgroup, where the kernel has net_cls. Incoming packets have a
+tree of their own, where anything is limited at all: they take a detour for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import TC
@@ -28,8 +31,9 @@ from koord.host.traffic_class import (
     AddressFilter,
     TrafficClass,
     TrafficPlan,
+    TrafficTree,
 )
-from koord.koordlet.hooks.bandwidth import ClassBandwidth, NodeBandwidth, node_bandwidth, pod_bandwidth
+from koord.koordlet.hooks.bandwidth import PodBandwidth, node_bandwidth, pod_bandwidth
 from koord.koordlet.hooks.hook import NOTHING, HookPlan, HookValue, NodeRules, PodContext
 
 NAME = "tcPlugin"
@@ -38,6 +42,20 @@ SYSTEM_MINOR, LS_MINOR, BE_MINOR = DEFAULT_MINOR, 3, 4
 _PRIORITY = {SYSTEM_MINOR: 1, LS_MINOR: 2, BE_MINOR: 3}
 _MINOR_OF_CLASS = {SYSTEM: SYSTEM_MINOR, LSE: LS_MINOR, LSR: LS_MINOR, LS: LS_MINOR, BE: BE_MINOR}
 _POD_MINORS = range(0x10, 0xFFFF)  # 0xffff names a root in the kernel
+
+
+class _Share(msgspec.Struct, frozen=True, gc=False):
+    request: int
+    limit: int
+
+
+class _Direction(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two directions, and what classes and the annotation say of it."""
+
+    name: str
+    ls: _Share
+    be: _Share
+    pod_limit: Callable[[PodBandwidth], int | None]
 
 
 def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
@@ -49,8 +67,8 @@ def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
     if isinstance(limits, MalformedAnnotation):
         problem = str(limits)
     else:
-        if limits.ingress and pod.qos:
-            problem = "ingressLimit is not enforced by tc"
+        if limits.ingress and pod.host_network and minor is not None:
+            problem = "ingressLimit is not enforced in the node's own network"
         minor = pod_minor(pod.uid) if limits.egress and minor is not None else minor
     if minor is None:
         return HookPlan(problem=problem)
@@ -67,32 +85,26 @@ def decide_node(rules: NodeRules, pods: Iterable[PodContext]) -> TrafficPlan | N
         return TrafficPlan(enabled=False)
     node = node_bandwidth(rules.slo)
     problems = list(node.problems)
-    classes = _node_classes(node, problems)
-    filters: list[AddressFilter] = []
-    by_cgroup = False
-    taken: dict[int, str] = {}
-    for pod in sorted(pods, key=lambda pod: (pod.created_s, pod.uid)):
-        minor = _MINOR_OF_CLASS.get(pod.qos)
-        if minor is None:
-            continue  # it has the default class, as the node's own traffic has
-        limits = pod_bandwidth(pod)
-        limit_bits = 0 if isinstance(limits, MalformedAnnotation) else limits.egress or 0
-        priority = _PRIORITY[minor]
-        if limit_bits:
-            minor = _free_minor(pod, taken, problems)
-            bits = max(limit_bits, LEAST_RATE_BITS)
-            classes.append(TrafficClass(minor=minor, rate_bits=bits, ceil_bits=bits, priority=priority))
-        if minor == DEFAULT_MINOR:
-            continue
-        by_cgroup |= pod.host_network
-        address = "" if pod.host_network else _address(pod.ip)
-        if address:
-            filters.append(AddressFilter(address=address, minor=minor))
+    listed = sorted(pods, key=lambda pod: (pod.created_s, pod.uid))
+    egress = _Direction(
+        name="egress",
+        ls=_Share(node.ls.egress_request, node.ls.egress_limit),
+        be=_Share(node.be.egress_request, node.be.egress_limit),
+        pod_limit=lambda limits: limits.egress,
+    )
+    ingress = _Direction(
+        name="ingress",
+        ls=_Share(node.ls.ingress_request, node.ls.ingress_limit),
+        be=_Share(node.be.ingress_request, node.be.ingress_limit),
+        pod_limit=lambda limits: limits.ingress,
+    )
+    outgoing = _tree(node.total, egress, listed, problems)
+    by_cgroup = any(pod.host_network and _class_of(pod, egress)[0] not in (None, DEFAULT_MINOR) for pod in listed)
+    incoming = _tree(node.total, ingress, listed, problems) if _limits_anything(node.total, ingress, listed) else None
     return TrafficPlan(
         enabled=True,
-        classes=tuple(classes),
-        filters=tuple(sorted({one.address: one for one in filters}.values())),
-        by_cgroup=by_cgroup,
+        egress=msgspec.structs.replace(outgoing, by_cgroup=by_cgroup),
+        ingress=incoming,
         problems=tuple(problems),
     )
 
@@ -112,6 +124,42 @@ def pod_minor(uid: str) -> int:
     return _POD_MINORS[int.from_bytes(digest, "big") % len(_POD_MINORS)]
 
 
+def _limits_anything(total: int, direction: _Direction, pods: Sequence[PodContext]) -> bool:
+    shares = (direction.ls, direction.be)
+    return any(share.request or 0 < share.limit < total for share in shares) or any(
+        not pod.host_network and _class_of(pod, direction)[1] for pod in pods
+    )
+
+
+def _class_of(pod: PodContext, direction: _Direction) -> tuple[int | None, int]:
+    """Return the class by the pod's QoS class, and the pod's own limit of this direction; 0 for none."""
+    minor = _MINOR_OF_CLASS.get(pod.qos)
+    limits = pod_bandwidth(pod)
+    if minor is None or isinstance(limits, MalformedAnnotation):
+        return minor, 0
+    return minor, direction.pod_limit(limits) or 0
+
+
+def _tree(total: int, direction: _Direction, pods: Sequence[PodContext], problems: list[str]) -> TrafficTree:
+    """Return the tree of one direction. `pods` are in the order of their age."""
+    classes = _node_classes(total, direction, problems)
+    filters: dict[str, AddressFilter] = {}
+    taken: dict[int, str] = {}
+    for pod in pods:
+        minor, limit_bits = _class_of(pod, direction)
+        if minor is None or (pod.host_network and direction.name == "ingress"):
+            continue  # it has the default class, as the node's own traffic has
+        if limit_bits:
+            priority = _PRIORITY[minor]
+            minor = _free_minor(pod, taken, problems)
+            bits = max(limit_bits, LEAST_RATE_BITS)
+            classes.append(TrafficClass(minor=minor, rate_bits=bits, ceil_bits=bits, priority=priority))
+        address = "" if pod.host_network or minor == DEFAULT_MINOR else _address(pod.ip)
+        if address:
+            filters[address] = AddressFilter(address=address, minor=minor)
+    return TrafficTree(classes=tuple(classes), filters=tuple(sorted(filters.values())))
+
+
 def _free_minor(pod: PodContext, taken: dict[int, str], problems: list[str]) -> int:
     """Return the number of the pod's class, another one where an older pod has it already."""
     minor = first = pod_minor(pod.uid)
@@ -124,23 +172,23 @@ def _free_minor(pod: PodContext, taken: dict[int, str], problems: list[str]) -> 
     return minor
 
 
-def _node_classes(node: NodeBandwidth, problems: list[str]) -> list[TrafficClass]:
-    total = max(node.total, LEAST_RATE_BITS)
-    rest = total - node.ls.egress_request - node.be.egress_request
+def _node_classes(total: int, direction: _Direction, problems: list[str]) -> list[TrafficClass]:
+    total = max(total, LEAST_RATE_BITS)
+    rest = total - direction.ls.request - direction.be.request
     if rest < LEAST_RATE_BITS:
-        problems.append("egressRequest of lsClass and beClass leave nothing for the system")
+        problems.append(f"{direction.name}Request of lsClass and beClass leave nothing for the system")
     return [
         TrafficClass(minor=ROOT_MINOR, parent=0, rate_bits=total, ceil_bits=total),
-        _class(SYSTEM_MINOR, ClassBandwidth(egress_request=rest), total),
-        _class(LS_MINOR, node.ls, total),
-        _class(BE_MINOR, node.be, total),
+        _class(SYSTEM_MINOR, _Share(rest, total), total),
+        _class(LS_MINOR, direction.ls, total),
+        _class(BE_MINOR, direction.be, total),
     ]
 
 
-def _class(minor: int, bandwidth: ClassBandwidth, total: int) -> TrafficClass:
+def _class(minor: int, share: _Share, total: int) -> TrafficClass:
     """Return a class. No limit is that of the node, and a limit below the request is the request."""
-    rate = max(bandwidth.egress_request, LEAST_RATE_BITS)
-    ceil = max(bandwidth.egress_limit or total, rate)
+    rate = max(share.request, LEAST_RATE_BITS)
+    ceil = max(share.limit or total, rate)
     return TrafficClass(minor=minor, rate_bits=rate, ceil_bits=ceil, priority=_PRIORITY[minor])
 
 

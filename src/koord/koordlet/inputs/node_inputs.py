@@ -63,6 +63,8 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     kubelet: KubeletCpuManager = KubeletCpuManager()
     # Mount point by a pod's uid and the name of one of its volumes, for disk limits of volumes.
     mounts: Mapping[tuple[str, str], str] = {}
+    # An earlier process wrote files, from a Node and a NodeSLO that were not both seen again yet: its values stay.
+    earlier_writes: bool = False
     safe_mode: bool = False  # decide and report, but write and evict nothing
 
 

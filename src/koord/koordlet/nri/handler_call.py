@@ -38,7 +38,7 @@ class HandlerCalls:
             await asyncio.wait({task}, timeout=deadline_s)
             outcome, detail, payload = _handler_result(task, deadline_s)
         finally:
-            task.cancel()
+            task.cancel()  # nothing, where it is done
         if outcome != "success":
             _LOG.warning("NRI %s of %s: %s (failure policy %s)", stage, subject, detail, self._failure_policy)
         self._observe(stage, outcome, self._clock.monotonic() - began, f"{subject}: {detail}" if detail else subject)
@@ -52,7 +52,8 @@ class HandlerCalls:
         if not self._tasks:
             return
         for task in self._tasks:
-            task.cancel()
+            if not task.cancelling():  # a second cancellation would break into what it does because of the first
+                task.cancel()
         _, late = await asyncio.wait(self._tasks, timeout=_CANCEL_S)
         for task in late:
             _LOG.error("NRI: %s goes on after its session was closed", task.get_name())
@@ -74,7 +75,7 @@ class HandlerCalls:
 def _handler_result(task: asyncio.Task[bytes], deadline_s: float) -> tuple[HandlerOutcome, str, bytes]:
     """Return outcome, detail and payload of a handler's task; one that is not done is too late."""
     if not task.done():
-        return "timeout", f"no result after {deadline_s:g} s", b""
+        return "timeout", f"no result after {deadline_s:.2f} s", b""
     if task.cancelled():
         return "failed", "the handler was cancelled", b""
     raised = task.exception()

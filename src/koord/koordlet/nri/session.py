@@ -54,6 +54,7 @@ from koord.wire.ttrpc import (
     error_status,
 )
 
+MAX_REMEMBERED_PODS = 2_000  # more than any node runs
 MAX_SYNCHRONIZED = 100_000  # pods and containers of one Synchronize, however many messages it has
 _EMPTY_METHODS = ("StopContainer", "UpdatePodSandbox", "ValidateContainerAdjustment")
 
@@ -186,7 +187,7 @@ class NriSession:
         if part.more:
             return TtrpcResponse(payload=encode_message(SynchronizeResponse(more=True)))
         self._collected = ([], [])
-        self._pods = {pod.id: pod for pod in pods}
+        self._pods = {pod.id: pod for pod in pods[-MAX_REMEMBERED_PODS:]}
         subject = f"{len(pods)} pods and {len(containers)} containers"
         work = _await_and_answer_empty(self._handler.synchronize, tuple(pods), tuple(containers))
         response = await self._run_handler(SYNCHRONIZE, subject, request, work)
@@ -202,7 +203,7 @@ class NriSession:
         event = decode_message(StateChangeEvent, request.payload)
         pod = event.pod
         if event.event == NriEvent.RUN_POD_SANDBOX:
-            self._pods[pod.id] = pod
+            self._remember_pod(pod)
             work = _await_and_answer_empty(self._handler.run_pod_sandbox, pod)
             return await self._run_handler(PRE_RUN_POD_SANDBOX, _pod_text(pod), request, work)
         if event.event == NriEvent.REMOVE_POD_SANDBOX:
@@ -210,6 +211,11 @@ class NriSession:
             work = _await_and_answer_empty(self._handler.remove_pod_sandbox, whole)
             return await self._run_handler(PRE_REMOVE_RUN_POD_SANDBOX, _pod_text(pod), request, work)
         return TtrpcResponse()
+
+    def _remember_pod(self, pod: NriPodSandbox) -> None:
+        self._pods[pod.id] = pod
+        if len(self._pods) > MAX_REMEMBERED_PODS:  # the runtime may be configured not to tell of removals
+            del self._pods[next(iter(self._pods))]
 
     async def _create_container(self, request: TtrpcRequest) -> TtrpcResponse:
         asked = decode_message(CreateContainerRequest, request.payload)

@@ -81,11 +81,14 @@ class RuntimeHooksView(msgspec.Struct, frozen=True, kw_only=True):
     sandboxes: Mapping[str, str] = {}  # group of the sandbox, by the pod's uid
     applications: tuple[tuple[str, HostApplicationSpec], ...] = ()  # with their groups
     unbound_cpus: str | None = None
+    waits: bool = False  # an earlier process decided from a Node or a NodeSLO that was not seen yet
     before: Mapping[str, HookedPod] = {}
 
 
 def decide_runtime_hooks(view: RuntimeHooksView) -> StrategyPlan:
     """Decide the values of all pods that are alive and of their containers."""
+    if view.waits:
+        return StrategyPlan(why="the Node and the NodeSLO were not both seen again yet: what was written stays")
     pods: dict[str, HookedPod] = {}
     for pod in view.pods:
         if not pod.is_alive or not pod.group:
@@ -128,7 +131,7 @@ def decide_starting_pod(
         sandbox="",
         groups=(group,),
         effects=tuple(_effects(rules, pod, group, CgroupResources(), None)),
-        kept=tuple(_undecided(group)),
+        kept=tuple(_undecided(group, rules)),
     )
 
 
@@ -151,7 +154,7 @@ def _decide_pod(view: RuntimeHooksView, pod: PodMeta, sandbox: str) -> HookedPod
         effects=tuple(
             effect for group, resources in found for effect in _effects(rules, pod, group, resources, view.unbound_cpus)
         ),
-        kept=tuple(file for group, _ in found for file in _undecided(group)),
+        kept=tuple(file for group, _ in found for file in _undecided(group, rules)),
     )
 
 
@@ -192,13 +195,11 @@ def _original(knob: str, resources: CgroupResources, unbound_cpus: str | None) -
     return None if found is None else str(found)
 
 
-def _undecided(group: HookedGroup) -> list[tuple[str, str]]:
-    return [
-        (group.group, file)
-        for problem in group.decision.problems
-        for file in _FILES_BY_HOOK.get(problem.hook, ())
-        if file not in group.decision.values
-    ]
+def _undecided(group: HookedGroup, rules: NodeRules) -> list[tuple[str, str]]:
+    """Return the files that hooks with a problem may have written, and the CPUs while the pools are not known."""
+    files = [file for problem in group.decision.problems for file in _FILES_BY_HOOK.get(problem.hook, ())]
+    files += [CPUSET] if rules.ls_pools is None else []
+    return [(group.group, file) for file in files if file not in group.decision.values]
 
 
 def _applications(view: RuntimeHooksView) -> list[WriteCgroup]:
@@ -213,7 +214,16 @@ def _applications(view: RuntimeHooksView) -> list[WriteCgroup]:
 def depends_on(inputs: StrategyInputs) -> tuple[object, ...]:
     """Return what hooks decide from: when any of it changes, they run at once."""
     known, shape = inputs.node_inputs, inputs.machine.shape
-    return (known.pods, known.starting, known.slo, known.node, known.kubelet, shape.processors, shape.cache)
+    return (
+        known.pods,
+        known.starting,
+        known.slo,
+        known.node,
+        known.kubelet,
+        known.earlier_writes,
+        shape.processors,
+        shape.cache,
+    )
 
 
 def observe_runtime_hooks(inputs: StrategyInputs) -> RuntimeHooksView:
@@ -238,6 +248,7 @@ def observe_runtime_hooks(inputs: StrategyInputs) -> RuntimeHooksView:
         if slo is None or layout is None
         else tuple((layout.host_application_dir(one), one) for one in slo.host_applications),
         unbound_cpus=None if kubelet.is_static or not kubelet.known else unbound,
+        waits=inputs.node_inputs.earlier_writes and (inputs.slo is None or inputs.node is None),
         before={} if before is None else before.pods,
     )
 

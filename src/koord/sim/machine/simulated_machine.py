@@ -18,6 +18,7 @@ from koord.host.cgroup.codec import MIN_SHARES, UNLIMITED, cfs_quota_of_milli, s
 from koord.host.cgroup.layout import CGROUPFS, CgroupLayout
 from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteCgroup, WriteSystem
+from koord.koordlet.hooks.oom_score_adj import kubelet_oom_score_adj
 from koord.koordlet.inputs.machine import MachineShape
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.sim.machine.cfs import CfsQuota, throttled_share
@@ -57,15 +58,6 @@ def pod_group_limits(pod: PodMeta) -> Mapping[str, int]:
     if not all(first_amount(one.limits, _CPUS) for one in pod.containers):
         return {name: amount for name, amount in pod.limits.items() if name not in _CPUS}
     return pod.limits
-
-
-def oom_score_adj(pod: PodMeta, request_bytes: int, capacity_bytes: int) -> int:
-    """Return the oom_score_adj that kubelets set: the more memory was requested, the later the pod dies."""
-    if pod.kube_qos == GUARANTEED:
-        return -997
-    if pod.kube_qos == BEST_EFFORT:
-        return 1000
-    return min(max(2, 1000 - 1000 * request_bytes // max(capacity_bytes, 1)), 999)
 
 
 LAYOUT = CgroupLayout(CGROUPFS)
@@ -220,7 +212,9 @@ class SimulatedMachine:
                     group=one.group,
                     allocated=demand.memory_bytes,
                     cache=demand.cache_bytes,
-                    score_adj=oom_score_adj(pod, one.requests.get(MEMORY, 0), self._hardware.memory_bytes),
+                    score_adj=kubelet_oom_score_adj(
+                        pod.kube_qos, pod.priority, one.requests.get(MEMORY, 0), self._hardware.memory_bytes
+                    ),
                     priority=self._files.number(one.group, knob.MEMORY_PRIORITY, 0),
                 )
                 for pod, one, demand in running
