@@ -10,10 +10,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.cli.commands.node_hooks import NodeHooks, all_hooks, node_hooks, print_all_hooks, print_node_hooks
 from koord.cli.koordlet_access import KoordletAddress
 from koord.cli.main import cli
+from koord.cli.up.local_agents import KOORDLET_PAGE
+from koord.cli.up.local_program import proxy_page
 from koord.koordlet.hook_status import HookConnection, HooksStatus, HookStatus
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
@@ -65,7 +67,7 @@ def printed(found: NodeHooks | list[NodeHooks], width: int = 100) -> list[str]:
 def test_one_node_shows_connections_hooks_failures_and_why_hooks_are_off() -> None:
     assert printed(NodeHooks(node="n1", hooks=STATUS)) == [
         "Node n1",
-        "NRI connected since 30m, containerd v2.1.4, nriVersion 0.9, pods 12",
+        "NRI connected for 30m, containerd v2.1.4, nriVersion 0.9, pods 12",
         "Proxy --runtime-hooks-server is off",
         "",
         "HOOK STATE PODS CONTAINERS LAST APPLIED CALLS FAILURES P50 P99",
@@ -194,6 +196,22 @@ def test_koordlet_is_asked_through_the_proxy_of_its_pod(tmp_path: Path, capsys: 
         "koord: no koordlet runs on bare",
         "koord: koordlet-old is too old: it does not serve /apis/v1/hooks",
     ]
+
+
+def test_a_simulated_agent_without_hooks_is_too_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        info = {"status": {"nodeInfo": {"containerRuntimeVersion": "simulated://1.0.0"}}}
+        unwrap(await world.client.patch(NODES, NODE, info, kind="merge", subresource="status"))
+        endpoint = ComponentServer(world.clock)
+        endpoint.routes.add("GET", "/nodes/:node/apis/v1/state", lambda _: {"simulated": True})
+        assert world.cluster.server is not None
+        world.cluster.server.component_routes.add(KOORDLET_PAGE, proxy_page(endpoint))
+        with pytest.raises(SystemExit):
+            await node_hooks(world.client, NODE, ADDRESS)
+
+    in_virtual_time(tmp_path, story)
+    assert capsys.readouterr().err == f"koord: the agent of {NODE} is too old: it does not serve /apis/v1/hooks\n"
 
 
 def test_the_command_on_a_running_cluster() -> None:

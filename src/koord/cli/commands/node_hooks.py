@@ -190,8 +190,8 @@ def _hooks_table(hooks: Sequence[HookStatus], at: datetime) -> Table:
 def _connection_text(connection: HookConnection, at: datetime) -> str:
     details = dict(connection.details)
     runtime = details.pop("runtime", "")
-    since = f"since {_age(connection.since, at).removesuffix(' ago')}" if connection.since else ""
-    words = [f"{connection.state} {since}".strip(), *([runtime] if runtime else [])]
+    lasting = f"for {_age(connection.since, at).removesuffix(' ago')}" if connection.since else ""
+    words = [f"{connection.state} {lasting}".strip(), *([runtime] if runtime else [])]
     return ", ".join((*words, *(f"{name} {text}" for name, text in details.items())))
 
 

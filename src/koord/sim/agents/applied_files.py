@@ -47,19 +47,18 @@ class SimulatedAppliedFiles:
         return KernelValue(value=found, differs=found is not None and found != wanted)
 
     def _record(self, now_s: float, effect: WriteCgroup, result: FileWriteResult) -> None:
+        group, file = effect.group, effect.file
         if effect.cause == RESTORE or not result.is_applied:
-            self._values.get(effect.group, {}).pop(effect.file, None)
-        if result.is_applied:
-            self._refusals.get(effect.group, {}).pop(effect.file, None)
-        elif result.status is not WriteOutcome.VANISHED:
-            self._refusals.setdefault(effect.group, {})[effect.file] = result.detail or result.status.value
-        if effect.cause == RESTORE or not result.is_applied:
+            self._values.get(group, {}).pop(file, None)
+            if not result.is_applied and result.status is not WriteOutcome.VANISHED:
+                self._refusals.setdefault(group, {})[file] = result.detail or result.status.value
             return
-        values = self._values.setdefault(effect.group, {})
-        known = values.get(effect.file)
+        self._refusals.get(group, {}).pop(file, None)
+        values = self._values.setdefault(group, {})
+        known = values.get(file)
         written_s = now_s if result.status is WriteOutcome.WRITTEN else None
         if written_s is None and known is not None and known.value == effect.value:
             if known.owner == effect.owner and known.why == effect.why:
                 return
             written_s = known.written_s
-        values[effect.file] = AppliedValue(value=effect.value, owner=effect.owner, why=effect.why, written_s=written_s)
+        values[file] = AppliedValue(value=effect.value, owner=effect.owner, why=effect.why, written_s=written_s)
