@@ -68,6 +68,8 @@ def test_a_pod_gets_keeps_and_loses_its_values(tmp_path: Path) -> None:
         hooks = {one.name: one for one in told.hooks}
         assert (hooks["BatchResource"].pods, hooks["BatchResource"].containers) == (1, 1)
         assert hooks["BatchResource"].last_applied
+        metrics = (await ask(agent, "/metrics")).decode()
+        assert "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds_count" in metrics
         assert hooks["gpu env inject"].why_off == "feature gate GPUEnvInject is off"
         assert {one.name: one.connected for one in told.connections} == {"nri": False, "proxy": False}
         await annotate(world, "job", {EXTENDED: None})
