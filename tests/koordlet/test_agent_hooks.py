@@ -26,6 +26,10 @@ def values(world: AgentFixture, group: str) -> tuple[str, str, str]:
     return found[0], found[1], found[2]
 
 
+def names_in(folder: Path) -> list[str]:
+    return sorted(one.name for one in folder.iterdir())
+
+
 async def annotate(world: AgentFixture, name: str, annotations: dict[str, str | None]) -> None:
     body = {"metadata": {"annotations": annotations}}
     await expect_ok(world.client.patch(PODS, name, body, "default", kind="merge"))
@@ -64,6 +68,8 @@ def test_a_pod_gets_keeps_and_loses_its_values(tmp_path: Path) -> None:
         hooks = {one.name: one for one in told.hooks}
         assert (hooks["BatchResource"].pods, hooks["BatchResource"].containers) == (1, 1)
         assert hooks["BatchResource"].last_applied
+        metrics = (await ask(agent, "/metrics")).decode()
+        assert "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds_count" in metrics
         assert hooks["gpu env inject"].why_off == "feature gate GPUEnvInject is off"
         assert {one.name: one.connected for one in told.connections} == {"nri": False, "proxy": False}
         await annotate(world, "job", {EXTENDED: None})
@@ -143,6 +149,47 @@ def test_the_ways_in_say_why_they_are_not_there(tmp_path: Path, server: str, fol
         assert state in ways["proxy"].state
         assert "nri.sock" in ways["nri"].state
         assert int(ways["nri"].details["attempts"]) >= 1
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_oom_scores_follow_their_annotation(tmp_path: Path) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        await world.order({})
+        agent = world.agent(frozenset({"OOMScoreAdj"}))
+        await agent.start()
+        group = await world.run_pod("job", "BE")
+        folder = Path(world.machine.tree.group_path("", f"{group}/job"))
+        (folder / "cgroup.procs").write_text("4242\n")
+        score = world.machine.put("proc/4242/oom_score_adj", "1000\n")
+        await annotate(world, "job", {"koordinator.sh/oom-score-adj": "500"})
+        await world.clock.sleep(15)
+        assert score.read_text().strip() == "500"
+        await annotate(world, "job", {"koordinator.sh/oom-score-adj": None})
+        await world.clock.sleep(15)
+        assert score.read_text().strip() == "1000"
+        await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_terways_files_are_there_while_its_policy_is(tmp_path: Path) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        policy = {"policies": {"netQOSPolicy": "terway-qos"}}
+        await world.order({"resourceQOSStrategy": policy, "systemStrategy": {"totalNetworkBandwidth": "10G"}})
+        agent = world.agent(frozenset({"TerwayQoS"}))
+        await agent.start()
+        await world.run_pod("job", "BE")
+        await world.clock.sleep(15)
+        files = Path(world.kernel.paths.terway)
+        assert names_in(files) == ["global_bps_config", "pod.json"]
+        assert "job" in (files / "pod.json").read_text()
+        await world.order({})
+        await world.clock.sleep(15)
+        assert names_in(files) == []
         await agent.stop()
 
     in_virtual_time(tmp_path, story)

@@ -77,7 +77,9 @@ class ControlLoop:
             disks="BlkIOReconcile" in settings.gates,
         )
         self.collectors = CollectorSet(tree, store, clock, settings.collect)
-        self.strategy_runner = StrategyRunner(self.machine, store, settings.gates, settings.strategies)
+        self.strategy_runner = StrategyRunner(
+            self.machine, store, settings.gates, settings.strategies, timer=clock.monotonic
+        )
         self._strategy_statuses: dict[str, StrategyStatus] = {
             name: StrategyStatus(strategy=name, why="not run yet") for name in self.strategy_runner.enabled
         }

@@ -15,7 +15,7 @@ from koord.koordlet.inputs.node_inputs import NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.koordlet.strategies import cpu_burst, cpu_suppress
+from koord.koordlet.strategies import cpu_burst, cpu_suppress, runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.runner import StrategyResult
 from koord.telemetry.metrics import Gauge, MetricFamily, MetricRegistry, exponential_buckets
@@ -87,6 +87,12 @@ class KoordletMetrics:
             ("node", "hook", "stage", "status"),
             exponential_buckets(0.01, 4, 8),
         )
+        self.reconcile_ms = internal.histogram(
+            f"{p}runtime_hook_reconciler_invoked_duration_milliseconds",
+            "Time that one run of all hooks over all pods takes",
+            ("node", "level", "resource_type", "status"),
+            exponential_buckets(0.01, 4, 8),
+        )
         self.strategy_errors = internal.counter(
             f"{p}strategy_errors",
             "Faults of the program in a strategy; each has a trace in the log",
@@ -155,6 +161,9 @@ class KoordletMetrics:
                 self._suppressed(one.plan.figures, policy)
             elif one.strategy == cpu_burst.OWNER:
                 self._burst(one, pods)
+            if one.strategy == runtime_hooks.NAME:
+                status = "success" if one.error is None else "failed"
+                self.reconcile_ms.labels(self.node, "allpods", "all", status).observe(one.seconds * 1000)
 
     def record_core_sched(self, results: Iterable[CoreSchedResult], now_s: float) -> None:
         """Show the cookies of all containers, and count what was changed or could not be."""

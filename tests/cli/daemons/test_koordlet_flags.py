@@ -94,7 +94,7 @@ def test_collectors_need_their_gates() -> None:
     [
         pytest.param((), {}, "NODE_NAME is not set", id="no-node-name"),
         pytest.param(("--feature-gates=Nonsense=true",), None, "is not a known feature gate", id="unknown-gate"),
-        pytest.param(("--feature-gates=CoreSched=true",), None, "CoreSched=true is not built", id="unbuilt-gate"),
+        pytest.param(("--feature-gates=Libpfm4=true",), None, "Libpfm4=true is not built", id="unbuilt-gate"),
         pytest.param(("--addr=9316",), None, "is not an address", id="no-address"),
         pytest.param(("--pod-source=docker",), None, "auto, kubelet or apiserver", id="unknown-source"),
         pytest.param(("--collect-res-used-interval=1ms",), None, "less than 100ms", id="too-often"),
@@ -166,3 +166,30 @@ def test_capabilities_of_this_machine_are_rows(tmp_path: Path) -> None:
     assert rows["cpu.cfs_quota_us"]["state"] == "supported"
     assert rows["cpu.bvt_warp_ns"]["state"] == "off"
     assert machine.snapshot() == before
+
+
+def test_hooks_are_asked_by_nri_and_served_where_a_proxy_is() -> None:
+    made = plan("--runtime-hooks-reconcile-interval=3s", "--disable-unset-cpu-quota").settings
+    nri = made.hooks.nri
+    assert nri is not None
+    assert (nri.socket_path, nri.plugin_name, nri.plugin_index) == ("/host-var-run/nri/nri.sock", "koordlet_nri", "00")
+    assert nri.lock_path == f"{made.state_dir}/nri.lock"
+    assert (made.hooks.server, made.hooks.registrations) == ("auto", "/host-etc-hookserver")
+    assert made.strategies.period_s["RuntimeHooks"] == 3.0
+    assert not made.strategies.hooks.unset_cpu_quota
+    off = plan("--enable-nri-runtime-hook=false", "--runtime-hooks-server=off").settings.hooks
+    assert (off.nri, off.server) == (None, "off")
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--runtime-hooks-failure-policy=Maybe", "it is Ignore or Fail"),
+        ("--runtime-hooks-plugin-failure-policy=fail", "it is Ignore or Fail"),
+        ("--runtime-hooks-server=perhaps", "it is auto, on or off"),
+        ("--runtime-hooks-nri-plugin-index=7", "it has two digits"),
+        ("--runtime-hooks-disable-stages=PreCreate", "there is no stage PreCreate"),
+    ],
+)
+def test_flags_of_hooks_that_mean_nothing_are_refused(flag: str, words: str) -> None:
+    assert words in refused(flag)

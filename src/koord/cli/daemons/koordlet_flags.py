@@ -229,7 +229,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
     on = frozenset(name for name, value in switched.items() if value)
     paths = paths_from_flags(values, environ)
     state_dir = values.text("state-dir") or f"{paths.var_run}/koordlet"
-    hooks = hook_service_settings(values, environ, paths, state_dir)
+    hooks = hook_service_settings(values, paths, state_dir)
     if isinstance(hooks, str):
         return hooks
     settings = KoordletSettings(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from koord.cli.daemons.flag_set import Flag, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, INTEGER, STRINGS, TEXT
-from koord.host.filesystem import HostPaths
+from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hooks.hook import HookStage
 from koord.koordlet.nri.settings import FailurePolicy, NriSettings
+from koord.wire.runtime_hook import RuntimeHookStage
 
 _SECOND = 1_000_000_000
 _NO_RUNTIME = "no container runtime is talked to by CRI"
-_REGISTRATIONS, _REGISTRATIONS_IN_POD = "/etc/runtime/hookserver.d", "/host-etc-hookserver"
 _FAILURE_POLICIES = ("Ignore", "Fail")
 
 RUNTIME_FLAGS = (
@@ -76,7 +74,7 @@ HOOK_SERVER_FLAGS = (
     Flag(
         "runtime-hooks-config-path",
         TEXT,
-        f"The folder of hook servers. Default: {_REGISTRATIONS_IN_POD}, {_REGISTRATIONS} with agent_mode=hostMode",
+        f"The folder of hook servers. Default: {DAEMONSET_PATHS.hooks}, {HostPaths().hooks} with agent_mode=hostMode",
     ),
     Flag(
         "runtime-hooks-failure-policy",
@@ -87,9 +85,7 @@ HOOK_SERVER_FLAGS = (
 )
 
 
-def hook_service_settings(
-    values: FlagValues, environ: Mapping[str, str], paths: HostPaths, state_dir: str
-) -> HookServiceSettings | str:
+def hook_service_settings(values: FlagValues, paths: HostPaths, state_dir: str) -> HookServiceSettings | str:
     """Return the settings of the ways in of hooks, or what is wrong with a flag."""
     policies: dict[str, FailurePolicy] = {}
     for name in ("runtime-hooks-failure-policy", "runtime-hooks-plugin-failure-policy"):
@@ -104,10 +100,9 @@ def hook_service_settings(
     if len(index) != 2 or not index.isdecimal():
         return f"--runtime-hooks-nri-plugin-index {index}: it has two digits"
     stages = frozenset(values["runtime-hooks-disable-stages"])
-    unknown = sorted(stages - {stage.value for stage in HookStage})
+    unknown = sorted(stages - {stage.value for stage in (*HookStage, *RuntimeHookStage)})
     if unknown:
         return f"--runtime-hooks-disable-stages: there is no stage {unknown[0]}"
-    usual = _REGISTRATIONS if environ.get("agent_mode") == "hostMode" else _REGISTRATIONS_IN_POD
     plugin_policy = policies["runtime-hooks-plugin-failure-policy"]
     nri = NriSettings(
         socket_path=f"{paths.var_run}/{values.text('runtime-hooks-nri-socket-path').lstrip('/')}",
@@ -126,7 +121,7 @@ def hook_service_settings(
         server="on" if server == "on" else "off" if server == "off" else "auto",
         address=values.text("runtime-hooks-addr"),
         endpoint=values.text("runtime-hooks-host-endpoint"),
-        registrations=(values.text("runtime-hooks-config-path") or usual).rstrip("/"),
+        registrations=(values.text("runtime-hooks-config-path") or paths.hooks).rstrip("/"),
         failure_policy=policies["runtime-hooks-failure-policy"],
         plugin_failure_policy=plugin_policy,
         disabled_stages=stages,

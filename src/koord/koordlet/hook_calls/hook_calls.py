@@ -7,7 +7,6 @@ what the other hooks decided, its pod gets an Event, and the reconciler tries ag
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -166,14 +165,14 @@ class HookCalls:
 
     def _timed(self, stage: HookStage) -> registry.HookCaller:
         def call(hook: str, decide: Callable[[], HookPlan]) -> HookPlan:
-            began = time.perf_counter()
+            began = self._clock.monotonic()
             success = False
             try:
                 plan = decide()
                 success = not plan.problem
                 return plan
             finally:
-                seconds = time.perf_counter() - began
+                seconds = self._clock.monotonic() - began
                 self.statistics.record_call(hook, stage.value, seconds, success=success)
 
         return call

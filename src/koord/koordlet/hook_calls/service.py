@@ -34,6 +34,7 @@ _LOG = logging.getLogger(__name__)
 
 SERVER_RETRY_S = 10.0
 _GRPC = "grpc"
+_SAFE_MODE = "safe mode: hooks answer nothing"
 
 
 class HookService:
@@ -75,11 +76,11 @@ class HookService:
             on_event,
             self._actions.prepare_pod,
         )
-        nri = self._hooks.nri
+        nri = None if settings.safe_mode else self._hooks.nri
         self._plugin = (
             None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host, self._actions.remove_pod), clock)
         )
-        self._server_state = _server_off_reason(self._hooks)
+        self._server_state = _SAFE_MODE if settings.safe_mode else _server_off_reason(self._hooks)
         self._serving_since = ""
         self._account = ReconciledHooks(self.statistics)
 
@@ -88,10 +89,11 @@ class HookService:
         tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
         if self._plugin is not None:
             tasks.append(("nri", self._plugin.run))
+        if self._settings.safe_mode:
+            return tasks
         if self._hooks.server != "off":
             tasks.append(("hook-server", self._serve))
-        if not self._settings.safe_mode:
-            tasks.append(("hook-actions", self._act))
+        tasks.append(("hook-actions", self._act))
         return tasks
 
     def starting(self, pods: tuple[PodMeta, ...]) -> tuple[PodMeta, ...]:
@@ -124,7 +126,8 @@ class HookService:
 
     def _nri_status(self) -> HookConnection:
         if self._plugin is None:
-            return HookConnection(name="nri", connected=False, state="--enable-nri-runtime-hook is off")
+            state = _SAFE_MODE if self._hooks.nri is not None else "--enable-nri-runtime-hook is off"
+            return HookConnection(name="nri", connected=False, state=state)
         found = self._plugin.status()
         synchronized = found.synchronized
         details = {

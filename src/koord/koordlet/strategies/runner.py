@@ -6,7 +6,7 @@ keeps what must survive between ticks: the state of each strategy, pending evict
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -33,6 +33,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[FileWriteResult, ...] = ()
     evictions: tuple[EvictionRequest, ...] = ()
     error: Exception | None = None
+    seconds: float = 0.0  # that it took, by the runner's timer
 
 
 class StrategyRunner:
@@ -43,8 +44,12 @@ class StrategyRunner:
         gates: frozenset[str],
         settings: StrategySettings = StrategySettings(),  # noqa: B008 - a frozen value
         strategies: Sequence[StrategyEntry] = STRATEGIES,
+        timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`gates` are the names of all enabled feature gates, those of runtime hooks included."""
+        """`gates` are the names of all enabled feature gates, those of runtime hooks included. `timer` returns seconds
+        since some moment; without one nothing is timed.
+        """
+        self._timer = timer
         self._machine = machine
         self._inputs = StrategyInputs(machine, store, gates, settings)
         self._enabled = tuple(one for one in strategies if any(gate in gates for gate in one.gates))
@@ -97,7 +102,9 @@ class StrategyRunner:
         if not periodic and before is not None and not _differ(seen, before):
             return None
         self._last_inputs[name] = seen
-        return self._run(strategy, verify=periodic)
+        began = self._timer()
+        ran = self._run(strategy, verify=periodic)
+        return msgspec.structs.replace(ran, seconds=self._timer() - began)
 
     def _run(self, strategy: StrategyEntry, *, verify: bool = False) -> StrategyResult:
         """Observe, decide and execute. In safe mode the plan is returned and nothing is executed."""
