@@ -32,6 +32,7 @@ from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.pod_source import PodSource
 from koord.koordlet.inputs.volume_mounts import VolumeMounts
 from koord.koordlet.metrics import KoordletMetrics
+from koord.koordlet.pod_stopper import build_pod_stopper
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporter_set import ReporterSet
 from koord.koordlet.reporters.builders import node_conditions
@@ -110,6 +111,7 @@ class Koordlet:
             node=settings.node,
             audit=self._audit,
             count=lambda victim: self.metrics.count_eviction(clock.time(), victim),
+            stopper=build_pod_stopper(settings.cri_eviction),
         )
         self._victims: asyncio.Queue[tuple[float, EvictionRequest]] = asyncio.Queue()  # and when each was wanted
         self._informers = informers
@@ -145,6 +147,7 @@ class Koordlet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.endpoint.close()
+        await self._evictor.close()
         await self._recorder.stop()
         if self.control_loop is not None:
             self.control_loop.close()
@@ -291,7 +294,9 @@ class Koordlet:
             if self.control_loop is None:
                 continue
             if why is None:
-                self.control_loop.strategy_runner.evicted(self._clock.time(), victim.uid)
+                self.control_loop.strategy_runner.evicted(
+                    self._clock.time(), victim.uid, by_stopping=self._evictor.evicts_by_stopping
+                )
             else:
                 self.control_loop.strategy_runner.eviction_failed(self._clock.time(), victim.uid, why)
 

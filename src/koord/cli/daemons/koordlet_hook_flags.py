@@ -12,15 +12,10 @@ from koord.koordlet.hooks.hook import HookStage
 from koord.koordlet.nri.settings import FailurePolicy, NriSettings
 
 _SECOND = 1_000_000_000
-_NO_RUNTIME = "no container runtime is talked to by CRI"
 _REGISTRATIONS, _REGISTRATIONS_IN_POD = "/etc/runtime/hookserver.d", "/host-etc-hookserver"
 _FAILURE_POLICIES = ("Ignore", "Fail")
 
 RUNTIME_FLAGS = (
-    *(
-        Flag(name, TEXT, "", default, no_effect_reason=_NO_RUNTIME)
-        for name, default in (("containerd-endpoint", ""), ("docker-endpoint", ""), ("pouch-endpoint", ""))
-    ),
     Flag("default-runtime-type", TEXT, "The container runtime, which names containers' groups", "containerd"),
     Flag(
         "pod-resources-proxy-path",
