@@ -98,9 +98,9 @@ class FakeRuntime(grpc.GenericRpcHandler):  # type: ignore[misc]
         context.set_trailing_metadata((("runtime-trailing", "yes"), ("runtime-bin", b"\x00\xff")))
         if method in self.replies:
             return self.replies[method]
-        if method == METHOD("StopContainer") and (id := raw_fields.string_of(message, 1)) in self.stop_failures:
-            await context.abort(*self.stop_failures[id])
         try:
+            if method == METHOD("StopContainer") and (id := raw_fields.string_of(message, 1)) in self.stop_failures:
+                await context.abort(*self.stop_failures[id])
             return self._act(method.rpartition("/")[2], message)
         except RawFieldError as error:
             return await context.abort(grpc.StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")  # type: ignore[no-any-return]

@@ -21,7 +21,7 @@ from koord.host.filesystem import Host
 from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
-from koord.koordlet.evictor import KoordletEvictor
+from koord.koordlet.evictor import KoordletEvictor, build_pod_stopper
 from koord.koordlet.hook_calls.service import HookService
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
@@ -32,7 +32,6 @@ from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.pod_source import PodSource
 from koord.koordlet.inputs.volume_mounts import VolumeMounts
 from koord.koordlet.metrics import KoordletMetrics
-from koord.koordlet.pod_stopper import build_pod_stopper
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporter_set import ReporterSet
 from koord.koordlet.reporters.builders import node_conditions

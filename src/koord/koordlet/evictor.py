@@ -13,7 +13,7 @@ import msgspec
 
 from koord.api.model import ObjectReference
 from koord.host.audit_log import POD, AuditEvent
-from koord.koordlet.pod_stopper import PodStopped, PodStopper
+from koord.koordlet.pod_stopper import CriEvictionSettings, PodStopped, PodStopper
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.eviction import EvictionResult, evict_pod
 from koord.kube.client.typed_client import Client
@@ -110,3 +110,12 @@ class KoordletEvictor:
             return None
         _LOG.warning("%s%s: %s", message, error, why)
         return result.detail or result.outcome
+
+
+def build_pod_stopper(settings: CriEvictionSettings | None) -> PodStopper | None:
+    """Return the client of the runtime where pods are evicted by CRI."""
+    if settings is None:
+        return None
+    from koord.koordlet.cri_client import CriClient  # gRPC, which only this needs
+
+    return CriClient(settings)

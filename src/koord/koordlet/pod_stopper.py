@@ -42,12 +42,3 @@ def missing_requirement() -> str:
     return (
         "--only-evict-by-api=false: eviction by CRI needs gRPC, which is not installed; it comes with the extra `hooks`"
     )
-
-
-def build_pod_stopper(settings: CriEvictionSettings | None) -> PodStopper | None:
-    """Return the client of the runtime where pods are evicted by CRI."""
-    if settings is None:
-        return None
-    from koord.koordlet.cri_client import CriClient  # gRPC, which only this needs
-
-    return CriClient(settings)

@@ -311,7 +311,8 @@ def test_victims_that_stay_and_do_not_end_are_chosen_again_after_a_while(
     press(pressed)
     for name in wanted(pressed.tick(MEMORY_SLO, pods=PODS)):
         pressed.round.evicted(pressed.now_s, name, by_stopping=by_stopping)
-    answered_s, chosen = pressed.now_s, []
+    answered_s = pressed.now_s
+    chosen: list[str] = []
     while not chosen:
         press(pressed)
         chosen = wanted(pressed.tick(MEMORY_SLO, pods=PODS))
