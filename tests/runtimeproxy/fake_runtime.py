@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from koord.wire import cri, raw_fields
+from koord.wire.cri_container import ContainerState
 from koord.wire.protobuf import WireError
 from koord.wire.raw_fields import encode_chunk, encode_int, encode_string, encode_string_map
 
@@ -40,6 +41,9 @@ class FakeRuntime(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self) -> None:
         self.sandboxes: dict[str, bytes] = {}  # id to RunPodSandboxRequest
         self.containers: dict[str, tuple[str, bytes]] = {}  # id to its sandbox and CreateContainerRequest
+        self.states: dict[str, ContainerState] = {}  # of containers that do not run
+        self.stop_failures: dict[str, tuple[grpc.StatusCode, str]] = {}  # by container
+        self.ignores_filter = False
         self.seen: list[Seen] = []
         self.cancelled: asyncio.Queue[str] = asyncio.Queue()
         self.arrived: asyncio.Queue[str] = asyncio.Queue()
@@ -96,12 +100,15 @@ class FakeRuntime(grpc.GenericRpcHandler):  # type: ignore[misc]
         if method in self.replies:
             return self.replies[method]
         try:
+            if method == METHOD("StopContainer") and (id := raw_fields.string_of(message, 1)) in self.stop_failures:
+                await context.abort(*self.stop_failures[id])
             return self._act(method.rpartition("/")[2], message)
         except WireError as error:
             return await context.abort(grpc.StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")  # type: ignore[no-any-return]
 
     def _act(self, name: str, message: bytes) -> bytes:
-        id = raw_fields.string_of(message, 1) if name not in ("RunPodSandbox", "Version") else ""
+        nameless = ("RunPodSandbox", "Version", "ListContainers", "ListPodSandbox")
+        id = raw_fields.string_of(message, 1) if name not in nameless else ""
         if name == "RunPodSandbox":
             self._ids += 1
             self.sandboxes[f"sandbox{self._ids}"] = message
@@ -117,10 +124,31 @@ class FakeRuntime(grpc.GenericRpcHandler):  # type: ignore[misc]
         if name == "ListPodSandbox":
             return b"".join(encode_chunk(1, _listed_pod(id, one)) for id, one in self.sandboxes.items())
         if name == "ListContainers":
-            return b"".join(encode_chunk(1, _listed(id, *one)) for id, one in self.containers.items())
+            return b"".join(encode_chunk(1, self._listed(id)) for id in self.containers if self._matches(id, message))
+        if name == "StopContainer" and self.states.get(id) is not ContainerState.CREATED:
+            self.states[id] = ContainerState.EXITED
         if name == "Version":
             return encode_string(1, "0.1.0") + encode_string(2, "fake")
         return b""
+
+    def _matches(self, id: str, request: bytes) -> bool:
+        wanted = raw_fields.string_map_of(raw_fields.message_of(request, 1) or b"", 4)
+        return self.ignores_filter or wanted.items() <= self._labels(id).items()
+
+    def _labels(self, id: str) -> dict[str, str]:
+        return raw_fields.string_map_of(raw_fields.message_of(self.containers[id][1], 2) or b"", 9)
+
+    def _listed(self, id: str) -> bytes:
+        sandbox, create = self.containers[id]
+        config = raw_fields.message_of(create, 2) or b""
+        return (
+            encode_string(1, id)
+            + encode_string(2, sandbox)
+            + encode_chunk(3, raw_fields.message_of(config, 1) or b"")
+            + encode_int(6, self.states.get(id, ContainerState.RUNNING))
+            + encode_string_map(8, self._labels(id))
+            + encode_string_map(9, raw_fields.string_map_of(config, 10))
+        )
 
     async def _events(self, message: bytes, context: Any) -> AsyncIterator[bytes]:
         self.seen.append(Seen(EVENTS, message, dict(context.invocation_metadata()), context.time_remaining()))
@@ -151,15 +179,4 @@ def _listed_pod(id: str, run: bytes) -> bytes:
         + encode_string_map(5, raw_fields.string_map_of(config, 6))
         + encode_string_map(6, raw_fields.string_map_of(config, 7))
         + encode_string(7, raw_fields.string_of(run, 2))
-    )
-
-
-def _listed(id: str, sandbox: str, create: bytes) -> bytes:
-    config = raw_fields.message_of(create, 2) or b""
-    return (
-        encode_string(1, id)
-        + encode_string(2, sandbox)
-        + encode_chunk(3, raw_fields.message_of(config, 1) or b"")
-        + encode_int(6, 1)
-        + encode_string_map(9, raw_fields.string_map_of(config, 10))
     )

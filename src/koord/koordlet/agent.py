@@ -21,7 +21,7 @@ from koord.host.filesystem import Host
 from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
-from koord.koordlet.evictor import KoordletEvictor
+from koord.koordlet.evictor import KoordletEvictor, build_pod_stopper
 from koord.koordlet.hook_calls.service import HookService
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
@@ -110,6 +110,7 @@ class Koordlet:
             node=settings.node,
             audit=self._audit,
             count=lambda victim: self.metrics.count_eviction(clock.time(), victim),
+            stopper=build_pod_stopper(settings.cri_eviction),
         )
         self._victims: asyncio.Queue[tuple[float, EvictionRequest]] = asyncio.Queue()  # and when each was wanted
         self._informers = informers
@@ -145,6 +146,7 @@ class Koordlet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.endpoint.close()
+        await self._evictor.close()
         await self._recorder.stop()
         if self.control_loop is not None:
             self.control_loop.close()
@@ -291,7 +293,9 @@ class Koordlet:
             if self.control_loop is None:
                 continue
             if why is None:
-                self.control_loop.strategy_runner.evicted(self._clock.time(), victim.uid)
+                self.control_loop.strategy_runner.evicted(
+                    self._clock.time(), victim.uid, by_stopping=self._evictor.evicts_by_stopping
+                )
             else:
                 self.control_loop.strategy_runner.eviction_failed(self._clock.time(), victim.uid, why)
 

@@ -304,6 +304,22 @@ def test_victims_that_hang_drag_nobody_along(pressed: RunnerFixture) -> None:
         assert wanted(pressed.tick(MEMORY_SLO, pods=hanging)) == []
 
 
+@pytest.mark.parametrize(("by_stopping", "leaving_s"), [(False, 120), (True, 30)], ids=["by-api", "by-cri"])
+def test_victims_that_stay_and_do_not_end_are_chosen_again_after_a_while(
+    pressed: RunnerFixture, by_stopping: bool, leaving_s: int
+) -> None:
+    press(pressed)
+    for name in wanted(pressed.tick(MEMORY_SLO, pods=PODS)):
+        pressed.round.evicted(pressed.now_s, name, by_stopping=by_stopping)
+    answered_s = pressed.now_s
+    chosen: list[str] = []
+    while not chosen:
+        press(pressed)
+        chosen = wanted(pressed.tick(MEMORY_SLO, pods=PODS))
+    assert chosen == ["first", "second"]
+    assert leaving_s <= pressed.now_s - answered_s <= leaving_s + 2
+
+
 def test_a_pod_that_may_not_go_lets_the_next_one_be_chosen(pressed: RunnerFixture) -> None:
     press(pressed)
     assert wanted(pressed.tick(MEMORY_SLO, pods=PODS)) == ["first", "second"]

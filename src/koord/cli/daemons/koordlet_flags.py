@@ -11,6 +11,7 @@ import msgspec
 from koord.api.config import gates
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, TEXT, parse_listen_address
+from koord.cli.daemons.koordlet_eviction_flags import ENDPOINT_FLAGS, EVICTION_FLAGS, cri_eviction_settings
 from koord.cli.daemons.koordlet_hook_flags import HOOK_SERVER_FLAGS, NRI_FLAGS, RUNTIME_FLAGS, hook_service_settings
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
@@ -32,7 +33,6 @@ SECOND = 1_000_000_000
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 _NO_PPROF = "there is no Go runtime to profile"
 _IN_MEMORY = "samples are kept in memory, for as long as reports and decisions look back"
-_BY_API = "every eviction goes through the API server, so that disruption budgets hold"
 _NO_ENFORCING = "devices that vendors describe in files are always taken from there"
 _NO_EXTENSIONS = "there are no extension plugins"
 
@@ -120,7 +120,7 @@ QOS_FLAGS = (
     Flag("memory-evict-interval-seconds", INTEGER, "Between two looks whether to evict for memory", 1),
     Flag("memory-evict-cool-time-seconds", INTEGER, "Pause after an eviction for memory", 4),
     Flag("cpu-evict-cool-time-seconds", INTEGER, "Pause after an eviction for CPU", 20),
-    _accepted_without_effect("only-evict-by-api", BOOLEAN, "Never stop containers through the runtime", None, _BY_API),
+    *EVICTION_FLAGS,
     Flag("resource-force-update-seconds", INTEGER, "After this a file is looked at again, whatever is known", 60),
     Flag("detect-interference", BOOLEAN, "Look for pods that others disturb, and log them"),
     Flag("tell-interference", BOOLEAN, "Tell them by an event and an annotation, too; needs the right to patch pods"),
@@ -181,7 +181,7 @@ KOORDLET_FLAGS = FlagSet(
         "State": STATE_FLAGS,
         "Audit": AUDIT_FLAGS,
         "Prediction": PREDICTION_FLAGS,
-        "Runtime": RUNTIME_FLAGS,
+        "Runtime": (*ENDPOINT_FLAGS, *RUNTIME_FLAGS),
         "NRI": NRI_FLAGS,
         "Hook server": HOOK_SERVER_FLAGS,
         "Logging": (*LOGGING_FLAGS, *OLD_KLOG_FLAGS),
@@ -232,6 +232,9 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
     hooks = hook_service_settings(values, paths, state_dir)
     if isinstance(hooks, str):
         return hooks
+    cri_eviction = cri_eviction_settings(values, paths)
+    if isinstance(cri_eviction, str):
+        return cri_eviction
     settings = KoordletSettings(
         node=node,
         gates=on,
@@ -252,6 +255,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
             ask_kubelet=not values.switch("disable-query-kubelet-config"),
             huge_pages="HugePageReport" in on,
         ),
+        cri_eviction=cri_eviction,
         reports_node_metric=values.switch("enable-node-metric-report"),
         interference=_interference(values),
         devices=DeviceReporterSettings(

@@ -11,14 +11,9 @@ from koord.koordlet.nri.settings import FailurePolicy, NriSettings
 from koord.wire.runtime_hook import RuntimeHookStage
 
 _SECOND = 1_000_000_000
-_NO_RUNTIME = "no container runtime is talked to by CRI"
 _FAILURE_POLICIES = ("Ignore", "Fail")
 
 RUNTIME_FLAGS = (
-    *(
-        Flag(name, TEXT, "", default, no_effect_reason=_NO_RUNTIME)
-        for name, default in (("containerd-endpoint", ""), ("docker-endpoint", ""), ("pouch-endpoint", ""))
-    ),
     Flag("default-runtime-type", TEXT, "The container runtime, which names containers' groups", "containerd"),
     Flag(
         "pod-resources-proxy-path",

@@ -82,9 +82,9 @@ class StrategyRunner:
         concerned = [one for one in self._enabled if one.depends_on is not None]
         return tuple(ran for one in concerned if (ran := self._run_if_due(one)) is not None)
 
-    def evicted(self, now_s: float, uid: str) -> None:
-        """Record that a requested eviction was accepted: the pod is leaving."""
-        self._inputs.eviction_tracker.evicted(now_s, uid)
+    def evicted(self, now_s: float, uid: str, *, by_stopping: bool = False) -> None:
+        """Record that a requested eviction was accepted, or that the pod's containers were stopped."""
+        self._inputs.eviction_tracker.evicted(now_s, uid, by_stopping=by_stopping)
 
     def eviction_failed(self, now_s: float, uid: str, why: str) -> None:
         """Record that a requested eviction failed; the pod is left alone for a while, and others are considered."""
