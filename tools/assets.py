@@ -1,5 +1,6 @@
 """Build the real parts that tests run against from Go modules, into a cache outside the repo: a control plane (etcd,
-kube-apiserver, kube-scheduler), or with `node` what a node needs (kubelet, containerd, network plugins).
+kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), or with `helm`
+the program that renders and installs the chart.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -28,6 +29,7 @@ NODE_MODULES = {
     "containerd": (f"{_CONTAINERD}/containerd", f"{_CONTAINERD}/containerd-shim-runc-v2", f"{_CONTAINERD}/ctr"),
     "cni": (f"{_CNI}/main/bridge", f"{_CNI}/main/loopback", f"{_CNI}/ipam/host-local"),
 }
+HELM_MODULES = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
 # Storage drivers that need C libraries, and that no test uses.
 TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}
 # Without a version stamp kubectl cannot parse what the server says of itself.
@@ -59,12 +61,16 @@ def node_folder() -> Path:
     return cache_root() / f"node-{key(NODE_MODULES)}"
 
 
+def helm_folder() -> Path:
+    return cache_root() / f"helm-{key(HELM_MODULES)}"
+
+
 def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> None:
     go = shutil.which("go")
     if go is None:
         sys.exit(
-            "assets: no Go toolchain found, and the real control plane is built from Go modules.\n"
-            "Install Go 1.25 or newer, or point KUBEBUILDER_ASSETS at a folder with etcd and kube-apiserver."
+            "assets: no Go toolchain found, and real parts are built from Go modules.\n"
+            "Install Go 1.26 or newer, or point KUBEBUILDER_ASSETS at a folder with etcd and kube-apiserver."
         )
     partial = target.with_suffix(".partial")
     partial.mkdir(parents=True, exist_ok=True)
@@ -89,10 +95,12 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
 def main() -> None:
     if sys.argv[1:] == ["node"]:
         target, modules = node_folder(), NODE_MODULES
+    elif sys.argv[1:] == ["helm"]:
+        target, modules = helm_folder(), HELM_MODULES
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        sys.exit(f"assets: say `node` or nothing, not {' '.join(sys.argv[1:])}")
+        sys.exit(f"assets: say `node`, `helm` or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
             sys.exit(f"assets: KUBEBUILDER_ASSETS names {target}, which is not a folder")

@@ -5,7 +5,7 @@ flags expect them. It runs as root and privileged, since it writes other groups'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from koord.cli.manifests.cluster_objects import LABELS
 from koord.koordlet.settings import PORT
@@ -26,10 +26,27 @@ MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
     ("host-var-log-koordlet", "/var/log/koordlet", "/var/log/koordlet", False),
     ("host-prediction-checkpoints", "/var/lib/koordlet/prediction-checkpoints", "/prediction-checkpoints", False),
 )
-_CREATED_HOST_PATHS = frozenset({"host-var-log-koordlet", "host-prediction-checkpoints"})
+# koord-runtime-proxy finds the agent's server by the file that the agent leaves in the registration directory.
+PROXY_MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
+    ("host-var-run-koordlet", "/var/run/koordlet", "/host-var-run-koordlet", False),
+    ("host-etc-hookserver", "/etc/runtime/hookserver.d", "/host-etc-hookserver", False),
+)
+PROXY_SOCKET = "koordlet.sock"
+_CREATED_HOST_PATHS = frozenset(
+    {"host-var-log-koordlet", "host-prediction-checkpoints", *(name for name, _, _, _ in PROXY_MOUNTS)}
+)
+# As Koordinator's chart: what an agent does whose gates nobody states.
+SHIPPED_KOORDLET_GATES = "BECPUEvict=true,BEMemoryEvict=true,CgroupReconcile=true,Accelerators=true"
+RuntimeHooks = Literal["nri", "proxy", "none"]
 
 
-def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequence[str] = ()) -> list[Obj]:
+def koordlet_objects(
+    namespace: str, image: str, feature_gates: str, flags: Sequence[str] = (), runtime_hooks: RuntimeHooks = "nri"
+) -> list[Obj]:
+    """Return the agent's DaemonSet. `runtime_hooks` says how it sees containers before they start: over the runtime's
+    NRI socket, as the server of koord-runtime-proxy, or not at all.
+    """
+    mounts = (*MOUNTS, *(PROXY_MOUNTS if runtime_hooks == "proxy" else ()))
     container: Obj = {
         "name": NAME,
         "image": image,
@@ -37,8 +54,10 @@ def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequ
         "args": [
             f"--addr=:{PORT}",
             "--cgroup-root-dir=/host-cgroup/",
-            f"--feature-gates={feature_gates}",
+            f"--feature-gates={feature_gates or SHIPPED_KOORDLET_GATES}",
             "--v=4",
+            "--xpu-device-infos-dir=/host-var-run/koordlet/xpu-device-infos/",
+            *runtime_hook_flags(runtime_hooks, PROXY_MOUNTS[0][1]),
             *flags,
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}],
@@ -52,7 +71,7 @@ def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequ
         },
         "resources": RESOURCES,
         "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
-        "volumeMounts": [_mount(name, inside, read_only) for name, _, inside, read_only in MOUNTS],
+        "volumeMounts": [_mount(name, inside, read_only) for name, _, inside, read_only in mounts],
     }
     spec: Obj = {
         "serviceAccountName": NAME,
@@ -68,10 +87,12 @@ def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequ
                 "name": name,
                 "hostPath": {"path": path, "type": "DirectoryOrCreate" if name in _CREATED_HOST_PATHS else ""},
             }
-            for name, path, _, _ in MOUNTS
+            for name, path, _, _ in mounts
         ],
     }
     labels = {**LABELS, APP: NAME}
+    # The proxy would wait for the hooks of the pod that serves them.
+    pod_labels = {**labels, "runtimeproxy.koordinator.sh/skip-hookserver": "true"}
     return [
         {
             "apiVersion": "apps/v1",
@@ -81,10 +102,18 @@ def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequ
                 "minReadySeconds": 10,
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
                 "selector": {"matchLabels": {APP: NAME}},
-                "template": {"metadata": {"labels": labels}, "spec": spec},
+                "template": {"metadata": {"labels": pod_labels}, "spec": spec},
             },
         }
     ]
+
+
+def runtime_hook_flags(runtime_hooks: RuntimeHooks, socket_dir: str) -> list[str]:
+    """Return the flags of one way of runtime hooks. `socket_dir` is the folder of the agent's socket on the machine."""
+    flags = [f"--enable-nri-runtime-hook={'true' if runtime_hooks == 'nri' else 'false'}"]
+    if runtime_hooks == "proxy":
+        flags.append(f"--runtime-hooks-host-endpoint={socket_dir.rstrip('/')}/{PROXY_SOCKET}")
+    return flags
 
 
 def _mount(name: str, inside: str, read_only: bool) -> Obj:
