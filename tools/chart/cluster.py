@@ -75,7 +75,8 @@ def settings_template() -> str:
         f'{{{{- define "koord.sloControllerDefaults" -}}}}\n{defaults}\n{{{{- end }}}}\n'
         f'{{{{- define "koord.sloControllerConfigName" -}}}}{CONFIG_NAME}{{{{- end }}}}\n'
     )
-    return HEADER + define + document(*labelled([config]), ".Values.manager.enabled")
+    (labelled_config,) = labelled([config])
+    return HEADER + define + document(labelled_config, ".Values.manager.enabled")
 
 
 def webhook_template() -> str:
