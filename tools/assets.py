@@ -35,6 +35,12 @@ TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}
 # Without a version stamp kubectl cannot parse what the server says of itself.
 STAMP = "k8s.io/component-base/version"
 LDFLAGS = f"-s -w -X {STAMP}.gitVersion=v1.35.4 -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
+# Without one Helm renders for Kubernetes 1.20.
+HELM_LDFLAGS = " ".join(
+    f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}={value}"
+    for package in ("chartutil", "lint/rules")
+    for part, value in (("Major", 1), ("Minor", 35))
+)
 
 
 def cache_root() -> Path:
@@ -48,8 +54,12 @@ def key(modules: Mapping[str, tuple[str, ...]] = MODULES) -> str:
     for module, packages in modules.items():
         for name in ("go.mod", "go.sum"):
             seen.update((SOURCES / module / name).read_bytes())
-        seen.update(" ".join((*packages, LDFLAGS)).encode())
+        seen.update(" ".join((*packages, ldflags(module))).encode())
     return seen.hexdigest()[:16]
+
+
+def ldflags(module: str) -> str:
+    return f"{LDFLAGS} {HELM_LDFLAGS}" if module in HELM_MODULES else LDFLAGS
 
 
 def folder() -> Path:
@@ -81,7 +91,7 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
             print(f"assets: building {binary.name} ...", file=sys.stderr, flush=True)
             subprocess.run(
                 [
-                    *(go, "build", "-mod=readonly", "-tags", TAGS.get(module, ""), "-ldflags", LDFLAGS),
+                    *(go, "build", "-mod=readonly", "-tags", TAGS.get(module, ""), "-ldflags", ldflags(module)),
                     *("-o", str(binary), package),
                 ],
                 cwd=SOURCES / module,

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent / "golden"
 DEFAULT = "default"
 # Name, arguments of `helm template`, release, namespace of the release.
 VARIANTS: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "koordinator-1.8": (values_file("koordinator-1.8"), "koordinator", "default"),
+    "koordinator-1.8": (values_file("koordinator-1.8"), "koord", "default"),
     "proxy": (("--set", "koordlet.runtimeHooks=proxy"), "koord", "default"),
     "no-hooks": (("--set", "koordlet.runtimeHooks=none"), "koord", "default"),
     "own-namespace": (("--set", "installation.namespace="), "night-shift", "platform"),
@@ -40,7 +40,18 @@ def text_of(objects: list[Obj]) -> str:
     ordered = sorted(
         shown, key=lambda one: (one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"])
     )
-    return yaml.safe_dump_all(ordered, sort_keys=False, width=160)
+    return yaml.dump_all(ordered, Dumper=_Dumper, sort_keys=False, width=160)
+
+
+class _Dumper(yaml.SafeDumper):
+    """_Dumper writes files inside of ConfigMaps line by line, so that a difference of them can be read."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def default_text() -> str:
@@ -51,7 +62,7 @@ def difference(name: str, default: str) -> str:
     """Return how a variant differs from the default, as a unified difference."""
     args, release, namespace = VARIANTS[name]
     made = text_of(render(*args, release=release, namespace=namespace))
-    lines = difflib.unified_diff(default.splitlines(), made.splitlines(), DEFAULT, name, lineterm="", n=4)
+    lines = difflib.unified_diff(default.splitlines(), made.splitlines(), DEFAULT, name, lineterm="", n=2)
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ import trustme
 
 from koord.api.schema import crd_manifests
 from tests.charts.api_servers import CRDS, SERVERS, ApiServer
-from tests.charts.helm import CHART, HelmFailed, run_helm
+from tests.charts.helm import CHART, HelmFailed, run_helm, values_file
 
 SYSTEM = "/api/v1/namespaces/koordinator-system"
 MANAGER = "/apis/apps/v1/namespaces/koordinator-system/deployments/koord-manager"
@@ -143,3 +143,24 @@ def test_the_namespace_of_the_release(server: ApiServer) -> None:
     with installed(server, *own, "--take-ownership", release="night-shift", namespace="platform"):
         assert server.exists("/apis/apps/v1/namespaces/platform/deployments/koord-manager")
     assert server.exists("/api/v1/namespaces/platform")
+
+
+class TestNotes:
+    def notes(self, server: ApiServer, *args: str) -> str:
+        said = helm(server, "install", "koord", str(CHART), "--dry-run=server", "--take-ownership", *args)
+        return said.partition("\nNOTES:\n")[2]
+
+    def test_values_without_effect_are_told(self, server: ApiServer) -> None:
+        notes = self.notes(server, *values_file("koordinator-1.8"))
+        for path in ("deviceDaemon", "installation.roleListGroups", "koordlet.hostDirs.koordletTSDBDir"):
+            assert f"- {path} has no effect: " in notes
+        assert "- koordlet.image names an image of Koordinator" in notes
+
+    def test_without_them_nothing_is_told(self, server: ApiServer) -> None:
+        notes = self.notes(server)
+        assert "rollout status deployment/koord-manager" in notes
+        assert "To know" not in notes
+
+    def test_failing_closed_is_told(self, server: ApiServer) -> None:
+        notes = self.notes(server, "--set", "webhookConfiguration.failurePolicy.pods=Fail")
+        assert "- webhookConfiguration.failurePolicy.pods is Fail" in notes

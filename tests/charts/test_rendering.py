@@ -135,11 +135,11 @@ def test_gates_of_a_program_that_does_not_run_are_nobodys_business() -> None:
 
 class TestImages:
     def test_one_value_names_the_image_of_every_program(self) -> None:
-        sets = ("imageRepositoryHost=registry.example.com", "image.repository=a/b", "image.tag=7")
+        sets = ("imageRepositoryHost=registry.example.com", "image.repository=a/b", "image.tag=r7")
         specs = pod_specs(render(*(word for one in sets for word in ("--set", one))))
         images = {spec["containers"][0]["image"] for spec in specs.values()}
         assert len(specs) == 4
-        assert images == {"registry.example.com/a/b:7"}
+        assert images == {"registry.example.com/a/b:r7"}
 
     def test_the_version_is_that_of_the_package(self) -> None:
         images = {spec["containers"][0]["image"] for spec in pod_specs(render()).values()}
@@ -164,24 +164,6 @@ class TestImages:
             assert spec["imagePullSecrets"] == [{"name": "registry"}], name
             for container in (*spec["containers"], *spec.get("initContainers", ())):
                 assert container["image"].startswith("registry.example.com/mirror/"), name
-
-
-class TestNotes:
-    def notes(self, *args: str) -> str:
-        return run_helm("install", "koord", str(CHART), "--dry-run=client", *args).partition("\nNOTES:\n")[2]
-
-    def test_values_without_effect_are_told(self) -> None:
-        notes = self.notes(*values_file("koordinator-1.8"))
-        for path in ("deviceDaemon", "installation.roleListGroups", "koordlet.hostDirs.koordletTSDBDir"):
-            assert f"- {path} has no effect: " in notes
-        assert "- koordlet.image names an image of Koordinator" in notes
-
-    def test_without_them_nothing_is_told(self) -> None:
-        assert "To know" not in self.notes()
-
-    def test_failing_closed_is_told(self) -> None:
-        notes = self.notes("--set", "webhookConfiguration.failurePolicy.pods=Fail")
-        assert "failurePolicy.pods is Fail" in notes
 
 
 class TestNamespaces:

@@ -28,7 +28,7 @@ from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.webhook_server.routes import ROUTES, TIMEOUT_S
 from koord.manager.webhooks.admission import SYSTEM_NAMESPACES
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
-from tools.chart.template_text import HEADER, Insert, Obj, When, document, template
+from tools.chart.template_text import HEADER, Insert, Lines, Obj, When, document, template
 from tools.chart.workloads import MANAGER_GATES as MANAGER_GATE_TEXT
 from tools.chart.workloads import NAMESPACE, labelled
 
@@ -107,8 +107,8 @@ def _webhook(webhook: Obj) -> Obj:
     for expression in webhook.get("namespaceSelector", {}).get("matchExpressions", ()):
         if NAMESPACE in expression.get("values", ()):
             system = " ".join(f'"{name}"' for name in sorted(SYSTEM_NAMESPACES))
-            own = When(f'not (has (include "koord.namespace" .) (list {system}))', NAMESPACE)
-            expression["values"] = [*sorted(SYSTEM_NAMESPACES), own]
+            names = f'{{{{- range list {system} (include "koord.namespace" .) | uniq | sortAlpha }}}}'
+            expression["values"] = [Lines((names, "- {{ . }}", "{{- end }}"))]
     return webhook
 
 
