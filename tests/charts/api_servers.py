@@ -21,11 +21,15 @@ from tools import assets, controlplane
 Obj = dict[str, Any]
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-_PATCH_S = 30.0
+_WAIT_S = 30.0
 
 
 class ApiRefused(Exception):
     """The server refused a request; the text is its answer."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass
@@ -47,15 +51,15 @@ class ApiServer:
                 found: Obj = json.loads(answer.read())
                 return found
         except urllib.error.HTTPError as refused:
-            raise ApiRefused(f"{refused.code} {method} {path}: {refused.read().decode()}") from None
+            raise ApiRefused(refused.code, f"{method} {path}: {refused.read().decode()}") from None
 
     def exists(self, path: str) -> bool:
         try:
             self.request("GET", path)
         except ApiRefused as refused:
-            if str(refused).startswith("404 "):
-                return False
-            raise
+            if refused.code != 404:
+                raise
+            return False
         return True
 
     def merge(self, path: str, body: Obj) -> Obj:
@@ -74,9 +78,15 @@ class ApiServer:
         return f"{base}{place}/{found['name']}"
 
     def wait_until_served(self, path: str) -> None:
-        """Wait for a kind that was just defined."""
-        until = time.monotonic() + _PATCH_S
-        while not self.exists(path):
+        """Wait for a kind that was just defined: there is nothing at first, and then no storage of it."""
+        until = time.monotonic() + _WAIT_S
+        while True:
+            try:
+                if self.exists(path):
+                    return
+            except ApiRefused as refused:
+                if refused.code != 429:
+                    raise
             if time.monotonic() > until:
                 raise TimeoutError(f"{path} is not served")
             time.sleep(0.05)
@@ -85,7 +95,7 @@ class ApiServer:
         """Delete every CustomResourceDefinition, and wait until they are gone."""
         for one in self.request("GET", CRDS)["items"]:
             self.request("DELETE", f"{CRDS}/{one['metadata']['name']}")
-        until = time.monotonic() + _PATCH_S
+        until = time.monotonic() + _WAIT_S
         while self.request("GET", CRDS)["items"]:
             if time.monotonic() > until:
                 raise TimeoutError("definitions do not go")

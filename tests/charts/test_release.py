@@ -94,13 +94,14 @@ def test_an_upgrade_keeps_edits_and_the_trust_in_webhooks(server: ApiServer) -> 
 
 def test_an_upgrade_brings_definitions_up_to_date(server: ApiServer) -> None:
     with installed(server):
-        path = f"{CRDS}/podgroups.scheduling.sigs.k8s.io"
-        wanted = server.request("GET", path)["spec"]["names"].get("shortNames")
-        assert wanted
-        server.merge(path, {"spec": {"names": {"shortNames": []}}})
-        assert not server.request("GET", path)["spec"]["names"].get("shortNames")
+        path = f"{CRDS}/reservations.scheduling.koordinator.sh"
+        wanted = server.request("GET", path)["spec"]["versions"]
+        assert wanted[0]["additionalPrinterColumns"]
+        older = {key: value for key, value in wanted[0].items() if key != "additionalPrinterColumns"}
+        server.merge(path, {"spec": {"versions": [older]}})
+        assert server.request("GET", path)["spec"]["versions"] != wanted
         helm(server, "upgrade", "koord", str(CHART))
-        assert server.request("GET", path)["spec"]["names"]["shortNames"] == wanted
+        assert server.request("GET", path)["spec"]["versions"] == wanted
 
 
 def test_a_gate_adds_its_webhook_and_takes_it_away(server: ApiServer) -> None:
@@ -111,7 +112,7 @@ def test_a_gate_adds_its_webhook_and_takes_it_away(server: ApiServer) -> None:
         first = names()
         helm(server, "upgrade", "koord", str(CHART), "--set", "featureGates=NodeMutatingWebhook=true")
         assert names() - first == {"mnode-status.koordinator.sh"}
-        helm(server, "upgrade", "koord", str(CHART))
+        helm(server, "upgrade", "koord", str(CHART), "--reset-values")
         assert names() == first
 
 
