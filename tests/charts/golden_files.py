@@ -19,6 +19,11 @@ VARIANTS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "koordinator-1.8": (values_file("koordinator-1.8"), "koord", "default"),
     "proxy": (("--set", "koordlet.runtimeHooks=proxy"), "koord", "default"),
     "no-hooks": (("--set", "koordlet.runtimeHooks=none"), "koord", "default"),
+    "restore": (
+        ("--set", "koordlet.restore=true", "--set", "koordlet.extraArgs={--audit-verbose=1}"),
+        "koord",
+        "default",
+    ),
     "own-namespace": (("--set", "installation.namespace="), "night-shift", "platform"),
     "edited": (values_file("edited"), "koord", "default"),
     "scheduler-alone": (

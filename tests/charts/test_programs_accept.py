@@ -86,6 +86,16 @@ def test_the_proxy_finds_the_agent() -> None:
     assert "/host-etc-hookserver" in mounts
 
 
+def test_an_agent_that_restores_writes_nothing_more() -> None:
+    (spec,) = [one for name, one in pod_specs(render("--set", "koordlet.restore=true")).items() if name == "koordlet"]
+    (undo,), (agent,) = spec["initContainers"], spec["containers"]
+    assert undo["command"] == ["koordlet", "restore"]
+    assert (undo["args"], undo["volumeMounts"]) == (agent["args"], agent["volumeMounts"])
+    values = KOORDLET_FLAGS.parse(agent["args"])
+    assert isinstance(values, FlagValues)
+    assert values.switch("safe-mode")
+
+
 def test_manager(objects: list[Obj]) -> None:
     container = container_of(objects, "koord-manager")
     values = MANAGER_FLAGS.parse(container["args"])

@@ -5,13 +5,17 @@ from __future__ import annotations
 import base64
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trustme
 
+from koord import __version__
 from koord.api.schema import crd_manifests
 from tests.charts.api_servers import CRDS, SERVERS, ApiServer
 from tests.charts.helm import CHART, HelmFailed, run_helm, values_file
+from tests.charts.koordinator_release import write_koordinator_chart
+from tests.koord_up_process import koord_up
 
 SYSTEM = "/api/v1/namespaces/koordinator-system"
 MANAGER = "/apis/apps/v1/namespaces/koordinator-system/deployments/koord-manager"
@@ -144,6 +148,34 @@ def test_the_namespace_of_the_release(server: ApiServer) -> None:
     with installed(server, *own, "--take-ownership", release="night-shift", namespace="platform"):
         assert server.exists("/apis/apps/v1/namespaces/platform/deployments/koord-manager")
     assert server.exists("/api/v1/namespaces/platform")
+
+
+@pytest.mark.parametrize("home", SERVERS)
+def test_a_release_of_koordinators_chart_becomes_one_of_koord(home: str, tmp_path: Path) -> None:
+    """A cluster of its own: nothing of earlier releases may help."""
+    with SERVERS[home]() as server:
+        helm(server, "install", "koordinator", str(write_koordinator_chart(tmp_path)))
+        server.wait_until_served(POD_GROUPS)
+        gang = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "gang"}}
+        server.request("POST", POD_GROUPS, {**gang, "spec": {"minMember": 2}})
+        server.merge(SLO_CONFIG, {"data": {"colocation-config": '{"enable":false}'}})
+        helm(server, "upgrade", "koordinator", str(CHART), *values_file("koordinator-1.8"))
+        (container,) = server.request("GET", MANAGER)["spec"]["template"]["spec"]["containers"]
+        assert container["image"].endswith(f"/koord:{__version__}")
+        assert not server.exists(MANAGER.replace("deployments/koord-manager", "daemonsets/koord-device-daemon"))
+        assert server.request("GET", SLO_CONFIG)["data"]["colocation-config"] == '{"enable":false}'
+        helm(server, "uninstall", "koordinator")
+        assert server.exists(f"{POD_GROUPS}/gang"), "now they are kept"
+
+
+def test_helm_waits_until_every_program_is_ready() -> None:
+    with koord_up("--nodes", "2", "--components", "workloads,nodes,scheduler") as running:
+        server = ApiServer(running.url, running.token, running.ssl(), running.kubeconfig)
+        helm(server, "install", "koord", str(CHART), "--take-ownership", "--wait", "--timeout", "120s")
+        status = server.request("GET", MANAGER)["status"]
+        assert status["readyReplicas"] == 2
+        agents = server.request("GET", MANAGER.replace("deployments/koord-manager", "daemonsets/koordlet"))["status"]
+        assert (agents["numberReady"], agents["desiredNumberScheduled"]) == (2, 2)
 
 
 class TestNotes:

@@ -61,13 +61,20 @@ GATES = "ConfigMapValidatingWebhook=true,BindingAdmissionWebhook=true,ElasticMut
 @pytest.mark.parametrize("namespace", ["koordinator-system", "elsewhere"])
 @pytest.mark.parametrize("gates", ["", GATES])
 def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, gates: str) -> None:
-    printed = manifests(namespace, feature_gates=gates, runtime_hooks=hooks, tell_interference=bool(gates))
+    printed = manifests(
+        namespace,
+        feature_gates=gates,
+        runtime_hooks=hooks,
+        tell_interference=bool(gates),
+        koordlet_restores=bool(gates),
+    )
     assert isinstance(printed, list)
     sets = {
         "installation.namespace": namespace,
         "koordlet.runtimeHooks": hooks,
         "featureGates": gates.replace(",", "\\,"),
         "koordlet.tellInterference": str(bool(gates)).lower(),
+        "koordlet.restore": str(bool(gates)).lower(),
     }
     rendered = render(*(word for name, value in sets.items() for word in ("--set", f"{name}={value}")))
     theirs, ours = by_name(printed), by_name(rendered)

@@ -107,6 +107,8 @@ def koordlet_template() -> str:
     set_flag(container, "--runtime-hooks-host-endpoint", socket)
     args = container["args"]
     args[-1] = When(proxied, args[-1])
+    restores = ".Values.koordlet.restore"
+    args.append(When(restores, "--safe-mode"))
     args.append(When(".Values.koordlet.tellInterference", "--tell-interference"))
     for field in ("containerPort", "hostPort"):
         replace(workload, f"{CONTAINER}/ports/0/{field}", port)
@@ -120,6 +122,9 @@ def koordlet_template() -> str:
         f"{POD}/runtimeClassName",
         When(".Values.koordlet.runtimeClassName", _action("koordlet.runtimeClassName")),
     )
+    # The same list of arguments: what is appended to the agent's is appended to its own.
+    init = koordlet_daemonset.restoring_container(container)
+    add(workload, f"{POD}/initContainers", When(restores, [init]))
     return _program("koordlet", [*rights, workload])
 
 

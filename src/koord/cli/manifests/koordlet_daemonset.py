@@ -41,10 +41,18 @@ RuntimeHooks = Literal["nri", "proxy", "none"]
 
 
 def koordlet_objects(
-    namespace: str, image: str, feature_gates: str, flags: Sequence[str] = (), runtime_hooks: RuntimeHooks = "nri"
+    namespace: str,
+    image: str,
+    feature_gates: str,
+    flags: Sequence[str] = (),
+    runtime_hooks: RuntimeHooks = "nri",
+    *,
+    restores: bool = False,
 ) -> list[Obj]:
-    """Return the agent's DaemonSet. `runtime_hooks` says how it sees containers before they start: over the runtime's
-    NRI socket, as the server of koord-runtime-proxy, or not at all.
+    """Return the agent's DaemonSet.
+
+    `runtime_hooks` says how it sees containers before they start: over the runtime's NRI socket, as the server of
+    koord-runtime-proxy, or not at all. One that `restores` puts back every file that agents wrote, and writes no more.
     """
     mounts = (*MOUNTS, *(PROXY_MOUNTS if runtime_hooks == "proxy" else ()))
     container: Obj = {
@@ -58,6 +66,7 @@ def koordlet_objects(
             "--v=4",
             "--xpu-device-infos-dir=/host-var-run/koordlet/xpu-device-infos/",
             *runtime_hook_flags(runtime_hooks, PROXY_MOUNTS[0][1]),
+            *(("--safe-mode",) if restores else ()),
             *flags,
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}],
@@ -90,6 +99,8 @@ def koordlet_objects(
             for name, path, _, _ in mounts
         ],
     }
+    if restores:
+        spec["initContainers"] = [restoring_container(container)]
     labels = {**LABELS, APP: NAME}
     # The proxy would wait for the hooks of the pod that serves them.
     pod_labels = {**labels, "runtimeproxy.koordinator.sh/skip-hookserver": "true"}
@@ -106,6 +117,16 @@ def koordlet_objects(
             },
         }
     ]
+
+
+def restoring_container(agent: Obj) -> Obj:
+    """Return the container that undoes what agents wrote on its machine, before an agent that writes nothing starts."""
+    same = ("image", "imagePullPolicy", "args", "resources", "securityContext", "volumeMounts")
+    return {
+        "name": "restore",
+        "command": [NAME, "restore"],
+        **{field: agent[field] for field in same if field in agent},
+    }
 
 
 def runtime_hook_flags(runtime_hooks: RuntimeHooks, socket_dir: str) -> list[str]:

@@ -55,6 +55,8 @@ def manifests(
     koordlet_gates: str = "",
     tell_interference: bool = False,
     runtime_hooks: RuntimeHooks = "nri",
+    *,
+    koordlet_restores: bool = False,
 ) -> list[Obj] | str:
     """Return the objects in an order in which they can be applied, or what is wrong with the gates."""
     feature_gates = shipped_manager_gates(feature_gates)
@@ -90,7 +92,9 @@ def manifests(
         telling = koordlet_settings.INTERFERENCE_RBAC_RULES if tell_interference else ()
         made += rbac_objects(koordlet_daemonset.NAME, namespace, (*koordlet_settings.RBAC_RULES, *telling))
         flags = ("--tell-interference",) if tell_interference else ()
-        made += koordlet_daemonset.koordlet_objects(namespace, image, koordlet_gates, flags, runtime_hooks)
+        made += koordlet_daemonset.koordlet_objects(
+            namespace, image, koordlet_gates, flags, runtime_hooks, restores=koordlet_restores
+        )
     return made
 
 
@@ -140,6 +144,11 @@ def descheduler_config(namespace: str) -> str:
     show_default=True,
     help="How koordlet sees containers before they start: over NRI, through koord-runtime-proxy, or not at all.",
 )
+@click.option(
+    "--koordlet-restore",
+    is_flag=True,
+    help="koordlet puts back every file that it wrote on its node, and writes no more: before it is removed.",
+)
 def manifests_command(
     namespace: str,
     image: str,
@@ -148,6 +157,7 @@ def manifests_command(
     koordlet_feature_gates: str,
     koordlet_tell_interference: bool,
     koordlet_runtime_hooks: RuntimeHooks,
+    koordlet_restore: bool,
 ) -> None:
     """Print all objects that install koord on a Kubernetes cluster as YAML.
 
@@ -162,6 +172,7 @@ def manifests_command(
         koordlet_feature_gates,
         koordlet_tell_interference,
         koordlet_runtime_hooks,
+        koordlet_restores=koordlet_restore,
     )
     if isinstance(made, str):
         click.echo(f"koord: {made}", err=True)
