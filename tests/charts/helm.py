@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "koord"
 VALUES = Path(__file__).parent / "values"
 RELEASE, NAMESPACE = "koord", "default"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # definitions are long, and the loader in Python is slow
 
 
 class HelmFailed(Exception):
@@ -46,8 +48,12 @@ def run_helm(*args: str, kubeconfig: Path | None = None) -> str:
 
 def render(*args: str, release: str = RELEASE, namespace: str = NAMESPACE) -> list[Obj]:
     """Return the objects that a release would consist of."""
-    text = run_helm("template", release, str(CHART), "--namespace", namespace, *args)
-    return [obj for obj in yaml.safe_load_all(text) if obj]
+    return [obj for obj in yaml.load_all(_template(release, namespace, args), Loader=_LOADER) if obj]
+
+
+@cache
+def _template(release: str, namespace: str, args: tuple[str, ...]) -> str:
+    return run_helm("template", release, str(CHART), "--namespace", namespace, *args)
 
 
 def values_file(name: str) -> tuple[str, str]:

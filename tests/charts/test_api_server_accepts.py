@@ -11,6 +11,8 @@ from tests.charts.api_servers import CRDS, SERVERS, ApiServer
 from tests.charts.golden_files import VARIANTS
 from tests.charts.helm import Obj, render
 
+pytestmark = pytest.mark.real
+
 RENDERINGS = {"default": ((), "koord", "default"), **VARIANTS}
 # Of the Prometheus operator; their fields are its own business.
 MONITORS = {"PodMonitor": "podmonitors", "ServiceMonitor": "servicemonitors"}

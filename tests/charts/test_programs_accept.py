@@ -18,6 +18,8 @@ from koord.scheduler.plugins.device_share.request import parse_templates
 from tests.charts.golden_files import VARIANTS
 from tests.charts.helm import Obj, named, pod_specs, render, values_file
 
+pytestmark = pytest.mark.real
+
 RENDERINGS = {"default": ((), "koord", "default"), **VARIANTS}
 
 

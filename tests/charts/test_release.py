@@ -17,6 +17,8 @@ from tests.charts.helm import CHART, HelmFailed, run_helm, values_file
 from tests.charts.koordinator_release import write_koordinator_chart
 from tests.koord_up_process import koord_up
 
+pytestmark = pytest.mark.real
+
 SYSTEM = "/api/v1/namespaces/koordinator-system"
 MANAGER = "/apis/apps/v1/namespaces/koordinator-system/deployments/koord-manager"
 SCHEDULER = "/apis/apps/v1/namespaces/koordinator-system/deployments/koord-scheduler"

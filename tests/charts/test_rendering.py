@@ -15,6 +15,8 @@ from koord.cli.manifests.manifests import manifests
 from tests.charts import golden_files
 from tests.charts.helm import CHART, HelmFailed, Obj, named, pod_specs, render, run_helm, values_file
 
+pytestmark = pytest.mark.real
+
 RELEASE_LABELS = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"}
 RELEASE_ANNOTATIONS = {"helm.sh/resource-policy", "checksum/config"}
 
