@@ -44,4 +44,4 @@ def test_what_is_not_built_is_refused_or_told_once(name: str) -> None:
     else:
         assert isinstance(found, list)
         (error,) = found
-        assert (error.field, error.rule) == (name, f"is not built: {gate.why}")
+        assert (error.gate, str(error)) == (name, f"{name}=true is not built: {gate.why}")

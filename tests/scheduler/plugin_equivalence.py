@@ -33,10 +33,12 @@ from tests.scheduler.builders import NODE_NAMES, node_objects, pod_objects
 MakePlugins = Callable[[ClusterState], Sequence[Plugin]]
 
 
-def profile_of(plugins: Sequence[Plugin], weights: Mapping[str, int] | None = None) -> SchedulerProfile:
+def profile_of(
+    plugins: Sequence[Plugin], weights: Mapping[str, int] | None = None, *, filters_without_nominated: bool = True
+) -> SchedulerProfile:
     """Make a profile with every plugin at every point that it takes part in, in the given order."""
     points = {method: [p for p in plugins if overrides(p, method)] for method in POINT_METHODS}
-    return SchedulerProfile("test", points, weights)
+    return SchedulerProfile("test", points, weights, filters_without_nominated=filters_without_nominated)
 
 
 # One plugin, two forms -------------------------------------------------------------------------------------------

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from koord.api.koordinator.protocol import (
-    A_DEVICE_ALLOCATED,
-    A_RESOURCE_STATUS,
-    L_POD_GROUP,
-    L_QUOTA_NAME,
-)
+from koord.api.koordinator.protocol import L_POD_GROUP
 from koord.telemetry.clock import Clock
-from koord.values.cpuset import CPUSet
-from koord.values.quantity import Quantity
+from tests import cluster_rules
 from tests.simulation.network import EvictionAnswer, SimulatedServer
 
 Obj = dict[str, Any]
 JOB_TTL_S = 360.0  # of migration jobs, with some time to notice it
+# What a node lends to batch pods shrinks while they run, so it is no limit at every moment.
+CHECKED_RESOURCES = ("cpu", "memory", "pods", "koordinator.sh/gpu")
 
 
 class Observer:
@@ -57,6 +52,10 @@ class Observer:
     def _say(self, what: str) -> None:
         self.violations.append(f"{self._clock.monotonic():.3f}: {what}")
 
+    def _say_all(self, violations: list[str]) -> None:
+        for violation in violations:
+            self._say(violation)
+
     def on_node(self, _: str, obj: Obj) -> None:
         self.events += 1
         self.nodes[obj["metadata"]["name"]] = obj
@@ -79,15 +78,14 @@ class Observer:
 
     def on_pod(self, change: str, obj: Obj) -> None:
         self.events += 1
-        uid, node = obj["metadata"]["uid"], obj["spec"].get("nodeName", "")
+        uid, node = obj["metadata"]["uid"], cluster_rules.node_name(obj)
         if change == "DELETED":
             self.pods.pop(uid, None)
             self._on_node[self._node_of.get(uid, "")].pop(uid, None)
             return
         self.pods[uid] = obj
         known = self._node_of.get(uid, "")
-        if known and node != known:
-            self._say(f"pod {obj['metadata']['name']} went from {known} to {node}")
+        self._say_all(cluster_rules.moved_though_bound(obj, known))
         if node and obj["status"].get("phase") in ("Succeeded", "Failed"):
             self._on_node[node].pop(uid, None)
         elif node:
@@ -99,45 +97,21 @@ class Observer:
                 self._check_quota(obj)
 
     def _check_node(self, name: str) -> None:
-        node, pods = self.nodes.get(name), self._on_node[name].values()
+        node, holding = self.nodes.get(name), list(self._on_node[name].values())
         if node is None:
             return
-        sums: dict[str, int] = defaultdict(int)
-        for pod in pods:
-            for resource, amount in requests_of(pod).items():
-                sums[resource] += amount
-        room = node["status"]["allocatable"]
-        for resource, amount in sums.items():
-            if resource in ("cpu", "memory") and amount > milli(room.get(resource, "0")):
-                self._say(f"{name} holds {amount}m {resource} of {room.get(resource)}")
-        cpus: dict[int, str] = {}
-        cards: dict[int, int] = defaultdict(int)
-        for pod in pods:
-            who, notes = pod["metadata"]["name"], pod["metadata"].get("annotations", {})
-            if text := notes.get(A_RESOURCE_STATUS):
-                for cpu in CPUSet.parse(json.loads(text).get("cpuset", "")):
-                    if cpu in cpus:
-                        self._say(f"CPU {cpu} of {name} belongs to {cpus[cpu]} and {who}")
-                    cpus[cpu] = who
-            for card in json.loads(notes.get(A_DEVICE_ALLOCATED, "{}")).get("gpu", ()):
-                cards[card["minor"]] += milli(card["resources"].get("koordinator.sh/gpu-core", "0"))
-        for minor, held in cards.items():
-            if held > 100_000:
-                self._say(f"GPU {minor} of {name} is given out to {held // 1000} %")
+        self._say_all(cluster_rules.overcommitted_nodes(holding, [node], CHECKED_RESOURCES))
+        self._say_all(cluster_rules.cpus_given_twice(holding))
+        self._say_all(cluster_rules.cards_given_twice(holding))
 
     def _check_quota(self, pod: Obj) -> None:
-        name = pod["metadata"].get("labels", {}).get(L_QUOTA_NAME, "")
+        name = cluster_rules.quota_name(pod)
         quota = self.quotas.get(name)
         if quota is None:
             return
-        used = sum(
-            requests_of(other).get("cpu", 0)
-            for held in self._on_node.values()
-            for other in held.values()
-            if other["metadata"].get("labels", {}).get(L_QUOTA_NAME) == name
-        )
-        if used > milli(quota["spec"]["max"]["cpu"]):
-            self._say(f"quota {name} uses {used}m CPU of {quota['spec']['max']['cpu']}")
+        holding = (other for held in self._on_node.values() for other in held.values())
+        own = [other for other in holding if cluster_rules.quota_name(other) == name]
+        self._say_all(cluster_rules.quotas_exceeded(own, {name: quota["spec"]["max"]}))
 
     def check_at_rest(self) -> None:
         """Check what must hold once faults have ended and everybody has had time."""
@@ -145,20 +119,10 @@ class Observer:
             self._say(wrong)
 
     def wrong_at_rest(self) -> list[str]:
-        found: list[str] = []
-        gangs: dict[str, list[bool]] = defaultdict(list)
-        for pod in self.pods.values():
-            name, bound = pod["metadata"]["name"], bool(pod["spec"].get("nodeName"))
-            told = [c for c in pod["status"].get("conditions", ()) if c["type"] == "PodScheduled"]
-            if bound and any(c["status"] == "False" for c in told):
-                found.append(f"{name} is bound, and its PodScheduled is False: {told}")
-            if not bound and not told:
-                found.append(f"nobody has looked at {name}")
-            if gang := pod["metadata"].get("labels", {}).get(L_POD_GROUP):
-                gangs[gang].append(bound)
-        for gang, bound_members in gangs.items():
-            if any(bound_members) and sum(bound_members) < int(gang.rpartition("-")[2]):
-                found.append(f"gang {gang} runs with {sum(bound_members)} of its members")
+        pods = self.pods.values()
+        found = cluster_rules.refused_though_bound(pods)
+        found += [f"nobody has looked at {pod['metadata']['name']}" for pod in pods if not _was_attempted(pod)]
+        found += [f"gang {gang} runs with too few members" for gang in cluster_rules.partial_gangs(pods, gang_of)]
         for uid in {e.uid for e in self._evictions if e.accepted and e.actor.startswith("koord-descheduler")}:
             phases = self._phases.get(uid, {})
             if phases and set(phases.values()) == {"Failed"}:
@@ -173,13 +137,13 @@ class Observer:
         return any(p["metadata"]["name"] == name and p["spec"].get("nodeName") for p in self.pods.values())
 
 
-def requests_of(pod: Obj) -> dict[str, int]:
-    found: dict[str, int] = defaultdict(int)
-    for container in pod["spec"]["containers"]:
-        for name, amount in container.get("resources", {}).get("requests", {}).items():
-            found[name] += milli(amount)
-    return found
+def gang_of(pod: Obj) -> tuple[str, int] | None:
+    """Return the gang of a pod and how many members it needs, which its name ends with."""
+    gang = pod["metadata"].get("labels", {}).get(L_POD_GROUP)
+    return (gang, int(gang.rpartition("-")[2])) if gang else None
 
 
-def milli(text: str) -> int:
-    return Quantity.parse(text).milli_value()
+def _was_attempted(pod: Obj) -> bool:
+    """Return whether a scheduler bound the pod or said why not."""
+    conditions = pod["status"].get("conditions", ())
+    return bool(cluster_rules.node_name(pod)) or any(one["type"] == "PodScheduled" for one in conditions)

@@ -23,6 +23,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod, is_terminal, reserve_pod_of
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.live_handle import LiveHandle, LiveLister
+from koord.scheduler.queue.nominations import is_nominated_by_others
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.queue.update_events import node_update_events, pod_update_events
 from koord.telemetry.clock import Clock
@@ -116,6 +117,7 @@ class EventHandlers:
     `gone` is called with the UID of every pod that ended or was deleted, so that one waiting at Permit is released;
     `assumed_changed` with every pod that changed after its node was assumed and before it was bound.
     `reservation_schedulers` are those whose profile has the Reservation plugin: no other one can bind a reserve pod.
+    `follows_other_schedulers` counts the pods that other schedulers nominated to nodes.
     """
 
     rights: ClassVar[tuple[RbacRule, ...]] = (RbacRule("", ("nodes", "pods"), READ_VERBS),)
@@ -132,6 +134,7 @@ class EventHandlers:
         gone: Callable[[str], None],
         assumed_changed: Callable[[Pod], None],
         wake: Callable[[], None],
+        follows_other_schedulers: bool = False,
     ) -> None:
         self._state: ClusterState = handle.state
         self._handle = handle
@@ -142,6 +145,7 @@ class EventHandlers:
         self._on_pod_gone = gone
         self._on_assumed_changed = assumed_changed
         self._wake = wake
+        self._follows_other_schedulers = follows_other_schedulers
         self.nodes: Informer[Node] = informers.for_resource(NODES)
         self.pods = handle.pods
         self._reservations: ReservationEventHandler | None = None
@@ -215,6 +219,22 @@ class EventHandlers:
             self._wake()
         else:
             self._queue.delete(pod.metadata.uid)
+        if self._follows_other_schedulers:
+            self._follow_nomination_by_others(pod, deleted=change.kind == "deleted")
+
+    def _follow_nomination_by_others(self, pod: Pod, *, deleted: bool) -> None:
+        """Count the pod where another scheduler nominated it; tell the queue of room that it no longer waits for."""
+        uid, nominations = pod.metadata.uid, self._queue.nominations
+        before, after = nominations.by_others(uid), None
+        if not deleted and is_nominated_by_others(pod, self._scheduler_names):
+            after = self._state.pod_info(pod)
+            nominations.set_by_others(after)
+        else:
+            nominations.remove_by_others(uid)
+        if before is None or before.nominated_node in (pod.spec.node_name, after.nominated_node if after else ""):
+            return
+        left = before.placed_on(before.nominated_node)
+        self._notify_queue(ObjectEvent(_POD_DELETED, old=left), at_most_priority=left.priority - 1)
 
     def _on_bound_pod(self, pod: Pod) -> None:
         uid = pod.metadata.uid

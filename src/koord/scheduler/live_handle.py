@@ -12,6 +12,7 @@ from koord.kube.informer.informer import Informer
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod
+from koord.scheduler.cache.pod_transforms import PodTransform, chain_transforms
 from koord.scheduler.framework.attempt import UNSCHEDULABLE
 from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.handle import SchedulerActions, SingleObjectResource
@@ -53,13 +54,23 @@ class LiveLister(Generic[O]):
 class LiveHandle:
     """Implement the framework handle of the running scheduler: one for all profiles, which share its listers."""
 
-    def __init__(self, state: ClusterState, informers: InformerFactory, clock: Clock) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        informers: InformerFactory,
+        clock: Clock,
+        pod_transform: PodTransform | None = None,
+    ) -> None:
+        """Request the informer of pods, which applies `pod_transform` to each before anyone sees it."""
         self._state = state
         self.actions = SchedulerActions()
         self._informers = informers
         self._clock = clock
         # Whoever asks first settles how pods are kept.
-        self.pods: Informer[Pod] = informers.for_resource(PODS, transform=state.shapes.intern)
+        intern = state.shapes.intern
+        self.pods: Informer[Pod] = informers.for_resource(
+            PODS, transform=intern if pod_transform is None else chain_transforms((pod_transform, intern))
+        )
         self._listers: dict[tuple[str, str, type[Object], str, str], LiveLister[Any]] = {}
 
     @property

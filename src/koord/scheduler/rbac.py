@@ -26,6 +26,7 @@ from koord.scheduler.plugins.volumes.node_volume_limits import NodeVolumeLimits
 from koord.scheduler.plugins.volumes.provisioning import ProvisioningCheck
 from koord.scheduler.plugins.volumes.volume_binder import VolumeBinder
 from koord.scheduler.pod_status_writer import PodStatusWriter
+from koord.scheduler.sync_barrier import SyncBarrier
 
 # Every cluster with RBAC has these; they hold what the plugins of kube-scheduler need, in the cluster's own version.
 BOUND_ROLES = ("system:kube-scheduler", "system:volume-scheduler")
@@ -36,6 +37,7 @@ _PARTS: tuple[Any, ...] = (
     EventHandlers,
     Binder,
     PodStatusWriter,
+    SyncBarrier,
     SchedulerEvictor,
     NamespaceLister,
     VolumeBinder,

@@ -24,7 +24,11 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.feature_gates import DYNAMIC_SCHEDULER_CHECK
+from koord.scheduler.configuration.feature_gates import (
+    CROSS_SCHEDULER_NOMINATION,
+    DYNAMIC_SCHEDULER_CHECK,
+    SYNC_BARRIER,
+)
 from koord.scheduler.controller import (
     ControllerFactory,
     SchedulerControllerContext,
@@ -56,6 +60,7 @@ from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.schedule_one import SchedulingLoop
 from koord.scheduler.scheduler_monitor import SchedulerMonitor, SchedulerMonitorSettings, SchedulingTimeout
 from koord.scheduler.status_reporter import EventThrottle, StatusReporter
+from koord.scheduler.sync_barrier import SyncBarrier, SyncBarrierSettings
 from koord.scheduler.waiting_pods import WaitingPods
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import MetricRegistry
@@ -89,18 +94,19 @@ class Scheduler:
         max_unschedulable_s: float = 300.0,
         controller_plugins: Sequence[str] = ("*",),
         network_topology_manager: bool = True,
+        sync_barrier: SyncBarrierSettings = SyncBarrierSettings(),  # noqa: B008 - a frozen value
     ) -> None:
         """Wire all parts together; nothing runs yet.
 
         Without `registry` nothing is measured, without `monitor` nobody looks for attempts that last too long.
         `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
         `controller_plugins` says whose controllers run (`runs_controllers`); without `network_topology_manager` nobody
-        writes the status of the ClusterNetworkTopology.
+        writes the status of the ClusterNetworkTopology. `sync_barrier` is where a new leader waits if its gate is on.
         """
         self._clock = clock
         self.completed_config = completed_config
         self.state = ClusterState()
-        self.handle = LiveHandle(self.state, informers, clock)
+        self.handle = LiveHandle(self.state, informers, clock, completed_config.pod_transform)
         self.waiting_pods = WaitingPods()
         self.attempt_log = AttemptLog()
         self.profiles: Mapping[str, SchedulerProfile] = {
@@ -136,12 +142,18 @@ class Scheduler:
             gone=self._pod_gone,
             assumed_changed=self._assumed_pod_changed,
             wake=self.wakeup.set,
+            follows_other_schedulers=completed_config.gates[CROSS_SCHEDULER_NOMINATION],
         )
         scheduler_metrics = SchedulerMetrics(registry) if registry is not None else None
         self._koordinator_metrics = KoordinatorMetrics(registry) if registry is not None else None
         metrics = scheduler_metrics or MetricsRecorder()
         self._monitor = SchedulerMonitor(self._on_slow_cycle, monitor) if monitor is not None else None
         self._leads = False
+        self._sync_barrier = (
+            SyncBarrier(client, self.handle.pods, self.state, clock, sync_barrier)
+            if completed_config.gates[SYNC_BARRIER]
+            else None
+        )
         self._checks_scheduler_name = completed_config.gates[DYNAMIC_SCHEDULER_CHECK]
         self.binder = Binder(
             client,
@@ -224,6 +236,8 @@ class Scheduler:
         Bindings that are in progress at that moment are left to the next leader, which learns of them from its watch.
         """
         await self.wait_synced()
+        if self._sync_barrier is not None:
+            await self._sync_barrier.wait()
         self.status_writer.start()
         self._leads = True
         try:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.config.field_error import FieldError
 from koord.api.config.gates import (
-    DESCHEDULER_GATES,
     FeatureGateTable,
     default_feature_gates,
+    describe_feature_gates,
     parse_feature_gates,
 )
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.descheduler.feature_gates import DESCHEDULER_GATES
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
@@ -91,28 +91,49 @@ def test_all_alpha_switches_on_what_is_off() -> None:
     assert {name for name, value in found.items() if not value} == {"BECPUManager"}
     refused = parse_feature_gates("AllAlpha=true", KOORDLET_GATES)
     assert isinstance(refused, list)
-    assert "CoreSched" in {error.field for error in refused}
+    assert "CoreSched" in {error.gate for error in refused}
 
 
 @pytest.mark.parametrize(
-    ("text", "field", "rule"),
+    ("text", "gate", "message"),
     [
-        ("CPUEvit=true", "CPUEvit", "known are"),
-        ("CPUEvict", "CPUEvict", "name=true or name=false"),
-        ("CPUEvict=yes", "CPUEvict", "true or false"),
-        ("=true", "", "known are"),
+        pytest.param("X=true", "X", "X is not a known feature gate; known are DisablePVCReservation", id="unknown"),
+        pytest.param(
+            "DisablePVCReservation",
+            "DisablePVCReservation",
+            "DisablePVCReservation must be written as DisablePVCReservation=true or DisablePVCReservation=false",
+            id="no-value",
+        ),
+        pytest.param("X", "X", "X must be written as X=true or X=false", id="unknown-without-value"),
+        pytest.param(
+            "DisablePVCReservation=yes",
+            "DisablePVCReservation",
+            'DisablePVCReservation must be true or false, not "yes"',
+            id="no-boolean",
+        ),
+        pytest.param(
+            "=true", "", "an empty name is not a known feature gate; known are DisablePVCReservation", id="no-name"
+        ),
     ],
-    ids=["unknown", "no-value", "no-boolean", "no-name"],
 )
-def test_wrong_text(text: str, field: str, rule: str) -> None:
-    found = parse_feature_gates(text, KOORDLET_GATES)
+def test_wrong_text_is_told_in_one_sentence(text: str, gate: str, message: str) -> None:
+    found = parse_feature_gates(text, DESCHEDULER_GATES)
     assert isinstance(found, list)
-    assert [(e.field, rule in e.rule) for e in found] == [(field, True)]
+    assert [(error.gate, str(error)) for error in found] == [(gate, message)]
 
 
-def test_an_unknown_gate_is_told_all_known_ones() -> None:
-    found = parse_feature_gates("X=true", DESCHEDULER_GATES)
-    assert found == [FieldError("X", None, "is not a known feature gate; known are DisablePVCReservation")]
+def test_a_value_that_is_not_built_is_told_in_one_sentence() -> None:
+    found = parse_feature_gates("CoreSched=true", KOORDLET_GATES)
+    assert isinstance(found, list)
+    assert list(map(str, found)) == [f"CoreSched=true is not built: {KOORDLET_GATES['CoreSched'].why}"]
+
+
+@pytest.mark.parametrize("program", list(ON))
+def test_help_has_a_line_for_each_gate(program: str) -> None:
+    table, count, _ = ON[program]
+    lines = describe_feature_gates(table).splitlines()
+    assert len(lines) == count
+    assert all(line.partition("): ")[2] for line in lines), "each says what it switches"
 
 
 def test_the_scheduler_takes_gates_of_kubernetes_and_leaves_them() -> None:

@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from koord.cli.daemons.flag_set import FlagValues
-from koord.cli.daemons.koord_scheduler import run_scheduler
+from koord.cli.daemons.koord_scheduler import run_scheduler, sync_barrier_settings
 from koord.cli.daemons.lifecycle import run_program
 from koord.cli.daemons.scheduler_config import SchedulerConfigured, scheduler_configuration, scheduler_flags
+from koord.scheduler.sync_barrier import SyncBarrierSettings
 
 FILE = """
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -68,8 +69,9 @@ def made(*argv: str) -> SchedulerConfigured:
             id="port",
         ),
         pytest.param(
-            ["--feature-gates=SyncBarrier=true"],
-            "koord-scheduler: --feature-gates: SyncBarrier: true: is not built: there is no barrier",
+            ["--feature-gates=CompatiblePodDisruptionBudget=true"],
+            "koord-scheduler: --feature-gates: CompatiblePodDisruptionBudget=true is not built: "
+            "servers of Kubernetes 1.22 and older are not supported",
             id="gate-that-is-not-built",
         ),
         pytest.param(
@@ -123,9 +125,27 @@ def test_gates_are_known_or_refused() -> None:
     assert "feature gates of Kubernetes that change nothing here: APIServerIdentity" in notes
     wrong = scheduler_configuration(values("--feature-gates=Nope=true,MultiQuotaTree=maybe"))
     assert isinstance(wrong, list)
-    assert [line.partition(": null")[0].partition(': "')[0] for line in wrong] == [
-        "--feature-gates: Nope",
-        "--feature-gates: MultiQuotaTree",
+    unknown, unreadable = wrong
+    assert unknown.startswith("--feature-gates: Nope is not a known feature gate; known are ")
+    assert unreadable == '--feature-gates: MultiQuotaTree must be true or false, not "maybe"'
+
+
+def test_the_sync_barrier_is_where_flags_say(file: Path) -> None:
+    flags = ("--sync-barrier-pod-namespace=a", "--sync-barrier-pod-name=b", "--sync-hard-timeout=5s")
+    given = (f"--config={file}", "--feature-gates=SyncBarrier=true", *flags)
+    found = made(*given)
+    assert not any("sync" in note for note in found.notes)
+    assert sync_barrier_settings(values(*given), found.assembly) == SyncBarrierSettings(
+        namespace="a", name="b", lease="mine", timeout_s=5.0
+    )
+    assert sync_barrier_settings(values(), made().assembly) == SyncBarrierSettings()
+
+
+def test_flags_of_the_sync_barrier_need_its_gate() -> None:
+    notes = made("--sync-hard-timeout=5s", "--sync-barrier-pod-name=b").notes
+    assert [note for note in notes if "SyncBarrier" in note] == [
+        "--sync-barrier-pod-name changes nothing without the feature gate SyncBarrier",
+        "--sync-hard-timeout changes nothing without the feature gate SyncBarrier",
     ]
 
 

@@ -94,7 +94,7 @@ def test_collectors_need_their_gates() -> None:
     [
         pytest.param((), {}, "NODE_NAME is not set", id="no-node-name"),
         pytest.param(("--feature-gates=Nonsense=true",), None, "is not a known feature gate", id="unknown-gate"),
-        pytest.param(("--feature-gates=CoreSched=true",), None, "CoreSched: true: is not built", id="unbuilt-gate"),
+        pytest.param(("--feature-gates=CoreSched=true",), None, "CoreSched=true is not built", id="unbuilt-gate"),
         pytest.param(("--addr=9316",), None, "is not an address", id="no-address"),
         pytest.param(("--pod-source=docker",), None, "auto, kubelet or apiserver", id="unknown-source"),
         pytest.param(("--collect-res-used-interval=1ms",), None, "less than 100ms", id="too-often"),

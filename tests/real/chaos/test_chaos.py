@@ -37,7 +37,8 @@ from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, VALIDATING_NAME
 from koord.values.quantity import Quantity
-from tests.real.chaos import invariants, workload
+from tests import cluster_rules
+from tests.real.chaos import workload
 from tests.real.chaos.programs import LEASE_S, ChildProgram, start_programs, wait_for_leader
 from tests.real.reach import connect
 from tools import assets, controlplane
@@ -136,17 +137,17 @@ class ChaosRun:
         self.pods = list((await self.patiently(lambda: self.client.dynamic.list(PODS, workload.SPACE))).items)
         nodes = (await self.patiently(lambda: self.client.dynamic.list(NODES))).items
         alive = [pod for pod in self.pods if not pod["metadata"].get("deletionTimestamp")]
-        bound = [pod for pod in self.pods if invariants.node_name(pod)]
+        bound = [pod for pod in self.pods if cluster_rules.node_name(pod)]
         for seen, key in ((self.bound, ""), (self.with_cpus, A_RESOURCE_STATUS), (self.with_cards, A_DEVICE_ALLOCATED)):
             seen |= {
                 pod["metadata"]["name"] for pod in bound if not key or key in pod["metadata"].get("annotations", {})
             }
-        wrong = invariants.overcommitted_nodes(bound, nodes)
-        wrong += invariants.cpus_given_twice(bound)
-        wrong += invariants.cards_given_twice(bound)
-        wrong += invariants.quotas_exceeded(bound, workload.QUOTAS)
+        wrong = cluster_rules.overcommitted_nodes(bound, nodes)
+        wrong += cluster_rules.cpus_given_twice(bound)
+        wrong += cluster_rules.cards_given_twice(bound)
+        wrong += cluster_rules.quotas_exceeded(bound, workload.QUOTAS)
         moment = time.monotonic()
-        halves = invariants.partial_gangs(alive)
+        halves = cluster_rules.partial_gangs(alive, workload.gang_of)
         self._partial_since = {gang: self._partial_since.get(gang, moment) for gang in halves}
         wrong += [
             f"gang {gang} has been bound in part for too long"
@@ -161,7 +162,7 @@ class ChaosRun:
     async def come_and_go(self) -> None:
         """Create some pods and delete some, by whole gangs."""
         asked = sum(
-            (invariants.pod_requests(pod).get("cpu", Quantity.parse("0")) for pod in self.pods), Quantity.parse("0")
+            (cluster_rules.pod_requests(pod).get("cpu", Quantity.parse("0")) for pod in self.pods), Quantity.parse("0")
         )
         room = Quantity.parse(str(int(workload.NODE_COUNT * workload.CPUS * workload.FULL)))
         if asked > room or (self.pods and self.random.random() < 0.4):
@@ -266,16 +267,16 @@ class ChaosRun:
             quota: {name: Quantity.parse(limit) for name, limit in limits.items()}
             for quota, limits in workload.QUOTAS.items()
         }
-        pods = sorted(self.pods, key=lambda pod: not invariants.node_name(pod))
+        pods = sorted(self.pods, key=lambda pod: not cluster_rules.node_name(pod))
         waiting = []
         for pod in pods:
             quota = pod["metadata"]["labels"].get("quota.scheduling.koordinator.sh/name")
             if quota is not None:
                 left = free[quota]
-                left["cpu"] = left["cpu"] - invariants.pod_requests(pod)["cpu"]
+                left["cpu"] = left["cpu"] - cluster_rules.pod_requests(pod)["cpu"]
                 if left["cpu"] < Quantity.parse("0"):
                     continue
-            if not invariants.node_name(pod):
+            if not cluster_rules.node_name(pod):
                 waiting.append(pod["metadata"]["name"])
         return waiting
 
@@ -301,14 +302,14 @@ class ChaosRun:
         async with asyncio.timeout(60):
             while True:
                 await self.look()
-                if not (wrong := invariants.refused_though_bound(self.pods) + list(self._partial_since)):
+                if not (wrong := cluster_rules.refused_though_bound(self.pods) + list(self._partial_since)):
                     break
                 await asyncio.sleep(1)
                 if time.monotonic() - min(self._partial_since.values(), default=time.monotonic()) > 50:
                     break
         self.note(wrong)
         lines = (self.folder / "audit.log").read_text().rpartition("\n")[0].splitlines()
-        self.note(invariants.bound_twice(json.loads(line) for line in lines))
+        self.note(cluster_rules.bound_twice(json.loads(line) for line in lines))
 
     def figures(self, seconds: float) -> Json:
         recoveries = sorted(self.recoveries_s)

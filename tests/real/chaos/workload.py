@@ -73,6 +73,13 @@ def quota(name: str) -> Json:
     }
 
 
+def gang_of(pod: Json) -> tuple[str, int] | None:
+    """Return the gang of a pod and how many members it needs, as its annotations say."""
+    annotations = pod["metadata"].get("annotations") or {}
+    gang = annotations.get(A_GANG_NAME)
+    return (gang, int(annotations[A_GANG_MIN_AVAILABLE])) if gang else None
+
+
 class PodMaker:
     def __init__(self, random: Random) -> None:
         self._random = random

@@ -12,6 +12,7 @@ from koord.api.config.gates import feature_gate_warnings, parse_feature_gates
 from koord.api.config.scheduler import shipped
 from koord.api.kubernetes.resource import Resource
 from koord.scheduler import scheduler
+from koord.scheduler.configuration import completed_config
 from koord.scheduler.configuration.completed_config import CompletedConfig, EmptyLister, ValidationHandle
 from koord.scheduler.configuration.feature_gates import GATED_FACTORIES, SCHEDULER_GATES, SchedulerGate
 from koord.scheduler.plugins.registry import REGISTRY
@@ -23,7 +24,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "koord-scheduler.md"
 def test_every_gate_has_a_reader_or_a_sentence(name: str) -> None:
     gate = SCHEDULER_GATES[name]
     assert gate.effect
-    readers = [bool(gate.plugin), bool(gate.hides), gate.by_scheduler]
+    readers = [bool(gate.plugin), bool(gate.hides), gate.transform is not None, gate.by_scheduler]
     if gate.unbuilt is None and not gate.why:
         assert sum(readers) == 1, "one reader"
     else:
@@ -35,11 +36,16 @@ def test_every_gate_has_a_reader_or_a_sentence(name: str) -> None:
 
 
 def test_gates_of_the_scheduler_are_read_there() -> None:
-    source = inspect.getsource(scheduler)
+    """The scheduler reads most of them, profiles read one."""
+    sources = {module: inspect.getsource(module) for module in (scheduler, completed_config)}
     for name, gate in SCHEDULER_GATES.items():
         if gate.by_scheduler:
-            constants = [key for key, value in vars(scheduler).items() if value == name]
-            assert any(f"gates[{key}]" in source for key in constants), name
+            assert any(
+                f"gates[{key}]" in source
+                for module, source in sources.items()
+                for key, value in vars(module).items()
+                if value == name
+            ), name
 
 
 def test_what_is_not_built_is_refused_by_name() -> None:
@@ -50,14 +56,14 @@ def test_what_is_not_built_is_refused_by_name() -> None:
         found = parse_feature_gates(f"{name}={value}", SCHEDULER_GATES)
         assert isinstance(found, list)
         (error,) = found
-        assert error.field == name
+        assert error.gate == name
         assert str(error).endswith(SCHEDULER_GATES[name].why)
 
 
 def test_all_gates_of_a_stage_name_what_is_not_built() -> None:
     found = parse_feature_gates("AllAlpha=true", SCHEDULER_GATES)
     assert isinstance(found, list)
-    assert {error.field for error in found} == {n for n, gate in SCHEDULER_GATES.items() if gate.unbuilt is True}
+    assert {error.gate for error in found} == {n for n, gate in SCHEDULER_GATES.items() if gate.unbuilt is True}
 
 
 def test_what_is_switched_without_effect_is_said() -> None:
@@ -122,6 +128,8 @@ def table_row(name: str, gate: SchedulerGate) -> str:
         reader = f"nothing: {gate.why}"
     elif gate.plugin:
         reader = gate.plugin
+    elif gate.transform is not None:
+        reader = "the informer of pods"
     else:
         reader = "all plugins" if gate.hides else "the scheduling loop"
     return f"| `{name}` | {str(gate.default).lower()} | {gate.stage} | {gate.effect} | {reader} |"

@@ -24,9 +24,10 @@ def near(kind: str, key: str = HOSTNAME) -> Any:
     return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-def scene(*nodes: str) -> PreemptionCluster:
+def scene(*nodes: str, filters_without_nominated: bool = True) -> PreemptionCluster:
     return PreemptionCluster(
-        make_state([make_node(name, cpu="4", labels={HOSTNAME: name, ZONE: ZONES[name]}) for name in nodes])
+        make_state([make_node(name, cpu="4", labels={HOSTNAME: name, ZONE: ZONES[name]}) for name in nodes]),
+        filters_without_nominated=filters_without_nominated,
     )
 
 
@@ -95,6 +96,36 @@ def test_a_promise_is_no_company_yet() -> None:
     assert "didn't match pod anti-affinity" in placed(made, make_pod("shy", affinity=near("podAntiAffinity")))
 
 
+def test_without_the_second_pass_a_promise_is_company() -> None:
+    made = scene("n0", "n1", filters_without_nominated=False)
+    soon = make_pod("soon", labels=WEB, priority=10, cpu="2")
+    fond = make_pod("fond", cpu="1", affinity=near("podAffinity"))
+    assert "2 node(s) didn't match pod affinity rules" in placed(made, fond)
+    made.nominate(soon, "n0")
+    assert placed(made, fond) == "n0"
+    made.nominate(soon, "n1")
+    assert placed(made, fond) == "n1"
+    made.nominate(soon, "n0")
+    assert placed(made, fond) == "n0"
+    assert placed(made, make_pod("shy", affinity=near("podAntiAffinity"))) == "n1"
+    assert placed(made, make_pod("big", cpu="3", affinity=near("podAffinity"))) == (
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match pod affinity rules."
+    )
+    made.nominations.remove(soon.metadata.uid)
+    assert "2 node(s) didn't match pod affinity rules" in placed(made, fond)
+
+
+def test_without_the_second_pass_preemption_counts_promises_too() -> None:
+    victim = running("old", "n0", cpu="3", priority=0)
+    preemptor = make_pod("new", cpu="2", priority=5, affinity=near("podAffinity"))
+    for twice in (True, False):
+        made = scene("n0", filters_without_nominated=twice)
+        made.state.set_pod(victim)
+        made.nominate(make_pod("soon", labels=WEB, priority=10, cpu="1"), "n0")
+        plan = made.unschedulable(preemptor).preempt
+        assert (None if plan is None else plan.node) == (None if twice else "n0")
+
+
 def test_scores_are_of_the_nodes_that_are_left() -> None:
     """Scores are compared among feasible nodes, so a blocked one must have no part in them."""
     made = scene("n0", "n1", "n2")
@@ -158,7 +189,15 @@ STEPS = st.one_of(
 @st.composite
 def judged(draw: st.DrawFn, name: str) -> Pod:
     affinity = draw(
-        st.sampled_from((None, None, near("podAffinity", ZONE), near("podAntiAffinity"), near("podAntiAffinity", ZONE)))
+        st.sampled_from(
+            (
+                None,
+                near("podAffinity"),
+                near("podAffinity", ZONE),
+                near("podAntiAffinity"),
+                near("podAntiAffinity", ZONE),
+            )
+        )
     )
     constraint = {
         "maxSkew": draw(st.sampled_from((1, 2, 3))),
@@ -176,12 +215,17 @@ def judged(draw: st.DrawFn, name: str) -> Pod:
     )
 
 
-@given(st.lists(STEPS, min_size=1, max_size=12), st.tuples(*(judged(f"s{i}") for i in range(2))), judged("new"))
-@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(STEPS, min_size=1, max_size=12),
+    st.tuples(*(judged(f"s{i}") for i in range(2))),
+    judged("new"),
+    st.booleans(),
+)
+@settings(deadline=None, max_examples=300)
 def test_what_is_kept_is_what_would_be_said_anew(
-    steps: list[tuple[str, str, str]], soon: tuple[Pod, ...], pod: Pod
+    steps: list[tuple[str, str, str]], soon: tuple[Pod, ...], pod: Pod, twice: bool
 ) -> None:
-    made = scene(*NAMES)
+    made = scene(*NAMES, filters_without_nominated=twice)
     pods = {p.metadata.name: p for p in soon}
     for what, name, where in steps:
         if what == "promise":

@@ -113,6 +113,7 @@ class PreemptionCluster:
         more: Sequence[Plugin] = (),
         percent: int = 10,
         at_least: int = 100,
+        filters_without_nominated: bool = True,
         **hooks: Any,
     ) -> None:
         self.state = state
@@ -123,7 +124,7 @@ class PreemptionCluster:
         model = SCHEDULER_PLUGIN_CATALOG[DefaultPreemption.name].model
         args = model(min_candidate_nodes_percentage=percent, min_candidate_nodes_absolute=at_least)
         self.preemption = DefaultPreemption(args, self.handle, **hooks)
-        profile = profile_of([*plugins, *more, self.preemption])
+        profile = profile_of([*plugins, *more, self.preemption], filters_without_nominated=filters_without_nominated)
         self.engine = SchedulingEngine(profile, state, seed, self.nominations)
 
     def info(self, pod: Pod | PodInfo) -> PodInfo:

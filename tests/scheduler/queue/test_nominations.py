@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from koord.scheduler.queue.nominations import Nominations
+from koord.scheduler.queue.nominations import Nominations, is_nominated_by_others
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
+from tests.scheduler.builders import make_pod
 from tests.scheduler.queue.fake_plugins import QueuePlugins, pod
 
 
@@ -97,3 +99,59 @@ def test_scheduling_gates_hold_no_room() -> None:
     assert queue.nominations.pods_on("n1") == ()
     queue.update(pod("p", nominated="n1"), 0.0)
     assert [p.name for p in queue.nominations.pods_on("n1")] == ["p"]
+
+
+# By other schedulers ---------------------------------------------------------------------------------------------
+
+
+def test_those_of_others_hold_against_lesser_pods_alone() -> None:
+    held = Nominations()
+    held.nominate(pod("mine", priority=5), "n1")
+    held.set_by_others(pod("theirs", priority=5, nominated="n1"))
+    held.set_by_others(pod("elsewhere", priority=5, nominated="n2"))
+    assert [p.name for p in held.ahead_of(pod("equal", priority=5), "n1")] == ["mine"]
+    assert [p.name for p in held.ahead_of(pod("lesser", priority=4), "n1")] == ["mine", "theirs"]
+    assert held.ahead_of(pod("greater", priority=6), "n1") == ()
+    assert (list(held.nodes()), len(held)) == (["n1", "n2"], 3)
+
+
+def test_those_of_others_are_not_ours_to_take_away() -> None:
+    held = Nominations()
+    held.set_by_others(pod("theirs", nominated="n1"))
+    assert (held.pods_on("n1"), held.node_of("uid-theirs"), held.pod("uid-theirs")) == ((), "", None)
+    assert not held.remove("uid-theirs")
+    assert len(held) == 1
+
+
+def test_those_of_others_follow_their_status() -> None:
+    held = Nominations()
+    for node in ("n1", "n2"):
+        before = held.version
+        held.set_by_others(pod("theirs", priority=5, nominated=node))
+        assert held.version > before
+    assert list(held.nodes()) == ["n2"]
+    before = held.version
+    held.remove_by_others("uid-theirs")
+    assert held.version > before
+    assert (list(held.nodes()), len(held), held.by_others("uid-theirs")) == ([], 0, None)
+    held.remove_by_others("uid-theirs")
+
+
+@pytest.mark.parametrize(
+    ("words", "counts"),
+    [
+        pytest.param({}, True, id="waits-elsewhere"),
+        pytest.param({"schedulerName": "mine"}, False, id="of-this-scheduler"),
+        pytest.param({"nominated": ""}, False, id="no-node"),
+        pytest.param({"node": "n2"}, False, id="bound"),
+    ],
+)
+def test_whose_nomination_is_by_others(words: dict[str, Any], counts: bool) -> None:
+    given = make_pod("p", **{"nominated": "n1", "schedulerName": "theirs", **words})
+    assert is_nominated_by_others(given, frozenset({"mine"})) is counts
+
+
+def test_a_pod_that_ended_waits_for_nothing() -> None:
+    given = make_pod("p", nominated="n1", schedulerName="theirs")
+    ended = msgspec.structs.replace(given, status=msgspec.structs.replace(given.status, phase="Failed"))
+    assert not is_nominated_by_others(ended, frozenset({"mine"}))

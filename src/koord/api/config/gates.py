@@ -1,7 +1,7 @@
-"""This module holds the feature gates of each program, their defaults, and the parser of the `A=true,B=false`
-text.
+"""This module parses the `A=true,B=false` text of feature gates, and describes them to people.
 
-On by default counts as beta, off as alpha, unless stated.
+Each program has the table of its gates in a module `feature_gates` of its own. On by default counts as beta, off as
+alpha, unless stated.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.config.field_error import FieldError
 from koord.values.go_format import parse_bool
 
 ALPHA, BETA, GA = "alpha", "beta", "GA"
@@ -33,9 +32,19 @@ class FeatureGate(msgspec.Struct, frozen=True):
 FeatureGateTable = Mapping[str, FeatureGate]
 
 
+class FeatureGateError(msgspec.Struct, frozen=True):
+    """FeatureGateError says in one sentence what is wrong with a gate that the text names."""
+
+    gate: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
 def parse_feature_gates(
     text: str, known: FeatureGateTable, tolerated: frozenset[str] = frozenset()
-) -> dict[str, bool] | list[FieldError]:
+) -> dict[str, bool] | list[FeatureGateError]:
     """Return every gate of the program with its value, or all that is wrong with the text.
 
     AllAlpha and AllBeta set the gates of a stage that the text does not name. `tolerated` names are those of
@@ -43,21 +52,23 @@ def parse_feature_gates(
     it is the default: then `feature_gate_warnings` has a sentence about it.
     """
     stated: dict[str, bool] = {}
-    errors: list[FieldError] = []
+    errors: list[FeatureGateError] = []
     for item in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (part.strip() for part in item.partition("="))
         switch = parse_bool(value)
         if not equals:
-            errors.append(FieldError(name, None, "must be written as name=true or name=false"))
+            errors.append(FeatureGateError(name, f"{name} must be written as {name}=true or {name}=false"))
         elif switch is None:
-            errors.append(FieldError(name, value, "must be true or false"))
+            errors.append(FeatureGateError(name, f'{name} must be true or false, not "{value}"'))
         elif name in known or name in _STAGE_GATES:
             stated[name] = switch
         elif name not in tolerated:
-            errors.append(FieldError(name, None, f"is not a known feature gate; known are {', '.join(sorted(known))}"))
+            names = ", ".join(sorted(known))
+            stated_name = name or "an empty name"
+            errors.append(FeatureGateError(name, f"{stated_name} is not a known feature gate; known are {names}"))
     values = {name: _gate_value(name, gate, stated) for name, gate in known.items()}
     errors += [
-        FieldError(name, value, f"is not built: {known[name].why}")
+        FeatureGateError(name, f"{name}={str(value).lower()} is not built: {known[name].why}")
         for name, value in values.items()
         if value is known[name].unbuilt and value is not known[name].default
     ]
@@ -89,4 +100,9 @@ def default_feature_gates(known: FeatureGateTable) -> dict[str, bool]:
     return {name: gate.default for name, gate in known.items()}
 
 
-DESCHEDULER_GATES: dict[str, FeatureGate] = {"DisablePVCReservation": FeatureGate(False, BETA)}
+def describe_feature_gates(known: FeatureGateTable) -> str:
+    """Return a line of help for each gate, as the programs of Kubernetes print them, with what it switches."""
+    return "\n".join(
+        f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()}): {gate.effect}"
+        for name, gate in sorted(known.items())
+    )

@@ -71,11 +71,13 @@ def _read_pods(files: tuple[str, ...], namespace: str) -> list[ManifestObject]:
 
 
 def _check_pods(assembly: CompletedConfig, snapshot: ApiSnapshot, pods: list[ManifestObject]) -> list[QuotaVerdict]:
+    snapshot = snapshot.with_pod_transform(assembly.pod_transform)
     state = snapshot.state()
     ledger = quota_cache_of(assembly.make_profiles(SnapshotHandle(snapshot, state, time.time())))
     if ledger is None:
         cluster_access.fail("no profile of the scheduler enables ElasticQuota")
-    return report_quota_verdicts(ledger, [state.pod_info(pod) for pod in complete_pods(snapshot, pods)])
+    asking = [state.pod_info(snapshot.transform_pod(pod)) for pod in complete_pods(snapshot, pods)]
+    return report_quota_verdicts(ledger, asking)
 
 
 _UNLIMITED = 1 << 60

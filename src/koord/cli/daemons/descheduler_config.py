@@ -14,7 +14,6 @@ from koord.api.config.component import ClientConnectionConfiguration
 from koord.api.config.descheduler.configuration import KIND, DeschedulerConfiguration
 from koord.api.config.descheduler.plugin_args import API_VERSION
 from koord.api.config.field_error import FieldError
-from koord.api.config.gates import DESCHEDULER_GATES as GATES
 from koord.api.koordinator.protocol import DESCHEDULER_NAME
 from koord.cli.daemons import flag_types as kind
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
@@ -28,6 +27,7 @@ from koord.cli.daemons.serving_flags import (
 )
 from koord.cli.daemons.startup import apply_election_flags
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
+from koord.descheduler.feature_gates import DESCHEDULER_GATES
 from koord.descheduler.plugins.registry import ENTRY_POINT_GROUP, load_registry
 from koord.values.json_text import MalformedText
 from koord.values.yaml_text import load_yaml
@@ -53,10 +53,7 @@ _GATES = (
         "feature-gates",
         kind.GATES,
         "A set of key=value pairs that describe feature gates. Options are:\n"
-        + "\n".join(
-            f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()})"
-            for name, gate in sorted(GATES.items())
-        ),
+        + gate_text.describe_feature_gates(DESCHEDULER_GATES),
     ),
 )
 
@@ -94,10 +91,11 @@ class DeschedulerConfigured(msgspec.Struct, frozen=True):
 
 def descheduler_configuration(values: FlagValues) -> DeschedulerConfigured | list[str]:
     """Return the configuration, or everything that is wrong with it, a line each with the field's name."""
-    gates = gate_text.parse_feature_gates(",".join(values.strings("feature-gates")), GATES)
+    gates = gate_text.parse_feature_gates(",".join(values.strings("feature-gates")), DESCHEDULER_GATES)
     if isinstance(gates, list):
         return [f"--feature-gates: {error}" for error in gates]
-    path, notes = values.text("config"), []
+    path = values.text("config")
+    notes = gate_text.feature_gate_warnings(gates, DESCHEDULER_GATES)
     config = DeschedulerConfiguration()
     if path:
         found = read_descheduler_config(path, "--config")
@@ -105,7 +103,7 @@ def descheduler_configuration(values: FlagValues) -> DeschedulerConfigured | lis
             return found
         config = found
         ignored = [name for name in ("address", "port") if values.is_set(name)]
-        notes = [f"--{name} is ignored: the file of --config says it" for name in ignored]
+        notes += [f"--{name} is ignored: the file of --config says it" for name in ignored]
     else:
         place = f"{values.text('address')}:{values.number('port')}"
         config = msgspec.structs.replace(config, healthz_bind_address=place, metrics_bind_address=place)

@@ -30,6 +30,7 @@ from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.explain import http
 from koord.scheduler.scheduler import Scheduler
 from koord.scheduler.scheduler_monitor import SchedulerMonitorSettings
+from koord.scheduler.sync_barrier import SyncBarrierSettings
 from koord.telemetry import component_server, metrics
 from koord.telemetry.clock import WallClock
 from koord.telemetry.component_server import ServiceRoutes
@@ -79,10 +80,20 @@ async def serve_scheduler(
         max_unschedulable_s=values.seconds("pod-max-in-unschedulable-pods-duration"),
         controller_plugins=values.strings("controller-plugins"),
         network_topology_manager=values.switch("enable-network-topology-manager"),
+        sync_barrier=sync_barrier_settings(values, config),
     )
     process.on_malformed = scheduler.report_malformed
     _serve_routes(process, scheduler, config, logs)
     return await run_process(process, scheduler, stop)
+
+
+def sync_barrier_settings(values: FlagValues, config: CompletedConfig) -> SyncBarrierSettings:
+    return SyncBarrierSettings(
+        namespace=values.text("sync-barrier-pod-namespace"),
+        name=values.text("sync-barrier-pod-name"),
+        lease=config.config.leader_election.resource_name,
+        timeout_s=values.seconds("sync-hard-timeout"),
+    )
 
 
 def _process_settings(values: FlagValues, stand: Bootstrap, config: CompletedConfig) -> ProcessSettings:

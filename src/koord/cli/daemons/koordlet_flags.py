@@ -58,10 +58,7 @@ SERVER_FLAGS = (
         "feature-gates",
         GATES,
         "Feature gates of the agent and its hooks, as name=true,other=false. Options are:\n"
-        + "\n".join(
-            f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()})"
-            for name, gate in sorted(KOORDLET_GATES.items())
-        ),
+        + gates.describe_feature_gates(KOORDLET_GATES),
     ),
     _accepted_without_effect("qos-extension-plugins", GATES, "Extension plugins", None, _NO_EXTENSIONS),
     Flag("safe-mode", BOOLEAN, "Observe and report only: write no file, evict nobody"),

@@ -46,7 +46,11 @@ PROCESS_FLAGS = (
     Flag("sync-period", TEXT, "How often everything is looked at again; empty: only what changed"),
     Flag("rest-config-qps", FLOAT, "Requests a second to the API server", 30.0),
     Flag("rest-config-burst", INTEGER, "Requests to the API server at once", 50),
-    Flag("feature-gates", GATES, "Feature gates, as name=true,other=false"),
+    Flag(
+        "feature-gates",
+        GATES,
+        "Feature gates, as name=true,other=false. Options are:\n" + gates.describe_feature_gates(MANAGER_GATES),
+    ),
 )
 LEADER_FLAGS = (
     Flag("enable-leader-election", BOOLEAN, "Run controllers only while holding the lease", True),

@@ -15,7 +15,12 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
-from koord.api.koordinator.protocol import NAMESPACE, SCHEDULER
+from koord.api.koordinator.protocol import (
+    NAMESPACE,
+    SCHEDULER,
+    SYNC_BARRIER_POD_NAME,
+    SYNC_BARRIER_POD_NAMESPACE,
+)
 from koord.cli.daemons import flag_types as kind
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS
@@ -28,7 +33,7 @@ from koord.cli.daemons.serving_flags import (
 from koord.cli.daemons.startup import apply_election_flags
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
-from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
+from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES, SYNC_BARRIER
 from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
 from koord.scheduler.scheduler import CONTROLLER_FACTORIES
@@ -44,7 +49,6 @@ _NO_PROFILER = "there is no Go runtime to profile"
 _JSON_ONLY = "the API server is spoken to in JSON"
 _ATTEMPTS_RECORDED = "every attempt is recorded anyway; nothing more is printed"
 _NO_AUDITOR = "this version has no workload auditor"
-_NO_BARRIER = "this version has no sync barrier"
 
 _MISC = (
     Flag("config", kind.TEXT, "The path to the configuration file (KubeSchedulerConfiguration)."),
@@ -93,11 +97,7 @@ _GATES = (
         "feature-gates",
         kind.GATES,
         "A set of key=value pairs that describe feature gates. Those of Kubernetes are accepted without effect."
-        " Options are:\n"
-        + "\n".join(
-            f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()})"
-            for name, gate in sorted(SCHEDULER_GATES.items())
-        ),
+        " Options are:\n" + gate_text.describe_feature_gates(SCHEDULER_GATES),
     ),
     Flag(
         "min-compatibility-version",
@@ -144,20 +144,11 @@ _KOORDINATOR = (
     Flag(
         "sync-barrier-pod-namespace",
         kind.TEXT,
-        "Namespace of the barrier.",
-        "kube-system",
-        no_effect_reason=_NO_BARRIER,
+        "Namespace of the pod at which a new leader waits (feature gate SyncBarrier).",
+        SYNC_BARRIER_POD_NAMESPACE,
     ),
-    Flag(
-        "sync-barrier-pod-name",
-        kind.TEXT,
-        "Name of the barrier.",
-        "koord-scheduler-sync-barrier",
-        no_effect_reason=_NO_BARRIER,
-    ),
-    Flag(
-        "sync-hard-timeout", kind.DURATION, "Longest wait for the barrier.", 60 * _SECOND, no_effect_reason=_NO_BARRIER
-    ),
+    Flag("sync-barrier-pod-name", kind.TEXT, "Name of that pod.", SYNC_BARRIER_POD_NAME),
+    Flag("sync-hard-timeout", kind.DURATION, "After so long a new leader waits no more.", 60 * _SECOND),
     Flag("enable-workload-auditor", kind.BOOLEAN, "Audit workloads.", no_effect_reason=_NO_AUDITOR),
     Flag("workload-auditor-metric-labels", kind.TEXT, "Its labels.", no_effect_reason=_NO_AUDITOR),
     Flag(
@@ -200,6 +191,7 @@ def scheduler_flags() -> FlagSet:
     )
 
 
+_SYNC_BARRIER_FLAGS = ("sync-barrier-pod-namespace", "sync-barrier-pod-name", "sync-hard-timeout")
 # Of kube-scheduler; a file decides these things itself, even by saying nothing.
 _ONLY_WITHOUT_FILE = ("kube-api-burst", "kube-api-content-type", "kube-api-qps", "profiling", "contention-profiling")
 
@@ -223,6 +215,9 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
     loaded = load_plugins(entry_points(group=ENTRY_POINT_GROUP))
     factories = loaded.factories
     notes = [*gate_text.feature_gate_warnings(gates, SCHEDULER_GATES), *loaded.warnings]
+    if not gates[SYNC_BARRIER]:
+        idle = [f"--{name}" for name in _SYNC_BARRIER_FLAGS if values.is_set(name)]
+        notes += [f"{flag} changes nothing without the feature gate {SYNC_BARRIER}" for flag in idle]
     path = values.text("config")
     if path:
         read = _read_config_file(path)

@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.gates import DESCHEDULER_GATES
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
 from koord.descheduler.configuration import DeschedulerSetup as Descheduling
+from koord.descheduler.feature_gates import DESCHEDULER_GATES
 from koord.embedded.cluster import Component, ComponentContext, ComponentFactory
 from koord.embedded.kubelet import node_profile
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet

@@ -17,7 +17,14 @@ from koord.api.config.scheduler.configuration import (
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES, apply_feature_gates, hidden_kinds
+from koord.scheduler.cache.pod_transforms import PodTransform
+from koord.scheduler.configuration.feature_gates import (
+    SCHEDULER_GATES,
+    SKIP_FILTER_WITH_NOMINATED_PODS,
+    apply_feature_gates,
+    hidden_kinds,
+    pod_transform,
+)
 from koord.scheduler.configuration.plugin_selection import (
     PluginSelection,
     enabled_plugins,
@@ -139,6 +146,11 @@ class CompletedConfig:
         return errors or cls(config, factories, gates, tuple(selections))
 
     @property
+    def pod_transform(self) -> PodTransform | None:
+        """Return what is to be applied to every pod before any part of the scheduler sees it."""
+        return pod_transform(self.gates)
+
+    @property
     def unused_plugin_configs(self) -> tuple[str, ...]:
         """Return the plugins whose arguments a profile states without enabling them: accepted, and without effect."""
         found = {
@@ -155,7 +167,7 @@ class CompletedConfig:
         if hidden:
             handle = RestrictedHandle(handle, hidden)
         return tuple(
-            _make_profile(profile, found, _make_plugins(profile, self._factories, handle))
+            _make_profile(profile, found, _make_plugins(profile, self._factories, handle), self.gates)
             for profile, found in zip(self.config.profiles, self.selections, strict=True)
         )
 
@@ -195,7 +207,10 @@ def _validate_plugins(
 
 
 def _make_profile(
-    profile: KubeSchedulerProfile, found: PluginSelection, made: Mapping[str, Plugin]
+    profile: KubeSchedulerProfile,
+    found: PluginSelection,
+    made: Mapping[str, Plugin],
+    gates: Mapping[str, bool],
 ) -> framework.SchedulerProfile:
     points: dict[PluginMethod, list[Plugin]] = {}
     for point in EXTENSION_POINTS:
@@ -204,7 +219,12 @@ def _make_profile(
             points[method] = [p for p in here if overrides(p, method)]
     for method in METHODS_OF_ANY_POINT:
         points[method] = [plugin for plugin in made.values() if overrides(plugin, method)]
-    return framework.SchedulerProfile(profile.scheduler_name or "", points, found.weights)
+    return framework.SchedulerProfile(
+        profile.scheduler_name or "",
+        points,
+        found.weights,
+        filters_without_nominated=not gates[SKIP_FILTER_WITH_NOMINATED_PODS],
+    )
 
 
 def _check_common_queue_sort(config: KubeSchedulerConfiguration, selections: list[PluginSelection]) -> list[FieldError]:

@@ -1,7 +1,8 @@
 """List koord-scheduler's feature gates, each with what reads it, and apply them to plugins and their listers.
 
 This table drives parsing, effect and documentation. A gate is read by the keyword of a plugin's factory, by not listing
-some kinds, or by the scheduler itself; what is not built is refused by name.
+some kinds, by transforming pods as informers deliver them, or by the scheduler itself; what is not built is refused by
+name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,13 @@ from functools import partial
 
 from koord.api.config.gates import ALPHA, BETA, GA, FeatureGate, default_feature_gates
 from koord.api.config.scheduler.plugin_args import SchedulerPluginArgs
+from koord.policy.pod_transform import apply_preemption_policy
+from koord.scheduler.cache.pod_transforms import (
+    PodTransform,
+    chain_transforms,
+    replace_pod_resources,
+    set_default_priority,
+)
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.coscheduling.network_plugin import new_coscheduling
@@ -21,7 +29,10 @@ from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.registry import PluginFactory
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 
+CROSS_SCHEDULER_NOMINATION = "CrossSchedulerNomination"
 DYNAMIC_SCHEDULER_CHECK = "DynamicSchedulerCheck"
+SKIP_FILTER_WITH_NOMINATED_PODS = "SkipFilterWithNominatedPods"
+SYNC_BARRIER = "SyncBarrier"
 
 
 class SchedulerGate(FeatureGate, frozen=True, kw_only=True):
@@ -30,6 +41,7 @@ class SchedulerGate(FeatureGate, frozen=True, kw_only=True):
     plugin: str = ""
     keyword: str = ""  # of the plugin's factory: it gets the gate's value
     hides: tuple[str, ...] = ()  # kinds that no plugin lists while the gate has its other value
+    transform: PodTransform | None = None  # of pods, while the gate is on
     by_scheduler: bool = False
 
 
@@ -49,12 +61,19 @@ GATED_FACTORIES: Mapping[str, Callable[..., Plugin]] = {
 _OLD_SERVER = "servers of Kubernetes 1.22 and older are not supported"
 _MANAGER_ONLY = "koord-manager alone reads it"
 _SAME_RESULT = "upstream computes the same in another way then; here it is computed in one way"
-_NO_TRANSFORMER = "this version of koord-scheduler takes pods as the server has them"
 _BUDGETS, _CAPACITIES = ("PodDisruptionBudget",), ("CSIStorageCapacity", "CSIDriver")
 
 
 def _alpha(effect: str, plugin: str = "", keyword: str = "", hides: tuple[str, ...] = ()) -> SchedulerGate:
     return SchedulerGate(False, ALPHA, effect, plugin=plugin, keyword=keyword, hides=hides)
+
+
+def _transforming(effect: str, transform: PodTransform) -> SchedulerGate:
+    return SchedulerGate(False, ALPHA, effect, transform=transform)
+
+
+def _of_scheduler(effect: str) -> SchedulerGate:
+    return SchedulerGate(False, ALPHA, effect, by_scheduler=True)
 
 
 def _unbuilt(effect: str, why: str) -> SchedulerGate:
@@ -70,8 +89,8 @@ SCHEDULER_GATES: Mapping[str, SchedulerGate] = {
     ),
     "CompatibleCSIStorageCapacity": _unbuilt("list CSIStorageCapacity in its beta version", _OLD_SERVER),
     "CompatiblePodDisruptionBudget": _unbuilt("list PodDisruptionBudget in its beta version", _OLD_SERVER),
-    "CrossSchedulerNomination": _unbuilt(
-        "respect nominations by other schedulers", "nominations of other schedulers' pods are not followed"
+    CROSS_SCHEDULER_NOMINATION: _of_scheduler(
+        "keep the room of pods of higher priority that other schedulers nominated to a node"
     ),
     "DevicePluginAdaption": _alpha(
         "write what third-party device plugins read of allocated devices", DeviceShare.name, "adapts"
@@ -124,12 +143,19 @@ SCHEDULER_GATES: Mapping[str, SchedulerGate] = {
         "match reservations without the labels of their nodes", ReservationPlugin.name, "omit_node_labels"
     ),
     "PodDisruptionBudget": SchedulerGate(True, GA, "preemption respects disruption budgets", hides=_BUDGETS),
-    "PreemptionPolicyTransformer": _unbuilt("take the preemption policy from a label", _NO_TRANSFORMER),
-    "PriorityTransformer": _unbuilt("take the priority from Koordinator's labels", _NO_TRANSFORMER),
-    "ReplaceResourcesTransformer": _unbuilt("replace resources as an annotation says", _NO_TRANSFORMER),
+    "PreemptionPolicyTransformer": _transforming(
+        "take the preemption policy from the label preemption-policy; a pod without it preempts nobody",
+        apply_preemption_policy,
+    ),
+    "PriorityTransformer": _transforming(
+        "pods without a priority have the default of their priority class", set_default_priority
+    ),
+    "ReplaceResourcesTransformer": _transforming(
+        "the annotation replace-resources changes what a pod requests", replace_pod_resources
+    ),
     "ResizePod": _alpha("reservations of devices can be resized", DeviceShare.name, "resizes"),
-    "SkipFilterWithNominatedPods": _unbuilt(
-        "filter a node with the pods nominated to it only", "a node must fit with and without the pods nominated to it"
+    SKIP_FILTER_WITH_NOMINATED_PODS: _of_scheduler(
+        "filter a node only with the pods nominated to it, not a second time without them"
     ),
     "SkipReservationFitsNode": SchedulerGate(
         False, ALPHA, "leave out a check of reservations that others make", why=_SAME_RESULT
@@ -137,9 +163,7 @@ SCHEDULER_GATES: Mapping[str, SchedulerGate] = {
     "SupportParentQuotaSubmitPod": SchedulerGate(
         False, ALPHA, "pods may belong to a quota with children", why=_MANAGER_ONLY
     ),
-    "SyncBarrier": _unbuilt(
-        "a new leader waits until its caches show the last binding of the old one", "there is no barrier"
-    ),
+    SYNC_BARRIER: _of_scheduler("a new leader waits until its caches show the last binding of the old one"),
 }
 
 
@@ -160,3 +184,13 @@ def hidden_kinds(gates: Mapping[str, bool]) -> frozenset[str]:
     """Return the kinds that plugins are to find none of."""
     changed = (gate.hides for name, gate in SCHEDULER_GATES.items() if gates[name] is not gate.default)
     return frozenset(kind for kinds in changed for kind in kinds)
+
+
+def pod_transform(gates: Mapping[str, bool]) -> PodTransform | None:
+    """Return what informers apply to pods; None when no gate asks for anything.
+
+    They are applied in the order of the table. The default priority comes before the replacement of resources: it
+    depends on the QoS class, which is that of the resources as stated.
+    """
+    chosen = (gate.transform for name, gate in SCHEDULER_GATES.items() if gates[name])
+    return chain_transforms(tuple(transform for transform in chosen if transform is not None))

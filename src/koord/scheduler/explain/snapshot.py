@@ -10,7 +10,8 @@ from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.cache.pod_model import PODS
+from koord.scheduler.cache.pod_model import PODS, Pod
+from koord.scheduler.cache.pod_transforms import PodTransform
 from koord.scheduler.framework.handle import SchedulerActions, SingleObjectResource
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - an object
@@ -56,21 +57,33 @@ class SnapshotLister(Generic[O]):
 
 
 class ApiSnapshot:
-    """Hold objects by apiVersion and kind, as the API shows them."""
+    """Hold objects by apiVersion and kind, as the API shows them. Pods are read as `pod_transform` makes them."""
 
-    def __init__(self, objects: Iterable[PlainObject]) -> None:
+    def __init__(self, objects: Iterable[PlainObject], pod_transform: PodTransform | None = None) -> None:
+        self._pod_transform = pod_transform
         self._objects: dict[KindKey, list[PlainObject]] = {}
         for each in objects:
             self._objects.setdefault((each.get("apiVersion", ""), each.get("kind", "")), []).append(each)
 
     def typed(self, resource: Resource[O]) -> list[O]:
         found = self._objects.get((resource.api_version, resource.kind), ())
-        return [convert(each, resource.model) for each in found]
+        made: list[Any] = [convert(each, resource.model) for each in found]
+        if resource.model is Pod:
+            made = [self.transform_pod(each) for each in made]
+        return made
+
+    def transform_pod(self, pod: Pod) -> Pod:
+        """Return the pod as the scheduler's informer would deliver it."""
+        return pod if self._pod_transform is None else self._pod_transform(pod)
+
+    def with_pod_transform(self, pod_transform: PodTransform | None) -> ApiSnapshot:
+        """Return the same objects with pods as another transform makes them."""
+        return ApiSnapshot(self.objects(), pod_transform)
 
     def with_objects(self, others: Iterable[PlainObject]) -> ApiSnapshot:
         """Return a snapshot with these objects too; one of the same kind and name is replaced."""
         objects = {_identity(each): each for each in (*self.objects(), *others)}
-        return ApiSnapshot(objects.values())
+        return ApiSnapshot(objects.values(), self._pod_transform)
 
     def objects(self) -> list[PlainObject]:
         return [each for group in self._objects.values() for each in group]

@@ -13,6 +13,7 @@ import msgspec
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.feature_gates import CROSS_SCHEDULER_NOMINATION
 from koord.scheduler.explain.report import LastAttemptReport, report_attempt
 from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
 from koord.scheduler.framework.attempt import SchedulingAttempt, failure_of_decision, failure_of_rejection
@@ -29,6 +30,7 @@ from koord.scheduler.framework.runtime import (
     run_unreserve,
 )
 from koord.scheduler.queue.backoff import QueueSettings
+from koord.scheduler.queue.nominations import is_nominated_by_others
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 
@@ -58,6 +60,7 @@ class WhatIf:
     """Decide each pod as the real scheduler would; its placement counts for the next."""
 
     def __init__(self, completed_config: CompletedConfig, snapshot: ApiSnapshot, now_s: float, seed: int = 0) -> None:
+        self._snapshot = snapshot = snapshot.with_pod_transform(completed_config.pod_transform)
         self._state = snapshot.state()
         self._handle = SnapshotHandle(snapshot, self._state, now_s)
         profiles = completed_config.make_profiles(self._handle)
@@ -66,6 +69,11 @@ class WhatIf:
         self._engines = {
             p.scheduler_name: SchedulingEngine(p, self._state, seed, self._queue.nominations) for p in profiles
         }
+        if completed_config.gates[CROSS_SCHEDULER_NOMINATION]:
+            served = frozenset(self._engines)
+            for pod in self._pods.list():
+                if is_nominated_by_others(pod, served):
+                    self._queue.nominations.set_by_others(self._state.pod_info(pod))
         self._next_pod_plugin = next((plugin for p in profiles for plugin in p.plugins_at(Plugin.next_pod)), None)
         self._now_s = now_s
         self._waiting: dict[str, _WaitingPod] = {}
@@ -78,6 +86,7 @@ class WhatIf:
         self._handle.actions.backend = self
 
     def decide(self, pods: Sequence[Pod]) -> list[WhatIfOutcome]:
+        pods = [self._snapshot.transform_pod(pod) for pod in pods]
         infos = [self._state.pod_info(pod) for pod in pods]
         for pod in pods:  # all are known before the first is tried, as members of a gang must be
             self._pods.put(pod)

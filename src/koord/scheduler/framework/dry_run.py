@@ -27,6 +27,7 @@ class DryRuns:
         "add_pod_plugins",
         "cycle",
         "filters",
+        "filters_without_nominated",
         "node_copy_syncers",
         "pod",
         "pod_reading_filters",
@@ -43,6 +44,7 @@ class DryRuns:
         # Those whose verdict can change when pods come or go.
         self.pod_reading_filters = tuple(plugin for plugin in self.filters if plugin.reads_pods != "nothing")
         self.node_copy_syncers = profile.node_copy_syncers
+        self.filters_without_nominated = profile.filters_without_nominated
 
     def dry_run_on(self, node: NodeInfo) -> NodeDryRun:
         """Start a dry run on a copy of the node as such a pod sees it."""
@@ -93,7 +95,8 @@ class NodeDryRun:
     def run_filters(self, nominated_ahead: Sequence[PodInfo] = (), *, again: bool = False) -> RejectedBy | None:
         """Return the first plugin that rejects the node now, and its verdict; None when the pod fits.
 
-        The pod must fit with the pods that are nominated ahead of it (they may come), and without them (they may not).
+        The pod must fit with the pods that are nominated ahead of it (they may come), and without them (they may not),
+        unless the profile leaves out the latter.
         `again` leaves out filters that do not read pods: they passed before, and pass now.
         """
         if nominated_ahead:
@@ -102,7 +105,7 @@ class NodeDryRun:
                 if other.uid not in with_nominated.node.pods:
                     with_nominated.add(other)
             rejection = with_nominated.run_filters(again=again)
-            if rejection is not None:
+            if rejection is not None or not self._dry_runs.filters_without_nominated:
                 return rejection
         dry_runs = self._dry_runs
         plugins = dry_runs.pod_reading_filters if again else dry_runs.filters

@@ -3,6 +3,7 @@
     codes[f][row]               the code of filter f for a row: 0 passes
     first_rejection[row]        -1 no node, 0 feasible, else 1 + index of the first filter that rejected: it is reported
     nominated_rejections[row]   the verdict while nominated pods must be counted there (kept by `nominated_pods`)
+    nominated_acceptances       rows that are feasible only with the pods nominated to them, where that is enough
     node_views                  rows that this class sees differently; they are filtered one by one, as it sees them
 
 A filter whose verdicts depend on one row is run again for rows that changed; one that looks across nodes is run for all
@@ -111,10 +112,11 @@ class FilterResults:
         self._codes: list[Codes] = []
         self.first_rejection: npt.NDArray[np.int16] = np.zeros(0, np.int16)
         self.nominated_rejections: dict[int, tuple[str, Reject]] = {}
+        self.nominated_acceptances: set[int] = set()
         self.node_views = RestoredNodeViews.for_class(profile, cycle, pod)
         self.crossed_rows = False  # whether some filter was asked about more than the rows that changed
 
-    # Promises ----------------------------------------------------------------------------------------------------
+    # Nominated pods ----------------------------------------------------------------------------------------------
 
     def block_row(self, row: int, rejection: tuple[str, Reject]) -> None:
         """Reject a row because of the pods nominated to it."""
@@ -122,19 +124,34 @@ class FilterResults:
         if self.first_rejection[row] == FEASIBLE:
             self.first_rejection[row] = self._blocked_code
 
-    def unblock_rows(self, rows: Iterable[int] | None = None) -> set[int]:
-        """Remove the rejections for nominated pods from these rows, or all; return the rows that become feasible."""
+    def accept_row(self, row: int) -> None:
+        """Make a row feasible that the filters reject without the pods nominated to it."""
+        self.nominated_acceptances.add(row)
+        self.first_rejection[row] = FEASIBLE
+
+    def reset_nominated_rows(self, rows: Iterable[int] | None = None) -> set[int]:
+        """Give these rows, or all, the verdict that they have without nominated pods; return those that it changes."""
+        reset = {row for row in self.nominated_acceptances if rows is None or row in rows}
+        self.nominated_acceptances -= reset
+        for row in reset:
+            self.first_rejection[row] = self._first_rejecting_filter(row)
         if not self.nominated_rejections:
-            return set()
-        closed = set()
+            return reset
         for row in list(self.nominated_rejections) if rows is None else rows:
             if self.nominated_rejections.pop(row, None) is not None and self.first_rejection[row] == self._blocked_code:
                 self.first_rejection[row] = FEASIBLE
-                closed.add(row)
-        return closed
+                reset.add(row)
+        return reset
 
-    def blocked_rows(self) -> set[int]:
-        return {row for row in self.nominated_rejections if self.first_rejection[row] == self._blocked_code}
+    def nominated_rows(self) -> set[int]:
+        """Return the rows whose feasibility is another one because of nominated pods."""
+        blocked = {row for row in self.nominated_rejections if self.first_rejection[row] == self._blocked_code}
+        return blocked | self.nominated_acceptances
+
+    def _first_rejecting_filter(self, row: int) -> int:
+        if not self._table.alive[row]:
+            return NO_NODE
+        return next((i + 1 for i, codes in enumerate(self._codes) if codes[row]), FEASIBLE)
 
     @property
     def _blocked_code(self) -> int:

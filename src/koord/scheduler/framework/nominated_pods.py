@@ -2,7 +2,8 @@
 
 The cached verdicts of a class do not count nominated pods. They are laid over them for one pod at a time: a node that
 only nominated pods keep from it is blocked, and that result is kept while neither the node nor its nominations change;
-for pods whose plugins count others across nodes, while nothing changes anywhere.
+for pods whose plugins count others across nodes, while nothing changes anywhere. In a profile that does not filter
+without nominated pods, a node that only they make feasible is accepted in the same way.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ class PodNominator(Protocol):
 
     def nodes(self) -> Iterable[str]: ...
 
-    def pods_on(self, node: str) -> tuple[PodInfo, ...]: ...
+    def pods_on(self, node: str) -> tuple[PodInfo, ...]:
+        """Return the pods that this scheduler nominated to a node."""
 
     def ahead_of(self, pod: PodInfo, node: str) -> tuple[PodInfo, ...]:
-        """Return the pods nominated to a node whose resources this pod must not take."""
+        """Return the pods nominated to a node, by whomever, whose resources this pod must not take."""
 
     def node_of(self, uid: str) -> str: ...
 
@@ -79,8 +81,7 @@ class NominatedOverlay:
     def apply(
         self, filter_results: FilterResults, pod: PodInfo, nominator: PodNominator, changed: Sequence[int] | None
     ) -> Iterable[int]:
-        """Block the nodes that only nominated pods keep from the pod, after these rows changed (None when any may
-        have).
+        """Count the nominated pods where they matter to the pod, after these rows changed (None when any may have).
 
         Return the rows whose feasibility may have changed by this, besides those that changed.
         """
@@ -91,21 +92,23 @@ class NominatedOverlay:
         if same:
             if laid is not None and changed:
                 self._forget(changed)
-                filter_results.unblock_rows(changed)
+                filter_results.reset_nominated_rows(changed)
                 nodes = self._table.nodes
-                self._block(filter_results, pod, nominator, [node.name for row in changed if (node := nodes[row])])
+                self._count_nominated(
+                    filter_results, pod, nominator, [node.name for row in changed if (node := nodes[row])]
+                )
             return ()
         self._rejected_everywhere = False
         self._forget(changed)
-        before = filter_results.unblock_rows()
+        before = filter_results.reset_nominated_rows()
         if laid is not None:
-            self._block(filter_results, pod, nominator, nominator.nodes())
-        return before.symmetric_difference(filter_results.blocked_rows())
+            self._count_nominated(filter_results, pod, nominator, nominator.nodes())
+        return before.symmetric_difference(filter_results.nominated_rows())
 
     def reject_nominated_nodes(self, filter_results: FilterResults, pod: PodInfo, nominator: PodNominator) -> None:
         """Replace the verdicts of nodes with nominated pods by those that count them, when no node takes the pod."""
         self._rejected_everywhere = True
-        self._block(filter_results, pod, nominator, nominator.nodes(), everywhere=True)
+        self._count_nominated(filter_results, pod, nominator, nominator.nodes(), everywhere=True)
 
     def _forget(self, rows: Sequence[int] | None) -> None:
         if rows is None:
@@ -114,7 +117,7 @@ class NominatedOverlay:
             for row in rows:
                 self._known.pop(row, None)
 
-    def _block(
+    def _count_nominated(
         self,
         filter_results: FilterResults,
         pod: PodInfo,
@@ -123,7 +126,12 @@ class NominatedOverlay:
         *,
         everywhere: bool = False,
     ) -> None:
+        """Filter these nodes with the pods nominated to them. Nodes that reject the pod anyway are left out, unless
+        `everywhere` asks for their verdicts or nominated pods may make them feasible.
+        """
         index, first = self._table.index, filter_results.first_rejection
+        with_nominated_only = not self._profile.filters_without_nominated
+        everywhere = everywhere or with_nominated_only
         dry_runs: DryRuns | None = None
         for name in names:
             node = index.get(name)
@@ -146,3 +154,5 @@ class NominatedOverlay:
                     )
                 if known[2] is not None:
                     filter_results.block_row(node.row, known[2])
+                elif with_nominated_only and stands != FEASIBLE:
+                    filter_results.accept_row(node.row)

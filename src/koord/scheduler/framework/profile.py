@@ -45,7 +45,8 @@ class FilterPlugin(msgspec.Struct, frozen=True):
 class SchedulerProfile:
     """Hold the plugins of one scheduler name; immutable once made.
 
-    `points` maps a method of `Plugin` to the plugins that override it, in order; weights are by plugin name.
+    `points` maps a method of `Plugin` to the plugins that override it, in order; weights are by plugin name. A node
+    with nominated pods is filtered with them, and again without them if `filters_without_nominated`.
     """
 
     def __init__(
@@ -53,8 +54,11 @@ class SchedulerProfile:
         scheduler_name: str,
         points: Mapping[PluginMethod, Sequence[Plugin]],
         weights: Mapping[str, int] | None = None,
+        *,
+        filters_without_nominated: bool = True,
     ) -> None:
         self.scheduler_name = scheduler_name
+        self.filters_without_nominated = filters_without_nominated
         self._points = {method: tuple(plugins) for method, plugins in points.items()}
         self.filters = tuple(
             FilterPlugin(p, overrides(p, Plugin.filter_columns), p if isinstance(p, NearMissReporter) else None)

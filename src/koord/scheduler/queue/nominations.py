@@ -1,10 +1,25 @@
-"""Track nominated pods: other pods count them as if they were on their node already."""
+"""Track nominated pods: other pods count them as if they were on their node already.
+
+Pods that other schedulers nominated are tracked apart: they hold against pods of lower priority alone, and nobody here
+may take their nomination away.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.cache.pod_model import Pod, is_terminal
+
+
+def is_nominated_by_others(pod: Pod, schedulers: frozenset[str]) -> bool:
+    """Return whether the pod waits for room that a scheduler other than these keeps for it on a node."""
+    return bool(
+        pod.status.nominated_node_name
+        and not pod.spec.node_name
+        and pod.spec.scheduler_name not in schedulers
+        and not is_terminal(pod)
+    )
 
 
 class Nominations:
@@ -13,6 +28,8 @@ class Nominations:
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, PodInfo]] = {}  # node -> uid -> pod
         self._node_by_uid: dict[str, str] = {}
+        self._others_by_node: dict[str, dict[str, PodInfo]] = {}  # nominated by other schedulers
+        self._others: dict[str, PodInfo] = {}  # the same by uid
         self.version = 0  # moves with every change
 
     def nominate(self, pod: PodInfo, node: str) -> None:
@@ -39,23 +56,46 @@ class Nominations:
             del self._by_node[node]
         return True
 
+    def set_by_others(self, pod: PodInfo) -> None:
+        """Count a pod on the node that another scheduler nominated it to, as its status says."""
+        self.remove_by_others(pod.uid)
+        self.version += 1
+        self._others[pod.uid] = pod
+        self._others_by_node.setdefault(pod.nominated_node, {})[pod.uid] = pod
+
+    def remove_by_others(self, uid: str) -> None:
+        pod = self._others.pop(uid, None)
+        if pod is None:
+            return
+        self.version += 1
+        pods = self._others_by_node[pod.nominated_node]
+        del pods[uid]
+        if not pods:
+            del self._others_by_node[pod.nominated_node]
+
+    def by_others(self, uid: str) -> PodInfo | None:
+        """Return a pod that another scheduler nominated."""
+        return self._others.get(uid)
+
     def pods_on(self, node: str) -> tuple[PodInfo, ...]:
-        """Return the pods nominated to a node, in the order of their nomination."""
+        """Return the pods that this scheduler nominated to a node, in the order of their nomination."""
         pods = self._by_node.get(node)
         return tuple(pods.values()) if pods else ()
 
     def nodes(self) -> Iterable[str]:
-        """Return the nodes that pods are nominated to."""
-        return self._by_node
+        """Return the nodes that pods are nominated to, by whomever."""
+        if not self._others_by_node:
+            return self._by_node
+        return {**self._by_node, **self._others_by_node}.keys()
 
     def ahead_of(self, pod: PodInfo, node: str) -> tuple[PodInfo, ...]:
-        """Return the other pods nominated to a node that are at least as important: the pod must not take their
-        resources.
+        """Return the other pods nominated to a node whose resources the pod must not take: those that are at least as
+        important, and of other schedulers those that are more important.
         """
-        pods = self._by_node.get(node)
-        if not pods:
-            return ()
-        return tuple(p for p in pods.values() if p.priority >= pod.priority and p.uid != pod.uid)
+        found = [p for p in self._by_node.get(node, {}).values() if p.priority >= pod.priority and p.uid != pod.uid]
+        if self._others:
+            found += (p for p in self._others_by_node.get(node, {}).values() if p.priority > pod.priority)
+        return tuple(found)
 
     def pod(self, uid: str) -> PodInfo | None:
         return self._by_node.get(self._node_by_uid.get(uid, ""), {}).get(uid)
@@ -64,4 +104,4 @@ class Nominations:
         return self._node_by_uid.get(uid, "")
 
     def __len__(self) -> int:
-        return len(self._node_by_uid)
+        return len(self._node_by_uid) + len(self._others)
