@@ -4,6 +4,7 @@ and definitions without a policy to keep them.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ def write_koordinator_chart(folder: Path) -> Path:
     chart = folder / "koordinator"
     (chart / "templates").mkdir(parents=True)
     (chart / "Chart.yaml").write_text("apiVersion: v2\nname: koordinator\nversion: 1.8.0\nappVersion: 1.8.0\n")
+    shutil.copy(Path(__file__).parent / "values" / "koordinator-1.8.yaml", chart / "values.yaml")
     (chart / "templates" / "all.yaml").write_text(yaml.safe_dump_all(_objects(), sort_keys=False))
     return chart
 

@@ -161,6 +161,8 @@ def test_a_release_of_koordinators_chart_becomes_one_of_koord(home: str, tmp_pat
         gang = {"apiVersion": "scheduling.sigs.k8s.io/v1alpha1", "kind": "PodGroup", "metadata": {"name": "gang"}}
         server.request("POST", POD_GROUPS, {**gang, "spec": {"minMember": 2}})
         server.merge(SLO_CONFIG, {"data": {"colocation-config": '{"enable":false}'}})
+        with pytest.raises(HelmFailed, match=r"manager\.enabled.*--reset-then-reuse-values in place of --reuse-values"):
+            helm(server, "upgrade", "koordinator", str(CHART), "--reuse-values")
         helm(server, "upgrade", "koordinator", str(CHART), *values_file("koordinator-1.8"))
         (container,) = server.request("GET", MANAGER)["spec"]["template"]["spec"]["containers"]
         assert container["image"].endswith(f"/koord:{__version__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,6 +137,36 @@ def test_what_a_program_would_refuse_is_refused_before_it_is_installed(key: str,
     with pytest.raises(HelmFailed) as refused:
         render("--set", key)
     assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        " PodMutatingWebhook = false , NodeMutatingWebhook=T",
+        "AllAlpha=true",
+        "AllBeta=false,WebhookFramework=true,PodValidatingWebhook=1",
+        "WebhookFramework=false",
+        "BindingAdmissionWebhook=true,PodValidatingWebhook=false",
+        "PodMutatingWebhook=",
+        "PodMutatingWebhook=truE",
+        "=true",
+        "kube:PodMutatingWebhook=true",
+        "ValidatePodDeviceResource=true=false",
+        ",,",
+    ],
+)
+def test_gates_mean_to_the_chart_what_they_mean_to_the_manager(text: str, tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"featureGates": text}))
+    theirs = manifests(feature_gates=text)
+    if isinstance(theirs, str):
+        with pytest.raises(HelmFailed, match="feature gates of manager"):
+            render("--values", str(values))
+        return
+    ours = by_name(render("--values", str(values)))
+    for name, obj in by_name(theirs).items():
+        if name[0].endswith("WebhookConfiguration"):
+            assert (ours[name].get("webhooks") or []) == obj["webhooks"]
 
 
 def test_gates_of_a_program_that_does_not_run_are_nobodys_business() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from koord.api.config.gates import DESCHEDULER_GATES, FeatureGate
+from koord.api.config.gates import FeatureGate
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.api.schema import crd_manifests
 from koord.cli.daemons.descheduler_config import descheduler_flags
@@ -23,12 +23,13 @@ from koord.cli.manifests.cluster_objects import (
     webhook_configurations,
 )
 from koord.cli.manifests.manifests import CONFIG_NAME
+from koord.descheduler.feature_gates import DESCHEDULER_GATES
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.webhook_server.routes import ROUTES, TIMEOUT_S
 from koord.manager.webhooks.admission import SYSTEM_NAMESPACES
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
-from tools.chart.template_text import HEADER, Insert, Lines, Obj, When, document, template
+from tools.chart.template_text import CHECK, HEADER, Insert, Lines, Obj, When, document, template
 from tools.chart.workloads import MANAGER_GATES as MANAGER_GATE_TEXT
 from tools.chart.workloads import NAMESPACE, labelled
 
@@ -76,7 +77,7 @@ def settings_template() -> str:
         f'{{{{- define "koord.sloControllerConfigName" -}}}}{CONFIG_NAME}{{{{- end }}}}\n'
     )
     (labelled_config,) = labelled([config])
-    return HEADER + define + document(labelled_config, ".Values.manager.enabled")
+    return HEADER + CHECK + define + document(labelled_config, ".Values.manager.enabled")
 
 
 def webhook_template() -> str:

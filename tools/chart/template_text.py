@@ -11,6 +11,7 @@ import yaml
 Obj = dict[str, Any]
 
 HEADER = "{{- /* Written by tools/chart: change the declarations of `koord manifests` and run `make chart`. */ -}}\n"
+CHECK = '{{- include "koord.checkValues" . -}}\n'  # first of all: without the defaults nothing below means what it says
 
 
 class When(msgspec.Struct, frozen=True):
@@ -47,7 +48,7 @@ def document(obj: Obj, condition: str = "") -> str:
 
 def template(documents: Sequence[str], condition: str = "") -> str:
     body = "".join(documents)
-    return HEADER + (f"{{{{- if {condition} }}}}\n{body}{{{{- end }}}}\n" if condition else body)
+    return HEADER + CHECK + (f"{{{{- if {condition} }}}}\n{body}{{{{- end }}}}\n" if condition else body)
 
 
 def fields(obj: Obj, indent: int) -> list[str]:

@@ -1,3 +1,20 @@
+{{- /*
+With --reuse-values Helm leaves out the defaults of a chart that is newer than the release, or another one: programs
+would be taken away because nobody said that they are wanted.
+*/ -}}
+{{- define "koord.checkValues" -}}
+{{- $missing := list }}
+{{- range list "image" "priorityClasses" "hamiDaemon" "networkPolicy" }}
+{{- if not (hasKey $.Values .) }}{{ $missing = append $missing . }}{{ end }}
+{{- end }}
+{{- range list "manager" "scheduler" "descheduler" "koordlet" }}
+{{- if not (hasKey (get $.Values .) "enabled") }}{{ $missing = append $missing (printf "%s.enabled" .) }}{{ end }}
+{{- end }}
+{{- with $missing }}
+{{- fail (printf "the chart's own values are missing (%s): upgrade with --reset-then-reuse-values in place of --reuse-values" (join ", " .)) }}
+{{- end }}
+{{- end }}
+
 {{- /* Where everything is installed. */ -}}
 {{- define "koord.namespace" -}}
 {{ .Values.installation.namespace | default .Release.Namespace }}
@@ -67,7 +84,8 @@ program would refuse at its start is refused here, before anything is installed.
 {{- range splitList "," .text }}
 {{- $item := trim . }}
 {{- if $item }}
-{{- $name := trim (regexReplaceAll "=.*$" $item "") | trimPrefix "kube:" }}
+{{- $name := trim (regexReplaceAll "=.*$" $item "") }}
+{{- if $tolerated }}{{ $name = trimPrefix "kube:" $name }}{{ end }}
 {{- $value := trim (regexReplaceAll "^[^=]*=?" $item "") }}
 {{- if not (contains "=" $item) }}
 {{- $errors = append $errors (printf "%s must be written as %s=true or %s=false" $name $name $name) }}
