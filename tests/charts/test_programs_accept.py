@@ -80,12 +80,14 @@ def test_the_proxy_finds_the_agent() -> None:
     container = container_of(render("--set", "koordlet.runtimeHooks=proxy"), "koordlet")
     values = KOORDLET_FLAGS.parse(container["args"])
     assert isinstance(values, FlagValues)
-    assert values.switch("enable-nri-runtime-hook") is False
+    plan = plan_koordlet(values, environment(container))
+    assert isinstance(plan, KoordletPlan)
+    assert (plan.settings.hooks.nri, plan.settings.hooks.server) == (None, "on")
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
-    inside, _, file = values.text("runtime-hooks-addr").rpartition("/")
+    inside, _, file = plan.settings.hooks.address.rpartition("/")
     assert inside in mounts
-    assert values.text("runtime-hooks-host-endpoint") == f"/var/run/koordlet/{file}"
-    assert "/host-etc-hookserver" in mounts
+    assert plan.settings.hooks.endpoint == f"/var/run/koordlet/{file}"
+    assert plan.settings.hooks.registrations in mounts
 
 
 def test_an_agent_that_restores_writes_nothing_more() -> None:

@@ -70,6 +70,7 @@ def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, 
         runtime_hooks=hooks,
         tell_interference=bool(gates),
         koordlet_restores=bool(gates),
+        koordlet_gates="TerwayQoS=true" if gates else "",
     )
     assert isinstance(printed, list)
     sets = {
@@ -78,6 +79,7 @@ def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, 
         "featureGates": gates.replace(",", "\\,"),
         "koordlet.tellInterference": str(bool(gates)).lower(),
         "koordlet.restore": str(bool(gates)).lower(),
+        "koordlet.features": "TerwayQoS=true" if gates else "",
     }
     rendered = render(*(word for name, value in sets.items() for word in ("--set", f"{name}={value}")))
     theirs, ours = by_name(printed), by_name(rendered)

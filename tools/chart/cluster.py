@@ -31,7 +31,7 @@ from koord.manager.webhooks.admission import SYSTEM_NAMESPACES
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 from tools.chart.template_text import CHECK, HEADER, Insert, Lines, Obj, When, document, template
 from tools.chart.workloads import MANAGER_GATES as MANAGER_GATE_TEXT
-from tools.chart.workloads import NAMESPACE, labelled
+from tools.chart.workloads import NAMESPACE, gate_values, labelled
 
 KEEP = {"helm.sh/resource-policy": "keep"}
 # The resource of a webhook, and the value that says what happens while nobody answers it.
@@ -90,8 +90,7 @@ def webhook_template() -> str:
         configuration["webhooks"] = [
             When(conditions[webhook["name"]], _webhook(webhook)) for webhook in configuration["webhooks"]
         ]
-    text = f'(dict "root" . "program" "manager" "text" ({MANAGER_GATE_TEXT.strip("{} ")}))'
-    gates = f'{{{{- $gates := include "koord.gates" {text} | fromJson }}}}\n'
+    gates = gate_values("manager", MANAGER_GATE_TEXT.strip("{} "))
     return template([gates, *(document(one) for one in labelled(made))], ".Values.manager.enabled")
 
 

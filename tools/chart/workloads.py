@@ -95,14 +95,18 @@ def koordlet_template() -> str:
     rights = rbac(koordlet_daemonset.NAME, koordlet_settings.RBAC_RULES)
     (role,), (told_role,) = ([one for one in made if one["kind"] == "ClusterRole"] for made in (rights, told))
     role["rules"] = When(".Values.koordlet.tellInterference", told_role["rules"], role["rules"])
-    (workload,) = koordlet_daemonset.koordlet_objects(NAMESPACE, image("koordlet"), "unset", runtime_hooks="proxy")
+    (workload,) = koordlet_daemonset.koordlet_objects(
+        NAMESPACE, image("koordlet"), f"{koordlet_daemonset.TERWAY_GATE}=true", runtime_hooks="proxy"
+    )
     container = _pod(workload, "koordlet")
     port = "{{ .Values.koordlet.metrics.port }}"
     set_flag(container, "--addr", f":{port}")
     shipped = koordlet_daemonset.SHIPPED_KOORDLET_GATES
-    set_flag(container, "--feature-gates", f'{{{{ .Values.koordlet.features | default "{shipped}" }}}}')
+    gates = f'.Values.koordlet.features | default "{shipped}"'
+    set_flag(container, "--feature-gates", f"{{{{ {gates} }}}}")
     set_flag(container, "--enable-nri-runtime-hook", '{{ eq .Values.koordlet.runtimeHooks "nri" }}')
     proxied = 'eq .Values.koordlet.runtimeHooks "proxy"'
+    set_flag(container, "--runtime-hooks-server", f'{{{{ {proxied} | ternary "on" "off" }}}}')
     socket = '{{ trimSuffix "/" .Values.koordlet.hostDirs.koordletSockDir }}/' + koordlet_daemonset.PROXY_SOCKET
     set_flag(container, "--runtime-hooks-host-endpoint", socket)
     args = container["args"]
@@ -125,7 +129,7 @@ def koordlet_template() -> str:
     # The same list of arguments: what is appended to the agent's is appended to its own.
     init = koordlet_daemonset.restoring_container(container)
     add(workload, f"{POD}/initContainers", When(restores, [init]))
-    return _program("koordlet", [*rights, workload])
+    return _program("koordlet", [*rights, workload], gate_values("koordlet", gates))
 
 
 def _host_paths(workload: Obj, proxied: str) -> None:
@@ -142,19 +146,26 @@ def _host_paths(workload: Obj, proxied: str) -> None:
             volume["hostPath"]["path"] = _action(f"koordlet.hostDirs.{named.pop(volume['name'])}")
     if named:
         raise KeyError(f"koordlet has no volumes {', '.join(named)}")
-    proxy = {name for name, _, _, _ in koordlet_daemonset.PROXY_MOUNTS}
+    needed = {name: proxied for name, _, _, _ in koordlet_daemonset.PROXY_MOUNTS}
+    needed[koordlet_daemonset.TERWAY_MOUNT[0]] = f"$gates.{koordlet_daemonset.TERWAY_GATE}"
     for holder, field in ((pod, "volumes"), (pod["containers"][0], "volumeMounts")):
-        holder[field] = [When(proxied, one) if one["name"] in proxy else one for one in holder[field]]
+        holder[field] = [When(needed[one["name"]], one) if one["name"] in needed else one for one in holder[field]]
 
 
-def _program(name: str, objects: Iterable[Obj]) -> str:
+def gate_values(program: str, text: str) -> str:
+    """Return the action that computes `$gates` from the text of a program's gates, a pipeline."""
+    arguments = f'(dict "root" . "program" "{program}" "text" ({text}))'
+    return f'{{{{- $gates := include "koord.gates" {arguments} | fromJson }}}}\n'
+
+
+def _program(name: str, objects: Iterable[Obj], first: str = "") -> str:
     objects = list(objects)
     for workload in (one for one in objects if one["kind"] in ("Deployment", "DaemonSet")):
         loop = f'{{{{- range include "koord.extraArgs" (list . "{name}") | fromJsonArray }}}}'
         workload["spec"]["template"]["spec"]["containers"][0]["args"].append(
             Lines((loop, "- {{ . | quote }}", "{{- end }}"))
         )
-    return template([document(obj) for obj in labelled(objects)], f".Values.{name}.enabled")
+    return template([first, *(document(obj) for obj in labelled(objects))], f".Values.{name}.enabled")
 
 
 def _pod(workload: Obj, values: str) -> Obj:

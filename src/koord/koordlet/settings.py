@@ -6,6 +6,7 @@ import msgspec
 
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.koordlet.collect.collector import CollectSettings
+from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
@@ -37,6 +38,7 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditSettings = AuditSettings()
     collect: CollectSettings = CollectSettings()
     strategies: StrategySettings = StrategySettings()
+    hooks: HookServiceSettings = HookServiceSettings()
     pods: PodSourceSettings = PodSourceSettings()
     prediction: PredictorSettings = PredictorSettings()
     topology: TopologyReporterSettings = TopologyReporterSettings()

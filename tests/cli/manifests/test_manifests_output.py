@@ -138,11 +138,21 @@ def test_koordlet_understands_its_arguments_and_finds_its_files(hooks: RuntimeHo
     assert isinstance(plan, KoordletPlan)
     assert {"BECPUEvict", "BEMemoryEvict", "CgroupReconcile", "Accelerators"} <= plan.settings.gates
     assert plan.settings.devices.folder.startswith(f"{plan.paths.var_run}/"), "vendors write it on the machine"
-    assert values.switch("enable-nri-runtime-hook") is (hooks == "nri")
+    assert (plan.settings.hooks.nri is not None) is (hooks == "nri")
+    assert plan.settings.hooks.server == ("on" if hooks == "proxy" else "off")
     proxy_mounts = {inside for _, _, inside, _ in PROXY_MOUNTS}
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]} & proxy_mounts
     assert mounted == (proxy_mounts if hooks == "proxy" else set())
     assert values.text("runtime-hooks-addr").rpartition("/")[0] in proxy_mounts
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_files_of_terway_are_mounted_where_they_are_written(on: bool) -> None:
+    gates = f"TerwayQoS={str(on).lower()}"
+    objects = printed("--component", "koordlet", "--koordlet-feature-gates", gates)
+    (container,) = named(objects, "DaemonSet", "koordlet")["spec"]["template"]["spec"]["containers"]
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert ("/host-var-lib/terway/qos" in mounted) is on
 
 
 def test_stated_gates_of_koordlet_take_the_place_of_the_shipped_ones() -> None:

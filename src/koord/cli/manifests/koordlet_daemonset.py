@@ -7,7 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from koord.api.config.gates import parse_feature_gates
 from koord.cli.manifests.cluster_objects import LABELS
+from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
+from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.koordlet.settings import PORT
 
 Obj = dict[str, Any]
@@ -32,8 +35,14 @@ PROXY_MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
     ("host-etc-hookserver", "/etc/runtime/hookserver.d", "/host-etc-hookserver", False),
 )
 PROXY_SOCKET = "koordlet.sock"
+TERWAY_GATE = "TerwayQoS"
+TERWAY_MOUNT = ("host-var-lib-terway-qos", HostPaths().terway, DAEMONSET_PATHS.terway, False)
 _CREATED_HOST_PATHS = frozenset(
-    {"host-var-log-koordlet", "host-prediction-checkpoints", *(name for name, _, _, _ in PROXY_MOUNTS)}
+    {
+        "host-var-log-koordlet",
+        "host-prediction-checkpoints",
+        *(name for name, _, _, _ in (*PROXY_MOUNTS, TERWAY_MOUNT)),
+    }
 )
 # As Koordinator's chart: what an agent does whose gates nobody states.
 SHIPPED_KOORDLET_GATES = "BECPUEvict=true,BEMemoryEvict=true,CgroupReconcile=true,Accelerators=true"
@@ -54,7 +63,13 @@ def koordlet_objects(
     `runtime_hooks` says how it sees containers before they start: over the runtime's NRI socket, as the server of
     koord-runtime-proxy, or not at all. One that `restores` puts back every file that agents wrote, and writes no more.
     """
-    mounts = (*MOUNTS, *(PROXY_MOUNTS if runtime_hooks == "proxy" else ()))
+    gates = parse_feature_gates(feature_gates, KOORDLET_GATES)
+    writes_for_terway = isinstance(gates, dict) and gates[TERWAY_GATE]
+    mounts = (
+        *MOUNTS,
+        *(PROXY_MOUNTS if runtime_hooks == "proxy" else ()),
+        *((TERWAY_MOUNT,) if writes_for_terway else ()),
+    )
     container: Obj = {
         "name": NAME,
         "image": image,
@@ -131,7 +146,10 @@ def restoring_container(agent: Obj) -> Obj:
 
 def runtime_hook_flags(runtime_hooks: RuntimeHooks, socket_dir: str) -> list[str]:
     """Return the flags of one way of runtime hooks. `socket_dir` is the folder of the agent's socket on the machine."""
-    flags = [f"--enable-nri-runtime-hook={'true' if runtime_hooks == 'nri' else 'false'}"]
+    flags = [
+        f"--enable-nri-runtime-hook={'true' if runtime_hooks == 'nri' else 'false'}",
+        f"--runtime-hooks-server={'on' if runtime_hooks == 'proxy' else 'off'}",
+    ]
     if runtime_hooks == "proxy":
         flags.append(f"--runtime-hooks-host-endpoint={socket_dir.rstrip('/')}/{PROXY_SOCKET}")
     return flags

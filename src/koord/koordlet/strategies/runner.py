@@ -7,6 +7,7 @@ keeps what must survive between ticks: the state of each strategy, pending evict
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -50,6 +51,11 @@ class StrategyRunner:
         self._to_release = [one for one in strategies if one not in self._enabled]
         self._period_s = {one.name: settings.period_s.get(one.name, one.period_s) for one in self._enabled}
         self._last_run_s: dict[str, float] = {}
+        self._last_inputs: dict[str, tuple[object, ...]] = {}  # of strategies that depend on some of them
+
+    def state_of(self, strategy: str) -> Any:
+        """Return what the last plan of a strategy left for its next run; None before it ran."""
+        return self._inputs.states.get(strategy)
 
     @property
     def enabled(self) -> tuple[str, ...]:
@@ -61,7 +67,15 @@ class StrategyRunner:
             return ()
         self._inputs.begin_tick(now_s, node_inputs)
         released = () if node_inputs.safe_mode else self._release_disabled()
-        return (*released, *(self._run(one) for one in self._enabled if self._is_due(one.name, now_s)))
+        return (*released, *(ran for one in self._enabled if (ran := self._run_if_due(one)) is not None))
+
+    def tick_changes(self, now_s: float, node_inputs: NodeInputs) -> tuple[StrategyResult, ...]:
+        """Run the strategies whose own inputs changed, and no others: what the runtime calls hooks for."""
+        if not node_inputs.pods_known:
+            return ()
+        self._inputs.begin_tick(now_s, node_inputs)
+        concerned = [one for one in self._enabled if one.depends_on is not None]
+        return tuple(ran for one in concerned if (ran := self._run_if_due(one)) is not None)
 
     def evicted(self, now_s: float, uid: str) -> None:
         """Record that a requested eviction was accepted: the pod is leaving."""
@@ -71,10 +85,23 @@ class StrategyRunner:
         """Record that a requested eviction failed; the pod is left alone for a while, and others are considered."""
         self._inputs.eviction_tracker.eviction_failed(now_s, uid, why)
 
-    def _run(self, strategy: StrategyEntry) -> StrategyResult:
+    def _run_if_due(self, strategy: StrategyEntry) -> StrategyResult | None:
+        """Run a strategy when its period has passed, or when inputs on which it depends changed."""
+        name, inputs = strategy.name, self._inputs
+        periodic = self._is_due(name, inputs.now_s)
+        if periodic:
+            self._last_run_s[name] = inputs.now_s
+        if strategy.depends_on is None:
+            return self._run(strategy) if periodic else None
+        seen, before = strategy.depends_on(inputs), self._last_inputs.get(name)
+        if not periodic and before is not None and not _differ(seen, before):
+            return None
+        self._last_inputs[name] = seen
+        return self._run(strategy, verify=periodic)
+
+    def _run(self, strategy: StrategyEntry, *, verify: bool = False) -> StrategyResult:
         """Observe, decide and execute. In safe mode the plan is returned and nothing is executed."""
         name, inputs = strategy.name, self._inputs
-        self._last_run_s[name] = inputs.now_s
         try:
             plan = strategy.decide(strategy.observe(inputs))
             if plan.state is not None:
@@ -85,7 +112,8 @@ class StrategyRunner:
             files: list[FileEffect] = [one for one in plan.effects if not isinstance(one, EvictionRequest)]
             results: Sequence[FileWriteResult] = ()
             if files or plan.complete:
-                results = self._machine.execute(files, complete_owners=strategy.restores if plan.complete else ())
+                owners = strategy.restores if plan.complete else ()
+                results = self._machine.execute(files, complete_owners=owners, kept=plan.kept, verify=verify)
             inputs.eviction_tracker.request(inputs.now_s, name, evictions)
         except Exception as error:  # noqa: BLE001 - handed to the caller: one strategy's fault spares the others
             return StrategyResult(strategy=name, error=error)
@@ -108,6 +136,11 @@ class StrategyRunner:
         """Return whether the strategy's period has passed; a clock that went back makes everything due."""
         last = self._last_run_s.get(name)
         return last is None or now_s < last or now_s - last >= self._period_s[name] - _SLACK_S
+
+
+def _differ(seen: tuple[object, ...], before: tuple[object, ...]) -> bool:
+    """Return whether inputs changed; most are the same objects, which spares comparing them."""
+    return any(new is not old and new != old for new, old in zip(seen, before, strict=True))
 
 
 _REFUSED = (

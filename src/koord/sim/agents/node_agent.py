@@ -98,9 +98,10 @@ class SimulatedAgent:
         step_s = self._settings.step_s if since is None else max(now_s - since, 0.001)
         self._stepped_s = now_s
         self.machine.set_pods(facts.pods)
+        hooked = self.strategy_runner.tick_changes(now_s, facts)  # as a runtime asks for them before it starts pods
         moment = self.machine.step(now_s, step_s, wishes, self._system)
         record_samples(self.store, moment)
-        ran = self.strategy_runner.tick(now_s, facts)
+        ran = (*hooked, *self.strategy_runner.tick(now_s, facts))
         self.last_runs.update({one.strategy: (now_s, one) for one in ran})
         if now_s - self._trained_s >= TRAIN_INTERVAL_S:
             self._trained_s = now_s

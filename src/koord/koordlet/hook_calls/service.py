@@ -1,0 +1,247 @@
+"""The service of hooks in the agent: NRI, the server for the runtime proxy, and what `/hooks` says of both."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+
+from koord.host.filesystem import Host
+from koord.koordlet.control_loop import ControlLoop
+from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
+from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
+from koord.koordlet.hook_calls.nri_handler import NriHookHandler
+from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
+from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
+from koord.koordlet.hook_server.registered_server import HookServerSettings, RegisteredHookServer
+from koord.koordlet.hook_server.registration import HookRegistration, enabled_stages
+from koord.koordlet.hook_settings import HookServiceSettings
+from koord.koordlet.hook_status import HookConnection, HooksStatus, HookStatus
+from koord.koordlet.hooks import registry
+from koord.koordlet.hooks.contexts import pod_context_of_meta
+from koord.koordlet.hooks.hook import NodeRules
+from koord.koordlet.hooks.rules import build_node_rules
+from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.nri.plugin import NriPlugin
+from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.strategies import runtime_hooks
+from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
+from koord.telemetry.clock import Clock
+from koord.values import timestamp
+
+_LOG = logging.getLogger(__name__)
+
+SERVER_RETRY_S = 10.0
+_GRPC = "grpc"
+
+
+class HookService:
+    """HookService runs the ways in of one agent; the agent runs each of `tasks` until it stops."""
+
+    def __init__(
+        self,
+        settings: KoordletSettings,
+        host: Host,
+        clock: Clock,
+        control_loop: ControlLoop,
+        on_event: EventCallback,
+        observe: HookObserver,
+        read_node: Callable[[], NodeProperties | None],
+        on_core_sched: CoreSchedObserver,
+    ) -> None:
+        self._settings = settings
+        self._hooks = settings.hooks
+        self._host = host
+        self._clock = clock
+        self._control_loop = control_loop
+        self.statistics = HookStatistics(observe)
+        self._reconciled = asyncio.Event()
+        self._actions = NodeActions(
+            host, clock, control_loop, settings.gates, settings.state_dir, read_node, on_core_sched
+        )
+        self.calls = HookCalls(
+            control_loop.tree.layout,
+            clock,
+            HookPolicies(
+                fails=self._hooks.plugin_failure_policy == "Fail",
+                disabled_stages=self._hooks.disabled_stages,
+                safe_mode=settings.safe_mode,
+                runtime=self._hooks.runtime,
+            ),
+            self.statistics,
+            self._rules,
+            control_loop.machine.execute,
+            on_event,
+            self._actions.prepare_pod,
+        )
+        nri = self._hooks.nri
+        self._plugin = (
+            None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host, self._actions.remove_pod), clock)
+        )
+        self._server_state = _server_off_reason(self._hooks)
+        self._serving_since = ""
+        self._reported: dict[tuple[str, str], str] = {}  # problems of the reconciler by pod and hook
+
+    @property
+    def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        if self._plugin is not None:
+            tasks.append(("nri", self._plugin.run))
+        if self._hooks.server != "off":
+            tasks.append(("hook-server", self._serve))
+        if not self._settings.safe_mode:
+            tasks.append(("hook-actions", self._act))
+        return tasks
+
+    def starting(self, pods: tuple[PodMeta, ...]) -> tuple[PodMeta, ...]:
+        """Return the pods of which only the runtime told so far."""
+        return self.calls.starting({pod.uid: pod for pod in pods})
+
+    def note_reconciled(self) -> None:
+        """Take account of what the reconciler last decided: hooks that apply, and problems that are new."""
+        problems: dict[tuple[str, str], str] = {}
+        now_s = self._clock.time()
+        for pod in self._hooked_pods().values():
+            for group in pod.groups:
+                for hook in group.decision.applied:
+                    self.statistics.record_applied(hook, now_s)
+                for problem in group.decision.problems:
+                    key = (pod.pod.uid, problem.hook)
+                    told = key in problems or self._reported.get(key) == problem.problem
+                    problems[key] = problem.problem
+                    if not told:
+                        self.calls.record_problem(pod_context_of_meta(pod.pod), problem)
+        self._reported = problems
+        self._reconciled.set()
+
+    async def _act(self) -> None:
+        """Bring about, after each run of the reconciler, what hooks decided besides cgroup values."""
+        while True:
+            await self._reconciled.wait()
+            self._reconciled.clear()
+            state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+            if isinstance(state, RuntimeHooksState):
+                await self._actions.apply(state)
+
+    def status(self) -> HooksStatus:
+        gates = self._settings.gates
+        pods = self._hooked_pods().values()
+        return HooksStatus(
+            safe_mode=self._settings.safe_mode,
+            connections=(self._nri_status(), self._proxy_status()),
+            hooks=tuple(self._hook_status(one, gates, tuple(pods)) for one in registry.HOOKS),
+        )
+
+    def _hook_status(self, hook: registry.HookEntry, gates: frozenset[str], pods: tuple[HookedPod, ...]) -> HookStatus:
+        account = self.statistics.account(hook.name)
+        groups = [group for pod in pods for group in pod.groups if hook.name in group.decision.applied]
+        enabled = hook.gate in gates
+        return HookStatus(
+            name=hook.name,
+            gate=hook.gate,
+            enabled=enabled,
+            why_off="" if enabled else f"feature gate {hook.gate} is off",
+            pods=len({pod.pod.uid for pod in pods if any(hook.name in one.decision.applied for one in pod.groups)}),
+            containers=sum(group.level == "container" for group in groups),
+            last_applied=_time_text(account.last_applied_s),
+            calls=account.calls,
+            failures=account.failures,
+            last_failure=self._actions.problems.get(hook.name) or account.last_failure,
+            p50_ms=account.percentile_ms(50),
+            p99_ms=account.percentile_ms(99),
+        )
+
+    def _nri_status(self) -> HookConnection:
+        if self._plugin is None:
+            return HookConnection(name="nri", connected=False, state="--enable-nri-runtime-hook is off")
+        found = self._plugin.status()
+        synchronized = found.synchronized
+        details = {
+            "runtime": f"{found.runtime_name} {found.runtime_version}".strip(),
+            "nriVersion": found.nri_version,
+            "attempts": str(found.attempts),
+            "pods": "" if synchronized is None else str(synchronized.pods),
+            "containers": "" if synchronized is None else str(synchronized.containers),
+        }
+        return HookConnection(
+            name="nri",
+            connected=found.connected,
+            state="connected" if found.connected else found.last_error or "not connected yet",
+            since=_time_text(found.since),
+            details={name: text for name, text in details.items() if text},
+        )
+
+    def _proxy_status(self) -> HookConnection:
+        serving = bool(self._serving_since)
+        return HookConnection(
+            name="proxy",
+            connected=serving,
+            state=self._server_state,
+            since=self._serving_since,
+            details={"socket": self._hooks.address} if serving else {},
+        )
+
+    def _hooked_pods(self) -> Mapping[str, HookedPod]:
+        state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+        return state.pods if isinstance(state, RuntimeHooksState) else {}
+
+    def _rules(self) -> NodeRules:
+        """Return the rules of the last run. Before the first one only what annotations say is known."""
+        state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+        if isinstance(state, RuntimeHooksState):
+            return state.rules
+        settings = self._settings.strategies.hooks
+        cache = self._control_loop.machine.shape.cache
+        return build_node_rules(self._settings.gates, settings, NodeInputs(), None, cache)
+
+    # The server for the proxy --------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Serve the proxy as soon as its folder exists, until cancelled; gRPC is loaded only then."""
+        settings = HookServerSettings(
+            socket=self._hooks.address,
+            config_dir=self._hooks.registrations,
+            registration=HookRegistration(
+                endpoint=self._hooks.endpoint,
+                failure_policy=self._hooks.failure_policy,
+                stages=enabled_stages(self._hooks.disabled_stages),
+            ),
+        )
+        handler = ProxyHookHandler(self.calls)
+        server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
+        while not isinstance(server, RegisteredHookServer):
+            self._set_server_state(str(server))
+            await self._clock.sleep(SERVER_RETRY_S)
+            server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
+        self._serving_since = _time_text(self._clock.time())
+        self._set_server_state("serving")
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._serving_since = ""
+            left = await server.stop()
+            if left is not None:
+                _LOG.warning("the registration with the runtime proxy stays: %s", left)
+
+    def _server_obstacle(self) -> str | None:
+        if self._hooks.server == "auto" and not self._host.is_folder(self._hooks.registrations):
+            return f"there is no {self._hooks.registrations}, so no runtime proxy is expected"
+        if importlib.util.find_spec(_GRPC) is None:
+            return "gRPC is not installed: it comes with the extra `hooks`"
+        return None
+
+    def _set_server_state(self, state: str) -> None:
+        if state != self._server_state:
+            self._server_state = state
+            _LOG.info("the hook server for the runtime proxy: %s", state)
+
+
+def _server_off_reason(settings: HookServiceSettings) -> str:
+    return "--runtime-hooks-server is off" if settings.server == "off" else "not started yet"
+
+
+def _time_text(at_s: float | None) -> str:
+    return "" if at_s is None else timestamp.text(datetime.fromtimestamp(at_s, UTC))
