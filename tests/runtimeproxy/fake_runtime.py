@@ -12,7 +12,8 @@ import grpc
 import grpc.aio
 
 from koord.wire import cri, raw_fields
-from koord.wire.raw_fields import RawFieldError, encode_chunk, encode_int, encode_string, encode_string_map
+from koord.wire.protobuf import WireError
+from koord.wire.raw_fields import encode_chunk, encode_int, encode_string, encode_string_map
 
 OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -96,7 +97,7 @@ class FakeRuntime(grpc.GenericRpcHandler):  # type: ignore[misc]
             return self.replies[method]
         try:
             return self._act(method.rpartition("/")[2], message)
-        except RawFieldError as error:
+        except WireError as error:
             return await context.abort(grpc.StatusCode.INTERNAL, f"grpc: error unmarshalling request: {error}")  # type: ignore[no-any-return]
 
     def _act(self, name: str, message: bytes) -> bytes:

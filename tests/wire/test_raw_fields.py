@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.wire import raw_fields
-from koord.wire.raw_fields import BYTES, FIXED32, FIXED64, VARINT, RawFieldError, encode_chunk, encode_varint
+from koord.wire.protobuf import BYTES, FIXED32, FIXED64, VARINT, WireError
+from koord.wire.raw_fields import encode_chunk, encode_varint
 
 numbers = st.one_of(st.integers(1, 20), st.integers(1, (1 << 29) - 1))
 values = st.one_of(
@@ -59,7 +60,7 @@ def test_a_new_field_stands_before_higher_ones() -> None:
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
     try:
         found = raw_fields.scan_fields(data)
-    except RawFieldError:
+    except WireError:
         return
     assert b"".join(data[field.start : field.end] for field in found) == data
 
@@ -67,18 +68,18 @@ def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"\x08", "ends within a number"),
-        (b"\x08\xff", "ends within a number"),
-        (b"\x0a\x05ab", "ends within field 1"),
-        (b"\x09\x00", "ends within field 1"),
-        (b"\x00\x01", "field number 0"),
-        (b"\x0b\x0c", "wire type 3"),
-        (b"\x08" + b"\x80" * 10 + b"\x01", "more than 10 bytes"),
-        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "ends within field 1"),
+        (b"\x08", "truncated"),
+        (b"\x08\xff", "truncated"),
+        (b"\x0a\x05ab", "truncated"),
+        (b"\x09\x00", "truncated"),
+        (b"\x00\x01", "0 is no field number"),
+        (b"\x0b\x0b\x0c", "truncated"),
+        (b"\x08" + b"\x80" * 10 + b"\x01", "more than 64 bits"),
+        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "truncated"),
     ],
 )
 def test_what_is_no_message_says_why(data: bytes, why: str) -> None:
-    with pytest.raises(RawFieldError, match=why):
+    with pytest.raises(WireError, match=why):
         raw_fields.scan_fields(data)
 
 
@@ -99,11 +100,11 @@ def test_an_embedded_message_in_two_pieces_is_their_concatenation() -> None:
 
 
 def test_a_field_of_another_wire_type_is_refused() -> None:
-    with pytest.raises(RawFieldError, match="wire type 0 in field 1"):
+    with pytest.raises(WireError, match="field 1 has the wire type 0"):
         raw_fields.string_of(b"\x08\x01", 1)
-    with pytest.raises(RawFieldError, match="wire type 2 in field 1"):
+    with pytest.raises(WireError, match="field 1 has the wire type 2"):
         raw_fields.int_of(b"\x0a\x01a", 1)
-    with pytest.raises(RawFieldError, match="UTF-8"):
+    with pytest.raises(WireError, match="UTF-8"):
         raw_fields.string_of(b"\x0a\x01\xff", 1)
 
 

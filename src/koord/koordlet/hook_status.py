@@ -15,7 +15,10 @@ class _Served(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class HookConnection(_Served, frozen=True, kw_only=True):
-    """One way in: `nri` or `proxy`. `state` says in words what it does or why it does not."""
+    """One way in: `nri`, `proxy`, or `simulated` on a simulated node.
+
+    `state` says in words what it does or why it does not.
+    """
 
     name: str
     connected: bool
@@ -48,7 +51,11 @@ class HooksStatus(_Served, frozen=True, kw_only=True):
 
 
 class ContainerValue(_Served, frozen=True, kw_only=True):
-    """One value of one cgroup file. `kernel` is what the file holds now, None when it cannot be read."""
+    """One value of one cgroup file, under its name and in the notation of cgroup v1.
+
+    `kernel` is what the file holds now, None when it cannot be read. `differs` compares as the kernel does: a value
+    that it rounds is the same. `path` is the file itself, empty on a simulated machine.
+    """
 
     knob: str
     wanted: str
@@ -57,10 +64,15 @@ class ContainerValue(_Served, frozen=True, kw_only=True):
     why: str
     written_at: str = ""
     problem: str = ""
+    differs: bool = False
+    path: str = ""
 
 
 class ContainerStatus(_Served, frozen=True, kw_only=True):
-    """A container, sandbox or the pod itself (`level`) with all values that the agent decided for it."""
+    """A container, sandbox or the pod itself (`level`) with all values that the agent decided for it.
+
+    `others` is what hooks want for it besides cgroup values, by name.
+    """
 
     level: str
     namespace: str
@@ -70,6 +82,7 @@ class ContainerStatus(_Served, frozen=True, kw_only=True):
     container: str = ""
     id: str = ""
     values: tuple[ContainerValue, ...] = ()
+    others: Mapping[str, str] = {}
     problems: tuple[str, ...] = ()
 
 

@@ -73,7 +73,7 @@ class HookClient:
             return outcome, f"{error.code().name}: {error.details()}"
         decoded = runtime_hook.decode(reply, model)
         if isinstance(decoded, MalformedMessage):
-            return "malformed", f"its answer {decoded}"
+            return "malformed", f"its answer cannot be read: {decoded}"
         return "ok", decoded
 
     async def retain(self, endpoints: Collection[str]) -> None:

@@ -218,7 +218,7 @@ class Interceptor:
         return labels.get(key) == value
 
     async def _pass_unread(self, name: str, call: InterceptedCall, problem: MalformedMessage) -> bytes:
-        _LOG.warning("%s passes without hooks: its request %s", name, problem)
+        _LOG.warning("%s passes without hooks: its request cannot be read: %s", name, problem)
         return await call.forward(call.message)
 
     async def _pass_unknown(self, name: str, kind: str, id: str, call: InterceptedCall) -> bytes:

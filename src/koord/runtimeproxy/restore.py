@@ -30,7 +30,7 @@ async def restore(checkpoint: Checkpoint, backend: RuntimeBackend) -> None:
     containers = cri.listed_containers(listed.message)
     if isinstance(sandboxes, MalformedMessage) or isinstance(containers, MalformedMessage):
         problem = sandboxes if isinstance(sandboxes, MalformedMessage) else containers
-        _LOG.warning("the list of the runtime's pods cannot be used: it %s", problem)
+        _LOG.warning("the list of the runtime's pods cannot be used: %s", problem)
         return
     await checkpoint.retain({one.id for one in sandboxes}, {one.id for one in containers})
     pods_kept, containers_kept = len(checkpoint.pods), len(checkpoint.containers)

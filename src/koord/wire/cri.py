@@ -12,7 +12,8 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from koord.wire import raw_fields
-from koord.wire.raw_fields import MalformedMessage, RawFieldError
+from koord.wire.protobuf import WireError
+from koord.wire.raw_fields import MalformedMessage
 from koord.wire.runtime_hook import (
     ContainerMetadata,
     ContainerResourceHookRequest,
@@ -69,7 +70,7 @@ def _returning_malformed(read: Callable[P, R]) -> Callable[P, R | MalformedMessa
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R | MalformedMessage:
         try:
             return read(*args, **kwargs)
-        except RawFieldError as error:
+        except WireError as error:
             return MalformedMessage(str(error))
 
     wrapped.__doc__ = read.__doc__
@@ -90,7 +91,7 @@ def pod_request(run_pod_sandbox: bytes) -> PodSandboxHookRequest:
     """Return the hook request of a RunPodSandboxRequest."""
     config = raw_fields.message_of(run_pod_sandbox, _SANDBOX_CONFIG)
     if config is None:
-        raise RawFieldError("has no config")
+        raise WireError("there is no config")
     linux = raw_fields.message_of(config, _POD_LINUX)
     return PodSandboxHookRequest(
         pod_meta=_pod_metadata(config, _METADATA),
@@ -106,7 +107,7 @@ def container_request(create_container: bytes, pod: PodSandboxHookRequest) -> Co
     """Return the hook request of a CreateContainerRequest in a pod that is known."""
     config = raw_fields.message_of(create_container, _CONFIG)
     if config is None:
-        raise RawFieldError("has no config")
+        raise WireError("there is no config")
     metadata = raw_fields.message_of(config, _METADATA) or b""
     resources = raw_fields.message_of(config, _CONTAINER_LINUX, _RESOURCES)
     linux = raw_fields.message_of(create_container, _CREATE_SANDBOX_CONFIG, _POD_LINUX)

@@ -11,23 +11,25 @@ from collections.abc import Mapping
 
 import msgspec
 
-VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
-_FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
-_MAX_FIELD_NUMBER = (1 << 29) - 1
-_MAX_VARINT_BYTES = 10
+from koord.wire.protobuf import (
+    BYTES,
+    VARINT,
+    WireError,
+    read_length_delimited,
+    read_tag,
+    read_varint,
+    skip_value,
+    write_varint,
+)
 
 
 class MalformedMessage(msgspec.Struct, frozen=True):
-    """MalformedMessage says why bytes are no message, as the rest of a sentence about them."""
+    """MalformedMessage says why bytes are no message."""
 
     reason: str
 
     def __str__(self) -> str:
         return self.reason
-
-
-class RawFieldError(ValueError):
-    """RawFieldError ends decoding from any depth; `koord.wire`'s public decoders return it as a MalformedMessage."""
 
 
 class RawField(msgspec.Struct, frozen=True):
@@ -41,45 +43,23 @@ class RawField(msgspec.Struct, frozen=True):
 
 
 def scan_fields(data: bytes) -> list[RawField]:
-    """Return all fields in their order. Raise RawFieldError where the bytes are no message."""
+    """Return all fields in their order. Raise WireError where the bytes are no message."""
     found: list[RawField] = []
-    at = 0
-    while at < len(data):
+    at, end = 0, len(data)
+    while at < end:
         start = at
-        tag, at = _read_varint(data, at)
-        number, wire_type = tag >> 3, tag & 7
-        if not 1 <= number <= _MAX_FIELD_NUMBER:
-            raise RawFieldError(f"has the field number {number} at byte {start}")
+        number, wire_type, at = read_tag(data, at, end)
         value: int | bytes
         if wire_type == VARINT:
-            value, at = _read_varint(data, at)
+            value, at = read_varint(data, at, end)
+        elif wire_type == BYTES:
+            begin, at = read_length_delimited(data, at, end)
+            value = data[begin:at]
         else:
-            if wire_type == BYTES:
-                size, at = _read_varint(data, at)
-            elif wire_type in _FIXED_SIZES:
-                size = _FIXED_SIZES[wire_type]
-            else:
-                raise RawFieldError(f"has the wire type {wire_type} at byte {start}")
-            if size > len(data) - at:
-                raise RawFieldError(f"ends within field {number} at byte {start}")
-            value = data[at : at + size]
-            at += size
+            begin, at = at, skip_value(data, at, end, wire_type)
+            value = data[begin:at]
         found.append(RawField(number, wire_type, value, start, at))
     return found
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    if at < len(data) and data[at] < 0x80:  # almost all of them
-        return data[at], at + 1
-    value = 0
-    for index in range(_MAX_VARINT_BYTES):
-        if at + index >= len(data):
-            raise RawFieldError(f"ends within a number at byte {at}")
-        byte = data[at + index]
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value & ((1 << 64) - 1), at + index + 1
-    raise RawFieldError(f"has a number of more than {_MAX_VARINT_BYTES} bytes at byte {at}")
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -91,7 +71,7 @@ def chunks_of(data: bytes, number: int) -> list[bytes]:
     for field in scan_fields(data):
         if field.number == number:
             if not isinstance(field.value, bytes) or field.wire_type != BYTES:
-                raise RawFieldError(f"has the wire type {field.wire_type} in field {number}")
+                raise WireError(f"field {number} has the wire type {field.wire_type}")
             found.append(field.value)
     return found
 
@@ -124,7 +104,7 @@ def uint_of(data: bytes, number: int) -> int:
     for field in scan_fields(data):
         if field.number == number:
             if not isinstance(field.value, int):
-                raise RawFieldError(f"has the wire type {field.wire_type} in field {number}")
+                raise WireError(f"field {number} has the wire type {field.wire_type}")
             value = field.value
     return value
 
@@ -138,20 +118,15 @@ def decode_string(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise RawFieldError(f"has a string that is not UTF-8: {error.reason}") from None
+        raise WireError(f"a string is not UTF-8: {error.reason}") from None
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
 
 
 def encode_varint(value: int) -> bytes:
-    """Encode a number; a negative one as int64 is, in ten bytes."""
-    value &= (1 << 64) - 1
     out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+    write_varint(out, value)
     return bytes(out)
 
 

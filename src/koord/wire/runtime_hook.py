@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from koord.wire import raw_fields
-from koord.wire.raw_fields import MalformedMessage, RawFieldError
+from koord.wire.protobuf import WireError
+from koord.wire.raw_fields import MalformedMessage
 
 SERVICE = "runtime.v1alpha1.RuntimeHookService"
 T = TypeVar("T", bound=msgspec.Struct)
@@ -218,12 +219,12 @@ def encode(message: msgspec.Struct) -> bytes:
 def decode(data: bytes, model: type[T]) -> T | MalformedMessage:
     try:
         return decode_message(data, model)
-    except RawFieldError as error:
+    except WireError as error:
         return MalformedMessage(str(error))
 
 
 def decode_message(data: bytes, model: type[T]) -> T:
-    """Decode within another decoder: raise RawFieldError where the bytes are no such message."""
+    """Decode within another decoder: raise WireError where the bytes are no such message."""
     values: dict[str, Any] = {}
     for number, (name, kind) in enumerate(_LAYOUTS[model], 1):
         if kind is _Kind.INT:

@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
 
 from koord.host.filesystem import Host
 from koord.koordlet.control_loop import ControlLoop
@@ -14,12 +13,12 @@ from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookP
 from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
+from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
 from koord.koordlet.hook_server.registered_server import HookServerSettings, RegisteredHookServer
 from koord.koordlet.hook_server.registration import HookRegistration, enabled_stages
 from koord.koordlet.hook_settings import HookServiceSettings
-from koord.koordlet.hook_status import HookConnection, HooksStatus, HookStatus
-from koord.koordlet.hooks import registry
+from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.hooks.contexts import pod_context_of_meta
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.hooks.rules import build_node_rules
@@ -30,7 +29,6 @@ from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies import runtime_hooks
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
 from koord.telemetry.clock import Clock
-from koord.values import timestamp
 
 _LOG = logging.getLogger(__name__)
 
@@ -83,7 +81,7 @@ class HookService:
         )
         self._server_state = _server_off_reason(self._hooks)
         self._serving_since = ""
-        self._reported: dict[tuple[str, str], str] = {}  # problems of the reconciler by pod and hook
+        self._account = ReconciledHooks(self.statistics)
 
     @property
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
@@ -102,19 +100,8 @@ class HookService:
 
     def note_reconciled(self) -> None:
         """Take account of what the reconciler last decided: hooks that apply, and problems that are new."""
-        problems: dict[tuple[str, str], str] = {}
-        now_s = self._clock.time()
-        for pod in self._hooked_pods().values():
-            for group in pod.groups:
-                for hook in group.decision.applied:
-                    self.statistics.record_applied(hook, now_s)
-                for problem in group.decision.problems:
-                    key = (pod.pod.uid, problem.hook)
-                    told = key in problems or self._reported.get(key) == problem.problem
-                    problems[key] = problem.problem
-                    if not told:
-                        self.calls.record_problem(pod_context_of_meta(pod.pod), problem)
-        self._reported = problems
+        for pod, problem in self._account.note(self._clock.time(), self._hooked_pods().values()):
+            self.calls.record_problem(pod_context_of_meta(pod), problem)
         self._reconciled.set()
 
     async def _act(self) -> None:
@@ -127,31 +114,12 @@ class HookService:
                 await self._actions.apply(state)
 
     def status(self) -> HooksStatus:
-        gates = self._settings.gates
-        pods = self._hooked_pods().values()
         return HooksStatus(
             safe_mode=self._settings.safe_mode,
             connections=(self._nri_status(), self._proxy_status()),
-            hooks=tuple(self._hook_status(one, gates, tuple(pods)) for one in registry.HOOKS),
-        )
-
-    def _hook_status(self, hook: registry.HookEntry, gates: frozenset[str], pods: tuple[HookedPod, ...]) -> HookStatus:
-        account = self.statistics.account(hook.name)
-        groups = [group for pod in pods for group in pod.groups if hook.name in group.decision.applied]
-        enabled = hook.gate in gates
-        return HookStatus(
-            name=hook.name,
-            gate=hook.gate,
-            enabled=enabled,
-            why_off="" if enabled else f"feature gate {hook.gate} is off",
-            pods=len({pod.pod.uid for pod in pods if any(hook.name in one.decision.applied for one in pod.groups)}),
-            containers=sum(group.level == "container" for group in groups),
-            last_applied=_time_text(account.last_applied_s),
-            calls=account.calls,
-            failures=account.failures,
-            last_failure=self._actions.problems.get(hook.name) or account.last_failure,
-            p50_ms=account.percentile_ms(50),
-            p99_ms=account.percentile_ms(99),
+            hooks=hook_statuses(
+                self._settings.gates, self._hooked_pods().values(), self.statistics, self._actions.problems
+            ),
         )
 
     def _nri_status(self) -> HookConnection:
@@ -170,7 +138,7 @@ class HookService:
             name="nri",
             connected=found.connected,
             state="connected" if found.connected else found.last_error or "not connected yet",
-            since=_time_text(found.since),
+            since=time_text(found.since),
             details={name: text for name, text in details.items() if text},
         )
 
@@ -216,7 +184,7 @@ class HookService:
             self._set_server_state(str(server))
             await self._clock.sleep(SERVER_RETRY_S)
             server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
-        self._serving_since = _time_text(self._clock.time())
+        self._serving_since = time_text(self._clock.time())
         self._set_server_state("serving")
         try:
             await asyncio.get_running_loop().create_future()
@@ -241,7 +209,3 @@ class HookService:
 
 def _server_off_reason(settings: HookServiceSettings) -> str:
     return "--runtime-hooks-server is off" if settings.server == "off" else "not started yet"
-
-
-def _time_text(at_s: float | None) -> str:
-    return "" if at_s is None else timestamp.text(datetime.fromtimestamp(at_s, UTC))

@@ -110,4 +110,4 @@ async def _reply(answer: msgspec.Struct, context: Any) -> bytes:
 
 
 async def _refuse_malformed(problem: MalformedMessage, context: Any) -> bytes:
-    return await context.abort(grpc.StatusCode.INTERNAL, f"the request {problem}")  # type: ignore[no-any-return]
+    return await context.abort(grpc.StatusCode.INTERNAL, f"the request cannot be read: {problem}")  # type: ignore[no-any-return]

@@ -44,6 +44,7 @@ MAINLINE_FILES = frozenset(
 ANOLIS_FILES = frozenset(knob.KNOBS) - {knob.CPU_IDLE}
 
 FileValues = dict[str, str]
+RESTORE = "restore"  # the cause of an effect that gives a file back
 
 
 class _WrittenFile(NamedTuple):
@@ -141,7 +142,7 @@ class SimulatedCgroupFiles:
             before = self._values[group].get(name, "")
             self._values[group][name] = original
             self._changed(group)
-            effect = WriteCgroup(group=group, file=name, value=original, owner=written.owner, cause="restore", why=why)
+            effect = WriteCgroup(group=group, file=name, value=original, owner=written.owner, cause=RESTORE, why=why)
             results.append(
                 FileWriteResult(
                     effect, WriteOutcome.SAME if before == original else WriteOutcome.WRITTEN, before=before

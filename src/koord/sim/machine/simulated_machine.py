@@ -113,6 +113,9 @@ class SimulatedMachine:
     def has_knob(self, file: str) -> bool:
         return file in self._files.known
 
+    def has_group(self, group: str) -> bool:
+        return group in self._files
+
     def child_groups(self, group: str) -> tuple[str, ...]:
         return self._files.child_groups(group)
 
