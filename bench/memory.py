@@ -16,8 +16,6 @@ from typing import Any
 from bench.memory_churn import PROGRAMS
 from bench.memory_reading import FLAT_PERCENT
 
-AT_ONCE = 2  # parts that run side by side; what one holds does not depend on the other
-
 
 def _in_a_process(call: str) -> dict[str, Any]:
     """Run each part in a process of its own, so that none inherits the memory of another."""
@@ -28,7 +26,8 @@ def _in_a_process(call: str) -> dict[str, Any]:
 
 
 def run() -> dict[str, Any]:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    # All parts run side by side: what one holds does not depend on how fast another is.
+    with ThreadPoolExecutor(1 + len(PROGRAMS)) as pool:
         restarts = pool.submit(_in_a_process, "memory_restarts.restarts()")
         churn = {name: pool.submit(_in_a_process, f"memory_churn.churn({name!r})") for name in PROGRAMS}
         return {

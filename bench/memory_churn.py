@@ -38,7 +38,7 @@ from tests.koordlet.agent_fixture import GI, AgentFixture, expect_ok, in_virtual
 
 NODES = 20
 HOURS = 24
-PODS_PER_HOUR = 240
+PODS_PER_HOUR = 120
 PODS_AT_ONCE = 120
 FILL_PAUSE_S = 1.0  # between two pods of those that fill the log
 AGENT_PODS, AGENT_STEP_S, AGENT_FILL_HOURS = 12, 60.0, 2

@@ -102,7 +102,8 @@ class RestartWorkload:
 
 
 def _make_machine(root: Path) -> FakeMachine:
-    machine = FakeMachine(root, 2)
+    # Of version 1: its files read back as they were written, without a kernel that completes "max" of cpu.max.
+    machine = FakeMachine(root, 1)
     machine.put("proc/sys/kernel/random/boot_id", "boot-one\n")
     machine.put(
         "proc/stat", "cpu 100 0 0 0 0 0 0 0\n" + "".join(f"cpu{n} 25 0 0 0 0 0 0 0\n" for n in range(AGENT_CPUS))
