@@ -9,7 +9,6 @@ import gc
 import io
 import re
 import socket
-import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -232,13 +231,12 @@ def _fence_closed(failure: BaseException | None) -> FenceClosed | None:
 
 
 def _drop_tracebacks(failure: BaseException | None) -> None:
-    """Drop the tracebacks of a failure and its causes, and the locals of their frames.
+    """Drop the tracebacks of a failure and of its causes.
 
     aiohttp and asyncio keep the exception of a failed connection in locals of the frames that its traceback holds. Only
     the collector of cycles would free those, with their sockets and buffers, and it runs rarely in programs that wait.
     """
     while failure is not None:
-        traceback.clear_frames(failure.__traceback__)
         failure.__traceback__ = None
         failure = failure.__cause__ or failure.__context__
 
