@@ -24,6 +24,7 @@ from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.hooks.rules import build_node_rules
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.nri.handler import HandlerOutcome
 from koord.koordlet.nri.plugin import NriPlugin
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies import runtime_hooks
@@ -33,6 +34,7 @@ from koord.telemetry.clock import Clock
 _LOG = logging.getLogger(__name__)
 
 SERVER_RETRY_S = 10.0
+NRI = "nri"
 _GRPC = "grpc"
 _SAFE_MODE = "safe mode: hooks answer nothing"
 
@@ -77,9 +79,8 @@ class HookService:
             self._actions.prepare_pod,
         )
         nri = None if settings.safe_mode else self._hooks.nri
-        self._plugin = (
-            None if nri is None else NriPlugin(nri, NriHookHandler(self.calls, host, self._actions.remove_pod), clock)
-        )
+        handler = NriHookHandler(self.calls, host, self._actions.remove_pod)
+        self._plugin = None if nri is None else NriPlugin(nri, handler, clock, on_outcome=self._observe_call)
         self._server_state = _SAFE_MODE if settings.safe_mode else _server_off_reason(self._hooks)
         self._serving_since = ""
         self._account = ReconciledHooks(self.statistics)
@@ -124,21 +125,29 @@ class HookService:
             ),
         )
 
+    def _observe_call(self, stage: str, outcome: HandlerOutcome, seconds: float, detail: str) -> None:
+        """Count calls of the runtime that failed as a whole, as late ones do; single hooks are counted one by one."""
+        if outcome != "success":
+            self.statistics.record_call(NRI, stage, seconds, success=False)
+            self.statistics.record_failure(NRI, self._clock.time(), f"{stage}: {outcome}: {detail}")
+
     def _nri_status(self) -> HookConnection:
         if self._plugin is None:
             state = _SAFE_MODE if self._hooks.nri is not None else "--enable-nri-runtime-hook is off"
-            return HookConnection(name="nri", connected=False, state=state)
+            return HookConnection(name=NRI, connected=False, state=state)
         found = self._plugin.status()
-        synchronized = found.synchronized
+        synchronized, failed = found.synchronized, self.statistics.account(NRI)
         details = {
             "runtime": f"{found.runtime_name} {found.runtime_version}".strip(),
             "nriVersion": found.nri_version,
             "attempts": str(found.attempts),
             "pods": "" if synchronized is None else str(synchronized.pods),
             "containers": "" if synchronized is None else str(synchronized.containers),
+            "failedCalls": str(failed.failures or ""),
+            "lastFailure": failed.last_failure,
         }
         return HookConnection(
-            name="nri",
+            name=NRI,
             connected=found.connected,
             state="connected" if found.connected else found.last_error or "not connected yet",
             since=time_text(found.since),
