@@ -124,6 +124,7 @@ class NodeRules(msgspec.Struct, frozen=True, kw_only=True):
     system_cpus: str = ""  # of SYSTEM pods, by the node's annotation
     normalization_ratio: float | None = None  # None: the node has no ratio
     cache: L3Cache = L3Cache()
+    has_group_identity: bool = False  # whether groups of this kernel have bvt_warp_ns
     settings: HookSettings = HookSettings()
 
 

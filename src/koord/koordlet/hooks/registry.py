@@ -18,6 +18,7 @@ from koord.koordlet.hooks import (
     cpu_normalization,
     cpuset,
     gpu_env,
+    group_identity,
     host_application,
     oom_score_adj,
     rdma_device,
@@ -95,6 +96,13 @@ HOOKS: tuple[HookEntry, ...] = (
         files=core_sched.FILES,
         pod=core_sched.decide_pod,
         container=core_sched.decide_container,
+    ),
+    HookEntry(
+        name=group_identity.NAME,
+        gate="GroupIdentity",
+        stages=frozenset({HookStage.PRE_RUN_POD_SANDBOX}),  # its strategy reconciles it
+        files=group_identity.FILES,
+        pod=group_identity.decide_pod,
     ),
     HookEntry(
         name=oom_score_adj.NAME,

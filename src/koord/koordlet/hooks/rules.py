@@ -21,7 +21,13 @@ class SharedPools(Protocol):
 
 
 def build_node_rules(
-    gates: frozenset[str], settings: HookSettings, inputs: NodeInputs, pools: SharedPools | None, cache: L3Cache
+    gates: frozenset[str],
+    settings: HookSettings,
+    inputs: NodeInputs,
+    pools: SharedPools | None,
+    cache: L3Cache,
+    *,
+    has_group_identity: bool = False,
 ) -> NodeRules:
     """Build the rules. `pools` is None until they were decided once; equal inputs give equal rules."""
     node = inputs.node
@@ -34,5 +40,6 @@ def build_node_rules(
         system_cpus="" if node is None else str(node.system_cpus),
         normalization_ratio=node.normalization_ratio if node is not None and node.has_normalization_ratio else None,
         cache=cache,
+        has_group_identity=has_group_identity,
         settings=settings,
     )

@@ -14,18 +14,16 @@ import msgspec
 
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.config.slo.defaults import GROUP_IDENTITY
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR
+from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED, LS
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup, WriteSystem
-from koord.koordlet.inputs.effective_slo import qos_class_settings
+from koord.koordlet.hooks.group_identity import NAME, BvtValues, bvt_values, is_group_identity_policy
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies import file_ownership
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
-OWNER = "GroupIdentity"
-CAUSE = "GroupIdentity"
+OWNER = CAUSE = NAME  # of the hook, which writes new pods
 # Group identity and core scheduling exclude each other and share these switches: whichever runs writes them as this.
 SWITCH_OWNER = file_ownership.CPU_POLICY
 BE_SHARES = 2  # the kubelet's for all pods without requests together
@@ -49,60 +47,6 @@ class GroupIdentityView(msgspec.Struct, frozen=True, kw_only=True):
     applications: tuple[tuple[str, str], ...] = ()  # cgroups of host applications, with their QoS class
 
 
-class BvtValues(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The bvt_warp_ns of each class; None where a class is not enabled."""
-
-    lsr: int | None
-    ls: int | None
-    be: int | None
-
-    @property
-    def any_enabled(self) -> bool:
-        return (self.lsr, self.ls, self.be) != (None, None, None)
-
-    def for_qos_group(self, kube_qos: str) -> int:
-        """Return the value of the group of a Kubernetes QoS class. All pods are below that of Guaranteed."""
-        return {BURSTABLE: self.ls, BEST_EFFORT: self.be}.get(kube_qos) or 0
-
-    def for_kube_qos(self, kube_qos: str) -> int:
-        """Return the value of a pod without a class that has a row (none, or SYSTEM)."""
-        if kube_qos == GUARANTEED:
-            return next((value for value in (self.lsr, self.ls) if value is not None), 0)
-        return self.for_qos_group(kube_qos)
-
-    def for_class(self, qos: str) -> int | None:
-        """Return the value of a QoS class; None for a class without a row."""
-        rows = {LSE: self.lsr, LSR: self.lsr, LS: self.ls, BE: self.be}
-        return (rows[qos] or 0) if qos in rows else None
-
-    def for_pod(self, pod: PodMeta) -> int | MalformedAnnotation:
-        by_class = self.for_class(pod.qos)
-        value = self.for_kube_qos(pod.kube_qos) if by_class is None else by_class
-        own = qos_codecs.parse_cpu_qos(pod.annotations) if pod.qos == LS else None
-        if own is None or isinstance(own, MalformedAnnotation):
-            return value if own is None else own
-        return (value if own.group_identity is None else own.group_identity) if own.enable else 0
-
-
-def _is_group_identity_policy(strategy: ResourceQOSStrategy) -> bool:
-    policy = None if strategy.policies is None else strategy.policies.cpu_policy
-    return policy in (None, "", GROUP_IDENTITY)
-
-
-def bvt_values(strategy: ResourceQOSStrategy) -> BvtValues:
-    """Return the values of the classes that the strategy enables."""
-    ours = _is_group_identity_policy(strategy)
-
-    def value(qos: str) -> int | None:
-        block = qos_class_settings(strategy, qos)
-        config = None if block is None else block.cpu_qos
-        if config is None or not config.enable or not ours:
-            return None
-        return config.group_identity or 0
-
-    return BvtValues(lsr=value(LSR), ls=value(LS), be=value(BE))
-
-
 def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
     if view.strategy is None:
         return StrategyPlan(why="no NodeSLO was seen yet")
@@ -111,7 +55,7 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
         return _decide_idle(view, view.strategy, found)
     effects: list[Effect] = []
     if not found.any_enabled and view.identity_switch == 0:
-        if view.identity_wish == 1 and _is_group_identity_policy(view.strategy):
+        if view.identity_wish == 1 and is_group_identity_policy(view.strategy):
             effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 1, "systemStrategy wants it"))
         return StrategyPlan(effects=tuple(effects), why="no class has group identity", complete=True)
     if found.any_enabled:
@@ -134,7 +78,7 @@ def decide_group_identity(view: GroupIdentityView) -> StrategyPlan:
         not found.any_enabled
         and view.identity_switch == 1
         and view.identity_wish == 0
-        and _is_group_identity_policy(view.strategy)
+        and is_group_identity_policy(view.strategy)
     ):
         effects.append(_switch(knob.GROUP_IDENTITY_ENABLED, 0, "systemStrategy wants it"))
     return StrategyPlan(effects=tuple(effects), why="; ".join(malformed), complete=True)
@@ -144,7 +88,7 @@ def _decide_idle(view: GroupIdentityView, strategy: ResourceQOSStrategy, found: 
     root = view.groups.get(BEST_EFFORT)
     if not view.has_idle or root is None:
         return StrategyPlan(why="this kernel has neither group identity nor idle groups", complete=True)
-    if not _is_group_identity_policy(strategy):
+    if not is_group_identity_policy(strategy):
         return StrategyPlan(why="another cpuPolicy sets idle groups itself", complete=True)
     effects: list[Effect] = []
     if view.idle_stands_in:
@@ -188,6 +132,11 @@ def _switch(name: str, value: int, why: str) -> WriteSystem:
         why=why,
         takes_over=file_ownership.earlier_owners(name, SWITCH_OWNER),
     )
+
+
+def depends_on(inputs: StrategyInputs) -> tuple[object, ...]:
+    """Return what identities are decided from: new pods and containers do not wait for the period."""
+    return (inputs.pods, inputs.slo)
 
 
 def observe_group_identity(inputs: StrategyInputs) -> GroupIdentityView:

@@ -148,6 +148,7 @@ STRATEGIES = (
         gates=("GroupIdentity",),
         observe=group_identity.observe_group_identity,
         decide=group_identity.decide_group_identity,
+        depends_on=group_identity.depends_on,
         period_s=10.0,  # a hook upstream, with the period of the hooks
         files=(knob.CPU_BVT,),
         restores=(group_identity.OWNER, group_identity.SWITCH_OWNER),

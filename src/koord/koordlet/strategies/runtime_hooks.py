@@ -14,7 +14,7 @@ import msgspec
 
 from koord.api.annotations.cpu_codecs import CPU_MANAGER_STATIC
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
-from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
+from koord.host.cgroup.knob import CPU_BVT, CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.contexts import container_contexts_of_meta, pod_context_of_meta, sandbox_context
@@ -31,8 +31,9 @@ from koord.values.cpuset import EMPTY
 NAME = "RuntimeHooks"
 PERIOD_S = 10.0
 GATES = tuple(dict.fromkeys(hook.gate for hook in registry.HOOKS))
-OWNERS = tuple(hook.name for hook in registry.HOOKS if hook.files)
-FILES = tuple(dict.fromkeys(file for hook in registry.HOOKS for file in hook.files))
+_RECONCILED = tuple(hook for hook in registry.HOOKS if HookStage.RECONCILE in hook.stages)
+OWNERS = tuple(hook.name for hook in _RECONCILED if hook.files)
+FILES = tuple(dict.fromkeys(file for hook in _RECONCILED for file in hook.files))
 _FILES_BY_HOOK = {hook.name: hook.files for hook in registry.HOOKS}
 _KATA = "kata"  # its containers live in a virtual machine, not in this machine's cgroups
 
@@ -256,7 +257,12 @@ def observe_runtime_hooks(inputs: StrategyInputs) -> RuntimeHooksView:
 def node_rules(inputs: StrategyInputs) -> NodeRules:
     """Build the rules of the node from what is known of it now."""
     return build_node_rules(
-        inputs.gates, inputs.settings.hooks, inputs.node_inputs, cpu_pools(inputs), inputs.machine.shape.cache
+        inputs.gates,
+        inputs.settings.hooks,
+        inputs.node_inputs,
+        cpu_pools(inputs),
+        inputs.machine.shape.cache,
+        has_group_identity=inputs.machine.has_knob(CPU_BVT),
     )
 
 
