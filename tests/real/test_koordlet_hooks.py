@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from koord.host.filesystem import Host
 from koord.values.cpuset import CPUSet
 from tests.real.real_node import BE_LABELS, CPUS, QUOTA, SHARES, Site, known, pinned, ticked
 from tools import nodeagent, realnode
-from tools.nodeagent import PODS, Agent, Json, order, pod, until
+from tools.nodeagent import PODS, Agent, Json, is_running, order, pod, until
 
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
 
@@ -194,6 +196,36 @@ def test_an_unreadable_annotation_starts_the_container_and_is_told(site: Site, a
         ),
         "an Event tells it",
     )
+
+
+def kill_until_running(site: Site, folder: Path, names: list[str]) -> int:
+    """Start agents and kill each after two seconds until the pods run; the number of agents that died."""
+    deaths, deadline = 0, time.monotonic() + 180
+    while not all(is_running(site.pod(name)) for name in names):
+        assert time.monotonic() < deadline, [name for name in names if not is_running(site.pod(name))]
+        with nodeagent.running(site.node, folder, *QUICK) as agent:
+            time.sleep(2)  # the time that it lives is the point
+            agent.kill()
+        deaths += 1
+    return deaths
+
+
+def test_pods_start_while_the_agent_dies_again_and_again(site: Site, folder: Path) -> None:
+    """Sixty pods are made at once, and the agent is killed every two seconds until all of them run."""
+    names = [f"swarm-{i}" for i in range(60)]
+    with ThreadPoolExecutor(max_workers=4) as creators:
+        made = [creators.submit(site.api.create, PODS, batch_pod(name, milli=10 + i)) for i, name in enumerate(names)]
+        deaths = kill_until_running(site, folder, names)
+    assert all(one.result() for one in made)
+    assert deaths > 1
+    wanted = {name: same(max((10 + i) * 1024 // 1000, 2), (10 + i) * 100, 64 * MI) for i, name in enumerate(names)}
+    with nodeagent.running(site.node, folder, *QUICK) as agent:
+        until(lambda: known(agent).get("podsFrom") == "kubelet", "the kubelet tells its pods")
+        ticked(agent, 12)  # two periods of the reconciler
+        wrong = {name: found for name in names if (found := batch_values(site, name)) != wanted[name]}
+        assert not wrong
+        assert "Traceback" not in agent.log()
+    site.remove(*names)
 
 
 def test_restore_undoes_what_containers_started_with(site: Site, folder: Path) -> None:
