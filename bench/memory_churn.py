@@ -1,8 +1,9 @@
 """Memory over a virtual day in which pods are created, scheduled and deleted.
 
 One process holds an API server, simulated nodes and the program; the server is part of what is measured, so that what
-grows there is seen too. Two things are bounded by a number that a day does not reach, and are filled first: the parsed
-paths of the API server, by asking for as many names, and the scheduler's log of attempts, by scheduling as many pods.
+grows there is seen too. Three things are bounded by a number that a day does not reach, and are filled first: the
+parsed paths of the API server, by asking for as many names, and the scheduler's log of attempts and its cache of
+events, by scheduling as many pods.
 koordlet runs on a fake node whose pods come and go; its windows of samples and models of pods, half an hour at most,
 fill in two hours that are not counted.
 """
@@ -29,6 +30,7 @@ from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.kube.client.typed_client import Client
+from koord.kube.events.correlator import MAX_CACHED_EVENTS
 from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.scheduler.framework.attempt import MAX_ATTEMPT_LOG_BYTES
@@ -117,10 +119,12 @@ class ChurningCluster:
             return filled
         log = self._scheduler.program.attempt_log
         before = -1
-        while len(log) > before:  # a full log forgets as many attempts as are added
+        # A full log forgets as many attempts as are added.
+        while len(log) > before or self._created < MAX_CACHED_EVENTS:
             before = len(log)
             await self.replace_pods(PODS_AT_ONCE, FILL_PAUSE_S)
         filled["attempt_log"] = {"attempts": len(log), "most_bytes": MAX_ATTEMPT_LOG_BYTES}
+        filled["cached_events"] = {"pods": self._created, "most_entries": MAX_CACHED_EVENTS}
         return filled
 
 

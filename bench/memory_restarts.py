@@ -2,9 +2,9 @@
 
 koord-scheduler, koord-manager, koord-descheduler and koordlet run as processes of their own beside it; between two
 restarts pods come and go. koordlet has a fake node in a folder, with pods that nobody else touches. Before the first
-reading as many pods are scheduled as fill the scheduler's log of attempts, and two restarts are not counted, after
-which connections and heaps have their size. koordlet's windows of samples are half an hour long and fill during the
-run: by 16 bytes a sample, one every five seconds.
+reading as many pods are scheduled as fill the scheduler's log of attempts and its cache of events, and two restarts are
+not counted, after which connections and heaps have their size. koordlet's windows of samples are half an hour long and
+fill during the run: by 16 bytes a sample, one every five seconds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ from tools.controlplane import free_port
 
 RESTARTS, UNCOUNTED_RESTARTS = 20, 2
 PODS_BETWEEN_RESTARTS = 200
-FILL_WAVES = 14  # of so many pods; the log of attempts is full after 2,680
+# Of so many pods. Equal pods that come at once leave short records, of which the scheduler's log of attempts holds
+# about 6,800; its cache of events holds 4,096.
+FILL_WAVES = 36
 SIMULATED_NODES = 20
 AGENT_NODE, AGENT_PODS, AGENT_CPUS = "agent", 12, 4
 
