@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from typing import Literal
 
@@ -37,7 +38,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     fix: str = ""
 
     def found(self, what: str, objects: Iterable[str] = (), **values: str) -> Finding:
-        shown = {key: printable(value) for key, value in values.items()}
+        # Names come from objects: a command that people copy must not run what a name says.
+        shown = {key: shlex.quote(printable(value)) for key, value in values.items()}
         return Finding(
             id=self.id,
             check=self.check,

@@ -107,7 +107,8 @@ async def _programs_in_process(client: Client) -> frozenset[str]:
     """Return the programs that the API server runs itself, as `koord up` does; another server knows no such path."""
     found = set()
     for program in PROGRAMS:
-        path = "/koord/koordlet/apis/v1/capabilities" if program == KOORDLET else f"/koord/{program}/metrics"
+        # Of koordlets there is one for each node: the ledger that they share answers for them.
+        path = "/koord/koordlet/apis/v1/evictions" if program == KOORDLET else f"/koord/{program}/metrics"
         answer = await client.raw(ApiRequest(method="GET", path=path))
         if answer.ok:
             found.add(program)

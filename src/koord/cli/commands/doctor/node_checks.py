@@ -109,6 +109,14 @@ KNOB_REJECTED = Diagnosis(
     why="koordlet does not write it again; strategies that need it are unsupported or degraded.",
     fix="koord node capabilities {node}",
 )
+CAPABILITIES_NOT_TOLD = Diagnosis(
+    id="capabilities-not-told",
+    check=CAPABILITIES,
+    severity="unknown",
+    title="No koordlet told what its kernel supports.",
+    why="Neither the Nodes' conditions nor an answer of a koordlet tells which strategies have an effect.",
+    fix="kubectl -n {namespace} logs daemonset/koordlet",
+)
 HOOKS_DISCONNECTED = Diagnosis(
     id="hooks-not-connected",
     check=HOOKS,
@@ -136,9 +144,10 @@ SAFE_MODE = Diagnosis(
 HOOKS_NOT_TOLD = Diagnosis(
     id="hooks-not-told",
     check=HOOKS,
-    severity="info",
+    severity="unknown",
     title="koordlets do not tell about their hooks.",
-    why="An older koordlet has no such endpoint, and no koordlet could be asked elsewhere.",
+    why="None could be asked, or they are of a version without this endpoint: whether hooks act cannot be told.",
+    fix="kubectl -n {namespace} logs daemonset/koordlet",
 )
 
 DIAGNOSES = (
@@ -153,6 +162,7 @@ DIAGNOSES = (
     STRATEGY_UNSUPPORTED,
     STRATEGY_DEGRADED,
     KNOB_REJECTED,
+    CAPABILITIES_NOT_TOLD,
     HOOKS_DISCONNECTED,
     HOOKS_FAIL,
     SAFE_MODE,
@@ -236,6 +246,11 @@ def check_capabilities(facts: ClusterFacts) -> list[Finding]:
                 bad.setdefault(strategy, {})[name_of(node)] = text(one, "message")
             elif text(one, "reason") == DEGRADED:
                 weak.setdefault(strategy, {})[name_of(node)] = text(one, "message")
+    told = any(isinstance(one.capabilities, dict) for one in facts.koordlets.values()) or any(
+        text(one, "type").startswith(PREFIX) for node in facts.nodes for one in entries(node, "status", "conditions")
+    )
+    if not told:
+        return [CAPABILITIES_NOT_TOLD.found("no koordlet told what its kernel supports", namespace=facts.namespace)]
     found = []
     for diagnosis, strategies in ((STRATEGY_UNSUPPORTED, bad), (STRATEGY_DEGRADED, weak)):
         for strategy, nodes in sorted(strategies.items()):
@@ -279,7 +294,7 @@ def check_hooks(facts: ClusterFacts) -> list[Finding]:
             if (number(hook, "failures") or 0) > 0:
                 failing.setdefault(f"{text(hook, 'name')}: {text(hook, 'lastFailure')}", []).append(node)
     if not told:
-        return [HOOKS_NOT_TOLD.found("no koordlet tells about its hooks")]
+        return [HOOKS_NOT_TOLD.found("no koordlet tells about its hooks", namespace=facts.namespace)]
     pods = koordlet_pods(facts)
     found = []
     for diagnosis, groups in ((HOOKS_DISCONNECTED, apart), (HOOKS_FAIL, failing), (SAFE_MODE, {"safe mode": safe})):

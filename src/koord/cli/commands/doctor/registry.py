@@ -162,7 +162,7 @@ def run_checks(facts: ClusterFacts, only: Collection[str] = CHECK_IDS) -> Doctor
             continue
         answers = check.run(facts)
         findings += answers
-        if all(one.severity == "info" for one in answers):
+        if not answers:
             findings.append(Finding(id=check.id, check=check.id, severity="ok", what=check.title))
     findings.sort(key=lambda one: SEVERITIES.index(one.severity))
     return DoctorReport(
@@ -183,7 +183,9 @@ def _reason_to_skip(check: Check, facts: ClusterFacts) -> str:
         return ""
     if check.needs_pods and facts.in_process & set(check.programs):
         return "the programs run in the API server's own process"
-    return f"none of {', '.join(check.programs)} is installed in namespace {facts.namespace}"
+    if len(check.programs) > 1:
+        return f"no program that this is about is installed in namespace {facts.namespace}"
+    return f"{check.programs[0]} is not installed in namespace {facts.namespace}"
 
 
 def documentation_table() -> str:
