@@ -19,12 +19,12 @@ Obj = dict[str, Any]
 REFUSED = Unread(verb="list", resource="leases.coordination.k8s.io", namespace=cluster.NAMESPACE, why="403 Forbidden")
 
 
-def changed(obj: Obj, *path: Any, to: Any) -> Obj:
+def changed(obj: Any, *path: Any, to: Any) -> Any:
     """Return a copy with another value at a path of keys and indexes."""
     key, *rest = path
     made: Any = list(obj) if isinstance(obj, list | tuple) else dict(obj)
     made[key] = changed(made[key], *rest, to=to) if rest else to
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def first(objects: tuple[Obj, ...], *path: Any, to: Any) -> tuple[Obj, ...]:

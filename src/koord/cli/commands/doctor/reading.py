@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api.kubernetes.resource import Resource
+from koord.api.model import decode
 from koord.cli.commands.doctor.facts import Obj, Objects, Unread
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, error_from_response
@@ -31,7 +32,7 @@ async def read_path(client: Client, path: str) -> Obj | Unread:
     try:
         answer = await client.raw(ApiRequest(method="GET", path=path))
         if answer.ok:
-            found = answer.body.plain()
+            found = decode(answer.body.raw(), object)
             return found if isinstance(found, dict) else Unread(verb="get", resource=path, why="it is no object")
     except DECODE_ERRORS as error:
         return Unread(verb="get", resource=path, why=str(error))
