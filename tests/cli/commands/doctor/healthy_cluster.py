@@ -9,7 +9,7 @@ from typing import Any
 
 from koord.api.schema import crd_manifests
 from koord.cli.commands.doctor.api_server_checks import NEEDED_GROUP_VERSIONS
-from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, ProgramAccess, ServingCertificate
+from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, ProgramAccess
 from koord.cli.commands.doctor.program_checks import LEASE_NAMES
 from koord.cli.manifests.manifests import manifests
 from koord.manager.webhook_server import certificate
@@ -146,7 +146,7 @@ def healthy() -> ClusterFacts:
         validating_webhooks=webhooks("ValidatingWebhookConfiguration"),
         services=tuple(installed("Service")),
         endpoint_slices=(),
-        serving_certificate=ServingCertificate(certificate=material().cert, authority=material().ca_cert),
+        serving_certificate=material().cert,
         leases=leases(),
         pods=pods(),
         config_maps=tuple(installed("ConfigMap")),

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, ProgramAccess, ServingCertificate, Unread
+from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, ProgramAccess, Unread
 from koord.cli.commands.doctor.finding import Finding
 from koord.cli.commands.doctor.program_checks import image_version
 from koord.cli.commands.doctor.registry import CHECK_IDS, CHECKS, DIAGNOSES, run_checks
@@ -33,10 +33,6 @@ def first(objects: tuple[Obj, ...], *path: Any, to: Any) -> tuple[Obj, ...]:
 
 def waiting_pod(**status: Any) -> tuple[Obj, ...]:
     return first(cluster.pods(), "status", to=status)
-
-
-def served(pem: bytes) -> ServingCertificate:
-    return ServingCertificate(certificate=pem, authority=b"")
 
 
 CRASHES = {
@@ -105,11 +101,11 @@ FAULTS: dict[str, dict[str, Any]] = {
     "webhook-certificate-missing": {
         "serving_certificate": Unread(verb="get", resource="secrets", why="404", absent=True)
     },
-    "webhook-certificate-unreadable": {"serving_certificate": served(b"-----BEGIN CERTIFICATE-----")},
+    "webhook-certificate-unreadable": {"serving_certificate": b"-----BEGIN CERTIFICATE-----"},
     "webhook-certificate-expired": {"at": cluster.AT + timedelta(days=200 * 365)},
     "webhook-certificate-expires-soon": {},  # below: its moment depends on the certificate
     "webhook-certificate-other-name": {
-        "serving_certificate": served(certificate.generate("elsewhere.svc", cluster.AT, cluster.material()).cert)
+        "serving_certificate": certificate.generate("elsewhere.svc", cluster.AT, cluster.material()).cert
     },
     "webhook-ca-missing": {"mutating_webhooks": cluster.webhooks("MutatingWebhookConfiguration", b"")},
     "webhook-ca-mismatch": {

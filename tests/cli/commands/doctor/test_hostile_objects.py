@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.cli.commands.doctor.command import WIDTH, report_text
-from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, ServingCertificate
+from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers
 from koord.cli.commands.doctor.registry import run_checks
 from koord.cli.commands.doctor.unstructured import moment, number
 from tests.cli.commands.doctor import healthy_cluster as cluster
@@ -88,7 +88,7 @@ def test_nothing_but_nonsense(lists: dict[str, Any], answer: Any, pem: bytes) ->
             HEALTHY,
             **{**lists, "deployments": HEALTHY.deployments, "daemon_sets": HEALTHY.daemon_sets},
             koordlets={"a": KoordletAnswers(capabilities=told, hooks=told)},
-            serving_certificate=ServingCertificate(certificate=pem, authority=pem),
+            serving_certificate=pem,
         )
     )
 

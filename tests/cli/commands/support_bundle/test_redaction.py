@@ -29,6 +29,7 @@ JWT = f"eyJhbGciOiJSUzI1NiJ9.{SECRET}.{SECRET}"
         f"--bearer-token {SECRET}",
         f'{{"client_secret": "{SECRET}", "a": 1}}',
         f"password: {SECRET}",
+        f'body="{{\\"token\\":\\"{SECRET}\\"}}"',
         f"AWS_SECRET_ACCESS_KEY={SECRET}",
         f"GET /x?access_token={SECRET}&y=1",
         f"my_passwd = '{SECRET}'",

@@ -37,13 +37,6 @@ class ProgramAccess(msgspec.Struct, frozen=True, kw_only=True):
     denied: tuple[str, ...] = ()
 
 
-class ServingCertificate(msgspec.Struct, frozen=True, kw_only=True):
-    """ServingCertificate holds the public parts of the webhook's Secret. Keys never leave the reader."""
-
-    certificate: bytes
-    authority: bytes
-
-
 class KoordletAnswers(msgspec.Struct, frozen=True, kw_only=True):
     """KoordletAnswers holds what the koordlet of a node answered; a text says why there is no answer."""
 
@@ -72,7 +65,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     validating_webhooks: Objects = NOT_ASKED
     services: Objects = NOT_ASKED
     endpoint_slices: Objects = NOT_ASKED
-    serving_certificate: ServingCertificate | Unread = NOT_ASKED
+    serving_certificate: bytes | Unread = NOT_ASKED  # as PEM, without its key
     leases: Objects = NOT_ASKED
     pods: Objects = NOT_ASKED
     config_maps: Objects = NOT_ASKED

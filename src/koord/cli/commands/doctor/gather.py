@@ -23,7 +23,6 @@ from koord.cli.commands.doctor.facts import (
     KoordletAnswers,
     Obj,
     Objects,
-    ServingCertificate,
     Unread,
 )
 from koord.cli.commands.doctor.installation import KOORDLET, MANAGER, PROGRAMS, own_workloads
@@ -115,8 +114,8 @@ async def _programs_in_process(client: Client) -> frozenset[str]:
     return frozenset(found)
 
 
-async def _read_certificate(client: Client, namespace: str) -> ServingCertificate | Unread:
-    """Return the public parts of the webhook's Secret; the keys are dropped here."""
+async def _read_certificate(client: Client, namespace: str) -> bytes | Unread:
+    """Return the certificate in the webhook's Secret; the keys are dropped here."""
     unread = Unread(verb="get", resource=f"secrets/{SECRET_NAME}", namespace=namespace, why="")
     try:
         secret = await client.dynamic.get(builtin_kinds.SECRETS, SECRET_NAME, namespace)
@@ -125,8 +124,7 @@ async def _read_certificate(client: Client, namespace: str) -> ServingCertificat
     if isinstance(secret, ApiError):
         return msgspec.structs.replace(unread, why=str(secret), absent=secret.not_found)
     data = mapping(secret, "data")
-    served = next((part for name in certificate.CERT if (part := _decode(data.get(name)))), b"")
-    return ServingCertificate(certificate=served, authority=_decode(data.get(certificate.CA_CERT)))
+    return next((part for name in certificate.CERT if (part := _decode(data.get(name)))), b"")
 
 
 def _decode(encoded: object) -> bytes:

@@ -229,7 +229,7 @@ def check_webhook_certificate(facts: ClusterFacts) -> list[Finding]:
             return found + unread_findings(WEBHOOK_CERTIFICATE, serving)
         what = f"Secret {facts.namespace}/{SECRET_NAME} does not exist"
         return [*found, CERTIFICATE_MISSING.found(what, namespace=facts.namespace)]
-    return found + _certificate_findings(facts, serving.certificate, bundles)
+    return found + _certificate_findings(facts, serving, bundles)
 
 
 def _certificate_findings(facts: ClusterFacts, pem: bytes, bundles: dict[bytes, list[str]]) -> list[Finding]:

@@ -17,18 +17,21 @@ _MAX_DEPTH = 100  # deeper values are replaced as a whole
 
 _WORD = r"(?:token|password|passwd|secret|credential|api[-_]?key|access[-_]?key|private[-_]?key|authorization|bearer)"
 _SECRET_NAME = re.compile(rf"{_WORD}s?$|[-_.](?:key|pem)$|^(?:key|tls\.key)$", re.IGNORECASE)
+# Repetitions have a limit, or start at a mark that is rare: a log may hold one word of many megabytes.
 _PRIVATE_KEY = re.compile(
-    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", re.DOTALL
+    r"-----BEGIN [A-Z0-9 ]{0,30}PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]{0,30}PRIVATE KEY-----|\Z)", re.DOTALL
 )
 _JSON_WEB_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]+(?:\.[\w-]*)?")
-_BEARER = re.compile(r"\b(bearer|basic)(\s+)[\w.~+/=-]{6,}", re.IGNORECASE)
-_URL_PASSWORD = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(@)", re.IGNORECASE)
-# A name that ends like a secret's, then = or :, then the value: flags, assignments, YAML, JSON, query strings. A flag
-# may have its value after a blank.
+_BEARER = re.compile(r"\b(bearer|basic)(\s{1,20})[\w.~+/=-]{6,}", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(://[^\s/:@]{0,200}:)[^\s/@]{1,500}(@)")
+# A name that ends like a secret's, then = or :, then the value: flags, assignments, YAML, JSON, query strings, and JSON
+# inside of a quoted text.
 _ASSIGNMENT = re.compile(
-    rf"""([\w.-]*{_WORD}s?["']?\s*[=:]\s*)("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'&,;}}\]]+)""", re.IGNORECASE
+    rf"""({_WORD}s?(?:\\{{0,8}}["'])?\s{{0,20}}[=:]\s{{0,20}})"""
+    r"""(\\{1,8}["'][^"'\\]*(?:\\{1,8}["'])?|"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"'&,;}\]]+)""",
+    re.IGNORECASE,
 )
-_FLAG = re.compile(rf"""(--[\w-]*{_WORD}s?\s+)([^\s-]\S*)""", re.IGNORECASE)
+_FLAG = re.compile(rf"""(?<![\w-])(--[\w-]{{0,60}}?{_WORD}s?\s{{1,20}})([^\s-]\S*)""", re.IGNORECASE)
 
 
 def redact_text(text: str) -> str:
