@@ -95,6 +95,13 @@ def test_an_installation_whose_pods_do_not_start_has_errors(installed: Path) -> 
     assert found["koordlet-missing"]["objects"] == ["node-0", "node-1"]
 
 
+def test_simulated_koordlets_are_asked() -> None:
+    with koord_up("--nodes", "1", "--set", "nodes.agents=true") as running:
+        done = koord(running.kubeconfig, "doctor", "-o", "json")
+    found = {one["check"]: one["severity"] for one in json.loads(done.stdout)["findings"]}
+    assert (found["koordlets"], found["capabilities"], found["programs"]) == ("ok", "ok", "ok")
+
+
 def test_only_and_node_narrow_it(installed: Path) -> None:
     only = json.loads(koord(installed, "doctor", "--only", "crds", "--only", "rbac", "-o", "json").stdout)
     assert [one["check"] for one in only["findings"]] == ["crds", "rbac"]

@@ -57,7 +57,10 @@ def doctor(
         if wrong := reason_not_to_judge(facts):
             cluster_access.fail(wrong, CANNOT_ASK)
         report = run_checks(facts, chosen)
-        print_result(report, output, lambda _: click.echo(report_text(report)))
+        if output == "table":
+            click.echo(report_text(report))
+        else:
+            print_result(report, output, lambda _: None)
         sys.exit(1 if report.count("error") else 0)
 
     cluster_access.run_with_client(main, kubeconfig, context, exit_code=CANNOT_ASK)
