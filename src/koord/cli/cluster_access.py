@@ -39,9 +39,9 @@ NAMESPACE_DEFAULT = "Default: that of the kubeconfig's context; with --snapshot,
 INTERACTIVE_RETRY = RetryPolicy(attempts=2)
 
 
-def fail(text: str) -> NoReturn:
+def fail(text: str, exit_code: int = 1) -> NoReturn:
     click.echo(f"koord: {text}", err=True)
-    sys.exit(1)
+    sys.exit(exit_code)
 
 
 def cluster_options(command: F) -> F:
@@ -72,8 +72,10 @@ def _load_connection(kubeconfig: str, context: str, clock: Clock) -> Connection:
     return load_connection(os.environ, clock, path=kubeconfig, choice=choice, terminal=_is_terminal())
 
 
-def run_with_client(main: Callable[[Client, Clock], Awaitable[None]], kubeconfig: str, context: str) -> None:
-    """Run `main` against the cluster. Every failure that a cluster can cause ends in one line and exit code 1."""
+def run_with_client(
+    main: Callable[[Client, Clock], Awaitable[None]], kubeconfig: str, context: str, exit_code: int = 1
+) -> None:
+    """Run `main` against the cluster. Every failure that a cluster can cause ends in one line and `exit_code`."""
     clock = WallClock()
 
     async def connected() -> None:
@@ -86,11 +88,11 @@ def run_with_client(main: Callable[[Client, Clock], Awaitable[None]], kubeconfig
     try:
         asyncio.run(connected())
     except (BadConfig, ApiErrorRaised) as wrong:
-        fail(str(wrong))
+        fail(str(wrong), exit_code)
     except Unreachable as gone:
-        fail(f"the API server cannot be reached: {gone}")
+        fail(f"the API server cannot be reached: {gone}", exit_code)
     except msgspec.ValidationError as strange:
-        fail(f"the API server answered with something unexpected: {strange}")
+        fail(f"the API server answered with something unexpected: {strange}", exit_code)
 
 
 def _is_terminal() -> bool:

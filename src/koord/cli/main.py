@@ -122,6 +122,16 @@ COMMANDS: LazyCommands = {
     "quota": ("koord.cli.commands.quota", "quota", "Show what quotas may use now, and who lends to whom."),
     "reservation": ("koord.cli.commands.reservation", "reservation", "Show which room is kept for whom."),
     "gang": ("koord.cli.commands.gang", "gang", "Show who is in a gang and what it waits for."),
+    "doctor": (
+        "koord.cli.commands.doctor.command",
+        "doctor",
+        "Check a cluster and its installation, and say how to repair it.",
+    ),
+    "support-bundle": (
+        "koord.cli.commands.support_bundle.command",
+        "support_bundle",
+        "Save what a report of a problem needs, without secrets.",
+    ),
     "config": ("koord.cli.commands.config", "config", "Check configuration files without a cluster."),
 }
 

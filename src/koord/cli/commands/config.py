@@ -308,8 +308,13 @@ def _print_report(report: ConfigReport, quiet: bool) -> None:
 
 
 def _finding_line(file: str, line: int, finding: ConfigFinding) -> str:
-    flaw = finding.error
     severity = click.style(finding.severity, fg="red" if finding.severity == "error" else "yellow", bold=True)
+    return f"{click.style(f'{file}:{line}', bold=True)}: {severity}: {finding_text(finding)}"
+
+
+def finding_text(finding: ConfigFinding) -> str:
+    """Return what is wrong: the key and field, the value, and the rule that it breaks."""
+    flaw = finding.error
     where = ": ".join(part for part in (finding.key, flaw.field) if part)
     shown = ""
     if flaw.value is not None:
@@ -318,7 +323,7 @@ def _finding_line(file: str, line: int, finding: ConfigFinding) -> str:
     rule = flaw.rule
     if rule[:1].isupper():  # a sentence of its own, from the decoder
         where, rule = f"{where}:", rule[0].lower() + rule[1:]
-    return f"{click.style(f'{file}:{line}', bold=True)}: {severity}: {f'{where}{shown} {rule}'.strip()}"
+    return f"{where}{shown} {rule}".strip()
 
 
 def _counted(count: int, noun: str) -> str:

@@ -1,0 +1,102 @@
+"""This module holds what is known of a cluster before anything is concluded from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from koord.cli.commands.doctor.finding import Finding, printable
+
+Obj = dict[str, Any]
+
+
+class Unread(msgspec.Struct, frozen=True, kw_only=True):
+    """Unread stands in the place of something that could not be read, and says who refused."""
+
+    verb: str
+    resource: str  # plural, with its group: leases.coordination.k8s.io
+    why: str
+    namespace: str = ""
+    absent: bool = False  # the server has no such object or does not serve the kind
+
+
+NOT_ASKED = Unread(verb="get", resource="", why="it was not asked for")
+
+Objects = tuple[Obj, ...] | Unread
+
+
+class ProgramAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """ProgramAccess holds which of the rights that a program declares its service account lacks."""
+
+    program: str
+    account: str
+    asked: int
+    denied: tuple[str, ...] = ()
+
+
+class KoordletAnswers(msgspec.Struct, frozen=True, kw_only=True):
+    """KoordletAnswers holds what the koordlet of a node answered; a text says why there is no answer."""
+
+    capabilities: Obj | str
+    hooks: Obj | str
+
+
+class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """ClusterFacts holds the objects as the server returned them, of any shape."""
+
+    at: datetime
+    namespace: str
+    koord_version: str
+    node: str = ""  # the only node that is looked at
+    version: Obj | Unread = NOT_ASKED
+    group_versions: tuple[str, ...] | Unread = NOT_ASKED
+    crds: Objects = NOT_ASKED
+    deployments: Objects = NOT_ASKED  # of the installation's namespace, as all below that have one
+    daemon_sets: Objects = NOT_ASKED
+    all_deployments: Objects = NOT_ASKED  # of all namespaces
+    all_daemon_sets: Objects = NOT_ASKED
+    all_cron_jobs: Objects = NOT_ASKED
+    in_process: frozenset[str] = frozenset()  # programs that run in the API server's own process, as `koord up` does
+    access: tuple[ProgramAccess, ...] | Unread = NOT_ASKED
+    mutating_webhooks: Objects = NOT_ASKED
+    validating_webhooks: Objects = NOT_ASKED
+    services: Objects = NOT_ASKED
+    endpoint_slices: Objects = NOT_ASKED
+    serving_certificate: bytes | Unread = NOT_ASKED  # as PEM, without its key
+    leases: Objects = NOT_ASKED
+    pods: Objects = NOT_ASKED
+    config_maps: Objects = NOT_ASKED
+    nodes: Objects = NOT_ASKED
+    node_metrics: Objects = NOT_ASKED
+    koordlets: Mapping[str, KoordletAnswers] = {}
+    koordlets_not_asked: int = 0
+
+
+def readable(objects: Objects) -> tuple[Obj, ...]:
+    """Return the objects, none where they could not be read; `unread_findings` tells of those."""
+    return () if isinstance(objects, Unread) else objects
+
+
+def unread_findings(check: str, *sources: object) -> list[Finding]:
+    """Return one finding of severity unknown for each source that could not be read."""
+    found = []
+    for source in sources:
+        if not isinstance(source, Unread):
+            continue
+        where = f" -n {source.namespace}" if source.namespace else ""
+        asked = f"kubectl auth can-i {source.verb} {source.resource}{where}" if source.resource else ""
+        place = f" in namespace {source.namespace}" if source.namespace else ""
+        found.append(
+            Finding(
+                id="not-readable",
+                check=check,
+                severity="unknown",
+                what=printable(f"cannot {source.verb} {source.resource}{place}: {source.why}"),
+                why=f"The check {check} cannot conclude anything without it.",
+                fix=printable(asked),
+            )
+        )
+    return found

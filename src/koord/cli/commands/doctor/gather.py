@@ -1,0 +1,174 @@
+"""This module reads a cluster into facts. Whatever cannot be read is a value in them, not a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from koord import __version__
+from koord.api.koordinator.custom_kinds import NODE_METRICS
+from koord.api.kubernetes import builtin_kinds
+from koord.api.kubernetes.meta import Object
+from koord.api.kubernetes.resource import Resource
+from koord.cli import cluster_access
+from koord.cli.commands.doctor import access_checks, node_checks
+from koord.cli.commands.doctor.access_review import review_access
+from koord.cli.commands.doctor.facts import (
+    ClusterFacts,
+    KoordletAnswers,
+    Obj,
+    Objects,
+    Unread,
+)
+from koord.cli.commands.doctor.installation import KOORDLET, MANAGER, PROGRAMS, own_workloads
+from koord.cli.commands.doctor.node_checks import koordlet_pods
+from koord.cli.commands.doctor.reading import READ_ERRORS, read_list, read_path
+from koord.cli.commands.doctor.unstructured import entries, mapping, name_of, text
+from koord.koordlet.settings import PORT
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import ApiError, error_from_response
+from koord.kube.transport.interface import ApiRequest
+from koord.manager.webhook_server import certificate
+from koord.manager.webhook_server.cert_rotator import SECRET_NAME
+from koord.telemetry.clock import Clock, now
+
+ENDPOINT_SLICES = Resource(
+    group="discovery.k8s.io", version="v1", kind="EndpointSlice", plural="endpointslices", namespaced=True, model=Object
+)
+MAX_KOORDLETS_ASKED = 50
+_AT_ONCE = 10  # requests to koordlets
+_KOORDLET_TIMEOUT_S = 10.0  # a node that is gone must not hold up the others
+
+
+async def gather_facts(
+    client: Client, clock: Clock, namespace: str, *, checks: Collection[str], node: str = "", port: int = PORT
+) -> ClusterFacts:
+    """Read all that the checks need. Raise Unreachable where the API server does not answer at all."""
+    version = await read_path(client, "/version")
+    lists: dict[str, Any] = dict(await _read_lists(client, namespace, node))
+    in_process = await _programs_in_process(client)
+    facts = ClusterFacts(
+        at=now(clock),
+        namespace=namespace,
+        koord_version=__version__,
+        node=node,
+        version=version,
+        group_versions=await _read_group_versions(client),
+        in_process=in_process,
+        **lists,
+    )
+    if MANAGER in {one.program for one in own_workloads(facts)}:
+        facts = msgspec.structs.replace(facts, serving_certificate=await _read_certificate(client, namespace))
+    if access_checks.RBAC in checks:
+        facts = msgspec.structs.replace(facts, access=await review_access(client, namespace, own_workloads(facts)))
+    if set(checks) & set(node_checks.NODE_CHECKS):
+        facts = await _with_koordlets(client, facts, port)
+    return facts
+
+
+async def _read_lists(client: Client, namespace: str, node: str) -> dict[str, Objects]:
+    named = f"metadata.name={node}" if node else ""
+    kinds: dict[str, tuple[Resource[Any], str | None, str]] = {
+        "crds": (builtin_kinds.CUSTOM_RESOURCE_DEFINITIONS, None, ""),
+        "deployments": (builtin_kinds.DEPLOYMENTS, namespace, ""),
+        "daemon_sets": (builtin_kinds.DAEMON_SETS, namespace, ""),
+        "all_deployments": (builtin_kinds.DEPLOYMENTS, None, ""),
+        "all_daemon_sets": (builtin_kinds.DAEMON_SETS, None, ""),
+        "all_cron_jobs": (builtin_kinds.CRON_JOBS, None, ""),
+        "mutating_webhooks": (builtin_kinds.MUTATING_WEBHOOK_CONFIGURATIONS, None, ""),
+        "validating_webhooks": (builtin_kinds.VALIDATING_WEBHOOK_CONFIGURATIONS, None, ""),
+        "services": (builtin_kinds.SERVICES, namespace, ""),
+        "endpoint_slices": (ENDPOINT_SLICES, namespace, ""),
+        "leases": (builtin_kinds.LEASES, namespace, ""),
+        "pods": (builtin_kinds.PODS, namespace, ""),
+        "config_maps": (builtin_kinds.CONFIG_MAPS, namespace, ""),
+        "nodes": (builtin_kinds.NODES, None, named),
+        "node_metrics": (NODE_METRICS, None, named),
+    }
+    found = await asyncio.gather(*(read_list(client, *asked) for asked in kinds.values()))
+    return dict(zip(kinds, found, strict=True))
+
+
+async def _read_group_versions(client: Client) -> tuple[str, ...] | Unread:
+    groups = await read_path(client, "/apis")
+    if isinstance(groups, Unread):
+        return groups
+    versions = (one for group in entries(groups, "groups") for one in entries(group, "versions"))
+    return tuple(text(one, "groupVersion") for one in versions)
+
+
+async def _programs_in_process(client: Client) -> frozenset[str]:
+    """Return the programs that the API server runs itself, as `koord up` does; another server knows no such path."""
+    found = set()
+    for program in PROGRAMS:
+        # Of koordlets there is one for each node: the ledger that they share answers for them.
+        path = "/koord/koordlet/apis/v1/evictions" if program == KOORDLET else f"/koord/{program}/metrics"
+        answer = await client.raw(ApiRequest(method="GET", path=path))
+        if answer.ok:
+            found.add(program)
+    return frozenset(found)
+
+
+async def _read_certificate(client: Client, namespace: str) -> bytes | Unread:
+    """Return the certificate in the webhook's Secret; the keys are dropped here."""
+    unread = Unread(verb="get", resource=f"secrets/{SECRET_NAME}", namespace=namespace, why="")
+    try:
+        secret = await client.dynamic.get(builtin_kinds.SECRETS, SECRET_NAME, namespace)
+    except READ_ERRORS as error:
+        return msgspec.structs.replace(unread, why=str(error))
+    if isinstance(secret, ApiError):
+        return msgspec.structs.replace(unread, why=str(secret), absent=secret.not_found)
+    data = mapping(secret, "data")
+    return next((part for name in certificate.CERT if (part := _decode(data.get(name)))), b"")
+
+
+def _decode(encoded: object) -> bytes:
+    try:
+        return base64.b64decode(encoded, validate=True) if isinstance(encoded, str) else b""
+    except (binascii.Error, ValueError):
+        return b"not base64"  # it is there and is no certificate
+
+
+async def _with_koordlets(client: Client, facts: ClusterFacts, port: int) -> ClusterFacts:
+    pods = koordlet_pods(facts)
+    nodes = [name_of(one) for one in facts.nodes] if not isinstance(facts.nodes, Unread) else []
+    asked = [name for name in nodes if name in pods or KOORDLET in facts.in_process]
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(node: str) -> KoordletAnswers:
+        async with limit:
+            pod = pods.get(node)
+            answers = [
+                await _ask_koordlet(client, node, pod, facts.namespace, port, f"/apis/v1/{path}")
+                for path in ("capabilities", "hooks")
+            ]
+        return KoordletAnswers(capabilities=answers[0], hooks=answers[1])
+
+    chosen = asked[:MAX_KOORDLETS_ASKED]
+    found = await asyncio.gather(*(ask(node) for node in chosen))
+    return msgspec.structs.replace(
+        facts, koordlets=dict(zip(chosen, found, strict=True)), koordlets_not_asked=len(asked) - len(chosen)
+    )
+
+
+async def _ask_koordlet(client: Client, node: str, pod: Obj | None, namespace: str, port: int, path: str) -> Obj | str:
+    try:
+        async with asyncio.timeout(_KOORDLET_TIMEOUT_S):
+            if pod is None:
+                simulated = await cluster_access.ask_simulated_koordlet(client, node, path)
+                return simulated if simulated is not None else "it does not answer"
+            where = f"/api/v1/namespaces/{namespace}/pods/http:{name_of(pod)}:{port}/proxy{path}"
+            answer = await client.raw(ApiRequest(method="GET", path=where))
+            if not answer.ok:
+                return str(error_from_response(answer))
+            found = answer.body.plain()
+    except TimeoutError:
+        return f"no answer within {_KOORDLET_TIMEOUT_S:.0f} s"
+    except READ_ERRORS as error:
+        return str(error)
+    return found if isinstance(found, dict) else "its answer is no object"
