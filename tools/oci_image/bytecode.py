@@ -1,0 +1,63 @@
+"""Bytecode of the image's modules, compiled by the image's own Python, so that the version always fits.
+
+The interpreter runs out of a folder with the image's own loader and C library: neither root nor a container is needed.
+Files are `unchecked-hash`: they hold no time, and a start compares nothing. Each layer is compiled in one process and
+in the order of paths with a fixed seed, since constants are written in an order that depends on all three.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tools.oci_image.declaration import PYTHON
+from tools.oci_image.tree import Entry, Tree, join, to_folder
+
+_LOADERS = {"amd64": "usr/lib64/ld-linux-x86-64.so.2", "arm64": "usr/lib/ld-linux-aarch64.so.1"}
+_TRIPLES = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
+
+
+class CompileError(Exception):
+    """The image's Python did not run, or a module does not compile."""
+
+
+def compiled(layers: Sequence[Tree], architecture: str) -> list[Tree]:
+    """Return each layer with the bytecode of its modules. The first layer holds the interpreter."""
+    with tempfile.TemporaryDirectory(prefix="koord-image-") as name:
+        root = Path(name)
+        to_folder(join(layers), root, 0)
+        return [layer | _bytecode(layer, root, architecture) for layer in layers]
+
+
+def _bytecode(layer: Tree, root: Path, architecture: str) -> Tree:
+    modules = [path for path in sorted(layer) if path.endswith(".py")]
+    if not modules:
+        return {}
+    libraries = f"{root}/usr/lib/{_TRIPLES[architecture]}"
+    # The loader's link is absolute in Debian's package, so that it would lead out of the folder.
+    loader = next(Path(libraries).glob("ld-linux-*.so.*"), None)
+    if loader is None:
+        raise CompileError(f"no {_LOADERS[architecture]} in the image")
+    done = subprocess.run(
+        [
+            *(str(loader), "--library-path", libraries, f"{root}/usr/bin/python{PYTHON}", "-sSB"),
+            *("-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash"),
+            *("-s", str(root), "-p", "/", "-i", "-"),
+        ],
+        input="".join(f"{root}/{path}\n" for path in modules),
+        env={"PYTHONHOME": f"{root}/usr", "PYTHONHASHSEED": "0", "PYTHONUTF8": "1"},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise CompileError(f"compileall ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    tree: Tree = {}
+    for path in modules:
+        module = Path(path)
+        cached = module.parent / "__pycache__" / f"{module.stem}.cpython-{PYTHON.replace('.', '')}.pyc"
+        tree[str(cached)] = Entry((root / cached).read_bytes())
+    return tree
