@@ -160,7 +160,7 @@ def _project_layer(flavour: Flavour, pyproject: str) -> tuple[Tree, bill.Compone
         fields = wheels.metadata(path)
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         own = bill.of_wheel(fields["Name"], fields["Version"], digest, fields)
-        tree = wheels.unpack(path)
+        tree = wheels.unpack(path, flavour.modules_left_out)
     finally:
         shutil.rmtree(place)
     tree |= {f"{wheels.PROGRAMS}/{name}": wheels.program_file(point) for name, point in named.items()}

@@ -26,13 +26,16 @@ class Package(msgspec.Struct, frozen=True):
 
 
 class Flavour(msgspec.Struct, frozen=True):
-    """One image: its name, the extras of the project, the programs (none: every one) and the Debian packages."""
+    """One image: its name, the extras of the project, the programs (none: every one), the Debian packages, and modules
+    of the project that its programs do not import.
+    """
 
     name: str
     extras: tuple[str, ...]
     programs: tuple[str, ...]
     command: tuple[str, ...]
     packages: tuple[Package, ...]
+    modules_left_out: tuple[str, ...] = ()
 
 
 _LIBRARY = "usr/lib/*-linux-gnu*"
@@ -134,12 +137,17 @@ FLAVOURS = {
         programs=("koordlet", "koord-runtime-proxy"),
         command=("koordlet",),
         packages=(*_SYSTEM, *_TRAFFIC_CONTROL),
+        # Programs do not import each other: the import rules in pyproject.toml hold that. koordlet signs no certificate.
+        modules_left_out=(
+            *("koord/dashboard/*", "koord/descheduler/*", "koord/embedded/*", "koord/manager/*", "koord/scheduler/*"),
+            *("koord/sim/*", "koord/telemetry/certificates.py"),
+        ),
     ),
 }
 # What wheels bring for compilers, type checkers and their own tests.
 WHEELS_LEFT_OUT = (
     *("*.pyi", "*.pyx", "*.pxd", "*.c", "*.h", "*.a", "*.pxi", "*/tests/*", "*/RECORD", "*/WHEEL", "*/INSTALLER"),
-    *("numpy/f2py/*", "numpy/_core/include/*", "numpy/_core/lib/*", "numpy/typing/*", "numpy/_pyinstaller/*"),
+    *("numpy/f2py/*", "numpy/_core/include/*", "numpy/_core/lib/*", "numpy/_pyinstaller/*"),
     *("numpy/random/lib/*", "numpy/random/_examples/*", "numpy/_core/_simd.*", "numpy/_core/_*_tests.*"),
     *("numpy/testing/*", "aiohttp/.hash/*"),
 )
@@ -157,9 +165,9 @@ def stays(package: Package, path: str) -> bool:
     return not _matches(path, LEFT_OUT) and not _matches(path, package.drop)
 
 
-def is_left_out(path: str) -> bool:
+def is_left_out(path: str, modules_left_out: Sequence[str] = ()) -> bool:
     """Say whether a file of a wheel is left out."""
-    return _matches(path, WHEELS_LEFT_OUT)
+    return _matches(path, WHEELS_LEFT_OUT) or _matches(path, modules_left_out)
 
 
 def every_package() -> tuple[str, ...]:

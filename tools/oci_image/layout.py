@@ -56,7 +56,7 @@ def pack(
                 "created": created,
                 "architecture": architecture,
                 "os": "linux",
-                "config": {**config, "Labels": dict(labels)},
+                "config": dict(config) | {"Labels": dict(labels)},
                 "rootfs": {
                     "type": "layers",
                     "diff_ids": [f"sha256:{hashlib.sha256(layer.tar).hexdigest()}" for layer in layers],
@@ -78,7 +78,7 @@ def pack(
         ),
     )
     platform = {"architecture": architecture, "os": "linux"}
-    named = [
+    named: list[dict[str, Any]] = [
         {
             **manifest,
             "platform": platform,

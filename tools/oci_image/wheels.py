@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
@@ -159,12 +159,12 @@ def supported_tags(machine: str) -> list[Tag]:
     return [*cpython_tags(_VERSION, platforms=names), *compatible_tags(_VERSION, f"cp{PYTHON}", names)]
 
 
-def unpack(path: Path) -> Tree:
+def unpack(path: Path, modules_left_out: Sequence[str] = ()) -> Tree:
     """Return the files of a wheel that stay in the image. Programs are made by `program_file`."""
     tree: Tree = {}
     with zipfile.ZipFile(path) as archive:
         for info in archive.infolist():
-            if info.is_dir() or is_left_out(info.filename):
+            if info.is_dir() or is_left_out(info.filename, modules_left_out):
                 continue
             if ".data/" in info.filename.partition("/")[0] + "/":
                 raise WheelError(f"{path.name}: {info.filename} is for a place outside of the library folder")
