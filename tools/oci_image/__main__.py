@@ -10,6 +10,7 @@ from tools.oci_image import debian
 from tools.oci_image.build import ROOT, ImageError, build, cache_folder, gather
 from tools.oci_image.bytecode import CompileError
 from tools.oci_image.declaration import FLAVOURS, every_package
+from tools.oci_image.dockerfile import DOCKERFILE, print_dockerfile
 from tools.oci_image.tree import ConflictError, to_folder
 from tools.oci_image.wheels import WheelError
 from tools.wheel import WheelError as ProjectWheelError
@@ -33,8 +34,10 @@ def write_images(flavours: list[str], folder: Path) -> None:
 
 def write_root(flavour: str, folder: Path) -> None:
     """Write the files of an image into a folder, each with the owner and time that it has in the image."""
+    if folder.exists():
+        raise ImageError(f"{folder} exists already, and what lies in it would be in the image")
     contents = gather(FLAVOURS[flavour], cache_folder())
-    folder.mkdir(parents=True, exist_ok=False)
+    folder.mkdir(parents=True)
     for tree, time_s in zip(contents.layers, contents.times_s, strict=True):
         to_folder(tree, folder, time_s)
 
@@ -52,12 +55,15 @@ def main() -> int:
     parser.add_argument("--to", type=Path, default=ROOT / "dist", help="folder of the archives (dist)")
     parser.add_argument("--root", type=Path, help="write the files of --flavour into this new folder instead")
     parser.add_argument("--lock", action="store_true", help="lock the newest Debian packages instead")
+    parser.add_argument("--dockerfile", action="store_true", help="write the Dockerfile again instead")
     given = parser.parse_args()
     if given.root and not given.flavour:
         parser.error("--root needs --flavour")
     try:
         if given.lock:
             write_lock()
+        elif given.dockerfile:
+            DOCKERFILE.write_text(print_dockerfile())
         elif given.root:
             write_root(given.flavour, given.root)
         else:

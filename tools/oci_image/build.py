@@ -68,6 +68,11 @@ def commit_time_s() -> int:
     return int(done.stdout)
 
 
+def project_version() -> str:
+    version: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    return version
+
+
 def gather(flavour: Flavour, cache: Path) -> Contents:
     """Return the contents of a flavour. The network is used only where the cache lacks something."""
     architecture = debian.machine_architecture()

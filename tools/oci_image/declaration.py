@@ -137,7 +137,7 @@ FLAVOURS = {
         programs=("koordlet", "koord-runtime-proxy"),
         command=("koordlet",),
         packages=(*_SYSTEM, *_TRAFFIC_CONTROL),
-        # Programs do not import each other: the import rules in pyproject.toml hold that. koordlet signs no certificate.
+        # Programs do not import each other: the import rules in pyproject.toml hold that. koordlet signs nothing.
         modules_left_out=(
             *("koord/dashboard/*", "koord/descheduler/*", "koord/embedded/*", "koord/manager/*", "koord/scheduler/*"),
             *("koord/sim/*", "koord/telemetry/certificates.py"),
