@@ -44,7 +44,7 @@ class ContainerRuntime:
         return self._ctr("images", "list", "-q").split()
 
     def run(self, image: str, *command: str) -> str:
-        """Run a container to its end and return its output, errors with it. Raise where it fails."""
+        """Run a container to its end and return its output. Raise with its errors where it fails."""
         return self._ctr("run", "--rm", *self._flags(()), image, self._next_id(), *command)
 
     @contextlib.contextmanager
@@ -77,15 +77,14 @@ class ContainerRuntime:
     def _ctr(self, *args: str) -> str:
         done = subprocess.run(
             self._command(*args),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             timeout=RUN_S,
             env=self._environment(),
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"ctr {' '.join(args)} ended with {done.returncode}:\n{done.stdout}")
+            raise RuntimeError(f"ctr {' '.join(args)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout
 
     def _command(self, *args: str) -> list[str]:
@@ -122,19 +121,22 @@ class ContainerRuntime:
 
 @contextlib.contextmanager
 def running() -> Iterator[ContainerRuntime]:
-    """Run containerd until the block ends. No mount, cgroup or process stays behind."""
+    """Run containerd in a file system in memory until the block ends. No mount, cgroup or process stays behind."""
     folder = Path(tempfile.mkdtemp(prefix="ki-"))  # short: names of sockets are limited to 108 characters
-    runtime = ContainerRuntime(folder)
-    process = runtime.start()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)], check=True)
     try:
-        yield runtime
+        runtime = ContainerRuntime(folder)
+        process = runtime.start()
+        try:
+            yield runtime
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
     finally:
-        process.terminate()
-        process.wait(timeout=30)
         for line in reversed(Path("/proc/mounts").read_text().splitlines()):
-            if line.split()[1].startswith(f"{folder}/"):
-                subprocess.run(["umount", "-l", line.split()[1]], check=False, capture_output=True)
+            if (where := Path(line.split()[1])).is_relative_to(folder):
+                subprocess.run(["umount", "-l", str(where)], check=True)
         for group in (CGROUPS / NAMESPACE, *CGROUPS.glob(f"*/{NAMESPACE}")):
             with contextlib.suppress(FileNotFoundError):
                 group.rmdir()
-        shutil.rmtree(folder)
+        folder.rmdir()

@@ -10,12 +10,12 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tools.oci_image.declaration import PYTHON
 from tools.oci_image.tree import Entry, Tree, join, to_folder
 
-_LOADERS = {"amd64": "usr/lib64/ld-linux-x86-64.so.2", "arm64": "usr/lib/ld-linux-aarch64.so.1"}
 _TRIPLES = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 
 
@@ -28,7 +28,9 @@ def compiled(layers: Sequence[Tree], architecture: str) -> list[Tree]:
     with tempfile.TemporaryDirectory(prefix="koord-image-") as name:
         root = Path(name)
         to_folder(join(layers), root, 0)
-        return [layer | _bytecode(layer, root, architecture) for layer in layers]
+        with ThreadPoolExecutor() as pool:  # each waits for a process of its own
+            made = pool.map(lambda layer: _bytecode(layer, root, architecture), layers)
+            return [layer | bytecode for layer, bytecode in zip(layers, made, strict=True)]
 
 
 def _bytecode(layer: Tree, root: Path, architecture: str) -> Tree:
@@ -39,7 +41,7 @@ def _bytecode(layer: Tree, root: Path, architecture: str) -> Tree:
     # The loader's link is absolute in Debian's package, so that it would lead out of the folder.
     loader = next(Path(libraries).glob("ld-linux-*.so.*"), None)
     if loader is None:
-        raise CompileError(f"no {_LOADERS[architecture]} in the image")
+        raise CompileError(f"no loader of shared libraries in {libraries}")
     done = subprocess.run(
         [
             *(str(loader), "--library-path", libraries, f"{root}/usr/bin/python{PYTHON}", "-sSB"),

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -48,7 +49,9 @@ def pack(
         blobs[f"blobs/sha256/{digest}"] = Entry(content)
         return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(content)}
 
-    packed = [add("layer.v1.tar+gzip", gzip.compress(layer.tar, 6, mtime=0)) for layer in layers]
+    with ThreadPoolExecutor() as pool:  # zlib runs without the interpreter's lock
+        compressed = pool.map(lambda layer: gzip.compress(layer.tar, 6, mtime=0), layers)
+        packed = [add("layer.v1.tar+gzip", content) for content in compressed]
     described = add(
         "config.v1+json",
         _json(
