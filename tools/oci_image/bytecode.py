@@ -28,9 +28,12 @@ def compiled(layers: Sequence[Tree], architecture: str) -> list[Tree]:
     with tempfile.TemporaryDirectory(prefix="koord-image-") as name:
         root = Path(name)
         to_folder(join(layers), root, 0)
+        # The interpreter's own layer comes first: what its modules were read from, text or bytecode, decides which
+        # strings a process shares, and with it what it writes.
+        made = [_bytecode(layers[0], root, architecture)]
         with ThreadPoolExecutor() as pool:  # each waits for a process of its own
-            made = pool.map(lambda layer: _bytecode(layer, root, architecture), layers)
-            return [layer | bytecode for layer, bytecode in zip(layers, made, strict=True)]
+            made += pool.map(lambda layer: _bytecode(layer, root, architecture), layers[1:])
+        return [layer | bytecode for layer, bytecode in zip(layers, made, strict=True)]
 
 
 def _bytecode(layer: Tree, root: Path, architecture: str) -> Tree:
