@@ -158,7 +158,10 @@ def _debian_layer(flavour: Flavour, architecture: str, cache: Path) -> tuple[Tre
 def _project_layer(flavour: Flavour, pyproject: str) -> tuple[Tree, bill.Component]:
     project = tomllib.loads(pyproject)["project"]
     scripts: dict[str, str] = project["scripts"]
+    # A flavour may name a program that this version of the project has not; it must have one at least.
     named = {name: scripts[name] for name in flavour.programs or scripts if name in scripts}
+    if not named:
+        raise ImageError(f"the project has none of the programs {', '.join(flavour.programs)}")
     place = Path(tempfile.mkdtemp(prefix="koord-image-wheel-"))
     try:
         path = project_wheel.build_wheel(place)
