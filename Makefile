@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real soak bench bench-colocation gen diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real soak bench bench-colocation gen chart diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -33,7 +33,7 @@ up: $(READY) ## run a whole cluster in one process (UP_ARGS="--nodes 20 ...")
 	@$(BIN)/koord up $(UP_ARGS)
 
 test: $(READY) ## every test that needs only Python
-	@$(BIN)/python -m pytest tests --ignore=tests/real -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts -n $(JOBS) --dist loadgroup
 
 check: $(READY) ## format, lint, types, import rules
 	@$(BIN)/ruff format --check -q .
@@ -47,7 +47,7 @@ format: $(READY) ## rewrite the sources in the one format
 
 coverage: $(READY) ## which lines and branches `make test` reaches: a table here, pages in htmlcov/; nothing is refused for a number
 	@rm -f .coverage .coverage.*
-	@$(BIN)/python -m pytest tests --ignore=tests/real -n $(JOBS) --dist loadgroup --cov --cov-report=term --cov-report=html
+	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts -n $(JOBS) --dist loadgroup --cov --cov-report=term --cov-report=html
 
 test-wheel: $(READY) ## build the wheel, install it into empty environments and start its programs there
 	@$(BIN)/python -m tools.wheel
@@ -61,12 +61,13 @@ image-root: $(READY) ## the files of one image in a new folder: FLAVOUR=all ROOT
 image-lock: $(READY) ## lock the image's Debian packages at the newest versions that apt knows
 	@$(BIN)/python -m tools.oci_image --lock
 
-assets: $(READY) ## build the real control plane and node from Go modules into a cache outside the repo
+assets: $(READY) ## build the real control plane, node and Helm from Go modules into a cache outside the repo
 	@$(BIN)/python -m tools.assets
 	@$(BIN)/python -m tools.assets node
+	@$(BIN)/python -m tools.assets helm
 
-test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
-	@$(BIN)/python -m pytest tests/real
+test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd, cgroups and Helm
+	@$(BIN)/python -m pytest tests/real tests/charts
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos
 	@PYTHONHASHSEED=0 KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal
@@ -80,6 +81,9 @@ bench-colocation: $(READY) ## what koordlet's care is worth to a service beside 
 
 gen: $(READY) assets ## regenerate CRDs and the field tables of built-in kinds
 	@$(BIN)/python -m tools.gen
+
+chart: $(READY) ## write the generated parts of charts/koord and the table of its values
+	@$(BIN)/python -m tools.chart
 
 diagrams: $(READY) ## draw docs/diagrams/*.svg from docs/diagrams/*.toml and the imports
 	@$(BIN)/python -m tools.diagrams

@@ -38,6 +38,7 @@ BENCHES = {
     "webhook": "bench.webhook",
     "startup": "bench.startup",
     "koordlet": "bench.koordlet",
+    "hooks": "bench.hooks",
     "descheduler": "bench.descheduler",
     "colocation": "bench.colocation",
     "memory": "bench.memory",

@@ -1,5 +1,6 @@
 """Build the real parts that tests run against from Go modules, into a cache outside the repo: a control plane (etcd,
-kube-apiserver, kube-scheduler), or with `node` what a node needs (kubelet, containerd, network plugins).
+kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), or with `helm`
+the program that renders and installs the chart.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -28,11 +29,18 @@ NODE_MODULES = {
     "containerd": (f"{_CONTAINERD}/containerd", f"{_CONTAINERD}/containerd-shim-runc-v2", f"{_CONTAINERD}/ctr"),
     "cni": (f"{_CNI}/main/bridge", f"{_CNI}/main/loopback", f"{_CNI}/ipam/host-local"),
 }
+HELM_MODULES: dict[str, tuple[str, ...]] = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
 # Storage drivers that need C libraries, and that no test uses.
 TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}
 # Without a version stamp kubectl cannot parse what the server says of itself.
 STAMP = "k8s.io/component-base/version"
 LDFLAGS = f"-s -w -X {STAMP}.gitVersion=v1.35.4 -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
+# Without one Helm renders for Kubernetes 1.20.
+HELM_LDFLAGS = " ".join(
+    f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}={value}"
+    for package in ("chartutil", "lint/rules")
+    for part, value in (("Major", 1), ("Minor", 35))
+)
 
 
 def cache_root() -> Path:
@@ -46,8 +54,12 @@ def key(modules: Mapping[str, tuple[str, ...]] = MODULES) -> str:
     for module, packages in modules.items():
         for name in ("go.mod", "go.sum"):
             seen.update((SOURCES / module / name).read_bytes())
-        seen.update(" ".join((*packages, LDFLAGS)).encode())
+        seen.update(" ".join((*packages, ldflags(module))).encode())
     return seen.hexdigest()[:16]
+
+
+def ldflags(module: str) -> str:
+    return f"{LDFLAGS} {HELM_LDFLAGS}" if module in HELM_MODULES else LDFLAGS
 
 
 def folder() -> Path:
@@ -59,12 +71,16 @@ def node_folder() -> Path:
     return cache_root() / f"node-{key(NODE_MODULES)}"
 
 
+def helm_folder() -> Path:
+    return cache_root() / f"helm-{key(HELM_MODULES)}"
+
+
 def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> None:
     go = shutil.which("go")
     if go is None:
         sys.exit(
-            "assets: no Go toolchain found, and the real control plane is built from Go modules.\n"
-            "Install Go 1.25 or newer, or point KUBEBUILDER_ASSETS at a folder with etcd and kube-apiserver."
+            "assets: no Go toolchain found, and real parts are built from Go modules.\n"
+            "Install Go 1.26 or newer, or point KUBEBUILDER_ASSETS at a folder with etcd and kube-apiserver."
         )
     partial = target.with_suffix(".partial")
     partial.mkdir(parents=True, exist_ok=True)
@@ -75,7 +91,7 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
             print(f"assets: building {binary.name} ...", file=sys.stderr, flush=True)
             subprocess.run(
                 [
-                    *(go, "build", "-mod=readonly", "-tags", TAGS.get(module, ""), "-ldflags", LDFLAGS),
+                    *(go, "build", "-mod=readonly", "-tags", TAGS.get(module, ""), "-ldflags", ldflags(module)),
                     *("-o", str(binary), package),
                 ],
                 cwd=SOURCES / module,
@@ -89,10 +105,12 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
 def main() -> None:
     if sys.argv[1:] == ["node"]:
         target, modules = node_folder(), NODE_MODULES
+    elif sys.argv[1:] == ["helm"]:
+        target, modules = helm_folder(), HELM_MODULES
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        sys.exit(f"assets: say `node` or nothing, not {' '.join(sys.argv[1:])}")
+        sys.exit(f"assets: say `node`, `helm` or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
             sys.exit(f"assets: KUBEBUILDER_ASSETS names {target}, which is not a folder")

@@ -249,7 +249,9 @@ def _clean(node: Node) -> None:
     if (CGROUPS / "kubepods").is_dir():
         groups.append(CGROUPS / "kubepods")
     for _ in range(50):
-        alive = {int(pid) for group in groups for file in group.rglob("cgroup.procs") for pid in _lines(file)}
+        # os.walk and not rglob: groups go while they are walked, as containerd removes those of pods that ended.
+        found = (Path(folder) / "cgroup.procs" for group in groups for folder, _, _ in os.walk(group))
+        alive = {int(pid) for file in found for pid in _lines(file)}
         if not alive:
             break
         for pid in alive:
@@ -265,11 +267,9 @@ def _clean(node: Node) -> None:
     for path in Path("/run/netns").glob("cni-*"):
         path.unlink(missing_ok=True)
     for group in groups:
-        for path in sorted((p for p in group.rglob("*") if p.is_dir()), key=lambda p: -len(p.parts)):
+        for folder, _, _ in os.walk(group, topdown=False):
             with contextlib.suppress(OSError):
-                path.rmdir()
-        with contextlib.suppress(OSError):
-            group.rmdir()
+                os.rmdir(folder)
     _ip("link", "del", BRIDGE, check=False)
     shutil.rmtree(node.folder, ignore_errors=True)
 

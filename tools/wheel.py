@@ -18,7 +18,15 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROGRAMS = ("koord", "kubectl-koord", "koord-scheduler", "koord-manager", "koord-descheduler", "koordlet")
+PROGRAMS = (
+    "koord",
+    "kubectl-koord",
+    "koord-scheduler",
+    "koord-manager",
+    "koord-descheduler",
+    "koordlet",
+    "koord-runtime-proxy",
+)
 # What starts with the required dependencies alone: a node agent installs none of the server's libraries.
 PROGRAMS_WITHOUT_EXTRAS = ("koord", "kubectl-koord", "koordlet")
 READY = re.compile(r"koord: ready (\S+) kubeconfig=(\S+)")

@@ -84,3 +84,12 @@ def test_burst_above_the_quota_is_tried_in_a_group_of_our_own(tmp_path: Path) ->
     assert burst_above_quota(tree) is True
     assert _rows(machine, kernel)["cpu.cfs_burst_us"].state is CapabilityState.SUPPORTED
     assert machine.snapshot() == before
+
+
+def test_features_that_are_no_files_have_rows(tmp_path: Path) -> None:
+    machine = FakeMachine(tmp_path, 2)
+    machine.put("proc/sys/kernel/sched_core", "0\n")
+    rows = {row.knob: row for row in probe_capabilities(machine.tree)}
+    assert rows["core_sched"].state is CapabilityState.SUPPORTED, "by its switch"
+    assert rows["tc"].state in (CapabilityState.SUPPORTED, CapabilityState.OFF)
+    assert (rows["tc"].state is CapabilityState.OFF) == ("install iproute2" in rows["tc"].how)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import selectors
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from koord.host.inotify import DirectoryChange, InotifyWatcher
+from koord.host.inotify import DirectoryChange, FileChangeWatcher, InotifyWatcher
 from koord.host.io_error import IoError
 
 
@@ -47,3 +48,30 @@ def test_a_folder_that_is_not_there(watcher: InotifyWatcher, tmp_path: Path) -> 
     io_error = watcher.watch(str(tmp_path / "none"))
     assert isinstance(io_error, IoError)
     assert io_error.vanished
+
+
+def test_files_written_renamed_and_removed_are_noticed(tmp_path: Path) -> None:
+    found = FileChangeWatcher.open(str(tmp_path))
+    assert isinstance(found, FileChangeWatcher), found
+    with selectors.DefaultSelector() as selector:
+        selector.register(found, selectors.EVENT_READ)
+        assert not selector.select(0)
+        (tmp_path / "a").write_text("1")
+        for change in (
+            lambda: (tmp_path / "a").write_text("2"),
+            lambda: (tmp_path / "a").rename(tmp_path / "b"),
+            (tmp_path / "b").unlink,
+        ):
+            assert found.drain()
+            assert not selector.select(0)
+            change()
+            assert selector.select(0)
+        assert found.drain()
+        tmp_path.rmdir()
+        assert selector.select(0)
+        assert not found.drain()
+    found.close()
+
+
+def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
+    assert isinstance(FileChangeWatcher.open(str(tmp_path / "nothing")), IoError)

@@ -156,7 +156,6 @@ def test_containers_are_not_root_and_write_only_to_tmp(products: dict[str, Produ
     assert found["rows"] == [1]
     assert not found["sh"]
     assert not found["pip"]
-    runtime.run(products["all"].reference, "sleep", "0")  # koord-manager's preStop hook
 
 
 def test_koord_scheduler_binds_a_pod(products: dict[str, Product], runtime: ContainerRuntime, tmp_path: Path) -> None:

@@ -85,9 +85,10 @@ def test_what_a_deleted_node_slo_wanted_is_undone_by_the_next_start(site: Site) 
     if not site.value(IDLE, site.group("one")):
         pytest.skip("this kernel has no cpu.idle")
     order(site.api, BEHIND)
-    with nodeagent.running(site.node, folder, *QUICK) as agent:
+    gates = f"{nodeagent.GATES},BatchResource=false,CPUSetAllocator=false"  # what annotations want is not undone
+    with nodeagent.running(site.node, folder, *QUICK, gates=gates) as agent:
         until(lambda: site.value(IDLE, site.group("one")) == "1", "best-effort work is idle")
         agent.kill()
     site.api.delete(nodeagent.NODE_SLO)
-    with nodeagent.running(site.node, folder, *QUICK):
+    with nodeagent.running(site.node, folder, *QUICK, gates=gates):
         until(lambda: site.values() == before, "nobody wants it any more")

@@ -81,7 +81,6 @@ _STANDARD_LIBRARY_LEFT_OUT = tuple(
 _SYSTEM = (
     Package("base-files", keep=("usr/lib/os-release", "etc/os-release", "usr/share/common-licenses/*")),
     Package("ca-certificates", keep=("usr/share/ca-certificates/*",)),
-    Package("coreutils", keep=("usr/bin/sleep",)),  # koord-manager's preStop hook
     Package("gcc-12-base"),  # the licences of libgcc-s1 and libstdc++6
     Package("libbz2-1.0"),
     Package(
@@ -133,7 +132,7 @@ FLAVOURS = {
     ),
     "agent": Flavour(
         name="koord-agent",
-        extras=("fast",),
+        extras=("fast", "hooks", "runtimeproxy"),
         programs=("koordlet", "koord-runtime-proxy"),
         command=("koordlet",),
         packages=(*_SYSTEM, *_TRAFFIC_CONTROL),

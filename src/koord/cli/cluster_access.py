@@ -158,6 +158,8 @@ async def ask_koordlet(
         answer = await client.raw(ApiRequest(method="GET", path=where, query=query or {}))
     except Unreachable as gone:
         return f"{meta.name}: {gone}"
+    if answer.status == 404 and isinstance(_decode_object(answer.body.raw()), str):
+        return f"{meta.name} is too old: it does not serve {path}"  # the API server's own 404 is a Status
     if not answer.ok:
         return f"{meta.name} answered {answer.status}: {answer.body.raw()[:200].decode(errors='replace').strip()}"
     try:

@@ -45,6 +45,11 @@ EXPLAIN_COMMANDS: LazyCommands = {
         "eviction",
         "Who evicted a pod, by which rule and on which numbers.",
     ),
+    "container": (
+        "koord.cli.commands.explain.container",
+        "container",
+        "Who decided each value of a container's cgroup, and what the kernel holds.",
+    ),
     "node": ("koord.cli.commands.explain.node", "node", "Why a node lends what it lends to batch and mid pods."),
 }
 
@@ -61,6 +66,11 @@ NODE_COMMANDS: LazyCommands = {
         "koord.cli.commands.node_capabilities",
         "capabilities",
         "Which kernel files work on a node, and which do not.",
+    ),
+    "hooks": (
+        "koord.cli.commands.node_hooks",
+        "hooks",
+        "How runtime hooks are connected on a node, and what each does.",
     ),
 }
 

@@ -11,7 +11,7 @@ import errno
 import msgspec
 
 from koord.api.koordinator.qos_class import BEST_EFFORT
-from koord.host import perf, resctrl
+from koord.host import core_sched, perf, resctrl, tc
 from koord.host.cgroup.device_codec import DeviceNumberCodec, IoCostCodec
 from koord.host.cgroup.knob import (
     CPU_BURST,
@@ -42,6 +42,8 @@ def probe_capabilities(tree: CgroupTree, *, probe: bool = True) -> list[Capabili
         ("perf_event", perf.available()),
         ("kidled", check_kidled(tree.host)),
         ("resctrl", resctrl.check_supported(tree.host)),
+        ("core_sched", core_sched.check_supported(tree.host)),
+        ("tc", tc.check_supported()),
     ):
         rows.append(_feature(name, io_error))
     return rows

@@ -24,7 +24,9 @@ class HostPaths(msgspec.Struct, frozen=True, kw_only=True):
     var_run: str = "/var/run"
     run: str = "/run"
     kubelet: str = "/var/lib/kubelet"
+    terway: str = "/var/lib/terway/qos"
     hooks: str = "/etc/runtime/hookserver.d"
+    dev: str = "/dev"
 
     def below_root(self, root: str) -> HostPaths:
         """Return the same paths below another root."""
@@ -38,6 +40,7 @@ DAEMONSET_PATHS = HostPaths(
     sys_fs="/host-sys-fs",
     var_run="/host-var-run",
     run="/host-run",
+    terway="/host-var-lib/terway/qos",
     hooks="/host-etc-hookserver",
 )
 

@@ -1,4 +1,5 @@
-"""Notice cgroups that come and go: directories made and removed directly below the watched ones.
+"""Notice cgroups that come and go, which are directories made and removed directly below the watched ones, and
+configuration files that change.
 
 A watcher starts blind: its user lists the directories after `watch`, and again when events were lost.
 """
@@ -14,6 +15,7 @@ from koord.host import libc
 from koord.host.io_error import READ, IoError
 
 _CREATE, _DELETE, _FOLDER, _IGNORED, _OVERFLOW = 0x100, 0x200, 0x4000_0000, 0x8000, 0x4000
+_CLOSE_WRITE, _MOVED_FROM, _MOVED_TO = 0x8, 0x40, 0x80
 _HEAD = struct.Struct("iIII")
 _ROOM = 65_536
 
@@ -94,3 +96,45 @@ class InotifyWatcher:
             elif folder is not None and mask & _FOLDER:
                 found.append(DirectoryChange(folder, name, bool(mask & _CREATE)))
         return found
+
+
+class FileChangeWatcher:
+    """FileChangeWatcher notices that files directly below one folder were written, made, renamed or removed. It does
+    not tell which: its user reads the folder again.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @staticmethod
+    def open(folder: str) -> FileChangeWatcher | IoError:
+        descriptor = libc.inotify_open(os.O_NONBLOCK | os.O_CLOEXEC)
+        if isinstance(descriptor, IoError):
+            return descriptor
+        mask = _CREATE | _DELETE | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO
+        watch = libc.inotify_watch(descriptor, folder, mask)
+        if isinstance(watch, IoError):
+            os.close(descriptor)
+            return watch
+        return FileChangeWatcher(descriptor)
+
+    def fileno(self) -> int:
+        """Return the descriptor for the event loop's reader callback."""
+        return self._descriptor
+
+    def drain(self) -> bool:
+        """Take all events without waiting; return whether the folder is still watched, which ends with its removal."""
+        alive = True
+        while True:
+            try:
+                data = os.read(self._descriptor, _ROOM)
+            except BlockingIOError:
+                return alive
+            start = 0
+            while start + _HEAD.size <= len(data):
+                _, mask, _, length = _HEAD.unpack_from(data, start)
+                start += _HEAD.size + length
+                alive = alive and not mask & _IGNORED
+
+    def close(self) -> None:
+        os.close(self._descriptor)

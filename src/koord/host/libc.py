@@ -46,5 +46,27 @@ def inotify_unwatch(descriptor: int, watch: int) -> IoError | None:
     return answer if isinstance(answer, IoError) else None
 
 
+# linux/prctl.h
+_PR_SCHED_CORE = 62
+_SCHED_CORE_GET = 0
+
+
+def sched_core(command: int, process: int, scope: int) -> IoError | None:
+    """Run a command of prctl's PR_SCHED_CORE that has no answer. Process 0 is the calling thread."""
+    arguments = map(ctypes.c_ulong, (command, process, scope, 0))
+    answer = load_libc().prctl(_PR_SCHED_CORE, *arguments)
+    found = _checked(answer, f"sched_core {process}")
+    return found if isinstance(found, IoError) else None
+
+
+def sched_core_cookie(process: int) -> int | IoError:
+    """Return the core scheduling cookie of the process' main thread; 0 for none."""
+    cookie = ctypes.c_uint64(0)
+    arguments = map(ctypes.c_ulong, (_SCHED_CORE_GET, process, 0))
+    answer = load_libc().prctl(_PR_SCHED_CORE, *arguments, ctypes.byref(cookie))
+    found = _checked(answer, f"sched_core {process}")
+    return found if isinstance(found, IoError) else cookie.value
+
+
 def _checked(answer: int, name: str) -> int | IoError:
     return IoError(name, OPEN, ctypes.get_errno()) if answer < 0 else answer

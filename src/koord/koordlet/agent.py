@@ -13,6 +13,7 @@ from typing import Any
 
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.core_v1 import EventSource
+from koord.api.model import ObjectReference
 from koord.host.audit_log import AuditEvent, AuditLog
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.cgroup.tree import CgroupTree
@@ -20,7 +21,9 @@ from koord.host.filesystem import Host
 from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
-from koord.koordlet.evictor import KoordletEvictor
+from koord.koordlet.evictor import KoordletEvictor, build_pod_stopper
+from koord.koordlet.hook_calls.service import HookService
+from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
 from koord.koordlet.inputs.kubelet_client import KubeletClient
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeInputs
@@ -37,6 +40,7 @@ from koord.koordlet.scrape_metrics import ScrapeTimeMetrics
 from koord.koordlet.series.metric_kind import retention_s
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.strategies import runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
@@ -106,11 +110,13 @@ class Koordlet:
             node=settings.node,
             audit=self._audit,
             count=lambda victim: self.metrics.count_eviction(clock.time(), victim),
+            stopper=build_pod_stopper(settings.cri_eviction),
         )
         self._victims: asyncio.Queue[tuple[float, EvictionRequest]] = asyncio.Queue()  # and when each was wanted
         self._informers = informers
         self.reporters: ReporterSet | None = None
         self._volumes: VolumeMounts | None = None
+        self.hooks: HookService | None = None
         self._audit_problem = ProblemLog(_LOG, "the audit log cannot be written")
         self._capabilities: list[Capability] = []
         self._cgroup_problem = "not looked yet"
@@ -140,6 +146,7 @@ class Koordlet:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.endpoint.close()
+        await self._evictor.close()
         await self._recorder.stop()
         if self.control_loop is not None:
             self.control_loop.close()
@@ -170,6 +177,8 @@ class Koordlet:
                 self.node_watcher.count_absent_as_deleted()
             for victim in control_loop.tick(self._node_inputs(), memory_policy=self._memory_policy()):
                 self._victims.put_nowait((self._clock.monotonic(), victim))
+            if self.hooks is not None and runtime_hooks.NAME in control_loop.last_run:
+                self.hooks.note_reconciled()
             self._ticks += 1
             due_s = max(due_s + interval_s, self._clock.monotonic())  # ticks that were missed are not made up for
             await self._clock.sleep(due_s - self._clock.monotonic())
@@ -213,6 +222,18 @@ class Koordlet:
         )
         self.metrics.internal.source(readings.internal)
         self.metrics.external.source(readings.external)
+        self.hooks = HookService(
+            self._settings,
+            self._host,
+            self._clock,
+            control_loop,
+            self._record_hook_event,
+            self.metrics.observe_hook,
+            lambda: self.node_watcher.properties,
+            self.metrics.record_core_sched,
+        )
+        for name, work in self.hooks.tasks:
+            self._spawn(name, work)
         self._spawn("capabilities", lambda: self._publish_capabilities(control_loop))
         self.control_loop = control_loop
         return control_loop
@@ -254,8 +275,10 @@ class Koordlet:
             slo=self.node_watcher.slo,
             pods=() if views is None else views,
             pods_known=views is not None,
-            kubelet=KubeletCpuManager() if self.reporters is None else self.reporters.kubelet,
+            starting=() if self.hooks is None or views is None else self.hooks.starting(views),
+            kubelet=KubeletCpuManager(known=False) if self.reporters is None else self.reporters.kubelet,
             mounts={} if self._volumes is None else self._volumes.mounts,
+            earlier_writes=self.control_loop is not None and self.control_loop.executor.has_earlier_writes,
             safe_mode=self._settings.safe_mode,
         )
 
@@ -270,7 +293,9 @@ class Koordlet:
             if self.control_loop is None:
                 continue
             if why is None:
-                self.control_loop.strategy_runner.evicted(self._clock.time(), victim.uid)
+                self.control_loop.strategy_runner.evicted(
+                    self._clock.time(), victim.uid, by_stopping=self._evictor.evicts_by_stopping
+                )
             else:
                 self.control_loop.strategy_runner.eviction_failed(self._clock.time(), victim.uid, why)
 
@@ -325,10 +350,26 @@ class Koordlet:
             audit_log=self._audit_log,
             capabilities=self._capability_rows,
             strategy_statuses=lambda: [] if self.control_loop is None else self.control_loop.strategy_statuses(),
+            hooks=self._hooks_status,
+            containers=self._containers_status,
             state=self.state,
             checks=self._checks(),
         )
         return build_endpoint(source, self._clock, events="AuditEventsHTTPHandler" in self._settings.gates)
+
+    def _hooks_status(self) -> HooksStatus:
+        return HooksStatus(safe_mode=self._settings.safe_mode) if self.hooks is None else self.hooks.status()
+
+    def _containers_status(self, namespace: str, name: str) -> ContainersStatus:
+        if self.control_loop is None:
+            return ContainersStatus()
+        pods = self._pods() or ()
+        return self.control_loop.containers_status(
+            [pod for pod in pods if namespace in ("", pod.namespace) and name in ("", pod.name)]
+        )
+
+    def _record_hook_event(self, regarding: ObjectReference, reason: str, message: str) -> None:
+        self._recorder.record(regarding, "Warning", reason, message)
 
     def _checks(self) -> Mapping[str, HealthCheck]:
         return {

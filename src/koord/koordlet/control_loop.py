@@ -19,15 +19,19 @@ from koord.koordlet.cgroup_writer.effects import WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.collect.collector_set import CollectorSet
+from koord.koordlet.container_values import containers_status
+from koord.koordlet.hook_status import ContainersStatus
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.strategies import file_ownership, runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
+from koord.koordlet.strategies.runtime_hooks import RuntimeHooksState
 from koord.telemetry.clock import Clock
 from koord.values import timestamp
 
@@ -69,15 +73,18 @@ class ControlLoop:
             tree,
             self.executor,
             may_write=not settings.safe_mode,
-            resctrl="RdtResctrl" in settings.gates,
+            resctrl=not settings.gates.isdisjoint({"RdtResctrl", "Resctrl"}),
             disks="BlkIOReconcile" in settings.gates,
         )
         self.collectors = CollectorSet(tree, store, clock, settings.collect)
-        self.strategy_runner = StrategyRunner(self.machine, store, settings.gates, settings.strategies)
+        self.strategy_runner = StrategyRunner(
+            self.machine, store, settings.gates, settings.strategies, timer=clock.monotonic
+        )
         self._strategy_statuses: dict[str, StrategyStatus] = {
             name: StrategyStatus(strategy=name, why="not run yet") for name in self.strategy_runner.enabled
         }
         self._states: dict[str, str] = {}
+        self.last_run: frozenset[str] = frozenset()  # strategies that ran in the last tick
         self._released_others = False
 
     def tick(self, node_inputs: NodeInputs, *, memory_policy: str = "") -> tuple[EvictionRequest, ...]:
@@ -93,8 +100,9 @@ class ControlLoop:
         self._metrics.set_usage(self._store, now_s)
         if not self._released_others and not node_inputs.safe_mode:
             self._released_others = True
-            self.executor.release_others(_OWNERS, "no strategy of this version writes it")
+            self.executor.release_others(self._known_owners(), "no strategy of this version writes it")
         ran = self.strategy_runner.tick(now_s, node_inputs)
+        self.last_run = frozenset(one.strategy for one in ran)
         self._metrics.journal_unwritable.labels(self._settings.node).set(float(bool(self.executor.journal_problem)))
         self._publish_results(now_s, ran, node_inputs)
         return tuple(victim for one in ran for victim in one.evictions)
@@ -102,6 +110,12 @@ class ControlLoop:
     def capabilities(self) -> list[Capability]:
         """Return what the kernel supports; knobs are probed unless safe mode forbids writes."""
         return probe_capabilities(self.tree, probe=not self._settings.safe_mode)
+
+    def containers_status(self, pods: Sequence[PodMeta]) -> ContainersStatus:
+        """Return every value that was decided for the cgroups of these pods."""
+        state = self.strategy_runner.state_of(runtime_hooks.NAME)
+        hooked = state.pods if isinstance(state, RuntimeHooksState) else {}
+        return containers_status(pods, self.tree, self.executor, hooked, safe_mode=self._settings.safe_mode)
 
     def strategy_statuses(self) -> list[StrategyStatus]:
         return list(self._strategy_statuses.values())
@@ -137,6 +151,10 @@ class ControlLoop:
             _LOG.error("strategy %s %s", ran.strategy, state, exc_info=ran.error)
         else:
             _LOG.info("strategy %s %s", ran.strategy, state)
+
+    def _known_owners(self) -> frozenset[str]:
+        switched = file_ownership.CORE_SCHED in self._settings.gates
+        return _OWNERS | ({file_ownership.CORE_SCHED_SWITCH} if switched else frozenset())
 
     def _pod_name(self, uid: str) -> PodIdentity | None:
         return self._names.get(uid)

@@ -1,6 +1,7 @@
-"""Evict pods through the API server, one at a time, and record each attempt: ledger, event, audit log, counter.
+"""Evict pods, one at a time, and record each attempt: ledger, event, audit log, counter.
 
-The API server enforces disruption budgets, which is why nothing here stops containers through the runtime.
+Pods are evicted through the API server, which enforces disruption budgets. Where the agent is told to evict by CRI, the
+runtime stops their containers instead, and the records are the same.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import msgspec
 
 from koord.api.model import ObjectReference
 from koord.host.audit_log import POD, AuditEvent
+from koord.koordlet.pod_stopper import CriEvictionSettings, PodStopped, PodStopper
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.eviction import EvictionResult, evict_pod
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
-from koord.policy.eviction import EvictionLedger, record_annotations
+from koord.policy.eviction import EVICTED, FAILED, EvictionLedger, record_annotations
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -38,8 +40,9 @@ class KoordletEvictor:
         node: str,
         audit: Callable[[AuditEvent], None],
         count: Callable[[EvictionRequest], None],
+        stopper: PodStopper | None = None,
     ) -> None:
-        """`count` is called with every evicted pod."""
+        """`count` is called with every evicted pod. With a `stopper` pods are evicted by CRI."""
         self._client = client
         self._recorder = recorder
         self._clock = clock
@@ -47,9 +50,10 @@ class KoordletEvictor:
         self._node = node
         self._audit = audit
         self._count = count
+        self._stopper = stopper
 
     async def evict(self, victim: EvictionRequest) -> str | None:
-        """Request an eviction. Return None when the pod is leaving or gone, else why not."""
+        """Evict a pod. Return None when it is leaving, stopped or gone, else why not."""
         self._audit(
             AuditEvent(
                 type=POD,
@@ -61,8 +65,26 @@ class KoordletEvictor:
                 why=victim.record.numbers(),
             )
         )
-        result = await evict_pod(self._client, victim.namespace, victim.name, uid=victim.uid, timeout_s=EVICT_TIMEOUT_S)
-        return self._record_outcome(victim, result)
+        return self._record_outcome(victim, await self._request(victim))
+
+    @property
+    def evicts_by_stopping(self) -> bool:
+        """Return whether evicted pods stay in the API server, with stopped containers."""
+        return self._stopper is not None
+
+    async def close(self) -> None:
+        if self._stopper is not None:
+            await self._stopper.close()
+
+    async def _request(self, victim: EvictionRequest) -> EvictionResult:
+        if self._stopper is None:
+            return await evict_pod(
+                self._client, victim.namespace, victim.name, uid=victim.uid, timeout_s=EVICT_TIMEOUT_S
+            )
+        stopped = await self._stopper.stop_pod(victim.uid)
+        if isinstance(stopped, PodStopped):
+            return EvictionResult(outcome=EVICTED, detail=f"the runtime stopped {', '.join(stopped.containers)}")
+        return EvictionResult(outcome=FAILED, detail=stopped.reason)
 
     def _record_outcome(self, victim: EvictionRequest, result: EvictionResult) -> str | None:
         message = f"evict Pod:{victim.namespace}/{victim.name}, reason: {victim.reason}, message: {victim.message}"
@@ -88,3 +110,12 @@ class KoordletEvictor:
             return None
         _LOG.warning("%s%s: %s", message, error, why)
         return result.detail or result.outcome
+
+
+def build_pod_stopper(settings: CriEvictionSettings | None) -> PodStopper | None:
+    """Return the client of the runtime where pods are evicted by CRI."""
+    if settings is None:
+        return None
+    from koord.koordlet.cri_client import CriClient  # gRPC, which only this needs
+
+    return CriClient(settings)

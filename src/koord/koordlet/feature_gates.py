@@ -20,11 +20,10 @@ class KoordletGate(FeatureGate, frozen=True, kw_only=True):
 
 _FLAGS = "koord.cli.daemons.koordlet_flags"
 _REGISTRY = "koord.koordlet.strategies.registry"
-_SUPPRESS = "koord.koordlet.strategies.cpu_suppress"
-_BURST = "koord.koordlet.strategies.cpu_burst"
+_HOOKS = "koord.koordlet.hooks.registry"
+_CPUSET = "koord.koordlet.hooks.cpuset"
 _VICTIMS = "koord.koordlet.strategies.victim_selection"
 _AT_SCRAPE = "koord.koordlet.scrape_metrics"
-_NO_HOOKS = "this version has no runtime hooks, which set what a container starts with"
 
 
 def _on(effect: str, reader: str, *, hook: bool = False) -> KoordletGate:
@@ -35,15 +34,15 @@ def _off(effect: str, reader: str, *, hook: bool = False) -> KoordletGate:
     return KoordletGate(False, ALPHA, effect, reader=reader, hook=hook)
 
 
-def _unbuilt(effect: str, why: str = _NO_HOOKS, *, default: bool = False, hook: bool = True) -> KoordletGate:
-    return KoordletGate(default, BETA if default else ALPHA, effect, unbuilt=True, why=why, hook=hook)
+def _unbuilt(effect: str, why: str) -> KoordletGate:
+    return KoordletGate(False, ALPHA, effect, unbuilt=True, why=why)
 
 
 KOORDLET_GATES: Mapping[str, KoordletGate] = {
     "AuditEvents": _off("the audit log", "koord.koordlet.settings"),
     "AuditEventsHTTPHandler": _off("`/events`, the audit log over HTTP", "koord.koordlet.agent"),
     "BECPUSuppress": _on("hold BE work so that the node stays under its threshold", _REGISTRY),
-    "BECPUManager": _off("CPUs of BE pods are managed one by one, so suppression lets go", _SUPPRESS),
+    "BECPUManager": _off("CPUs of BE pods are managed one by one, so suppression lets go", _CPUSET),
     "BECPUEvict": _off("evict BE pods that get too little CPU", _VICTIMS),
     "CPUEvict": _off("evict when the node uses too much CPU", _VICTIMS),
     "CPUAllocatableEvict": _off("evict what is requested beyond batch and mid CPU", _VICTIMS),
@@ -58,31 +57,31 @@ KOORDLET_GATES: Mapping[str, KoordletGate] = {
     "Accelerators": _off("accelerators in the Device", _FLAGS),
     "RDMADevices": _off("RDMA cards in the Device", _FLAGS),
     "CPICollector": _off("samples of cycles per instruction", _FLAGS),
-    "Libpfm4": _unbuilt("perf events by name", "cycles and instructions are counted without libpfm4", hook=False),
+    "Libpfm4": _unbuilt("perf events by name", "cycles and instructions are counted without libpfm4"),
     "PSICollector": _off("samples of stalls", _FLAGS),
     "BlkIOReconcile": _off("limits and weights of disks", _REGISTRY),
     "ColdPageCollector": _off("samples of memory that nobody touches", _FLAGS),
     "HugePageReport": _off("huge pages in the NodeResourceTopology", _FLAGS),
     "PodResourcesProxy": _unbuilt(
-        "serve the kubelet's pod resources with devices added", "there is no such proxy in this version", hook=False
+        "serve the kubelet's pod resources with devices added", "there is no such proxy in this version"
     ),
-    "HamiCoreVGPUMonitor": _unbuilt(
-        "metrics of GPU shares that HAMi-core enforces", "its shared memory is not read in this version", hook=False
+    "HamiCoreVGPUMonitor": _off(
+        "a folder for HAMi-core's monitor in each container that has a share of a GPU", "koord.koordlet.hooks.gpu_env"
     ),
     "PerCPUMetric": _off("the CPUs of the pools, one by one, as metrics", _AT_SCRAPE),
     "NodeMetricPromMetrics": _off("the last NodeMetric as metrics", _AT_SCRAPE),
     "CgroupReconcile": _off("protection and throttling of memory", _REGISTRY),
     "GroupIdentity": _on("which groups win when tasks compete for a CPU", _REGISTRY, hook=True),
-    "CPUSetAllocator": _unbuilt("write the CPUs that the scheduler chose", default=True),
-    "BatchResource": _unbuilt("write shares, quota and memory of batch resources", default=True),
-    "GPUEnvInject": _unbuilt("give containers their GPUs by environment"),
-    "RDMADeviceInject": _unbuilt("give containers their RDMA devices"),
-    "CPUNormalization": _off("quotas scaled by the node's CPU normalization ratio", _BURST, hook=True),
-    "CoreSched": _unbuilt("core scheduling groups and idle classes"),
-    "TerwayQoS": _unbuilt("network limits by Terway"),
-    "TCNetworkQoS": _unbuilt("network limits by tc"),
-    "Resctrl": _unbuilt("cache and memory bandwidth of single pods"),
-    "OOMScoreAdj": _unbuilt("the OOM score of containers"),
+    "CPUSetAllocator": _on("write the CPUs that the scheduler chose", _HOOKS, hook=True),
+    "BatchResource": _on("write shares, quota and memory of batch resources", _HOOKS, hook=True),
+    "GPUEnvInject": _off("give containers their GPUs by environment", _HOOKS, hook=True),
+    "RDMADeviceInject": _off("give containers their RDMA devices", _HOOKS, hook=True),
+    "CPUNormalization": _off("quotas scaled by the node's CPU normalization ratio", _HOOKS, hook=True),
+    "CoreSched": _off("core scheduling groups and idle classes", _HOOKS, hook=True),
+    "TerwayQoS": _off("network limits by Terway", _HOOKS, hook=True),
+    "TCNetworkQoS": _off("network limits by tc", _HOOKS, hook=True),
+    "Resctrl": _off("cache and memory bandwidth of single pods", _HOOKS, hook=True),
+    "OOMScoreAdj": _off("the OOM score of containers", _HOOKS, hook=True),
 }
 
 

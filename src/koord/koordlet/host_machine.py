@@ -94,21 +94,19 @@ class HostMachine:
         return frozenset(numbers)
 
     def execute(
-        self, effects: Sequence[FileEffect], *, complete_owners: Sequence[str] = ()
+        self,
+        effects: Sequence[FileEffect],
+        *,
+        complete_owners: Sequence[str] = (),
+        kept: Sequence[tuple[str, str]] = (),
+        verify: bool = False,
     ) -> Sequence[FileWriteResult]:
         if not complete_owners:
-            return self._executor.execute(effects)
-        results: dict[int, FileWriteResult] = {}
-        undone: list[FileWriteResult] = []
-        for owner in complete_owners:
-            places = [place for place, effect in enumerate(effects) if effect.owner == owner]
-            answers = self._executor.reconcile(owner, [effects[place] for place in places])
-            results.update(zip(places, answers))
-            undone += answers[len(places) :]
+            return self._executor.execute(effects, verify=verify)
         strangers = {effect.owner for effect in effects} - set(complete_owners)
         if strangers:
             raise ValueError(f"effects of {', '.join(sorted(strangers))} among those of {', '.join(complete_owners)}")
-        return [*(results[place] for place in range(len(effects))), *undone]
+        return self._executor.reconcile(complete_owners, effects, kept=kept, verify=verify)
 
     def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
         return self._executor.release(owner, why)

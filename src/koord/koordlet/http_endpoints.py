@@ -1,4 +1,4 @@
-"""The agent's HTTP endpoints: metrics, audit events, evictions, capabilities, and what each strategy last did."""
+"""The agent's HTTP endpoints: metrics, audit events, evictions, capabilities, hooks, and what each strategy did."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from koord.host.audit_log import AuditLog, AuditPageRefused
 from koord.host.io_error import IoError
+from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies.runner import StrategyStatus
@@ -30,6 +31,8 @@ class EndpointSources(msgspec.Struct, frozen=True, kw_only=True):
     audit_log: AuditLog | None  # None: its gate is off
     capabilities: Callable[[], list[CapabilityRow]]
     strategy_statuses: Callable[[], list[StrategyStatus]]
+    hooks: Callable[[], HooksStatus]
+    containers: Callable[[str, str], ContainersStatus]  # of a namespace and a pod; empty texts are all
     state: Callable[[], Mapping[str, Any]]
     checks: Mapping[str, HealthCheck]
 
@@ -48,6 +51,12 @@ def build_endpoint(source: EndpointSources, clock: Clock, *, events: bool) -> Co
     services.add("GET", "/evictions", lambda call: _evictions(source.ledger, call))
     services.add("GET", "/capabilities", lambda _: {"capabilities": source.capabilities()})
     services.add("GET", "/strategies", lambda _: {"strategies": source.strategy_statuses()})
+    services.add("GET", "/hooks", lambda _: source.hooks())
+    services.add(
+        "GET",
+        "/containers",
+        lambda call: source.containers(call.first_value("namespace") or "", call.first_value("name") or ""),
+    )
     services.add("GET", "/state", lambda _: source.state())
     return endpoint
 

@@ -10,11 +10,12 @@ from koord.api.config.slo.defaults import CFS_QUOTA
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
+from koord.koordlet.core_sched_manager import CoreSchedOutcome, CoreSchedResult
 from koord.koordlet.inputs.node_inputs import NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.koordlet.strategies import cpu_burst, cpu_suppress
+from koord.koordlet.strategies import cpu_burst, cpu_suppress, runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.runner import StrategyResult
 from koord.telemetry.metrics import Gauge, MetricFamily, MetricRegistry, exponential_buckets
@@ -23,6 +24,13 @@ EXPIRE_S = 300.0
 _UNITS = {BATCH_CPU: "integer", MID_CPU: "integer", BATCH_MEMORY: "byte", MID_MEMORY: "byte"}
 _CONTAINER = ("pod_namespace", "pod_name", "container_id", "container_name")
 _OWNED = ("pod_uid", "pod_name", "pod_namespace", "container_id", "container_name")
+_CORE_SCHED = ("core_sched_group", "core_sched_cookie")
+_CORE_SCHED_STATUS = {
+    CoreSchedOutcome.ADDED: "succeeded",
+    CoreSchedOutcome.ASSIGNED: "succeeded",
+    CoreSchedOutcome.CLEARED: "succeeded",
+    CoreSchedOutcome.FAILED: "failed",
+}
 
 
 class KoordletMetrics:
@@ -73,6 +81,18 @@ class KoordletMetrics:
             ("verb", "path", "code"),
             exponential_buckets(0.001, 4, 7),
         )
+        self.hook_ms = internal.histogram(
+            f"{p}runtime_hook_invoked_duration_milliseconds",
+            "Time that one hook takes for one pod or container",
+            ("node", "hook", "stage", "status"),
+            exponential_buckets(0.01, 4, 8),
+        )
+        self.reconcile_ms = internal.histogram(
+            f"{p}runtime_hook_reconciler_invoked_duration_milliseconds",
+            "Time that one run of all hooks over all pods takes",
+            ("node", "level", "resource_type", "status"),
+            exponential_buckets(0.01, 4, 8),
+        )
         self.strategy_errors = internal.counter(
             f"{p}strategy_errors",
             "Faults of the program in a strategy; each has a trace in the log",
@@ -80,6 +100,16 @@ class KoordletMetrics:
         )
         self.journal_unwritable = internal.gauge(
             f"{p}journal_unwritable", "1 while nothing new is written because its journal cannot be", ("node",)
+        )
+        self.core_sched_cookies = internal.gauge(
+            f"{p}container_core_sched_cookie",
+            "1 for the cookie by which a container shares cores",
+            ("node", "pod_name", "pod_namespace", "pod_uid", "container_name", "container_id", *_CORE_SCHED),
+        )
+        self.core_sched_status = internal.counter(
+            f"{p}core_sched_cookie_manage_status",
+            "Cookies that were given or taken, and those that could not be",
+            ("node", "core_sched_group", "status"),
         )
         self.allocatable = external.gauge(
             f"{p}node_resource_allocatable", "What the node lends to batch and mid pods", ("node", "resource", "unit")
@@ -93,10 +123,15 @@ class KoordletMetrics:
             f"{p}container_resource_limits", "Limits of what is lent", ("node", "resource", "unit", *_OWNED)
         )
         self._details: dict[tuple[str, ...], float] = {}
+        self._core_sched_groups: dict[tuple[str, ...], float] = {}
 
     def observe_write(self, kind_of_file: str, done: bool, seconds: float) -> None:
         """Observe the duration of one write; this is the executor's `measure` callback."""
         self.update_ms.labels(kind_of_file, "success" if done else "failed").observe(seconds * 1000)
+
+    def observe_hook(self, hook: str, stage: str, done: bool, seconds: float) -> None:
+        """Observe the duration of one call of a hook by a runtime."""
+        self.hook_ms.labels(self.node, hook, stage, "success" if done else "failed").observe(seconds * 1000)
 
     def count_eviction(self, now_s: float, victim: EvictionRequest) -> None:
         labels = (self.node, victim.namespace, victim.name, victim.reason)
@@ -126,15 +161,36 @@ class KoordletMetrics:
                 self._suppressed(one.plan.figures, policy)
             elif one.strategy == cpu_burst.OWNER:
                 self._burst(one, pods)
+            if one.strategy == runtime_hooks.NAME:
+                status = "success" if one.error is None else "failed"
+                self.reconcile_ms.labels(self.node, "allpods", "all", status).observe(one.seconds * 1000)
+
+    def record_core_sched(self, results: Iterable[CoreSchedResult], now_s: float) -> None:
+        """Show the cookies of all containers, and count what was changed or could not be."""
+        self.core_sched_cookies.clear()
+        for one in results:
+            pod, container = one.container.pod, one.container
+            if one.cookie:
+                owner = (pod.name, pod.namespace, pod.uid, container.name, container.id)
+                self.core_sched_cookies.labels(self.node, *owner, one.group, str(one.cookie)).set(1)
+            status = _CORE_SCHED_STATUS.get(one.outcome)
+            if status is not None:
+                labels = (self.node, one.group, status)
+                self.core_sched_status.labels(*labels).inc()
+                self._core_sched_groups[labels] = now_s
 
     def count_info_collect(self, name: str, good: bool) -> None:
         self.info_status[name].labels(self.node, "succeeded" if good else "failed").inc()
 
     def expire(self, now_s: float) -> None:
-        """Drop the series of pods that were evicted long ago."""
+        """Drop the series of pods that were evicted long ago, and of groups of core scheduling that rest."""
         for labels in [labels for labels, at_s in self._details.items() if not 0 <= now_s - at_s <= EXPIRE_S]:
             del self._details[labels]
             self.eviction_details.remove(*labels)
+        groups = self._core_sched_groups
+        for labels in [labels for labels, at_s in groups.items() if not 0 <= now_s - at_s <= EXPIRE_S]:
+            del groups[labels]
+            self.core_sched_status.remove(*labels)
 
     def node_changed(self, properties: NodeProperties) -> None:
         for name, unit in _UNITS.items():

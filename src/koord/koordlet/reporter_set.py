@@ -104,8 +104,7 @@ class ReporterSet:
     @property
     def kubelet(self) -> KubeletCpuManager:
         """Return the kubelet's CPU manager policy as the topology reporter last learned it."""
-        told = self.topology.configuration
-        return KubeletCpuManager() if told is None else KubeletCpuManager(cpu_manager_policy=told.cpu_manager_policy)
+        return self.topology.kubelet
 
     @property
     def memory_policy(self) -> str:

@@ -6,7 +6,9 @@ import msgspec
 
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.koordlet.collect.collector import CollectSettings
+from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.pod_stopper import CriEvictionSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
 from koord.koordlet.reporters.predictor import PredictorSettings
@@ -37,11 +39,13 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     audit: AuditSettings = AuditSettings()
     collect: CollectSettings = CollectSettings()
     strategies: StrategySettings = StrategySettings()
+    hooks: HookServiceSettings = HookServiceSettings()
     pods: PodSourceSettings = PodSourceSettings()
     prediction: PredictorSettings = PredictorSettings()
     topology: TopologyReporterSettings = TopologyReporterSettings()
     devices: DeviceReporterSettings = DeviceReporterSettings()
     reports_node_metric: bool = True
+    cri_eviction: CriEvictionSettings | None = None  # None: pods are evicted through the API server
     interference: InterferenceReporterSettings | None = None  # None: interference is not detected
 
     @property

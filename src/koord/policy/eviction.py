@@ -28,7 +28,7 @@ ACTORS = (KOORD_SCHEDULER, KOORD_DESCHEDULER, KOORDLET, KOORD_MIGRATE)
 
 EvictionOutcome = Literal["requested", "evicted", "refused", "dry-run", "failed"]
 REQUESTED: EvictionOutcome = "requested"
-EVICTED: EvictionOutcome = "evicted"  # the API server accepted, or the pod was gone already
+EVICTED: EvictionOutcome = "evicted"  # the API server accepted, the pod was gone, or the runtime stopped it
 REFUSED: EvictionOutcome = "refused"  # a disruption budget does not allow it
 DRY_RUN: EvictionOutcome = "dry-run"
 FAILED: EvictionOutcome = "failed"  # any other error, or no answer
@@ -60,7 +60,7 @@ class EvictionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_d
     node: str = ""
     time: str = ""  # of the latest attempt, RFC 3339
     outcome: EvictionOutcome = REQUESTED
-    detail: str = ""  # of the outcome: what the API server answered
+    detail: str = ""  # of the outcome: what the API server or the runtime answered
     count: int = 1  # attempts that ended like this one
 
     @property

@@ -415,3 +415,55 @@ def test_nulls_of_go_writers_read_as_empty() -> None:
         {f"{S}gpu-partitions": '{"2":[{"minors":null,"gpuLinkType":"NVLink"}]}'}
     )
     assert found == {2: (device_codecs.GPUPartition(gpu_link_type="NVLink"),)}
+
+
+@pytest.mark.parametrize(
+    ("parse", "key", "text", "same"),
+    [
+        pytest.param(
+            qos_codecs.parse_network_qos,
+            "koordinator.sh/networkQOS",
+            '{"IngressLimit":"1000","EGRESSLIMIT" : "2000"}',
+            '{"ingressLimit":"1000","egressLimit":"2000"}',
+            id="fields",
+        ),
+        pytest.param(
+            numa_codecs.parse_resource_status,
+            f"{S}resource-status",
+            '{"CPUSet":"0","numanoderesources":[{"Node":1,"Resources":{"cpu":"1"}}]}',
+            '{"cpuset":"0","numaNodeResources":[{"node":1,"resources":{"cpu":"1"}}]}',
+            id="fields-in-lists",
+        ),
+        pytest.param(
+            pod_codecs.parse_extended_resource_spec,
+            f"{N}extended-resource-spec",
+            '{"Containers":{"Requests":{"Limits":{"kubernetes.io/batch-cpu":"1"}}}}',
+            '{"containers":{"Requests":{"limits":{"kubernetes.io/batch-cpu":"1"}}}}',
+            id="keys-of-maps-are-data",
+        ),
+        pytest.param(
+            device_codecs.parse_device_allocated,
+            f"{S}device-allocated",
+            '{"gpu":[{"Minor":1,"Extension":{"VFs":[{"BusID":"a"}]}}],"GPU":[]}',
+            '{"gpu":[{"minor":1,"extension":{"vfs":[{"busID":"a"}]}}],"GPU":[]}',
+            id="optional-parts",
+        ),
+        pytest.param(
+            numa_codecs.parse_resource_status,
+            f"{S}resource-status",
+            '{"cpuset":"0","CPUSET":"1"}',
+            '{"cpuset":"1"}',
+            id="the-last-one-counts",
+        ),
+    ],
+)
+def test_fields_are_known_in_any_case(parse: Callable[..., Any], key: str, text: str, same: str) -> None:
+    found = parse({key: text})
+    assert not isinstance(found, MalformedAnnotation)
+    assert found == parse({key: same})
+
+
+def test_a_field_in_another_case_is_checked_like_any_other() -> None:
+    found = numa_codecs.parse_resource_status({f"{S}resource-status": '{"CPUSet":5}'})
+    assert isinstance(found, MalformedAnnotation)
+    assert "cpuset" in found.reason

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,7 +67,7 @@ def test_the_arguments_of_a_chart_are_understood() -> None:
     )
     assert made.settings.address == ("", 9400)
     assert {"AuditEvents", "CPUEvict", "BatchResource", "BECPUSuppress"} <= made.settings.gates
-    assert [line.split()[2] for line in made.warnings] == ["CPUSetAllocator", "BatchResource"]
+    assert made.warnings == ()
 
 
 def test_on_the_machine_itself_paths_are_its_own() -> None:
@@ -94,14 +96,87 @@ def test_collectors_need_their_gates() -> None:
     [
         pytest.param((), {}, "NODE_NAME is not set", id="no-node-name"),
         pytest.param(("--feature-gates=Nonsense=true",), None, "is not a known feature gate", id="unknown-gate"),
-        pytest.param(("--feature-gates=CoreSched=true",), None, "CoreSched=true is not built", id="unbuilt-gate"),
+        pytest.param(("--feature-gates=Libpfm4=true",), None, "Libpfm4=true is not built", id="unbuilt-gate"),
         pytest.param(("--addr=9316",), None, "is not an address", id="no-address"),
         pytest.param(("--pod-source=docker",), None, "auto, kubelet or apiserver", id="unknown-source"),
+        pytest.param(
+            ("--only-evict-by-api=false", "--docker-endpoint=/var/run/docker.sock"),
+            None,
+            "pods of docker cannot be evicted by CRI",
+            id="docker-by-cri",
+        ),
+        pytest.param(
+            ("--only-evict-by-api=false", "--default-runtime-type=pouch"),
+            None,
+            "pods of pouch cannot be evicted by CRI",
+            id="pouch-by-cri",
+        ),
+        pytest.param(
+            ("--only-evict-by-api=false", "--containerd-endpoint=tcp://1.2.3.4:1"),
+            None,
+            "the absolute path of a Unix socket",
+            id="no-socket",
+        ),
+        pytest.param(
+            ("--only-evict-by-api=false", "--cri-stop-grace-period=1m"), None, "from 0 to 10", id="long-grace"
+        ),
+        pytest.param(
+            ("--only-evict-by-api=false", "--cri-stop-grace-period=1500ms"), None, "from 0 to 10", id="half-a-second"
+        ),
         pytest.param(("--collect-res-used-interval=1ms",), None, "less than 100ms", id="too-often"),
     ],
 )
 def test_what_is_wrong_is_told(argv: tuple[str, ...], environ: dict[str, str] | None, words: str) -> None:
     assert words in refused(*argv, environ=environ)
+
+
+def test_pods_are_evicted_by_the_api_unless_a_flag_says_otherwise() -> None:
+    assert plan().settings.cri_eviction is None
+    # Charts name sockets whether or not anything is evicted through them.
+    assert plan("-only-evict-by-api", "-docker-endpoint=/d.sock").settings.cri_eviction is None
+    made = plan("-only-evict-by-api=false").settings.cri_eviction
+    assert made is not None
+    assert made.endpoints == tuple(
+        f"/host-var-run/{name}"
+        for name in ("containerd/containerd.sock", "containerd.sock", "crio/crio.sock", "crio.sock")
+    )
+    assert (made.grace_s, made.timeout_s) == (0, 5.0)
+
+
+def test_the_socket_that_a_flag_names_is_looked_at_first() -> None:
+    made = plan(
+        "--only-evict-by-api=false",
+        "-containerd-endpoint=unix:///var/run/containerd.sock",
+        "--cri-stop-grace-period=3s",
+        agent_mode="hostMode",
+    ).settings.cri_eviction
+    assert made is not None
+    assert made.endpoints[:2] == ("/var/run/containerd.sock", "/var/run/containerd/containerd.sock")
+    assert (len(made.endpoints), made.grace_s) == (4, 3)
+
+
+def test_eviction_by_cri_without_grpc_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "hidden.py").write_text(
+        "import sys\n"
+        "import importlib.machinery as machinery\n"
+        "find = machinery.PathFinder.find_spec\n"
+        "hide = lambda name, *more: None if name == 'grpc' else find(name, *more)\n"
+        "machinery.PathFinder.find_spec = staticmethod(hide)\n"
+        "from koord.cli.daemons.koordlet import run\n"
+        "sys.exit(run(sys.argv[1:], {'NODE_NAME': 'n1'}))\n"
+    )
+    said = subprocess.run(
+        [sys.executable, str(tmp_path / "hidden.py"), "--only-evict-by-api=false"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert said.returncode == 1
+    assert said.stderr == (
+        "koordlet: --only-evict-by-api=false: eviction by CRI needs gRPC, which is not installed; "
+        "it comes with the extra `hooks`\n"
+    )
 
 
 def test_restore_puts_back_what_the_journal_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,3 +241,30 @@ def test_capabilities_of_this_machine_are_rows(tmp_path: Path) -> None:
     assert rows["cpu.cfs_quota_us"]["state"] == "supported"
     assert rows["cpu.bvt_warp_ns"]["state"] == "off"
     assert machine.snapshot() == before
+
+
+def test_hooks_are_asked_by_nri_and_served_where_a_proxy_is() -> None:
+    made = plan("--runtime-hooks-reconcile-interval=3s", "--disable-unset-cpu-quota").settings
+    nri = made.hooks.nri
+    assert nri is not None
+    assert (nri.socket_path, nri.plugin_name, nri.plugin_index) == ("/host-var-run/nri/nri.sock", "koordlet_nri", "00")
+    assert nri.lock_path == f"{made.state_dir}/nri.lock"
+    assert (made.hooks.server, made.hooks.registrations) == ("auto", "/host-etc-hookserver")
+    assert made.strategies.period_s["RuntimeHooks"] == 3.0
+    assert not made.strategies.hooks.unset_cpu_quota
+    off = plan("--enable-nri-runtime-hook=false", "--runtime-hooks-server=off").settings.hooks
+    assert (off.nri, off.server) == (None, "off")
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--runtime-hooks-failure-policy=Maybe", "it is Ignore or Fail"),
+        ("--runtime-hooks-plugin-failure-policy=fail", "it is Ignore or Fail"),
+        ("--runtime-hooks-server=perhaps", "it is auto, on or off"),
+        ("--runtime-hooks-nri-plugin-index=7", "it has two digits"),
+        ("--runtime-hooks-disable-stages=PreCreate", "there is no stage PreCreate"),
+    ],
+)
+def test_flags_of_hooks_that_mean_nothing_are_refused(flag: str, words: str) -> None:
+    assert words in refused(flag)

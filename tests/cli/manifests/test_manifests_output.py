@@ -12,14 +12,17 @@ from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.cli.daemons.descheduler_config import descheduler_flags
 from koord.cli.daemons.flag_set import FlagValues
+from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_koordlet
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
 from koord.cli.daemons.scheduler_config import scheduler_flags
 from koord.cli.main import cli
+from koord.cli.manifests.koordlet_daemonset import PROXY_MOUNTS, RuntimeHooks
 from koord.cli.manifests.manifests import COMPONENTS, manifests
 from koord.cli.manifests.rbac_objects import policy_rules, rbac_objects
 from koord.descheduler.configuration import DeschedulerSetup, build_setup
 from koord.descheduler.configuration import load_config as load_descheduling
 from koord.scheduler.configuration.config_file import load_configuration
+from koord.scheduler.plugins.device_share.request import parse_templates
 
 Obj = dict[str, Any]
 
@@ -73,6 +76,7 @@ def test_another_namespace_is_used_everywhere() -> None:
             assert webhook["clientConfig"]["service"]["namespace"] == "elsewhere"
     config = named(objects, "ConfigMap", "koord-scheduler-config")["data"]["koord-scheduler.config"]
     assert yaml.safe_load(config)["leaderElection"]["resourceNamespace"] == "elsewhere"
+    assert "koordinator-system" not in config, "quotas and GPU templates are there, too"
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
@@ -122,6 +126,66 @@ def test_the_descheduler_understands_its_arguments_and_configuration() -> None:
     (profile,) = made.profiles
     assert profile.evict.name == "MigrationController"
     assert (profile.deschedule, profile.balance) == ((), ()), "nothing moves until somebody says what"
+
+
+@pytest.mark.parametrize("hooks", ["nri", "proxy", "none"])
+def test_koordlet_understands_its_arguments_and_finds_its_files(hooks: RuntimeHooks) -> None:
+    objects = printed("--component", "koordlet", "--koordlet-runtime-hooks", hooks)
+    (container,) = named(objects, "DaemonSet", "koordlet")["spec"]["template"]["spec"]["containers"]
+    values = KOORDLET_FLAGS.parse(container["args"])
+    assert isinstance(values, FlagValues)
+    plan = plan_koordlet(values, {"NODE_NAME": "n1"})
+    assert isinstance(plan, KoordletPlan)
+    assert {"BECPUEvict", "BEMemoryEvict", "CgroupReconcile", "Accelerators"} <= plan.settings.gates
+    assert plan.settings.devices.folder.startswith(f"{plan.paths.var_run}/"), "vendors write it on the machine"
+    assert (plan.settings.hooks.nri is not None) is (hooks == "nri")
+    assert plan.settings.hooks.server == ("on" if hooks == "proxy" else "off")
+    proxy_mounts = {inside for _, _, inside, _ in PROXY_MOUNTS}
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]} & proxy_mounts
+    assert mounted == (proxy_mounts if hooks == "proxy" else set())
+    assert values.text("runtime-hooks-addr").rpartition("/")[0] in proxy_mounts
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_files_of_terway_are_mounted_where_they_are_written(on: bool) -> None:
+    gates = f"TerwayQoS={str(on).lower()}"
+    objects = printed("--component", "koordlet", "--koordlet-feature-gates", gates)
+    (container,) = named(objects, "DaemonSet", "koordlet")["spec"]["template"]["spec"]["containers"]
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert ("/host-var-lib/terway/qos" in mounted) is on
+
+
+def test_stated_gates_of_koordlet_take_the_place_of_the_shipped_ones() -> None:
+    objects = printed("--component", "koordlet", "--koordlet-feature-gates", "PSICollector=true")
+    (container,) = named(objects, "DaemonSet", "koordlet")["spec"]["template"]["spec"]["containers"]
+    assert "--feature-gates=PSICollector=true" in container["args"]
+
+
+def test_the_scheduler_understands_the_templates_of_npus() -> None:
+    document = yaml.safe_load(named(printed(), "ConfigMap", "gpu-shared-resource-templates")["data"]["data.yaml"])
+    assert not isinstance(parse_templates(document, ["huawei.com/npu-core"]), str)
+    assert document["huawei-Ascend-310P"]["vir04_3c_ndvpp"] == {
+        "huawei.com/npu-core": 4,
+        "huawei.com/npu-cpu": 3,
+        "koordinator.sh/gpu-memory": "12Gi",
+    }
+
+
+def test_a_release_of_koordinators_chart_can_become_one_of_koord() -> None:
+    """What a binding refers to cannot change: the names that the chart has must mean the same."""
+    theirs = {
+        "koord-manager-rolebinding": "koord-manager-role",
+        "koord-scheduler-rolebinding": "system:kube-scheduler",
+        "koord-scheduler-rolebinding-volume": "system:volume-scheduler",
+        "koord-scheduler-rolebinding-custom": "koord-scheduler-role",
+        "koord-descheduler-rolebinding": "koord-descheduler-role",
+        "koordlet-rolebinding": "koordlet-role",
+    }
+    ours = {one["metadata"]["name"]: one["roleRef"]["name"] for one in printed() if one["kind"] == "ClusterRoleBinding"}
+    assert {name: ours[name] for name in ours.keys() & theirs.keys()} == {
+        name: theirs[name] for name in ours.keys() & theirs.keys()
+    }
+    assert len(ours.keys() & theirs.keys()) == 4
 
 
 def test_default_webhooks_are_those_of_the_chart_and_one_of_ours() -> None:

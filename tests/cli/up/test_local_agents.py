@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -13,31 +12,13 @@ from koord.cli import cluster_access
 from koord.cli.commands.explain.eviction import explain_eviction
 from koord.cli.commands.node_capabilities import node_capabilities
 from koord.cli.up.components import choose_components
-from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.manager.context import NAMESPACE
-from koord.telemetry.clock import LoopClock, run_virtual
+from koord.telemetry.clock import LoopClock
 from koord.values.quantity import Quantity
+from tests.cli.cluster_with_agents import with_agents
 from tests.journeys.colocation_cluster import batch_pod
-
-Story = Callable[[Client, LoopClock], Awaitable[None]]
-
-
-def with_agents(story: Story, *, agents: str = "true") -> None:
-    async def main(clock: LoopClock) -> None:
-        made = choose_components("all", nodes=2, profile=None, settings={"nodes.agents": agents})
-        assert not isinstance(made, str)
-        cluster = EmbeddedCluster(ClusterSettings(http=False, seed=1), made, clock=clock)
-        await cluster.start()
-        assert cluster.client is not None
-        try:
-            await clock.sleep(40)
-            await story(cluster.client, clock)
-        finally:
-            await cluster.stop()
-
-    run_virtual(main)
 
 
 def test_nodes_with_agents_report_lend_and_run_batch_work() -> None:

@@ -53,7 +53,8 @@ def test_a_weight_reads_back_as_shares_of_the_same_weight(shares: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("milli", "shares", "quota"), [(0, 2, -1), (1, 2, 1000), (500, 512, 50000), (4000, 4096, 400000)]
+    ("milli", "shares", "quota"),
+    [(0, 2, -1), (1, 2, 1000), (500, 512, 50000), (4000, 4096, 400000), (1 << 62, 262144, (1 << 44) - 1)],
 )
 def test_cpu_requests(milli: int, shares: int, quota: int) -> None:
     assert (shares_of_milli(milli), cfs_quota_of_milli(milli)) == (shares, quota)

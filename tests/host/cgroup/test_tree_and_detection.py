@@ -57,6 +57,43 @@ def test_pod_paths_and_back(layout: CgroupLayout, qos: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("layout", "parent", "path"),
+    [
+        pytest.param(LAYOUTS[0], f"/kubepods/burstable/pod{UID}", f"kubepods/burstable/pod{UID}", id="cgroupfs"),
+        pytest.param(LAYOUTS[0], "a-b.slice", "a-b.slice", id="cgroupfs-has-no-slices"),
+        pytest.param(
+            LAYOUTS[1],
+            f"kubepods-burstable-pod{SYSTEMD_UID}.slice",
+            LAYOUTS[1].pod_dir(BURSTABLE, UID),
+            id="systemd-name-alone",
+        ),
+        pytest.param(
+            LAYOUTS[1],
+            f"kubepods-pod{SYSTEMD_UID}.slice",
+            LAYOUTS[1].pod_dir(GUARANTEED, UID),
+            id="systemd-guaranteed",
+        ),
+        pytest.param(
+            LAYOUTS[3],
+            f"kubelet-kubepods-besteffort-pod{SYSTEMD_UID}.slice",
+            LAYOUTS[3].pod_dir(BEST_EFFORT, UID),
+            id="kind",
+        ),
+        pytest.param(
+            LAYOUTS[1],
+            f"/{LAYOUTS[1].pod_dir(BURSTABLE, UID)}",
+            LAYOUTS[1].pod_dir(BURSTABLE, UID),
+            id="systemd-whole-path",
+        ),
+        pytest.param(LAYOUTS[1], "-.slice", "-.slice", id="no-name-of-a-slice"),
+        pytest.param(LAYOUTS[1], "", "", id="nothing"),
+    ],
+)
+def test_the_group_of_a_sandbox_by_its_parent(layout: CgroupLayout, parent: str, path: str) -> None:
+    assert layout.group_of_parent(parent) == path
+
+
+@pytest.mark.parametrize(
     ("container", "scope"),
     [
         ("docker://abc", "docker-abc.scope"),

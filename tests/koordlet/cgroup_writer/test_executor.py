@@ -236,8 +236,8 @@ def test_releasing_puts_originals_back_unless_somebody_else_wrote_since(world: E
 
 
 def test_reconciling_gives_back_what_is_no_longer_asked_for(world: ExecutorFixture) -> None:
-    world.executor.reconcile("tester", [write(QUOTA, POD, "90000"), write(SHARES, POD, "512")])
-    results = world.executor.reconcile("tester", [write(QUOTA, POD, "90000")])
+    world.executor.reconcile(("tester",), [write(QUOTA, POD, "90000"), write(SHARES, POD, "512")])
+    results = world.executor.reconcile(("tester",), [write(QUOTA, POD, "90000")])
     assert [result.status for result in results] == [WriteOutcome.FRESH, WriteOutcome.WRITTEN]
     assert world.machine.text(SHARES, POD) == ("1024" if world.machine.version == 1 else "100")
     assert set(world.executor.owners) == {(QUOTA, POD, "")}

@@ -6,6 +6,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -103,3 +104,34 @@ def _limit(world: ExecutorFixture) -> None:
     if world.machine.version == 1:
         for name in ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"):
             Path(world.tree.group_path("memory", BOX), name).write_text("67108864\n")
+
+
+@given(version=st.sampled_from([1, 2]), kills=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_killed_anywhere_the_originals_that_specs_tell_come_back(version: int, kills: list[Kill]) -> None:
+    """A container started with some of its values, and gets others: all go back to what its spec says."""
+    with tempfile.TemporaryDirectory() as folder:
+        world = ExecutorFixture(Path(folder), version, journal=True, only=FEW)
+        world.machine.pod("BestEffort", "x", "containerd://one")
+        start = {"memory.limit_in_bytes": str(64 * 2**20), "cpu.cfs_quota_us": "50000"}
+        for name, value in start.items():
+            world.executor.execute([write(name, BOX, value, "runtime")])
+        world.journal_path = str(Path(folder) / "agent.jsonl")
+        world.start()
+        wanted = [
+            msgspec.structs.replace(write(name, group, value), original="-1")
+            for name, value in start.items()
+            for group in (POD, BOX)
+        ]
+        for kill in kills:
+            _arm(world, kill)
+            with suppress(Killed):
+                world.executor.reconcile(("tester",), wanted, verify=True)
+            world.start()
+        _arm(world, None)
+        world.executor.reconcile(("tester",), wanted, verify=True)
+        assert {world.value(name, BOX) for name in start} == set(start.values())
+        world.start()
+        world.executor.restore()
+        assert {world.value(name, group) for name in start for group in (POD, BOX)} == {"-1"}
+        assert len(world.journal) == 0

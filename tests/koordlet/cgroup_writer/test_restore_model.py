@@ -70,7 +70,7 @@ def take(world: ExecutorFixture, step: Step) -> None:
         match step.what:
             case "wants":
                 world.executor.reconcile(
-                    step.owner, [write(knob, group, value, step.owner) for knob, group, value in step.wanted]
+                    (step.owner,), [write(knob, group, value, step.owner) for knob, group, value in step.wanted]
                 )
             case "releases":
                 world.executor.release(step.owner)

@@ -13,6 +13,7 @@ from koord.koordlet.hooks import batch_resource
 from koord.koordlet.hooks.hook import ContainerContext, ExtendedAmounts, HookPlan, NodeRules, PodContext
 
 CPU, MEMORY, GI = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory", 1 << 30
+MOST = (1 << 63) - 1
 
 
 def amounts(request: int = 0, limit: int = 0, memory: int = 0) -> ExtendedAmounts:
@@ -38,6 +39,11 @@ def values(plan: HookPlan) -> tuple[str, ...]:
         ),
         pytest.param({"a": amounts(500, 500, GI), "b": amounts(500)}, ("1024", "-1", "-1"), id="one-without-limits"),
         pytest.param({"a": amounts(limit=5)}, ("2", "1000", "-1"), id="least-quota"),
+        pytest.param(
+            {"a": amounts(MOST, MOST, MOST), "b": amounts(MOST, MOST, MOST)},
+            ("262144", str((1 << 44) - 1), str(MOST)),
+            id="no-more-than-the-kernel-and-the-wire-take",
+        ),
     ],
 )
 def test_a_pod_has_the_sums_of_its_containers(containers: dict[str, Any], wanted: tuple[str, ...]) -> None:

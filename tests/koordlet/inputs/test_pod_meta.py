@@ -56,6 +56,19 @@ def test_amounts_classes_and_groups() -> None:
     main, sidecar = pod.containers
     assert (main.id, main.group, main.running, main.limits) == ("containerd://a", f"{GROUP}/a", True, {"cpu": 2000})
     assert (sidecar.name, sidecar.id, sidecar.group, sidecar.running) == ("sidecar", "", "", False)
+    assert [one.name for one in pod.init_containers] == ["once"]
+
+
+def test_what_hooks_need_of_a_pod() -> None:
+    pod = seen(
+        spec__runtimeClassName="kata",
+        spec__hostNetwork=True,
+        spec__resources={"limits": {"cpu": "1"}},
+        status__podIP="10.0.0.7",
+    )
+    assert (pod.runtime_class, pod.host_network, pod.ip, pod.pod_limits) == ("kata", True, "10.0.0.7", {"cpu": 1000})
+    plain = seen()
+    assert (plain.runtime_class, plain.host_network, plain.ip, plain.pod_limits) == ("", False, "", {})
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,8 +14,10 @@ import pytest
 from koord.api.koordinator.qos_class import BURSTABLE
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.host import libc
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.pleg import PodLifecycleEventType
+from koord.host.io_error import OPEN, IoError
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.inputs.pod_source import API_SERVER, KUBELET, PodSource
 from koord.kube.client.typed_client import Client
@@ -234,3 +237,33 @@ def test_a_new_group_makes_the_question_urgent(tmp_path: Path) -> None:
 
     run(tmp_path, kubelet, test)
     assert (PodLifecycleEventType.POD_ADDED, "uid-new") in heard
+
+
+def test_groups_are_listed_while_the_kernel_has_no_inotify_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    full, real = [True], libc.inotify_open
+    monkeypatch.setattr(
+        libc, "inotify_open", lambda flags: IoError("inotify", OPEN, errno.EMFILE) if full[0] else real(flags)
+    )
+    heard: list[str] = []
+    machine = FakeMachine(tmp_path, 1, only=frozenset({"cpu.stat"}))
+
+    async def test(source: PodSource, client: Client) -> None:
+        source.on_group(lambda event: heard.append(event.pod))
+        machine.pod(BURSTABLE, "one")
+        await asyncio.sleep(5)
+        assert heard == ["one"]
+        full[0] = False
+        await asyncio.sleep(5)
+        machine.pod(BURSTABLE, "two")
+        await asyncio.sleep(0.1)
+        assert heard == ["one", "two"], "noticed at once, not by the next list"
+
+    with caplog.at_level(logging.INFO, LOG):
+        run(tmp_path, FakeKubelet(pod("a")), test)
+    lines = [line for line in caplog.messages if "groups of pods" in line]
+    assert lines == [
+        "not all groups of pods can be watched, they are listed every 2s: open inotify: Too many open files",
+        "all groups of pods are watched again",
+    ]

@@ -125,7 +125,10 @@ def test_a_pod_that_drifted_is_put_where_its_containers_are() -> None:
 
 def test_normalised_limits_are_the_ones_that_count() -> None:
     seen = view(policy="none", normalization_ratio=1.2, quota_us={POD: 200_000, BOX: 166_667})
-    assert writes(decide_cpu_burst(seen), CPU_QUOTA) == [(POD, "166667")]
+    plan = decide_cpu_burst(seen)
+    assert writes(plan, CPU_QUOTA) == [(POD, "166667"), (BOX, "166667")]
+    originals = {one.original for one in plan.effects if isinstance(one, WriteCgroup) and one.file == CPU_QUOTA}
+    assert originals == {"200000"}, "what comes back is the limit's, though the container started with less"
 
 
 @pytest.mark.parametrize(

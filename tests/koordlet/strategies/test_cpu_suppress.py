@@ -207,12 +207,6 @@ def test_disabled_and_already_given_back_leaves_the_quota() -> None:
     assert writes(decide_cpu_suppress(view(enabled=False)), CPU_QUOTA) == []
 
 
-def test_pods_with_cpus_of_their_own_keep_them_under_the_cpu_manager() -> None:
-    other = BeGroup(path="kubepods/besteffort/podfree/c", depth=2, pod="free")
-    seen = view(cpu_manager=True, pods=(pod("be", BE, cpuset="2-3"), pod("free", BE)), groups=(ROOT, POD, BOX, other))
-    assert [group for group, _ in writes(decide_cpu_suppress(seen), CPUSET)] == [ROOT.path, POD.path, other.path]
-
-
 @settings(max_examples=100)
 @given(busy=st.integers(0, 90_000), more=st.integers(0, 20_000), policy=st.sampled_from(["cfsQuota", "cpuset"]))
 def test_more_ls_load_never_buys_be_more_cpu(busy: int, more: int, policy: str) -> None:

@@ -27,8 +27,9 @@ from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata, WriteSystem
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.resctrl_share import AMD, INTEL, cat_mask, mba_value
 from koord.koordlet.strategies.group_identity import GroupIdentityView, decide_group_identity
-from koord.koordlet.strategies.resctrl import AMD, INTEL, ResctrlView, cat_mask, decide_resctrl, mba_value
+from koord.koordlet.strategies.resctrl import ResctrlView, decide_resctrl
 from koord.koordlet.strategies.strategy import StrategyPlan
 from koord.koordlet.strategies.system_config import SystemConfigView, decide_system_config
 from tests.koordlet.strategies.builders import pod, writes

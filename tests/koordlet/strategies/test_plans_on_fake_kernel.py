@@ -152,7 +152,7 @@ def test_idle_groups_come_and_go_with_their_weight(tmp_path: Path) -> None:
             strategy=strategy, has_idle=True, idle=idle, groups=GROUPS, idle_candidates=(pod,) if enable else ()
         )
         plan = decide_group_identity(seen)
-        world.executor.reconcile(SWITCH_OWNER, [one for one in plan.effects if isinstance(one, WriteCgroup)])
+        world.executor.reconcile((SWITCH_OWNER,), [one for one in plan.effects if isinstance(one, WriteCgroup)])
         assert world.value(knob.CPU_IDLE, pod) == str(int(enable))
         kubelet = str(Path(world.tree.group_path("cpu", ROOT), knob.CPU_SHARES))
         assert world.kernel.write(kubelet, "2") is None, "the kubelet can write what it always writes"

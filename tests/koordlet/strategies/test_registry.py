@@ -12,17 +12,21 @@ def test_every_file_is_in_the_registry() -> None:
 
 
 def test_a_file_has_one_owner_at_each_place() -> None:
-    """The quota has two: one for the BE root, one for pods that may burst, which never are below it."""
+    """Hooks share quotas and CPUs with strategies: `file_ownership` decides for each pod, and the BE root is no pod."""
     owners: dict[str, list[str]] = {}
     for strategy in STRATEGIES:
         for one in strategy.files:
             owners.setdefault(one, []).append(strategy.name)
     shared = {one: names for one, names in owners.items() if len(names) > 1}
-    assert shared == {knob.CPU_QUOTA: ["CPUSuppresss", "CPUBurst"]}
+    assert shared == {
+        knob.CPU_QUOTA: ["RuntimeHooks", "CPUSuppresss", "CPUBurst"],
+        knob.CPUSET: ["RuntimeHooks", "CPUSuppresss"],
+    }
 
 
 def test_names_are_upstreams() -> None:
     assert [strategy.name for strategy in STRATEGIES] == [
+        "RuntimeHooks",
         "CPUSuppresss",
         "CPUBurst",
         "CPUEvict",

@@ -45,6 +45,7 @@ from tests.koordlet.strategies.runner_fixture import (
     NODE,
     TOP,
     RunnerFixture,
+    be_pod,
     burst_by,
     ls_pod,
     suppress_by,
@@ -166,7 +167,7 @@ def test_best_effort_work_keeps_off_cpus_that_are_reserved_by_amount(stage: Runn
 
 def test_normalization_needs_no_bursts(stage: RunnerFixture) -> None:
     stage.start(frozenset({"CPUNormalization"}))
-    faster = msgspec.structs.replace(NODE, normalization_ratio=1.2)
+    faster = msgspec.structs.replace(NODE, normalization_ratio=1.2, has_normalization_ratio=True)
     for node, quota in ((faster, 83_334), (NODE, 100_000)):
         for _ in range(2):
             stage.measure(400, {"ls": 400}, throttled=0.9)
@@ -177,6 +178,15 @@ def test_normalization_needs_no_bursts(stage: RunnerFixture) -> None:
     stage.measure(400, {"ls": 400})
     stage.tick(burst_by("auto"), node=faster, pods=(pinned,))
     assert stage.quota(LS_BOX) == 100_000, "its CPUs are its own"
+
+
+def test_pods_with_cpus_of_their_own_keep_them_under_the_cpu_manager(stage: RunnerFixture) -> None:
+    stage.start(GATES | {"BECPUManager", "CPUSetAllocator"})
+    pinned = msgspec.structs.replace(be_pod(), annotations={A_RESOURCE_STATUS: '{"cpuset":"2-3"}'})
+    for pods, cpus in (((pinned,), "2-3"), ((be_pod(),), "0-3"), ((pinned,), "2-3")):
+        stage.measure(100)
+        stage.tick(suppress_by("cpuset"), pods=pods)
+        assert (stage.cpus(BE_BOX), stage.cpus(TOP)) == (cpus, "0-3")
 
 
 def test_strategies_run_as_often_as_they_want(tmp_path: Path) -> None:
@@ -212,11 +222,16 @@ def test_groups_that_vanish_are_no_trouble(stage: RunnerFixture) -> None:
 
 class _Broken(HostMachine):
     def execute(
-        self, effects: Sequence[FileEffect], *, complete_owners: Sequence[str] = ()
+        self,
+        effects: Sequence[FileEffect],
+        *,
+        complete_owners: Sequence[str] = (),
+        kept: Sequence[tuple[str, str]] = (),
+        verify: bool = False,
     ) -> Sequence[FileWriteResult]:
         if any(effect.owner == "CPUSuppresss" for effect in effects):
             raise RuntimeError("a fault of the program")
-        return super().execute(effects, complete_owners=complete_owners)
+        return super().execute(effects, complete_owners=complete_owners, kept=kept, verify=verify)
 
 
 def test_one_strategys_fault_spares_the_others(stage: RunnerFixture) -> None:
@@ -287,6 +302,22 @@ def test_victims_that_hang_drag_nobody_along(pressed: RunnerFixture) -> None:
     for _ in range(300):
         press(pressed)
         assert wanted(pressed.tick(MEMORY_SLO, pods=hanging)) == []
+
+
+@pytest.mark.parametrize(("by_stopping", "leaving_s"), [(False, 120), (True, 30)], ids=["by-api", "by-cri"])
+def test_victims_that_stay_and_do_not_end_are_chosen_again_after_a_while(
+    pressed: RunnerFixture, by_stopping: bool, leaving_s: int
+) -> None:
+    press(pressed)
+    for name in wanted(pressed.tick(MEMORY_SLO, pods=PODS)):
+        pressed.round.evicted(pressed.now_s, name, by_stopping=by_stopping)
+    answered_s = pressed.now_s
+    chosen: list[str] = []
+    while not chosen:
+        press(pressed)
+        chosen = wanted(pressed.tick(MEMORY_SLO, pods=PODS))
+    assert chosen == ["first", "second"]
+    assert leaving_s <= pressed.now_s - answered_s <= leaving_s + 2
 
 
 def test_a_pod_that_may_not_go_lets_the_next_one_be_chosen(pressed: RunnerFixture) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import gzip
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
@@ -24,7 +27,7 @@ from koord.kube.config.connection import (
     TokenAuth,
     TokenFileAuth,
 )
-from koord.kube.transport.http import GC_PAUSE_MIN_BYTES, HttpResponseBody, HttpTransport
+from koord.kube.transport.http import GC_PAUSE_MIN_BYTES, HttpResponseBody, HttpTransport, HttpWatchStream
 from koord.kube.transport.interface import MERGE_PATCH, ApiRequest, ApiResponse, Unreachable, WatchStream
 from koord.telemetry.clock import WallClock
 from tests.kube.transport.faulty_http_server import ORIGIN, serve_http, status_response, stream_response
@@ -203,6 +206,61 @@ class TestUnreachable:
             with pytest.raises(Unreachable):
                 await carrier.watch(WATCH)
             silence.set()
+            await carrier.close()
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Leave cycles alone for a while, so that the caller can count them."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class TestNoCyclesAfterFailures:
+    """A program waits for hours between two collections, and meanwhile fails to connect once a second."""
+
+    FAILURES = 30
+
+    async def test_refused_connections(self) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            connection = Connection(server=f"http://127.0.0.1:{taken.getsockname()[1]}", origin=ORIGIN)
+            carrier = transport(connection)
+            with without_collector():
+                for _ in range(self.FAILURES):
+                    with contextlib.suppress(Unreachable):
+                        await carrier.send(GET)
+                    with contextlib.suppress(Unreachable):
+                        await carrier.watch(WATCH)
+                assert gc.collect() < self.FAILURES
+            await carrier.close()
+
+    async def test_watches_that_are_cut(self) -> None:
+        def kept_alive() -> list[Unreachable | HttpWatchStream]:
+            return [one for one in gc.get_objects() if isinstance(one, Unreachable | HttpWatchStream)]
+
+        async with serve_http(lambda request: stream_response(request, line("ADDED", "a")[:20], cut=True)) as server:
+            carrier = transport(server.connection())
+            with without_collector():
+                for _ in range(self.FAILURES):
+                    with contextlib.suppress(Unreachable):
+                        await names(await opened(carrier))
+                assert kept_alive() == []
+            await carrier.close()
+
+    async def test_a_failure_keeps_its_causes(self) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            connection = Connection(server=f"http://127.0.0.1:{taken.getsockname()[1]}", origin=ORIGIN)
+            carrier = transport(connection)
+            with pytest.raises(Unreachable) as caught:
+                await carrier.send(GET)
+            assert isinstance(caught.value.__cause__, aiohttp.ClientConnectorError)
+            assert isinstance(caught.value.__cause__.os_error, ConnectionRefusedError)
             await carrier.close()
 
 

@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY
 from koord.host.hardware import MachineCpu
+from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
+from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies.runner import StrategyRunner
 from koord.sim.machine.cgroup_files import MAINLINE_FILES
 from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware, SimulatedMachine
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult
@@ -53,6 +56,13 @@ def batch(uid: str, cpu_milli: int = 2000, memory: int = GIB, priority: int = 55
     amounts = {BATCH_CPU: cpu_milli, BATCH_MEMORY: memory}
     labels = {"koordinator.sh/qosClass": "BE"}
     return _pod(uid, BEST_EFFORT, amounts, amounts, labels=labels, priority=priority)
+
+
+def start_pods(machine: SimulatedMachine, *pods: PodMeta) -> None:
+    """Set the pods on the machine, with what hooks decide for batch amounts."""
+    machine.set_pods(pods)
+    runner = StrategyRunner(machine, SeriesStore({}, interval_s=1.0), frozenset({"BatchResource"}))
+    assert [one.error for one in runner.tick_changes(0.0, NodeInputs(pods=pods))] == [None]
 
 
 def container(uid: str) -> str:

@@ -13,7 +13,7 @@ from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.sim.machine.cgroup_files import ANOLIS_FILES
 from koord.sim.machine.step_result import ContainerDemand, record_performance, record_samples
-from tests.sim.machine.machine_builders import GIB, SYSTEM, batch, container, machine, run, service
+from tests.sim.machine.machine_builders import GIB, SYSTEM, batch, container, machine, run, service, start_pods
 
 BESTEFFORT = "kubepods/besteffort"
 
@@ -34,8 +34,11 @@ def test_groups_begin_with_what_kubelet_and_hooks_write() -> None:
     one = machine()
     web, job = service("web", 2000), batch("job", 500)
     one.set_pods((web, job))
+    assert one.read_knob(job.containers[0].group, knob.CPU_SHARES) == "2", "the kubelet knows no batch amounts"
+    start_pods(one, web, job)
     assert one.read_knob(web.group, knob.CPU_SHARES) == "2048"
     assert one.read_knob(web.group, knob.CPU_QUOTA) == "400000"
+    assert one.read_knob(job.containers[0].group, knob.CPU_SHARES) == "512"
     assert one.read_knob(job.containers[0].group, knob.CPU_QUOTA) == "50000"
     assert one.read_knob(job.group, "memory.limit_in_bytes") == str(GIB)
     assert one.read_knob("kubepods/burstable", knob.CPU_SHARES) == "2048"
@@ -156,7 +159,7 @@ def test_a_burst_buffer_carries_a_peak_and_is_empty_after_it() -> None:
 
 def test_a_container_over_its_limit_dies_alone() -> None:
     one = machine()
-    one.set_pods((service("web"), batch("job", memory=GIB), batch("other", memory=4 * GIB)))
+    start_pods(one, service("web"), batch("job", memory=GIB), batch("other", memory=4 * GIB))
     seen = run(
         one, 1, web=ContainerDemand(10, GIB), job=ContainerDemand(10, GIB + 1), other=ContainerDemand(10, 3 * GIB)
     )
@@ -179,7 +182,7 @@ def test_a_full_machine_kills_batch_before_services() -> None:
 
 def test_samples_are_those_of_collectors() -> None:
     one = machine()
-    one.set_pods((service("web"), batch("job", 500)))
+    start_pods(one, service("web"), batch("job", 500))
     store = SeriesStore({}, interval_s=1)
     moment = run(one, 100.0, web=ContainerDemand(1500, GIB, GIB), job=700.0)
     record_samples(store, moment)

@@ -22,6 +22,8 @@ from koord.koordlet.cgroup_writer.effects import AddTasks, WriteOutcome, file_of
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.control_loop import JOURNAL_FILE
+from koord.koordlet.hook_calls.node_actions import undo_node_actions
+from koord.koordlet.pod_stopper import missing_requirement
 from koord.koordlet.settings import KoordletSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import BadConfig, Connection
@@ -55,6 +57,9 @@ def run_koordlet(values: FlagValues, logs: Logs, environ: Mapping[str, str], *, 
         return process.report_errors(PROGRAM, [plan])
     if restoring:
         return restore_files(plan)
+    missing = missing_requirement() if plan.settings.cri_eviction is not None else ""
+    if missing:
+        return process.report_errors(PROGRAM, [missing])
     for name, why in KOORDLET_FLAGS.set_without_effect(values):
         _LOG.info("--%s has no effect: %s", name, why)
     for warning in plan.warnings:
@@ -99,6 +104,8 @@ def restore_files(plan: KoordletPlan) -> int:
     tree = open_tree(host, kubepods=plan.settings.kubepods)
     if isinstance(tree, LayoutNotDetected):
         return process.report_errors(PROGRAM, [str(tree)])
+    for problem in undo_node_actions(tree, plan.settings.state_dir):
+        print(f"{PROGRAM}: {problem}", file=sys.stderr)
     journal = WriteJournal(host, f"{plan.settings.state_dir}/{JOURNAL_FILE}")
     unread = journal.io_error
     if unread is not None:

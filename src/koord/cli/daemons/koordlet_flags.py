@@ -10,11 +10,14 @@ import msgspec
 
 from koord.api.config import gates
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
+from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, TEXT, parse_listen_address
+from koord.cli.daemons.koordlet_eviction_flags import ENDPOINT_FLAGS, EVICTION_FLAGS, cri_eviction_settings
+from koord.cli.daemons.koordlet_hook_flags import HOOK_SERVER_FLAGS, NRI_FLAGS, RUNTIME_FLAGS, hook_service_settings
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.feature_gates import KOORDLET_GATES
+from koord.koordlet.hooks.hook import HookSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.reporters.builders.usage_models import UsageModelSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
@@ -22,7 +25,7 @@ from koord.koordlet.reporters.interference_reporter import InterferenceReporterS
 from koord.koordlet.reporters.predictor import PredictorSettings
 from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings
 from koord.koordlet.settings import PORT, AuditSettings, KoordletSettings
-from koord.koordlet.strategies import cpu_burst, cpu_suppress
+from koord.koordlet.strategies import cpu_burst, cpu_suppress, runtime_hooks
 from koord.koordlet.strategies.strategy import StrategySettings
 
 PROGRAM = "koordlet"
@@ -30,9 +33,6 @@ SECOND = 1_000_000_000
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 _NO_PPROF = "there is no Go runtime to profile"
 _IN_MEMORY = "samples are kept in memory, for as long as reports and decisions look back"
-_BY_API = "every eviction goes through the API server, so that disruption budgets hold"
-_NO_RUNTIME = "no container runtime is talked to"
-_NO_RUNTIME_HOOKS = "runtime hooks are a program part that this version does not have"
 _NO_ENFORCING = "devices that vendors describe in files are always taken from there"
 _NO_EXTENSIONS = "there are no extension plugins"
 
@@ -120,7 +120,7 @@ QOS_FLAGS = (
     Flag("memory-evict-interval-seconds", INTEGER, "Between two looks whether to evict for memory", 1),
     Flag("memory-evict-cool-time-seconds", INTEGER, "Pause after an eviction for memory", 4),
     Flag("cpu-evict-cool-time-seconds", INTEGER, "Pause after an eviction for CPU", 20),
-    _accepted_without_effect("only-evict-by-api", BOOLEAN, "Never stop containers through the runtime", None, _BY_API),
+    *EVICTION_FLAGS,
     Flag("resource-force-update-seconds", INTEGER, "After this a file is looked at again, whatever is known", 60),
     Flag("detect-interference", BOOLEAN, "Look for pods that others disturb, and log them"),
     Flag("tell-interference", BOOLEAN, "Tell them by an event and an annotation, too; needs the right to patch pods"),
@@ -168,43 +168,6 @@ PREDICTION_FLAGS = (
     Flag("prediction-model-checkpoint-interval", DURATION, "Between two checkpoints of a model", 10 * MINUTE),
     Flag("prediction-model-checkpoint-max-per-step", INTEGER, "Most checkpoints at once", 12),
 )
-RUNTIME_FLAGS = (
-    *(
-        _accepted_without_effect(name, TEXT, "", default, _NO_RUNTIME)
-        for name, default in (
-            ("containerd-endpoint", ""),
-            ("docker-endpoint", ""),
-            ("pouch-endpoint", ""),
-            ("default-runtime-type", "containerd"),
-        )
-    ),
-    *(
-        _accepted_without_effect(name, TEXT, "", default, _NO_RUNTIME_HOOKS)
-        for name, default in (
-            ("runtime-hooks-network", "unix"),
-            ("runtime-hooks-addr", "/host-var-run-koordlet/koordlet.sock"),
-            ("runtime-hooks-failure-policy", "Ignore"),
-            ("runtime-hooks-plugin-failure-policy", "Ignore"),
-            ("runtime-hooks-config-path", ""),
-            ("runtime-hooks-host-endpoint", "/var/run/koordlet/koordlet.sock"),
-            ("runtime-hooks-nri-socket-path", "nri/nri.sock"),
-            ("runtime-hooks-nri-plugin-name", "koordlet_nri"),
-            ("runtime-hooks-nri-plugin-index", "00"),
-            ("hami-core-library-directory-path", "/usr/local/vgpu/libvgpu.so"),
-            ("pod-resources-proxy-path", "/var/run/koordlet/pod-resources"),
-        )
-    ),
-    _accepted_without_effect("runtime-hooks-disable-stages", STRINGS, "", None, _NO_RUNTIME_HOOKS),
-    _accepted_without_effect("enable-nri-runtime-hook", BOOLEAN, "", True, _NO_RUNTIME_HOOKS),
-    _accepted_without_effect("runtime-hooks-nri-connect-timeout", DURATION, "", 6 * SECOND, _NO_RUNTIME_HOOKS),
-    _accepted_without_effect("runtime-hooks-nri-backoff-duration", DURATION, "", SECOND, _NO_RUNTIME_HOOKS),
-    _accepted_without_effect("runtime-hooks-nri-backoff-cap", DURATION, "", 2**62 - 1, _NO_RUNTIME_HOOKS),
-    _accepted_without_effect("runtime-hooks-nri-backoff-steps", INTEGER, "", 2**31 - 1, _NO_RUNTIME_HOOKS),
-    _accepted_without_effect("runtime-hooks-nri-backoff-factor", FLOAT, "", 2.0, _NO_RUNTIME_HOOKS),
-    Flag("runtime-hooks-reconcile-interval", DURATION, "Between two rounds of group identity", 10 * SECOND),
-    _accepted_without_effect("disable-unset-cpu-quota", BOOLEAN, "", None, _NO_RUNTIME_HOOKS),
-)
-
 KOORDLET_FLAGS = FlagSet(
     PROGRAM,
     "koordlet measures a node and its pods, keeps batch work from hurting services, and reports what it sees.\n"
@@ -218,7 +181,9 @@ KOORDLET_FLAGS = FlagSet(
         "State": STATE_FLAGS,
         "Audit": AUDIT_FLAGS,
         "Prediction": PREDICTION_FLAGS,
-        "Runtime": RUNTIME_FLAGS,
+        "Runtime": (*ENDPOINT_FLAGS, *RUNTIME_FLAGS),
+        "NRI": NRI_FLAGS,
+        "Hook server": HOOK_SERVER_FLAGS,
         "Logging": (*LOGGING_FLAGS, *OLD_KLOG_FLAGS),
     },
 )
@@ -263,10 +228,17 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         return "--collect-res-used-interval: less than 100ms would cost more than it tells"
     on = frozenset(name for name, value in switched.items() if value)
     paths = paths_from_flags(values, environ)
+    state_dir = values.text("state-dir") or f"{paths.var_run}/koordlet"
+    hooks = hook_service_settings(values, paths, state_dir)
+    if isinstance(hooks, str):
+        return hooks
+    cri_eviction = cri_eviction_settings(values, paths)
+    if isinstance(cri_eviction, str):
+        return cri_eviction
     settings = KoordletSettings(
         node=node,
         gates=on,
-        state_dir=values.text("state-dir") or f"{paths.var_run}/koordlet",
+        state_dir=state_dir,
         address=address,
         kubepods=values.text("kubepods-cgroup"),
         refresh_s=float(values.number("resource-force-update-seconds")),
@@ -274,6 +246,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         audit=_audit(values),
         collect=_collect(values, on),
         strategies=_strategies(values),
+        hooks=hooks,
         pods=_pods(values, source),
         prediction=_prediction(values),
         topology=TopologyReporterSettings(
@@ -282,6 +255,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
             ask_kubelet=not values.switch("disable-query-kubelet-config"),
             huge_pages="HugePageReport" in on,
         ),
+        cri_eviction=cri_eviction,
         reports_node_metric=values.switch("enable-node-metric-report"),
         interference=_interference(values),
         devices=DeviceReporterSettings(
@@ -349,10 +323,15 @@ def _strategies(values: FlagValues) -> StrategySettings:
             "CPUEvict": float(values.number("cpu-evict-interval-seconds")),
             "memoryEvict": float(values.number("memory-evict-interval-seconds")),
             "GroupIdentity": values.seconds("runtime-hooks-reconcile-interval"),
+            runtime_hooks.NAME: values.seconds("runtime-hooks-reconcile-interval"),
         },
         cpu_evict_cooldown_s=float(values.number("cpu-evict-cool-time-seconds")),
         memory_evict_cooldown_s=float(values.number("memory-evict-cool-time-seconds")),
         idle_stands_in=values.switch("idle-stands-in"),
+        hooks=HookSettings(
+            unset_cpu_quota=not values.switch("disable-unset-cpu-quota"),
+            hami_library=values.text("hami-core-library-directory-path"),
+        ),
     )
 
 

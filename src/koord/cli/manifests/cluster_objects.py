@@ -30,7 +30,9 @@ DEFAULT_SLO_CONFIG: Obj = {
 
 
 def namespace_object(name: str) -> Obj:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": dict(LABELS)}}
+    # koordlet's pods are privileged, which clusters may refuse unless the namespace allows it.
+    labels = {**LABELS, "pod-security.kubernetes.io/enforce": "privileged"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
 def priority_classes() -> list[Obj]:

@@ -52,7 +52,7 @@ def manager_objects(namespace: str, image: str, feature_gates: str) -> list[Obj]
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": HEALTH_PORT}},
         "livenessProbe": _liveness_probe("/healthz", HEALTH_PORT),
         # API servers hear of a pod's end later than the pod does: it answers on for a moment.
-        "lifecycle": {"preStop": {"exec": {"command": ["sleep", "5"]}}},
+        "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
         "volumeMounts": [{"name": "certs", "mountPath": CERTIFICATES}, {"name": "tmp", "mountPath": "/tmp"}],
     }
     volumes: list[Obj] = [

@@ -5,9 +5,12 @@ flags expect them. It runs as root and privileged, since it writes other groups'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+from koord.api.config.gates import parse_feature_gates
 from koord.cli.manifests.cluster_objects import LABELS
+from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
+from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.koordlet.settings import PORT
 
 Obj = dict[str, Any]
@@ -26,10 +29,47 @@ MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
     ("host-var-log-koordlet", "/var/log/koordlet", "/var/log/koordlet", False),
     ("host-prediction-checkpoints", "/var/lib/koordlet/prediction-checkpoints", "/prediction-checkpoints", False),
 )
-_CREATED_HOST_PATHS = frozenset({"host-var-log-koordlet", "host-prediction-checkpoints"})
+# koord-runtime-proxy finds the agent's server by the file that the agent leaves in the registration directory.
+PROXY_MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
+    ("host-var-run-koordlet", "/var/run/koordlet", "/host-var-run-koordlet", False),
+    ("host-etc-hookserver", "/etc/runtime/hookserver.d", "/host-etc-hookserver", False),
+)
+PROXY_SOCKET = "koordlet.sock"
+TERWAY_GATE = "TerwayQoS"
+TERWAY_MOUNT = ("host-var-lib-terway-qos", HostPaths().terway, DAEMONSET_PATHS.terway, False)
+_CREATED_HOST_PATHS = frozenset(
+    {
+        "host-var-log-koordlet",
+        "host-prediction-checkpoints",
+        *(name for name, _, _, _ in (*PROXY_MOUNTS, TERWAY_MOUNT)),
+    }
+)
+# As Koordinator's chart: what an agent does whose gates nobody states.
+SHIPPED_KOORDLET_GATES = "BECPUEvict=true,BEMemoryEvict=true,CgroupReconcile=true,Accelerators=true"
+RuntimeHooks = Literal["nri", "proxy", "none"]
 
 
-def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequence[str] = ()) -> list[Obj]:
+def koordlet_objects(
+    namespace: str,
+    image: str,
+    feature_gates: str,
+    flags: Sequence[str] = (),
+    runtime_hooks: RuntimeHooks = "nri",
+    *,
+    restores: bool = False,
+) -> list[Obj]:
+    """Return the agent's DaemonSet.
+
+    `runtime_hooks` says how it sees containers before they start: over the runtime's NRI socket, as the server of
+    koord-runtime-proxy, or not at all. One that `restores` puts back every file that agents wrote, and writes no more.
+    """
+    gates = parse_feature_gates(feature_gates, KOORDLET_GATES)
+    writes_for_terway = isinstance(gates, dict) and gates[TERWAY_GATE]
+    mounts = (
+        *MOUNTS,
+        *(PROXY_MOUNTS if runtime_hooks == "proxy" else ()),
+        *((TERWAY_MOUNT,) if writes_for_terway else ()),
+    )
     container: Obj = {
         "name": NAME,
         "image": image,
@@ -37,8 +77,11 @@ def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequ
         "args": [
             f"--addr=:{PORT}",
             "--cgroup-root-dir=/host-cgroup/",
-            f"--feature-gates={feature_gates}",
+            f"--feature-gates={feature_gates or SHIPPED_KOORDLET_GATES}",
             "--v=4",
+            "--xpu-device-infos-dir=/host-var-run/koordlet/xpu-device-infos/",
+            *runtime_hook_flags(runtime_hooks, PROXY_MOUNTS[0][1]),
+            *(("--safe-mode",) if restores else ()),
             *flags,
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}],
@@ -52,7 +95,7 @@ def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequ
         },
         "resources": RESOURCES,
         "securityContext": {"privileged": True, "runAsUser": 0, "readOnlyRootFilesystem": True},
-        "volumeMounts": [_mount(name, inside, read_only) for name, _, inside, read_only in MOUNTS],
+        "volumeMounts": [_mount(name, inside, read_only) for name, _, inside, read_only in mounts],
     }
     spec: Obj = {
         "serviceAccountName": NAME,
@@ -68,10 +111,14 @@ def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequ
                 "name": name,
                 "hostPath": {"path": path, "type": "DirectoryOrCreate" if name in _CREATED_HOST_PATHS else ""},
             }
-            for name, path, _, _ in MOUNTS
+            for name, path, _, _ in mounts
         ],
     }
+    if restores:
+        spec["initContainers"] = [restoring_container(container)]
     labels = {**LABELS, APP: NAME}
+    # The proxy would wait for the hooks of the pod that serves them.
+    pod_labels = {**labels, "runtimeproxy.koordinator.sh/skip-hookserver": "true"}
     return [
         {
             "apiVersion": "apps/v1",
@@ -81,10 +128,31 @@ def koordlet_objects(namespace: str, image: str, feature_gates: str, flags: Sequ
                 "minReadySeconds": 10,
                 "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "20%"}},
                 "selector": {"matchLabels": {APP: NAME}},
-                "template": {"metadata": {"labels": labels}, "spec": spec},
+                "template": {"metadata": {"labels": pod_labels}, "spec": spec},
             },
         }
     ]
+
+
+def restoring_container(agent: Obj) -> Obj:
+    """Return the container that undoes what agents wrote on its machine, before an agent that writes nothing starts."""
+    same = ("image", "imagePullPolicy", "args", "resources", "securityContext", "volumeMounts")
+    return {
+        "name": "restore",
+        "command": [NAME, "restore"],
+        **{field: agent[field] for field in same if field in agent},
+    }
+
+
+def runtime_hook_flags(runtime_hooks: RuntimeHooks, socket_dir: str) -> list[str]:
+    """Return the flags of one way of runtime hooks. `socket_dir` is the folder of the agent's socket on the machine."""
+    flags = [
+        f"--enable-nri-runtime-hook={'true' if runtime_hooks == 'nri' else 'false'}",
+        f"--runtime-hooks-server={'on' if runtime_hooks == 'proxy' else 'off'}",
+    ]
+    if runtime_hooks == "proxy":
+        flags.append(f"--runtime-hooks-host-endpoint={socket_dir.rstrip('/')}/{PROXY_SOCKET}")
+    return flags
 
 
 def _mount(name: str, inside: str, read_only: bool) -> Obj:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, get_args
 
 import click
 import yaml
@@ -23,6 +23,8 @@ from koord.cli.manifests.cluster_objects import (
     priority_classes,
     webhook_configurations,
 )
+from koord.cli.manifests.gpu_templates import gpu_templates_config
+from koord.cli.manifests.koordlet_daemonset import RuntimeHooks
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
@@ -52,6 +54,9 @@ def manifests(
     feature_gates: str = "",
     koordlet_gates: str = "",
     tell_interference: bool = False,
+    runtime_hooks: RuntimeHooks = "nri",
+    *,
+    koordlet_restores: bool = False,
 ) -> list[Obj] | str:
     """Return the objects in an order in which they can be applied, or what is wrong with the gates."""
     feature_gates = shipped_manager_gates(feature_gates)
@@ -76,6 +81,7 @@ def manifests(
     if "scheduler" in components:
         made.append(service_account("koord-scheduler", namespace))
         made += rbac_objects("koord-scheduler", namespace, scheduler_rbac.rbac_rules(), scheduler_rbac.BOUND_ROLES)
+        made.append(gpu_templates_config(namespace))
         made += deployments.scheduler_objects(namespace, image, scheduler_config(namespace))
     if "descheduler" in components:
         made.append(service_account("koord-descheduler", namespace))
@@ -86,7 +92,9 @@ def manifests(
         telling = koordlet_settings.INTERFERENCE_RBAC_RULES if tell_interference else ()
         made += rbac_objects(koordlet_daemonset.NAME, namespace, (*koordlet_settings.RBAC_RULES, *telling))
         flags = ("--tell-interference",) if tell_interference else ()
-        made += koordlet_daemonset.koordlet_objects(namespace, image, koordlet_gates, flags)
+        made += koordlet_daemonset.koordlet_objects(
+            namespace, image, koordlet_gates, flags, runtime_hooks, restores=koordlet_restores
+        )
     return made
 
 
@@ -97,7 +105,8 @@ def scheduler_config(namespace: str) -> str:
     if isinstance(assembly, list):
         raise RuntimeError(f"the shipped configuration has errors: {assembly}")
     text = dump_configuration(assembly)
-    return text.replace(f"resourceNamespace: {NAMESPACE}", f"resourceNamespace: {namespace}")
+    # The lease, the quotas that the scheduler makes, and the ConfigMap of GPU templates are where it is installed.
+    return text.replace(f"amespace: {NAMESPACE}\n", f"amespace: {namespace}\n")
 
 
 def descheduler_config(namespace: str) -> str:
@@ -118,11 +127,27 @@ def descheduler_config(namespace: str) -> str:
     help="Only this part; may be given several times. Default: all.",
 )
 @click.option("--feature-gates", default="", help="Of koord-manager; they also decide which webhooks are registered.")
-@click.option("--koordlet-feature-gates", default="", help="Of koordlet and its hooks.")
+@click.option(
+    "--koordlet-feature-gates",
+    default="",
+    help=f"Of koordlet and its hooks; none stated: {koordlet_daemonset.SHIPPED_KOORDLET_GATES}.",
+)
 @click.option(
     "--koordlet-tell-interference",
     is_flag=True,
     help="koordlet marks pods that others disturb; it gets the right to patch pods, which it does not have otherwise.",
+)
+@click.option(
+    "--koordlet-runtime-hooks",
+    type=click.Choice(get_args(RuntimeHooks)),
+    default="nri",
+    show_default=True,
+    help="How koordlet sees containers before they start: over NRI, through koord-runtime-proxy, or not at all.",
+)
+@click.option(
+    "--koordlet-restore",
+    is_flag=True,
+    help="koordlet puts back every file that it wrote on its node, and writes no more: before it is removed.",
 )
 def manifests_command(
     namespace: str,
@@ -131,13 +156,24 @@ def manifests_command(
     feature_gates: str,
     koordlet_feature_gates: str,
     koordlet_tell_interference: bool,
+    koordlet_runtime_hooks: RuntimeHooks,
+    koordlet_restore: bool,
 ) -> None:
     """Print all objects that install koord on a Kubernetes cluster as YAML.
 
     Install with: koord manifests --image IMAGE | kubectl apply --server-side --force-conflicts -f -
     """
     chosen = tuple(PROGRAMS.get(name, name) for name in components) or COMPONENTS
-    made = manifests(namespace, image, chosen, feature_gates, koordlet_feature_gates, koordlet_tell_interference)
+    made = manifests(
+        namespace,
+        image,
+        chosen,
+        feature_gates,
+        koordlet_feature_gates,
+        koordlet_tell_interference,
+        koordlet_runtime_hooks,
+        koordlet_restores=koordlet_restore,
+    )
     if isinstance(made, str):
         click.echo(f"koord: {made}", err=True)
         sys.exit(1)

@@ -32,14 +32,18 @@ def rbac_objects(
     for right in rights:
         place = namespace if right.namespace == NAMESPACE else right.namespace
         by_namespace.setdefault(place, []).append(right)
+    bound_roles = tuple(bound_roles)
     everywhere = by_namespace.pop("", [])
     wide = policy_rules(everywhere)
     objects: list[Obj] = []
     if wide:
         role = f"{account}-role"
+        # In Koordinator's chart the plain name binds a role of Kubernetes where there is one, and what a binding
+        # refers to cannot change: the same names let its release be upgraded to this one.
+        binding = f"{role}binding-custom" if bound_roles else f"{role}binding"
         objects += [
             {"apiVersion": f"{_GROUP}/v1", "kind": "ClusterRole", "metadata": _meta(role), "rules": wide},
-            _binding("ClusterRoleBinding", f"{role}binding", "", "ClusterRole", role, account, namespace),
+            _binding("ClusterRoleBinding", binding, "", "ClusterRole", role, account, namespace),
         ]
     for bound in bound_roles:
         name = f"{account}-{bound.removeprefix('system:')}"

@@ -8,6 +8,7 @@ values would rewrite a file for ever.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Callable
 
 from koord.values.cpuset import CPUSet, CPUSetError
@@ -17,6 +18,7 @@ MIN_SHARES, MAX_SHARES = 2, 262_144
 MIN_WEIGHT, MAX_WEIGHT = 1, 10_000
 CFS_PERIOD_US = 100_000
 MIN_QUOTA_US = 1_000
+MAX_QUOTA_US = (1 << 44) - 1  # the kernel refuses more
 UNLIMITED = -1
 MAX_INT64 = (1 << 63) - 1
 # v1 prints an unlimited memory limit as the largest page count in bytes.
@@ -47,7 +49,12 @@ def cfs_quota_of_milli(milli: int) -> int:
     """Return the microseconds per period; no request means no limit."""
     if milli <= 0:
         return UNLIMITED
-    return max(milli * CFS_PERIOD_US // 1000, MIN_QUOTA_US)
+    return min(max(milli * CFS_PERIOD_US // 1000, MIN_QUOTA_US), MAX_QUOTA_US)
+
+
+def normalized_quota_us(quota_us: int, ratio: float) -> int:
+    """Return the quota that buys the same work on processors that are faster by a ratio; no limit stays none."""
+    return max(math.ceil(quota_us / ratio), MIN_QUOTA_US) if ratio > 1 and quota_us > 0 else quota_us
 
 
 MAX = "max"

@@ -184,6 +184,7 @@ GROUP_IDENTITY_ENABLED = "kernel/sched_group_identity_enabled"
 IDLE_SAVER_WMARK = "kernel/sched_idle_saver_wmark"
 SCHED_CORE = "kernel/sched_core"
 SCHED_FEATURES = "sched_features"
+NET_CLS_CLASSID = "net_cls.classid"
 RESCTRL_L3, RESCTRL_MB = "resctrl.l3", "resctrl.mb"
 
 _ALL = (
@@ -272,9 +273,9 @@ _ALL = (
         KnobFile("", "io.cost.model", IoCostCodec(7, 1, "ctrl=auto"), KnobSupport.ROOT),
     ),
     Knob(
-        "net_cls.classid",
-        KnobFile("net_cls", "net_cls.classid", FileCodec(_class_id), KnobSupport.KUBEPODS),
-        KnobFile("net_cls", "net_cls.classid", FileCodec(_class_id), KnobSupport.KUBEPODS),
+        NET_CLS_CLASSID,
+        KnobFile("net_cls", NET_CLS_CLASSID, FileCodec(_class_id), KnobSupport.KUBEPODS),
+        KnobFile("net_cls", NET_CLS_CLASSID, FileCodec(_class_id), KnobSupport.KUBEPODS),
     ),
     _system(MIN_FREE_KBYTES, KnobRoot.PROC, "sys/vm/min_free_kbytes", FileCodec(integer_between(10_240, 10_485_760))),
     _system(

@@ -39,6 +39,17 @@ class CgroupLayout(msgspec.Struct, frozen=True):
         stem = above.rpartition("/")[2].removesuffix(".slice")
         return f"{above}/{stem}-pod{uid.replace('-', '_')}.slice"
 
+    def group_of_parent(self, cgroup_parent: str) -> str:
+        """Return the group of a sandbox by the cgroup_parent of CRI.
+
+        The kubelet with the systemd driver gives the name of the slice alone, and the name tells where it lies.
+        """
+        path = cgroup_parent.strip("/")
+        if self.driver == CGROUPFS or "/" in path or not path.endswith(".slice"):
+            return path
+        names = tuple(path.removesuffix(".slice").split("-"))
+        return _slices(names) if all(names) else path
+
     def container_dir(self, pod_dir: str, container_id: str) -> str | None:
         """Return the group of `<runtime>://<id>`; None when the runtime is unknown or the id is empty."""
         name = self.container_name(container_id)
@@ -89,8 +100,12 @@ class CgroupLayout(msgspec.Struct, frozen=True):
         names = (*self.prefix, *names)
         if self.driver == CGROUPFS:
             return "/".join(names)
-        # A slice's name tells its whole path, one dash per level.
-        return "/".join(f"{'-'.join(names[: depth + 1])}.slice" for depth in range(len(names)))
+        return _slices(names)
+
+
+def _slices(names: tuple[str, ...]) -> str:
+    """Return the path of a slice. Its name tells the whole path, one dash per level."""
+    return "/".join(f"{'-'.join(names[: depth + 1])}.slice" for depth in range(len(names)))
 
 
 def kube_qos_of_path(path: str) -> str:

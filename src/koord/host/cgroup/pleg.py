@@ -1,11 +1,14 @@
 """Generate pod lifecycle events from directories of the cgroup tree, before the kubelet lists the pods.
 
-A scan at the start and after lost events makes the state complete: nothing that existed before is missed.
+A scan at the start and after lost events makes the state complete: nothing that existed before is missed. The kernel
+limits how many inotify instances and watches a user has. Where they are used up, scans alone find what changed, and
+`unwatched` says so, so that the caller scans more often.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import msgspec
 
@@ -36,32 +39,46 @@ class PodLifecycleEvent(msgspec.Struct, frozen=True):
 
 
 class PodLifecycleEventGenerator:
-    """The generator: call `poll` when `fileno` is readable; all state belongs to the one task that does so."""
+    """The generator: call `poll` when `fileno` is readable; all state belongs to the one task that does so.
 
-    def __init__(self, tree: CgroupTree, watcher: InotifyWatcher) -> None:
+    `unwatched` is why some directory is not watched, as of the last scan; None while all are.
+    """
+
+    def __init__(
+        self, tree: CgroupTree, open_watcher: Callable[[], InotifyWatcher | IoError] = InotifyWatcher.open
+    ) -> None:
         self._tree = tree
-        self._watcher = watcher
+        self._open_watcher = open_watcher
+        self._watcher: InotifyWatcher | None = None
+        self.unwatched: IoError | None = None
         self._base = tree.group_path("cpu", "")
         self._pods: dict[str, str] = {}  # group: UID
         self._containers: dict[str, str] = {}  # group: id
 
-    @staticmethod
-    def open(tree: CgroupTree) -> PodLifecycleEventGenerator | IoError:
-        watcher = InotifyWatcher.open()
-        return watcher if isinstance(watcher, IoError) else PodLifecycleEventGenerator(tree, watcher)
-
-    def fileno(self) -> int:
-        return self._watcher.fileno()
+    def fileno(self) -> int | None:
+        """Return the descriptor to wait for; None until a scan got an inotify instance."""
+        return None if self._watcher is None else self._watcher.fileno()
 
     def close(self) -> None:
-        self._watcher.close()
+        if self._watcher is not None:
+            self._watcher.close()
 
     def scan(self) -> list[PodLifecycleEvent]:
-        """Return the events that bring the state in line with the tree; also finds QoS groups that are new."""
+        """Return the events that bring the state in line with the tree; also finds QoS groups that are new.
+
+        Every scan tries to watch what is not watched yet.
+        """
+        self.unwatched = None
+        if self._watcher is None:
+            opened = self._open_watcher()
+            if isinstance(opened, IoError):
+                self.unwatched = opened
+            else:
+                self._watcher = opened
         events: list[PodLifecycleEvent] = []
         pods: dict[str, str] = {}
         for group in dict.fromkeys(map(self._tree.layout.qos_dir, _TIERS)):
-            if self._watcher.watch(self._folder(group)) is not None:
+            if not self._watch(group):
                 continue  # a kubelet that is still starting has no such group yet
             for child in self._children(group):
                 uid = self._tree.layout.pod_uid_of_dir(child.rpartition("/")[2])
@@ -75,6 +92,8 @@ class PodLifecycleEventGenerator:
 
     def poll(self) -> list[PodLifecycleEvent]:
         """Return the events since the last call."""
+        if self._watcher is None:
+            return self.scan()
         changes = self._watcher.read()
         if isinstance(changes, IoError):
             return self.scan()
@@ -99,7 +118,7 @@ class PodLifecycleEventGenerator:
         if group not in self._pods:
             self._pods[group] = uid
             events.append(PodLifecycleEvent(PodLifecycleEventType.POD_ADDED, uid, group=group))
-        if self._watcher.watch(self._folder(group)) is not None:
+        if not self._watch(group):
             return [*events, *self._pod_gone(group)]  # it went while we looked
         there = set(self._children(group))
         for known in [known for known in self._containers if known.startswith(f"{group}/") and known not in there]:
@@ -112,7 +131,8 @@ class PodLifecycleEventGenerator:
         events: list[PodLifecycleEvent] = []
         for known in [known for known in self._containers if known.startswith(f"{group}/")]:
             events += self._container(group, known, False)
-        self._watcher.unwatch(self._folder(group))
+        if self._watcher is not None:
+            self._watcher.unwatch(self._folder(group))
         uid = self._pods.pop(group, None)
         return (
             events if uid is None else [*events, PodLifecycleEvent(PodLifecycleEventType.POD_DELETED, uid, group=group)]
@@ -134,6 +154,16 @@ class PodLifecycleEventGenerator:
                 group,
             )
         ]
+
+    def _watch(self, group: str) -> bool:
+        """Watch a group if the kernel lets us; return whether the group exists."""
+        folder = self._folder(group)
+        if self._watcher is not None:
+            refused = self._watcher.watch(folder)
+            if refused is None or refused.vanished:
+                return refused is None
+            self.unwatched = refused
+        return self._tree.host.is_folder(folder)
 
     def _folder(self, group: str) -> str:
         return f"{self._base}/{group}"

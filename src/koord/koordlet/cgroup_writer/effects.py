@@ -18,7 +18,11 @@ FileKey: TypeAlias = tuple[str, str, str]  # knob, group, part of the file
 
 
 class WriteCgroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Write one file of one cgroup. `group` is the directory below the controller's root, as kubepods/besteffort."""
+    """Write one file of one cgroup. `group` is the directory below the controller's root, as kubepods/besteffort.
+
+    `original` is what the file would hold without the agent, where that is known from the pod's spec: a container that
+    started with the value never held anything else. `takes_over` names the owners from which the file may be taken.
+    """
 
     group: str
     file: str
@@ -26,6 +30,8 @@ class WriteCgroup(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str  # the strategy that alone writes this file there
     cause: str  # the reason in the audit trail
     why: str
+    original: str | None = None
+    takes_over: tuple[str, ...] = ()
 
 
 class WriteSystem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -36,6 +42,7 @@ class WriteSystem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str
     cause: str
     why: str
+    takes_over: tuple[str, ...] = ()
 
 
 class WriteSchemata(msgspec.Struct, frozen=True, kw_only=True, gc=False):

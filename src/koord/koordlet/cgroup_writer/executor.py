@@ -30,7 +30,12 @@ from koord.koordlet.cgroup_writer.effects import (
     value_of_effect,
 )
 from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, classify_io_error
-from koord.koordlet.cgroup_writer.executor_state import OUTCOME_OF_VERDICT, ExecutorState
+from koord.koordlet.cgroup_writer.executor_state import (
+    OUTCOME_OF_VERDICT,
+    ExecutorState,
+    KnownFile,
+    RefusedWrite,
+)
 from koord.koordlet.cgroup_writer.file_writer import (
     RECOVERY,
     AuditCallback,
@@ -92,11 +97,21 @@ class CgroupExecutor:
     def owners(self) -> Mapping[FileKey, str]:
         return self._state.owners
 
-    def execute(self, effects: Sequence[FileEffect]) -> list[FileWriteResult]:
+    @property
+    def known_files(self) -> Mapping[FileKey, KnownFile]:
+        """Return the files that hold what was asked for, when they were last read."""
+        return self._state.entries
+
+    @property
+    def refusals(self) -> Mapping[FileKey, RefusedWrite]:
+        return self._state.refusals
+
+    def execute(self, effects: Sequence[FileEffect], *, verify: bool = False) -> list[FileWriteResult]:
         """Bring files to their values; the results are in the order of the effects.
 
-        Where one owner names a file twice, as an intermediate and as a final value, only the final one counts:
-        intermediate values are found here, from what the files hold.
+        With `verify` every file is read, however recently it was right. Where one owner names a file twice, as an
+        intermediate and as a final value, only the final one counts: intermediate values are found here, from what the
+        files hold.
         """
         now = self._clock.monotonic()
         self._journal.retry()
@@ -109,11 +124,11 @@ class CgroupExecutor:
         hierarchy = HierarchyState()
         waking = {key[1] for key, effect in last.items() if key[0] == CPU_IDLE and value_of_effect(effect) == "0"}
         for key, effect in last.items():
-            fresh = self._state.is_fresh(key, value_of_effect(effect), now)
+            fresh = not verify and self._state.is_fresh(key, effect.owner, value_of_effect(effect), now)
             if key[0] == CPU_SHARES and not fresh and key[1] not in waking and self._is_idle(key[1]):
                 results[key] = FileWriteResult(effect, WriteOutcome.HELD, detail=_IDLE_DETAIL)
                 continue
-            found = self._prepare(key, effect, now, hierarchy)
+            found = self._prepare(key, effect, now, hierarchy, fresh=fresh)
             if isinstance(found, PendingWrite):
                 steps.append(found)
             else:
@@ -131,17 +146,29 @@ class CgroupExecutor:
             for key, effect in zip(keys, effects)
         ]
 
-    def reconcile(self, owner: str, effects: Sequence[FileEffect]) -> list[FileWriteResult]:
-        """Execute all that an owner wants: files that it wrote before and does not mention now are restored."""
+    def reconcile(
+        self,
+        owners: Sequence[str],
+        effects: Sequence[FileEffect],
+        *,
+        kept: Iterable[tuple[str, str]] = (),
+        verify: bool = False,
+    ) -> list[FileWriteResult]:
+        """Execute all that some owners want: files that they wrote before and do not mention now are restored.
+
+        Files in `kept`, named by group and knob, stay as they are.
+        """
         wanted = {self._key(effect) for effect in effects if not isinstance(effect, AddTasks)}
-        results = self.execute(effects)
+        wanted |= {(knob, group, "") for group, knob in kept}
+        results = self.execute(effects, verify=verify)
         left = [
             origin
+            for owner in owners
             for origin in self._journal.entries_of(owner)
             if origin.key not in wanted and (origin.along, origin.dir, "") not in wanted
         ]
-        results += self._undo(left, f"{owner} no longer asks for it")
-        for key in [key for key, name in self._state.owners.items() if name == owner and key not in wanted]:
+        results += self._undo(left, "its owner no longer asks for it")
+        for key in [key for key, name in self._state.owners.items() if name in owners and key not in wanted]:
             self._state.forget(key)
         return results
 
@@ -197,7 +224,7 @@ class CgroupExecutor:
         return FileWriteResult(effect, WriteOutcome.FAILED, detail=str(lost[0]), io_error=lost[0])
 
     def _prepare(
-        self, key: FileKey, effect: WriteEffect, now: float, hierarchy: HierarchyState
+        self, key: FileKey, effect: WriteEffect, now: float, hierarchy: HierarchyState, *, fresh: bool
     ) -> PendingWrite | FileWriteResult:
         """Return the pending write of an effect, or its result when nothing has to be written."""
         knob, group, part = key
@@ -207,7 +234,7 @@ class CgroupExecutor:
             return FileWriteResult(effect, WriteOutcome.OFF, detail=f"cgroup v{self._tree.version} has no {knob}")
         if knob in self._state.disabled_knobs:
             return FileWriteResult(effect, WriteOutcome.OFF, io_error=self._state.disabled_knobs[knob])
-        if self._state.is_fresh(key, value, now):
+        if fresh:
             entry = self._state.entries[key]
             hierarchy.set_field(knob, group, knob_file, entry.actual)
             return FileWriteResult(effect, WriteOutcome.FRESH, entry.actual)
@@ -227,10 +254,24 @@ class CgroupExecutor:
         if current is None:
             return self._handle_refusal(key, effect, knob_file, malformed(path, f"no value in {text[:80]!r}"), "", now)
         hierarchy.set_field(knob, group, knob_file, current)
-        if knob_file.codec.same_field(current, target):
-            self._state.settle(key, effect.owner, value, target, current, now)
-            return FileWriteResult(effect, WriteOutcome.SAME, current)
-        return PendingWrite(effect, key, path, knob_file, current, target, current)
+        original = effect.original if isinstance(effect, WriteCgroup) else None
+        step = PendingWrite(effect, key, path, knob_file, current, target, current)
+        step.original = None if original is None else knob_file.codec.encode(original)
+        if not knob_file.codec.same_field(current, target):
+            return step
+        unrecorded = self._writer.record_original(step)
+        if unrecorded is not None:
+            return self._unrecorded(step, unrecorded)
+        self._state.settle(key, effect, target, current, now)
+        return FileWriteResult(effect, WriteOutcome.SAME, current)
+
+    def _unrecorded(self, step: PendingWrite, io_error: IoError) -> FileWriteResult:
+        """Return the result of a write that the journal refused. Every file meets the same obstacle, so it is logged
+        once and not for each.
+        """
+        self._state.entries.pop(step.key, None)
+        detail = f"its value is not in the journal: {io_error}"
+        return FileWriteResult(step.effect, WriteOutcome.FAILED, step.before, detail, io_error)
 
     def _run_steps(
         self, steps: list[PendingWrite], hierarchy: HierarchyState, results: dict[FileKey, FileWriteResult], now: float
@@ -246,10 +287,9 @@ class CgroupExecutor:
                 self._write_step(step, step.target, batch, hierarchy, results, now)
         for step in steps:
             if step.key not in results:
-                self._state.settle(
-                    step.key, step.effect.owner, value_of_effect(step.effect), step.target, step.current, now
-                )
                 same = step.codec.same_field(step.before, step.target)
+                written_s = None if same else self._clock.time()
+                self._state.settle(step.key, step.effect, step.target, step.current, now, written_s)
                 status = WriteOutcome.SAME if same else WriteOutcome.WRITTEN
                 results[step.key] = FileWriteResult(step.effect, status, step.before)
 
@@ -274,10 +314,8 @@ class CgroupExecutor:
         if io_error is None:
             self._state.retry_related(step.key)
             return
-        if io_error.stage == JOURNAL:  # every file meets the same obstacle, so it is logged once and not for each
-            self._state.entries.pop(step.key, None)
-            detail = f"its value is not in the journal: {io_error}"
-            results[step.key] = FileWriteResult(step.effect, WriteOutcome.FAILED, step.before, detail, io_error)
+        if io_error.stage == JOURNAL:
+            results[step.key] = self._unrecorded(step, io_error)
             return
         results[step.key] = self._handle_refusal(
             step.key, step.effect, step.knob_file, io_error, step.before, now, step, field

@@ -6,7 +6,15 @@ import msgspec
 
 from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.host.io_error import IoError
-from koord.koordlet.cgroup_writer.effects import FileKey, OwnerConflict, WriteEffect, WriteOutcome
+from koord.koordlet.cgroup_writer.effects import (
+    FileKey,
+    OwnerConflict,
+    WriteCgroup,
+    WriteEffect,
+    WriteOutcome,
+    WriteSystem,
+    value_of_effect,
+)
 from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, back_off_s
 
 _FIRST_LOOK_S = 1.0
@@ -24,6 +32,8 @@ class KnownFile(msgspec.Struct):
     actual: str
     recheck_at: float
     recheck_after_s: float
+    why: str = ""
+    written_s: float | None = None  # in seconds since the epoch; None: it was right when it was first read
 
 
 class RefusedWrite(msgspec.Struct):
@@ -51,26 +61,44 @@ class ExecutorState:
         """Claim the files for their owners, or raise before anything is written."""
         taken: dict[FileKey, str] = {}
         for key, effect in effects:
-            owner = taken.setdefault(key, self.owners.get(key, effect.owner))
+            owner = taken.get(key, effect.owner)
+            if key not in taken:
+                held = self.owners.get(key, effect.owner)
+                owner = (
+                    effect.owner
+                    if isinstance(effect, WriteCgroup | WriteSystem) and held in effect.takes_over
+                    else held
+                )
             if owner != effect.owner:
                 raise OwnerConflict(f"{effect.owner} wants to write {key}, which {owner} owns")
+            taken[key] = owner
         self.owners.update(taken)
 
-    def is_fresh(self, key: FileKey, value: str, now: float) -> bool:
-        """Return whether the file is known to hold the value and need not be read yet."""
+    def is_fresh(self, key: FileKey, owner: str, value: str, now: float) -> bool:
+        """Return whether the file is known to hold the value for this owner and need not be read yet."""
         entry = self.entries.get(key)
-        return entry is not None and entry.value == value and now < entry.recheck_at
+        return entry is not None and entry.value == value and entry.owner == owner and now < entry.recheck_at
 
-    def settle(self, key: FileKey, owner: str, value: str, target: str, actual: str, now: float) -> None:
-        """Record that the file holds its target.
+    def settle(
+        self,
+        key: FileKey,
+        effect: WriteEffect,
+        target: str,
+        actual: str,
+        now: float,
+        written_s: float | None = None,
+    ) -> None:
+        """Record that the file holds its target. `written_s` is when it was written, None when it was right already.
 
         A file that changed recently is checked again soon: a kubelet that is still setting up the pod may overwrite it,
         and must not win for a whole refresh period.
         """
-        entry = self.entries.get(key)
+        entry, value = self.entries.get(key), value_of_effect(effect)
         kept = entry is not None and entry.value == value and entry.actual == actual
+        if written_s is None and entry is not None and entry.value == value:
+            written_s = entry.written_s
         after = min(entry.recheck_after_s * 2, self._refresh_s) if kept and entry is not None else _FIRST_LOOK_S
-        self.entries[key] = KnownFile(owner, value, target, actual, now + after, after)
+        self.entries[key] = KnownFile(effect.owner, value, target, actual, now + after, after, effect.why, written_s)
         self.refusals.pop(key, None)
 
     def is_backing_off(self, key: FileKey, value: str, now: float) -> bool:

@@ -50,6 +50,7 @@ class PendingWrite(msgspec.Struct):
     current: str
     target: str
     before: str
+    original: str | None = None  # what the file would hold without the agent, where the effect says so
 
     @property
     def codec(self) -> FileCodec:
@@ -138,12 +139,33 @@ class FileWriter:
     def _record(self, step: PendingWrite, field: str) -> IoError | None:
         """Record a write in the journal. A file that only changes along with another keeps the owner it has."""
         known = self._journal.get(step.key)
+        if known is not None and step.original is not None and step.codec.same_field(known.original, step.original):
+            step.original = known.original  # the same limit in the kernel's own notation
         owner, along = step.effect.owner, file_of_effect(step.effect).knob
         along = "" if along == step.key[0] else along
         if known is not None and (along or step.effect.cause == RECOVERY):
             owner, along = known.owner, known.along
+        elif along and step.effect.cause == RECOVERY:
+            return None  # what changes along while another file is restored is restored by that, too
         inode = self._tree.host.inode(step.path.rpartition("/")[0]) or 0
-        return self._journal.record_write(step.key, owner, step.current, field, inode, along)
+        return self._journal.record_write(step.key, owner, step.current, field, inode, along, step.original)
+
+    def record_original(self, step: PendingWrite) -> IoError | None:
+        """Record what a file would hold without the agent when it holds what is wanted already, and who wants it now.
+
+        A file that would hold the same anyway needs no entry.
+        """
+        known, original = self._journal.get(step.key), step.original
+        if known is None:
+            needless = original is None or step.codec.same_field(original, step.target)
+        else:
+            needless = (
+                known.owner == step.effect.owner
+                and not known.along
+                and (original is None or step.codec.same_field(known.original, original))
+                and known.inode == self._tree.host.inode(step.path.rpartition("/")[0])
+            )
+        return None if needless else self._record(step, step.current)
 
     def audit_write(self, step: PendingWrite, field: str, io_error: IoError | None = None) -> None:
         """Audit a write. The executor audits refusals, as it knows whether they are new."""
@@ -171,7 +193,9 @@ class FileWriter:
             return self._write_field(step, field)
         # The room for swap stays what it was.
         room = limit_size(swap.current) - limit_size(step.current)
-        together = "-1" if limit_size(field) == _UNLIMITED else str(int(limit_size(field) + room))
+        together = _limit_with_room(field, room)
+        if step.original is not None:
+            swap.original = swap.codec.encode(_limit_with_room(step.original, room))
         if limit_size(field) > limit_size(step.current):
             return self._write_field(swap, together) or self._write_field(step, field)
         # The journal learns of the swap limit before the memory limit is lowered: a process that is killed between the
@@ -217,6 +241,10 @@ class FileWriter:
         if field is None:
             return None
         return PendingWrite(step.effect, (knob, file.dir, ""), path, knob_file, field, field, field)
+
+
+def _limit_with_room(limit: str, room: float) -> str:
+    return "-1" if limit_size(limit) == _UNLIMITED else str(int(limit_size(limit) + room))
 
 
 def explain_refusal(tree: CgroupTree, key: FileKey, knob_file: KnobFile, field: str) -> str:

@@ -79,18 +79,31 @@ class WriteJournal:
         return [origin for origin in self._origins.values() if origin.owner == owner]
 
     def record_write(
-        self, key: FileKey, owner: str, before: str, after: str, inode: int, along: str = ""
+        self,
+        key: FileKey,
+        owner: str,
+        before: str,
+        after: str,
+        inode: int,
+        along: str = "",
+        original: str | None = None,
     ) -> IoError | None:
-        """Record a write that is about to happen; when this fails, it must not. The first `before` stays the original.
+        """Record a write that is about to happen; when this fails, it must not. The original is the one that is given,
+        else the first `before`.
 
         Writing the original needs no line: whatever becomes of it, the entry's original is right.
         """
         known = self._origins.get(key)
-        original = before
-        if known is not None and known.inode == inode:
-            if known.owner == owner and known.along == along and after in (known.last, known.original):
-                return None
-            original = known.original
+        if known is not None and known.inode != inode:
+            known = None
+        if original is None:
+            original = before if known is None else known.original
+        if (
+            known is not None
+            and (known.owner, known.along, known.original) == (owner, along, original)
+            and after in (known.last, original)
+        ):
+            return None
         return self._add(JournalEntry(*key, owner, original, after, before, inode, along))
 
     def follow(self, origin: JournalEntry, owner: str, along: str) -> None:

@@ -5,12 +5,10 @@ The kubelet knows nothing of batch resources and gives such pods the shares of a
 
 from __future__ import annotations
 
-import math
-
 from koord.api.config.slo.defaults import CFS_QUOTA
 from koord.api.koordinator.qos_class import BE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
-from koord.host.cgroup.codec import UNLIMITED, cfs_quota_of_milli, shares_of_milli
+from koord.host.cgroup.codec import MAX_INT64, UNLIMITED, cfs_quota_of_milli, normalized_quota_us, shares_of_milli
 from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
 from koord.koordlet.hooks.hook import (
     NOTHING,
@@ -29,7 +27,7 @@ FILES = (CPU_SHARES, CPU_QUOTA, MEMORY_LIMIT)
 def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
     """Decide the values of the pod's cgroup: sums over its containers; one container without a limit has none."""
     if pod.qos != BE or not pod.extended:
-        return NOTHING
+        return _unread(pod)
     amounts = pod.extended.values()
     request_milli = sum(max(one.requests.get(BATCH_CPU, 0), 0) for one in amounts)
     return _plan(request_milli, _sum_of_limits(pod, BATCH_CPU), _sum_of_limits(pod, BATCH_MEMORY), rules)
@@ -39,8 +37,13 @@ def decide_container(container: ContainerContext, rules: NodeRules) -> HookPlan:
     pod = container.pod
     own = None if pod.extended is None else pod.extended.get(container.name)
     if pod.qos != BE or own is None or container.is_sandbox:
-        return NOTHING
+        return _unread(pod)
     return _plan(own.requests.get(BATCH_CPU, 0), _limit(own, BATCH_CPU), _limit(own, BATCH_MEMORY), rules)
+
+
+def _unread(pod: PodContext) -> HookPlan:
+    """Return an empty plan, with the problem where the amounts of a BE pod are there and cannot be read."""
+    return HookPlan(problem=pod.extended_problem) if pod.qos == BE and pod.extended_problem else NOTHING
 
 
 def _plan(request_milli: int, limit_milli: int, memory_bytes: int, rules: NodeRules) -> HookPlan:
@@ -62,7 +65,7 @@ def _quota(limit_milli: int, rules: NodeRules) -> tuple[int, str]:
     quota_us, why = cfs_quota_of_milli(limit_milli), _limit_text(BATCH_CPU, limit_milli)
     ratio = rules.normalization_ratio
     if ratio is not None and ratio > 1 and quota_us > 0:
-        return math.ceil(quota_us / ratio), f"{why}, divided by the CPU normalization ratio {ratio:g}"
+        return normalized_quota_us(quota_us, ratio), f"{why}, divided by the CPU normalization ratio {ratio:g}"
     return quota_us, why
 
 
@@ -74,7 +77,7 @@ def _suppressed_by_quota(rules: NodeRules) -> bool:
 
 def _sum_of_limits(pod: PodContext, resource: str) -> int:
     limits = [_limit(one, resource) for one in (pod.extended or {}).values()]
-    return UNLIMITED if UNLIMITED in limits else sum(limits)
+    return UNLIMITED if UNLIMITED in limits else min(sum(limits), MAX_INT64)
 
 
 def _limit(amounts: ExtendedAmounts, resource: str) -> int:

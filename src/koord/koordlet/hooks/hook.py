@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from functools import cached_property
+from typing import Literal
 
 import msgspec
 
@@ -18,6 +19,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.cpu_codecs import CPUSharedPool
 from koord.api.annotations.numa_codecs import PodResourceStatus
 from koord.api.koordinator.slo import NodeSLOSpec
+from koord.koordlet.inputs.machine import L3Cache
 from koord.policy import qos
 
 
@@ -53,15 +55,16 @@ class ExtendedAmounts(msgspec.Struct, frozen=True, kw_only=True):
 class PodContext(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A pod as hooks see it.
 
-    `extended` is the batch resources by container; None where the pod has none. `resources` are those of the pod's own
-    cgroup: the reconciler knows them from the spec, NRI and the proxy do not.
+    `extended` is the batch resources by container; None where the pod has none, and where their annotation cannot be
+    read, which `extended_problem` says. `resources` are those of the pod's own cgroup: the reconciler knows them from
+    the spec, NRI and the proxy do not.
     """
 
     uid: str
     namespace: str = ""
     name: str = ""
     group: str = ""  # its cgroup
-    kube_qos: str = ""
+    kube_qos: str = ""  # Kubernetes' QoS class; "" where the cgroup does not tell it
     labels: Mapping[str, str] = {}
     annotations: Mapping[str, str] = {}
     runtime_class: str = ""
@@ -69,6 +72,7 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ip: str = ""
     created_s: float = 0.0
     extended: Mapping[str, ExtendedAmounts] | None = None
+    extended_problem: str = ""
     resources: CgroupResources = CgroupResources()
 
     @cached_property
@@ -102,7 +106,7 @@ class ContainerContext(msgspec.Struct, frozen=True, kw_only=True):
 class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's flags that hooks depend on."""
 
-    unset_cpu_quota: bool = True  # of containers with CPUs of their own
+    unset_cpu_quota: bool = True  # of pods with CPUs of their own
     hami_library: str = "/usr/local/vgpu/libvgpu.so"
 
 
@@ -119,6 +123,7 @@ class NodeRules(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_static: bool = False  # the kubelet's CPU manager assigns CPUs itself
     system_cpus: str = ""  # of SYSTEM pods, by the node's annotation
     normalization_ratio: float | None = None  # None: the node has no ratio
+    cache: L3Cache = L3Cache()
     settings: HookSettings = HookSettings()
 
 
@@ -152,12 +157,21 @@ class RdmaFunction(msgspec.Struct, frozen=True, kw_only=True):
     pci_address: str
 
 
+class SchemataLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One line of the schemata file of the pod's resctrl group: the value by cache id, in the order of ids."""
+
+    resource: Literal["L3", "MB"]
+    by_cache: tuple[tuple[int, str], ...]
+    why: str
+
+
 class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What one hook wants for one pod or container.
 
     `problem` says what keeps the hook from deciding, such as an unreadable annotation; the rest of the plan is then
-    what still holds. `oom_score_adj` is for all processes of the container. `core_sched_group` names the group whose
-    tasks may share a physical core; "" releases the container from its group, None leaves it alone.
+    what still holds. `schemata` is of `resctrl_group`. `oom_score_adj` is for all processes of the container.
+    `core_sched_group` names the group whose tasks may share a physical core; "" releases the container from its group,
+    None leaves it alone.
     """
 
     values: tuple[HookValue, ...] = ()
@@ -166,6 +180,7 @@ class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceNode, ...] = ()
     rdma: tuple[RdmaFunction, ...] = ()
     resctrl_group: str | None = None
+    schemata: tuple[SchemataLine, ...] = ()
     oom_score_adj: int | None = None
     core_sched_group: str | None = None
     problem: str = ""

@@ -47,6 +47,7 @@ class PodSourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     sync_s: float = 10.0
     timeout_s: float = 3.0
     rescan_s: float = 60.0  # how often all groups are scanned, whatever inotify said
+    poll_s: float = 2.0  # how often they are scanned while inotify cannot watch all of them
     least_gap_s: float = 1.0  # between two questions that new groups cause
 
 

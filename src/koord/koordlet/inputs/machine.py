@@ -86,12 +86,18 @@ class NodeMachine(Protocol):
         ...
 
     def execute(
-        self, effects: Sequence[FileEffect], *, complete_owners: Sequence[str] = ()
+        self,
+        effects: Sequence[FileEffect],
+        *,
+        complete_owners: Sequence[str] = (),
+        kept: Sequence[tuple[str, str]] = (),
+        verify: bool = False,
     ) -> Sequence[FileWriteResult]:
         """Bring files to their values; the results are in the order of the effects.
 
-        The effects are all that the owners in `complete_owners` want: whatever else those owners wrote before is
-        restored, and the results of that come after the others.
+        With `verify` every file is read, however recently it was right. The effects are all that the owners in
+        `complete_owners` want: whatever else those owners wrote before is restored, except the `kept` files (group and
+        knob), and the results of that come after the others.
         """
         ...
 

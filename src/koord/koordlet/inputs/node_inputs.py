@@ -13,7 +13,7 @@ from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.kubernetes import pod_resources
 from koord.api.kubernetes.node import Node
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.values.cpuset import EMPTY, CPUSet
+from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
 
 
 class NodeProperties(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,13 +27,21 @@ class NodeProperties(msgspec.Struct, frozen=True, kw_only=True):
     reservation_milli: int = 0  # of its annotation
     reserved_cpus: CPUSet = EMPTY  # named in its annotation
     exclusive_cpus: CPUSet = EMPTY  # of system QoS
+    system_cpus: CPUSet = EMPTY  # of SYSTEM pods, exclusive or not
     normalization_ratio: float = 1.0
+    has_normalization_ratio: bool = False  # by its annotation; without one the ratio is 1
 
 
 class KubeletCpuManager(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of the kubelet's configuration that strategies need; the defaults apply where it did not answer."""
+    """The part of the kubelet's configuration that strategies need; the defaults apply where it did not answer.
+
+    `assigned` is the CPUs that it bound, by pod uid, then by container, as CPU lists. While `known` is False neither
+    the kubelet nor its state file told whether it binds CPUs.
+    """
 
     cpu_manager_policy: str = "none"
+    assigned: Mapping[str, Mapping[str, str]] = {}
+    known: bool = True
 
     @property
     def is_static(self) -> bool:
@@ -51,19 +59,24 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     slo: NodeSLOSpec | None = None
     pods: tuple[PodMeta, ...] = ()
     pods_known: bool = True  # False until they were listed once: nothing is decided for a node that may not be empty
+    starting: tuple[PodMeta, ...] = ()  # which the runtime told of, and the list does not have yet; without their specs
     kubelet: KubeletCpuManager = KubeletCpuManager()
     # Mount point by a pod's uid and the name of one of its volumes, for disk limits of volumes.
     mounts: Mapping[tuple[str, str], str] = {}
+    # An earlier process wrote files, from a Node and a NodeSLO that were not both seen again yet: its values stay.
+    earlier_writes: bool = False
     safe_mode: bool = False  # decide and report, but write and evict nothing
 
 
 def node_properties(node: Node, before: NodeProperties | None = None) -> NodeProperties:
-    """Compute the properties. A CPU normalization ratio that cannot be used leaves the one that was known before."""
+    """Compute the properties. A ratio of CPU normalization that cannot be used leaves the one that was known before,
+    and so do CPUs of SYSTEM pods.
+    """
     annotations = node.metadata.annotations
     milli, reserved = _reservation(annotations)
     ratio = cpu_codecs.parse_cpu_normalization_ratio(annotations)
     if isinstance(ratio, MalformedAnnotation):
-        ratio = None if before is None else before.normalization_ratio
+        ratio = before.normalization_ratio if before is not None and before.has_normalization_ratio else None
     return NodeProperties(
         name=node.metadata.name,
         capacity=pod_resources.resource_amounts(node.status.capacity),
@@ -71,7 +84,9 @@ def node_properties(node: Node, before: NodeProperties | None = None) -> NodePro
         reservation_milli=milli,
         reserved_cpus=reserved,
         exclusive_cpus=_exclusive(annotations),
+        system_cpus=_system_cpus(annotations, before),
         normalization_ratio=max(ratio or 1.0, 1.0),
+        has_normalization_ratio=ratio is not None,
     )
 
 
@@ -89,3 +104,14 @@ def _exclusive(annotations: Mapping[str, str]) -> CPUSet:
     if found is None or isinstance(found, MalformedAnnotation) or not found.is_exclusive:
         return EMPTY
     return CPUSet.parse_or_empty(found.cpuset)
+
+
+def _system_cpus(annotations: Mapping[str, str], before: NodeProperties | None) -> CPUSet:
+    known = EMPTY if before is None else before.system_cpus
+    found = cpu_codecs.parse_system_qos_resource(annotations)
+    if found is None or isinstance(found, MalformedAnnotation):
+        return EMPTY if found is None else known
+    try:
+        return CPUSet.parse(found.cpuset)
+    except CPUSetError:
+        return known

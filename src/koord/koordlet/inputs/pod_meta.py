@@ -49,7 +49,12 @@ class PodMeta(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     created_s: float = 0.0
     requests: Mapping[str, int] = {}
     limits: Mapping[str, int] = {}
-    containers: tuple[ContainerMeta, ...] = ()
+    pod_limits: Mapping[str, int] = {}  # stated for the pod as a whole; they count in `limits` too
+    containers: tuple[ContainerMeta, ...] = ()  # with those init containers that stay
+    init_containers: tuple[ContainerMeta, ...] = ()  # those that end before the others start
+    runtime_class: str = ""
+    host_network: bool = False
+    ip: str = ""
     volumes: Mapping[str, str] = {}  # of a CSI driver: the claim by the volume's name, "" for one without a claim
 
     @cached_property
@@ -117,6 +122,8 @@ def build_pod_meta(pod: Pod, group: str, container_groups: Mapping[str, str]) ->
 
     meta = pod.metadata
     sidecars = [container for container in pod.spec.init_containers if container.restart_policy == "Always"]
+    short_lived = [container for container in pod.spec.init_containers if container.restart_policy != "Always"]
+    stated = pod.spec.resources
     return PodMeta(
         uid=meta.uid,
         namespace=meta.namespace,
@@ -131,7 +138,12 @@ def build_pod_meta(pod: Pod, group: str, container_groups: Mapping[str, str]) ->
         created_s=0.0 if meta.creation_timestamp is None else meta.creation_timestamp.timestamp(),
         requests=pod_resources.pod_requests(pod.spec, pod.status),
         limits=pod_resources.pod_limits(pod.spec, pod.status),
+        pod_limits={} if stated is None else pod_resources.resource_amounts(stated.limits),
         containers=tuple(view(container) for container in (*pod.spec.containers, *sidecars)),
+        init_containers=tuple(view(container) for container in short_lived),
+        runtime_class=pod.spec.runtime_class_name or "",
+        host_network=pod.spec.host_network,
+        ip=pod.status.pod_ip,
         volumes=_csi_claims(pod),
     )
 

@@ -18,9 +18,9 @@ from koord.api.model import decode
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.pleg import PodLifecycleEvent, PodLifecycleEventGenerator
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.io_error import IoError
 from koord.koordlet.inputs.kubelet_client import KubeletApi, KubeletUnavailable, PodSourceSettings
 from koord.koordlet.inputs.pod_meta import PodMeta, pod_meta_in_layout
+from koord.koordlet.problem_log import ProblemLog
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.informer import Informer
 from koord.kube.informer.reflector import WatchScope
@@ -242,18 +242,40 @@ class PodSource:
     # -- groups
 
     async def _watch_cgroups(self) -> None:
-        lifecycle = PodLifecycleEventGenerator.open(self._tree)
-        if isinstance(lifecycle, IoError):
-            _LOG.warning("new groups are not watched, pods are noticed every %gs: %s", self._settings.sync_s, lifecycle)
-            return
+        lifecycle, settings = PodLifecycleEventGenerator(self._tree), self._settings
+        problem = ProblemLog(
+            _LOG,
+            f"not all groups of pods can be watched, they are listed every {settings.poll_s:g}s",
+            "all groups of pods are watched again",
+        )
         loop = asyncio.get_running_loop()
-        loop.add_reader(lifecycle.fileno(), lambda: self._on_lifecycle_events(lifecycle.poll()))
+        watched: int | None = None
+        refused = asyncio.Event()  # a group that came could not be watched
+
+        def on_readable() -> None:
+            was_watched = lifecycle.unwatched is None
+            self._on_lifecycle_events(lifecycle.poll())
+            if was_watched and lifecycle.unwatched is not None:
+                refused.set()
+
         try:
             while True:
+                refused.clear()
                 self._on_lifecycle_events(lifecycle.scan())
-                await self._clock.sleep(self._settings.rescan_s)
+                if watched is None and (watched := lifecycle.fileno()) is not None:
+                    loop.add_reader(watched, on_readable)
+                if lifecycle.unwatched is None:
+                    problem.works()
+                else:
+                    problem.fails(lifecycle.unwatched)
+                try:
+                    async with asyncio.timeout(settings.rescan_s if lifecycle.unwatched is None else settings.poll_s):
+                        await refused.wait()
+                except TimeoutError:
+                    continue
         finally:
-            loop.remove_reader(lifecycle.fileno())
+            if watched is not None:
+                loop.remove_reader(watched)
             lifecycle.close()
 
     def _on_lifecycle_events(self, events: list[PodLifecycleEvent]) -> None:

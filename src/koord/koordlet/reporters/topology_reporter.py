@@ -21,10 +21,11 @@ from koord.api.model import decode_text, to_dict
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.collect.node_resource import NodeHardwareInfo
+from koord.koordlet.inputs.cpu_pools import CpuManagerState
 from koord.koordlet.inputs.kubelet_client import KubeletApi, KubeletConfiguration, KubeletUnavailable
+from koord.koordlet.inputs.node_inputs import KubeletCpuManager
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.problem_log import ProblemLog
-from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.koordlet.reporters.builders.topology import (
     KubeletResourcePolicy,
@@ -96,11 +97,7 @@ class TopologyReporter(ObjectReporter[NodeResourceTopology]):
         self._asked_s: float | None = None
         self._based_on: tuple[Any, ...] = ()
         self.latest: TopologyReport | None = None
-
-    @property
-    def configuration(self) -> KubeletConfiguration | None:
-        """Return the kubelet's configuration, once it answered."""
-        return self._configuration
+        self.kubelet = KubeletCpuManager(known=False)
 
     async def sync(self) -> None:
         """Build the topology when its inputs changed, and write the object when it differs."""
@@ -116,6 +113,8 @@ class TopologyReporter(ObjectReporter[NodeResourceTopology]):
         if policy is None:
             self._health.fails("neither the kubelet nor its state file tells how it binds CPUs")
             return
+        assigned = state.entries if state is not None and policy.cpu_manager == CPU_MANAGER_STATIC else {}
+        self.kubelet = KubeletCpuManager(cpu_manager_policy=policy.cpu_manager, assigned=assigned)
         # Most looks find everything as it was: the same objects, the same text.
         based_on = (seen.node, seen.pods, seen.info, state, policy)
         if len(self._based_on) != len(based_on) or any(

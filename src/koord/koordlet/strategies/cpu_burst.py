@@ -8,7 +8,6 @@ Policies other than those known restore everything.
 
 from __future__ import annotations
 
-import math
 import zlib
 from collections.abc import Mapping
 from typing import Literal
@@ -18,15 +17,15 @@ import msgspec
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY, overlay
-from koord.api.config.slo.defaults import CPU_BURST as CPU_BURST_DEFAULTS
-from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
+from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy
-from koord.host.cgroup.codec import CFS_PERIOD_US, UNLIMITED, cfs_quota_of_milli
+from koord.host.cgroup.codec import CFS_PERIOD_US, UNLIMITED, cfs_quota_of_milli, normalized_quota_us
 from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.series import metric_kind
+from koord.koordlet.strategies import file_ownership
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 SharePoolState = Literal["idle", "cooling", "overload", "unknown"]
@@ -122,7 +121,7 @@ def initial_token_share(container: str) -> float:
     return zlib.crc32(container.encode()) / 2**32 / 2
 
 
-OWNER = "CPUBurst"
+OWNER = file_ownership.CPU_BURST
 BURST_CAUSE = "CPUBurst"
 QUOTA_CAUSE = "CFSQuotaBurst"
 SCALE_UP, SCALE_DOWN = 1.2, 0.8
@@ -142,7 +141,7 @@ class CpuBurstView(msgspec.Struct, frozen=True, kw_only=True):
     # The kernel's own rule; some vendors' kernels take any burst.
     burst_within_quota: bool = True
     normalization_ratio: float = 1.0  # limits count that much less where CPUs are faster than the model
-    bursts: bool = True  # False: the gate of bursts is off, and only limits are normalized
+    without_quota: frozenset[str] = frozenset()  # uids of pods whose quota belongs to the hook that pins them
 
 
 class _ContainerBurst(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -164,9 +163,11 @@ def decide_cpu_burst(view: CpuBurstView) -> StrategyPlan:
     for pod in view.pods:
         if pod.qos in (LSR, LSE, BE) or not pod.is_alive:
             continue
-        config = _config(view.strategy, pod) if view.bursts else view.strategy
-        # Whoever has CPUs of his own has the whole of them, however fast they are.
-        seen = view if pod.qos in (LS, "") and not pod.cpuset else full_speed
+        if pod.uid in view.without_quota:
+            effects += _without_burst(pod)
+            continue
+        config = _config(view.strategy, pod)
+        seen = view if file_ownership.is_normalized(pod) else full_speed
         steps = [_container_burst(seen, config, one, tokens) for one in pod.containers if one.id and one.group]
         effects += _writes(seen, pod, steps)
     return StrategyPlan(effects=tuple(effects), why=view.pool.why, state=tokens)
@@ -185,8 +186,7 @@ def base_quota_us(limit_milli: int | None, ratio: float) -> int | None:
     """Return the quota of a limit, lowered by the CPU normalization ratio; None without a limit."""
     if limit_milli is None or limit_milli <= 0:
         return None
-    quota = cfs_quota_of_milli(limit_milli)
-    return math.ceil(quota / ratio) if ratio > 1 else quota
+    return normalized_quota_us(cfs_quota_of_milli(limit_milli), ratio)
 
 
 def burst_us(config: CPUBurst, limit_milli: int | None) -> int:
@@ -261,13 +261,20 @@ def _writes(view: CpuBurstView, pod: PodMeta, steps: list[_ContainerBurst]) -> l
     growing = [s for s in steps if s.quota_us is not None and s.now_us is not None and s.quota_us > s.now_us]
     pod_shrinks = quota is not None and quota_now is not None and quota < quota_now
     pod_grows = quota is not None and quota_now is not None and quota > quota_now
+    scaled = view.normalization_ratio > 1
     why = "; ".join(f"{step.container.name}: {step.why}" for step in steps)
     effects: list[Effect] = []
     effects += [_burst(step.container.group, step.burst_us, step.why) for step in steps if step not in growing]
     effects += [_burst(pod.group, burst, why)] if not pod_grows else []
-    effects += [_quota(step.container.group, step.quota_us, step.why) for step in shrinking]
-    effects += [_quota(pod.group, quota, why)] if pod_grows or pod_shrinks else []
-    effects += [_quota(step.container.group, step.quota_us, step.why) for step in growing]
+    effects += [_quota(step.container.group, step.quota_us, step.why, step.container.limits) for step in shrinking]
+    effects += [_quota(pod.group, quota, why, pod.limits)] if pod_grows or pod_shrinks or (quota and scaled) else []
+    effects += [_quota(step.container.group, step.quota_us, step.why, step.container.limits) for step in growing]
+    # A container that started with the scaled quota never had its limit's: the journal learns of that one.
+    effects += [
+        _quota(step.container.group, step.quota_us, step.why, step.container.limits)
+        for step in steps
+        if scaled and step.quota_us is not None and step.quota_us == step.now_us
+    ]
     effects += [_burst(step.container.group, step.burst_us, step.why) for step in growing]
     effects += [_burst(pod.group, burst, why)] if pod_grows else []
     return effects
@@ -287,19 +294,35 @@ def _burst(group: str, value_us: int, why: str) -> WriteCgroup:
     return WriteCgroup(group=group, file=CPU_BURST, value=str(value_us), owner=OWNER, cause=BURST_CAUSE, why=why)
 
 
-def _quota(group: str, value_us: int | None, why: str) -> WriteCgroup:
-    return WriteCgroup(group=group, file=CPU_QUOTA, value=str(value_us), owner=OWNER, cause=QUOTA_CAUSE, why=why)
+def _quota(group: str, value_us: int | None, why: str, limits: Mapping[str, int]) -> WriteCgroup:
+    original = base_quota_us(limits.get(CPU), 1.0)
+    return WriteCgroup(
+        group=group,
+        file=CPU_QUOTA,
+        value=str(value_us),
+        owner=OWNER,
+        cause=QUOTA_CAUSE,
+        why=why,
+        original=None if original is None else str(original),
+        takes_over=_EARLIER_OWNERS,
+    )
 
 
-CPU_NORMALIZATION_GATE = "CPUNormalization"  # the gate
+def _without_burst(pod: PodMeta) -> list[Effect]:
+    """Return no burst for a pod with CPUs of its own: above a quota that comes back, the kernel would refuse it."""
+    groups = [one.group for one in pod.containers if one.id and one.group]
+    return [_burst(group, 0, "it has CPUs of its own") for group in (*groups, pod.group)] if groups else []
+
+
+_EARLIER_OWNERS = file_ownership.earlier_owners(CPU_QUOTA, OWNER)
 _LONGEST_S = 10.0
 _INTERVALS = 5
 
 
 def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
     """Observe quotas, throttling and usage of latency-sensitive containers, and how busy the shared CPUs are."""
-    slo, node, bursts = inputs.slo, inputs.node, OWNER in inputs.gates
-    strategy = None if slo is None else slo.cpu_burst_strategy if bursts else CPU_BURST_DEFAULTS
+    slo, node = inputs.slo, inputs.node
+    strategy = None if slo is None else slo.cpu_burst_strategy
     quota_us: dict[str, int] = {}
     throttled: dict[str, float] = {}
     used_milli: dict[str, int] = {}
@@ -330,11 +353,16 @@ def observe_cpu_burst(inputs: StrategyInputs) -> CpuBurstView:
         used_milli=used_milli,
         tokens=inputs.states.get(OWNER, {}),
         burst_within_quota=inputs.machine.shape.burst_within_quota,
-        bursts=bursts,
         # This strategy alone writes quotas of latency-sensitive pods, so it is also the one that scales them down.
         normalization_ratio=node.normalization_ratio
-        if node is not None and CPU_NORMALIZATION_GATE in inputs.gates
+        if node is not None and file_ownership.CPU_NORMALIZATION in inputs.gates
         else 1.0,
+        without_quota=frozenset(
+            pod.uid
+            for pod in inputs.pods
+            if file_ownership.quota_owner(pod, inputs.gates, unset_cpu_quota=inputs.settings.hooks.unset_cpu_quota)
+            != OWNER
+        ),
     )
 
 

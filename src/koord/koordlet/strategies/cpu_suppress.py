@@ -22,6 +22,7 @@ from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
+from koord.koordlet.strategies import file_ownership
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 from koord.values.cpuset import EMPTY, CPUSet
 
@@ -80,7 +81,7 @@ def _first_pair(bucket: Sequence[MachineCpu], taken: Sequence[int]) -> list[int]
     return []
 
 
-OWNER = "CPUSuppresss"  # upstream's name of the strategy, spelled so on the wire
+OWNER = file_ownership.CPU_SUPPRESS
 CAUSE = "AdjustBEByNodeCPUUsage"
 MIN_QUOTA_US = 2_000
 MIN_CPUS = 2
@@ -235,9 +236,7 @@ def _set_cpus(view: CpuSuppressView, cpus: CPUSet, why: str) -> list[Effect]:
 
 
 def _free_cpuset(view: CpuSuppressView, why: str) -> list[Effect]:
-    pinned = {pod.uid for pod in view.pods if pod.is_pinned} if view.cpu_manager else frozenset[str]()
-    groups = [group for group in view.groups if group.depth < CONTAINERS or group.pod not in pinned]
-    return _resize(view, groups, unsuppressed_cpus(view), why)
+    return _resize(view, view.groups, unsuppressed_cpus(view), why)
 
 
 def _free_quota(view: CpuSuppressView, why: str) -> list[Effect]:
@@ -258,7 +257,9 @@ def _resize(view: CpuSuppressView, groups: list[BeGroup] | tuple[BeGroup, ...], 
 
 
 def _cpuset(group: BeGroup, cpus: str, why: str) -> WriteCgroup:
-    return WriteCgroup(group=group.path, file=CPUSET, value=cpus, owner=OWNER, cause=CAUSE, why=why)
+    return WriteCgroup(
+        group=group.path, file=CPUSET, value=cpus, owner=OWNER, cause=CAUSE, why=why, takes_over=_EARLIER_OWNERS
+    )
 
 
 def _quota(view: CpuSuppressView, quota_us: int, why: str) -> WriteCgroup:
@@ -267,7 +268,7 @@ def _quota(view: CpuSuppressView, quota_us: int, why: str) -> WriteCgroup:
     )
 
 
-MANAGER_GATE = "BECPUManager"
+_EARLIER_OWNERS = file_ownership.earlier_owners(CPUSET, OWNER)
 
 
 def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
@@ -280,7 +281,7 @@ def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
     return CpuSuppressView(
         # A threshold that cannot be used switches suppression off, and nothing else.
         enabled=inputs.threshold_enabled and (inputs.slo is None or percent is not None),
-        cpu_manager=MANAGER_GATE in inputs.gates,
+        cpu_manager=file_ownership.MANAGER_GATE in inputs.gates,
         policy=config.cpu_suppress_policy,
         threshold_percent=percent or 0,
         min_percent=config.cpu_suppress_min_percent,
@@ -306,16 +307,27 @@ def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
 
 
 def be_groups(inputs: StrategyInputs) -> tuple[BeGroup, ...]:
-    """Return the groups of the BE root, its pods and their containers, also of unknown pods."""
+    """Return the groups of the BE root, its pods and their containers, also of unknown pods.
+
+    Containers whose CPUs a hook sets one by one are left out.
+    """
     machine, root = inputs.machine, inputs.machine.shape.besteffort
     if not root or (machine.read_knob(root, CPU_QUOTA) is None and machine.read_knob(root, CPUSET) is None):
         return ()
     uids = {pod.group: pod.uid for pod in inputs.pods if pod.group}
+    foreign = {
+        pod.group
+        for pod in inputs.pods
+        if pod.is_best_effort and file_ownership.cpuset_owner(pod, inputs.gates) != OWNER
+    }
     pods = machine.child_groups(root)
     found = [BeGroup(path=root, depth=ROOT)]
     found += [BeGroup(path=pod, depth=PODS, pod=uids.get(pod, "")) for pod in pods]
     found += [
-        BeGroup(path=one, depth=CONTAINERS, pod=uids.get(pod, "")) for pod in pods for one in machine.child_groups(pod)
+        BeGroup(path=one, depth=CONTAINERS, pod=uids.get(pod, ""))
+        for pod in pods
+        if pod not in foreign
+        for one in machine.child_groups(pod)
     ]
     return tuple(found)
 

@@ -16,11 +16,14 @@ from koord.policy.eviction import EvictionRecord
 
 REQUEST_TIMEOUT_S = 60.0  # then the request is lost, and may be made again
 LEAVING_TIMEOUT_S = 120.0  # a victim that is not terminating after so long is not leaving
+# A pod whose containers were stopped is never terminating: it ends, or its containers start again. Until the kubelet
+# was asked again (every 10 s) it is still listed as running.
+STOPPED_TIMEOUT_S = 30.0
 BARRED_FOR_S = 30.0
 
 
 class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Evict one pod through the API server; `record` explains the choice."""
+    """Evict one pod; `record` explains the choice."""
 
     reason: str
     message: str
@@ -44,12 +47,17 @@ class _PendingEviction(msgspec.Struct):
     at_s: float
 
 
+class _LeavingPod(msgspec.Struct, frozen=True):
+    at_s: float
+    timeout_s: float
+
+
 class EvictionTracker:
     """The tracker remembers pending, accepted and refused evictions by pod uid. Times are those of the ticks."""
 
     def __init__(self) -> None:
         self._pending: dict[str, _PendingEviction] = {}
-        self._left: dict[str, float] = {}
+        self._left: dict[str, _LeavingPod] = {}
         self._barred: dict[str, tuple[float, str]] = {}
         self._last_s: dict[str, float] = {}  # last eviction by strategy
         self._started_s: float | None = None
@@ -63,9 +71,9 @@ class EvictionTracker:
             uid: one for uid, one in self._pending.items() if uid in here and 0 <= now_s - one.at_s < REQUEST_TIMEOUT_S
         }
         self._left = {
-            uid: at_s
-            for uid, at_s in self._left.items()
-            if uid in here and (here[uid].terminating or 0 <= now_s - at_s < LEAVING_TIMEOUT_S)
+            uid: one
+            for uid, one in self._left.items()
+            if uid in here and (here[uid].terminating or 0 <= now_s - one.at_s < one.timeout_s)
         }
         self._barred = {
             uid: (at_s, why)
@@ -77,9 +85,10 @@ class EvictionTracker:
         for victim in victims:
             self._pending[victim.uid] = _PendingEviction(strategy, now_s)
 
-    def evicted(self, now_s: float, uid: str) -> None:
+    def evicted(self, now_s: float, uid: str, *, by_stopping: bool = False) -> None:
+        """Record that the pod is leaving. `by_stopping`: its containers were stopped, and the pod was not deleted."""
         asked = self._pending.pop(uid, None)
-        self._left[uid] = now_s
+        self._left[uid] = _LeavingPod(now_s, STOPPED_TIMEOUT_S if by_stopping else LEAVING_TIMEOUT_S)
         if asked is not None:
             self._last_s[asked.strategy] = now_s
 

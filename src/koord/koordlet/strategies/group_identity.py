@@ -21,12 +21,13 @@ from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup, WriteSystem
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.strategies import file_ownership
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 OWNER = "GroupIdentity"
 CAUSE = "GroupIdentity"
 # Group identity and core scheduling exclude each other and share these switches: whichever runs writes them as this.
-SWITCH_OWNER = "CPUPolicy"
+SWITCH_OWNER = file_ownership.CPU_POLICY
 BE_SHARES = 2  # the kubelet's for all pods without requests together
 
 
@@ -167,11 +168,26 @@ def _bvt(group: str, value: int, why: str) -> WriteCgroup:
 
 
 def _write(group: str, name: str, value: int, why: str, owner: str = OWNER) -> WriteCgroup:
-    return WriteCgroup(group=group, file=name, value=str(value), owner=owner, cause=CAUSE, why=why)
+    return WriteCgroup(
+        group=group,
+        file=name,
+        value=str(value),
+        owner=owner,
+        cause=CAUSE,
+        why=why,
+        takes_over=file_ownership.earlier_owners(name, owner),
+    )
 
 
 def _switch(name: str, value: int, why: str) -> WriteSystem:
-    return WriteSystem(file=name, value=str(value), owner=SWITCH_OWNER, cause=CAUSE, why=why)
+    return WriteSystem(
+        file=name,
+        value=str(value),
+        owner=SWITCH_OWNER,
+        cause=CAUSE,
+        why=why,
+        takes_over=file_ownership.earlier_owners(name, SWITCH_OWNER),
+    )
 
 
 def observe_group_identity(inputs: StrategyInputs) -> GroupIdentityView:

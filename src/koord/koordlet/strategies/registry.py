@@ -21,6 +21,7 @@ from koord.koordlet.strategies import (
     memory_evict,
     memory_qos,
     resctrl,
+    runtime_hooks,
     system_config,
     victim_selection,
 )
@@ -32,6 +33,9 @@ class StrategyEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     `files` are those that it writes; `restores` are the owners of its effects: what they wrote is restored when the
     strategy is disabled, and what a complete plan does not name any more is restored at once.
+
+    A strategy with `depends_on` is also due when one of the values that it returns has changed; its period is then the
+    time after which all its files are read again.
     """
 
     name: str
@@ -41,9 +45,21 @@ class StrategyEntry(msgspec.Struct, frozen=True, kw_only=True):
     period_s: float = 1.0
     files: tuple[str, ...] = ()
     restores: tuple[str, ...] = ()
+    depends_on: Callable[[StrategyInputs], tuple[object, ...]] | None = None
 
 
 STRATEGIES = (
+    # First, so that strategies find the values from which they start.
+    StrategyEntry(
+        name=runtime_hooks.NAME,
+        gates=runtime_hooks.GATES,
+        observe=runtime_hooks.observe_runtime_hooks,
+        decide=runtime_hooks.decide_runtime_hooks,
+        period_s=runtime_hooks.PERIOD_S,
+        files=runtime_hooks.FILES,
+        restores=runtime_hooks.OWNERS,
+        depends_on=runtime_hooks.depends_on,
+    ),
     StrategyEntry(
         name=cpu_suppress.OWNER,
         gates=("BECPUSuppress",),
@@ -54,7 +70,7 @@ STRATEGIES = (
     ),
     StrategyEntry(
         name=cpu_burst.OWNER,
-        gates=("CPUBurst", cpu_burst.CPU_NORMALIZATION_GATE),
+        gates=("CPUBurst",),
         observe=cpu_burst.observe_cpu_burst,
         decide=cpu_burst.decide_cpu_burst,
         files=(knob.CPU_QUOTA, knob.CPU_BURST),

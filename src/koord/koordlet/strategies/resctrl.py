@@ -12,14 +12,13 @@ from koord.api.koordinator.slo_strategy import ResctrlQOSConfig, ResourceQOSStra
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.resctrl_share import INTEL, cat_mask, mba_value
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 OWNER = "ResctrlReconcile"
 CAUSE = "UpdateResctrl"
 TASKS_CAUSE = "ApplyCatL3GroupTasks"
 RESCTRL_GROUPS = (LSR, LS, BE)
-INTEL, AMD = "GenuineIntel", "AuthenticAMD"
-_AMD_FULL, _AMD_UNIT = 2048, 160
 _GROUP_OF = {LSE: LSR, LSR: LSR, LS: LS, BE: BE}
 
 
@@ -47,24 +46,6 @@ def decide_resctrl(view: ResctrlView) -> StrategyPlan:
             continue
         effects += _schemata(view, group, config, said)
     return StrategyPlan(effects=(*effects, *_task_moves(view, view.strategy)), why="; ".join(said), complete=True)
-
-
-def cat_mask(mask: int, start_percent: int, end_percent: int) -> int | None:
-    """Return the mask of cache ways from one percent to another; None when the range or the cache's mask is invalid."""
-    if mask <= 0 or mask & (mask + 1) or not 0 <= start_percent < end_percent <= 100:
-        return None
-    ways = mask.bit_length()
-    first, past = -(-ways * start_percent // 100), -(-ways * end_percent // 100)
-    return ((1 << past) - (1 << first)) or None
-
-
-def mba_value(vendor: str, percent: int | None) -> str | None:
-    """Return the MBA value of a percentage: AMD takes eighths of a GB/s, everybody else tens of percents, as Intel."""
-    if percent is None or not 0 < percent <= 100:
-        return None
-    if vendor == AMD:
-        return str(_AMD_FULL if percent == 100 else _AMD_UNIT * percent // 100)
-    return str(-(-percent // 10) * 10)
 
 
 def _config(strategy: ResourceQOSStrategy, qos: str) -> ResctrlQOSConfig | None:
@@ -119,7 +100,13 @@ def observe_resctrl(inputs: StrategyInputs) -> ResctrlView:
     machine, strategy = inputs.machine, inputs.resource_qos_strategy
     cache = machine.shape.cache
     enabled = strategy is not None and cache.is_divisible and any(_moves_tasks(strategy, one) for one in RESCTRL_GROUPS)
-    pods = [pod for pod in inputs.pods if pod.is_alive and pod.group] if enabled else []
+    # The hook of single pods gives those that ask for it a group of their own.
+    own = "Resctrl" in inputs.gates
+    pods = (
+        [pod for pod in inputs.pods if pod.is_alive and pod.group and not (own and A_RESCTRL in pod.annotations)]
+        if enabled
+        else []
+    )
     return ResctrlView(
         strategy=strategy,
         supported=cache.is_divisible,

@@ -6,7 +6,8 @@ keeps what must survive between ticks: the state of each strategy, pending evict
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -32,6 +33,7 @@ class StrategyResult(msgspec.Struct, frozen=True, kw_only=True):
     results: tuple[FileWriteResult, ...] = ()
     evictions: tuple[EvictionRequest, ...] = ()
     error: Exception | None = None
+    seconds: float = 0.0  # that it took, by the runner's timer
 
 
 class StrategyRunner:
@@ -42,14 +44,23 @@ class StrategyRunner:
         gates: frozenset[str],
         settings: StrategySettings = StrategySettings(),  # noqa: B008 - a frozen value
         strategies: Sequence[StrategyEntry] = STRATEGIES,
+        timer: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`gates` are the names of all enabled feature gates, those of runtime hooks included."""
+        """`gates` are the names of all enabled feature gates, those of runtime hooks included. `timer` returns seconds
+        since some moment; without one nothing is timed.
+        """
+        self._timer = timer
         self._machine = machine
         self._inputs = StrategyInputs(machine, store, gates, settings)
         self._enabled = tuple(one for one in strategies if any(gate in gates for gate in one.gates))
         self._to_release = [one for one in strategies if one not in self._enabled]
         self._period_s = {one.name: settings.period_s.get(one.name, one.period_s) for one in self._enabled}
         self._last_run_s: dict[str, float] = {}
+        self._last_inputs: dict[str, tuple[object, ...]] = {}  # of strategies that depend on some of them
+
+    def state_of(self, strategy: str) -> Any:
+        """Return what the last plan of a strategy left for its next run; None before it ran."""
+        return self._inputs.states.get(strategy)
 
     @property
     def enabled(self) -> tuple[str, ...]:
@@ -61,20 +72,43 @@ class StrategyRunner:
             return ()
         self._inputs.begin_tick(now_s, node_inputs)
         released = () if node_inputs.safe_mode else self._release_disabled()
-        return (*released, *(self._run(one) for one in self._enabled if self._is_due(one.name, now_s)))
+        return (*released, *(ran for one in self._enabled if (ran := self._run_if_due(one)) is not None))
 
-    def evicted(self, now_s: float, uid: str) -> None:
-        """Record that a requested eviction was accepted: the pod is leaving."""
-        self._inputs.eviction_tracker.evicted(now_s, uid)
+    def tick_changes(self, now_s: float, node_inputs: NodeInputs) -> tuple[StrategyResult, ...]:
+        """Run the strategies whose own inputs changed, and no others: what the runtime calls hooks for."""
+        if not node_inputs.pods_known:
+            return ()
+        self._inputs.begin_tick(now_s, node_inputs)
+        concerned = [one for one in self._enabled if one.depends_on is not None]
+        return tuple(ran for one in concerned if (ran := self._run_if_due(one)) is not None)
+
+    def evicted(self, now_s: float, uid: str, *, by_stopping: bool = False) -> None:
+        """Record that a requested eviction was accepted, or that the pod's containers were stopped."""
+        self._inputs.eviction_tracker.evicted(now_s, uid, by_stopping=by_stopping)
 
     def eviction_failed(self, now_s: float, uid: str, why: str) -> None:
         """Record that a requested eviction failed; the pod is left alone for a while, and others are considered."""
         self._inputs.eviction_tracker.eviction_failed(now_s, uid, why)
 
-    def _run(self, strategy: StrategyEntry) -> StrategyResult:
+    def _run_if_due(self, strategy: StrategyEntry) -> StrategyResult | None:
+        """Run a strategy when its period has passed, or when inputs on which it depends changed."""
+        name, inputs = strategy.name, self._inputs
+        periodic = self._is_due(name, inputs.now_s)
+        if periodic:
+            self._last_run_s[name] = inputs.now_s
+        if strategy.depends_on is None:
+            return self._run(strategy) if periodic else None
+        seen, before = strategy.depends_on(inputs), self._last_inputs.get(name)
+        if not periodic and before is not None and not _differ(seen, before):
+            return None
+        self._last_inputs[name] = seen
+        began = self._timer()
+        ran = self._run(strategy, verify=periodic)
+        return msgspec.structs.replace(ran, seconds=self._timer() - began)
+
+    def _run(self, strategy: StrategyEntry, *, verify: bool = False) -> StrategyResult:
         """Observe, decide and execute. In safe mode the plan is returned and nothing is executed."""
         name, inputs = strategy.name, self._inputs
-        self._last_run_s[name] = inputs.now_s
         try:
             plan = strategy.decide(strategy.observe(inputs))
             if plan.state is not None:
@@ -85,7 +119,8 @@ class StrategyRunner:
             files: list[FileEffect] = [one for one in plan.effects if not isinstance(one, EvictionRequest)]
             results: Sequence[FileWriteResult] = ()
             if files or plan.complete:
-                results = self._machine.execute(files, complete_owners=strategy.restores if plan.complete else ())
+                owners = strategy.restores if plan.complete else ()
+                results = self._machine.execute(files, complete_owners=owners, kept=plan.kept, verify=verify)
             inputs.eviction_tracker.request(inputs.now_s, name, evictions)
         except Exception as error:  # noqa: BLE001 - handed to the caller: one strategy's fault spares the others
             return StrategyResult(strategy=name, error=error)
@@ -108,6 +143,11 @@ class StrategyRunner:
         """Return whether the strategy's period has passed; a clock that went back makes everything due."""
         last = self._last_run_s.get(name)
         return last is None or now_s < last or now_s - last >= self._period_s[name] - _SLACK_S
+
+
+def _differ(seen: tuple[object, ...], before: tuple[object, ...]) -> bool:
+    """Return whether inputs changed; most are the same objects, which spares comparing them."""
+    return any(new is not old and new != old for new, old in zip(seen, before, strict=True))
 
 
 _REFUSED = (

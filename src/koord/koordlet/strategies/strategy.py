@@ -12,6 +12,7 @@ from koord.api.koordinator.resource_name import TIER_RESOURCE_NAMES
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy, ResourceThresholdStrategy
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteCgroup, WriteSchemata, WriteSystem
+from koord.koordlet.hooks.hook import HookSettings
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -29,11 +30,13 @@ class StrategyPlan(msgspec.Struct, frozen=True, kw_only=True):
     present values may find a better order.
 
     `why` explains a plan that does nothing, and `figures` are the numbers that gauges show. A `complete` plan names all
-    files that the strategy wants: what it wrote before and does not name any more is restored. `state` is what the
-    strategy finds in the inputs of its next tick; None leaves the last one.
+    files that the strategy wants: what it wrote before and does not name any more is restored, except the `kept` files,
+    which are named by group and knob and stay as they are. `state` is what the strategy finds in the inputs of its next
+    tick; None leaves the last one.
     """
 
     effects: tuple[Effect, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
     why: str = ""
     figures: Mapping[str, float] = {}
     complete: bool = False
@@ -48,6 +51,7 @@ class StrategySettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_evict_cooldown_s: float = 20.0
     memory_evict_cooldown_s: float = 4.0
     idle_stands_in: bool = True  # for group identity, on kernels without
+    hooks: HookSettings = HookSettings()
 
 
 _BATCH_AND_MID_RESOURCES = tuple(name for tier in (BATCH, MID) for name in TIER_RESOURCE_NAMES[tier].values())

@@ -79,6 +79,7 @@ class HttpWatchStream:
             for frame in splitter.finish():
                 yield frame
         except _FAILURES as failure:
+            _drop_tracebacks(failure)
             if not self._closed:  # closing it ourselves raises the same errors as a failure
                 raise Unreachable(f"the watch of {self._what} was cut: {_failure_text(failure)}") from failure
         finally:
@@ -215,6 +216,7 @@ class HttpTransport:
         return URL(url, encoded=True)
 
     def _unreachable(self, request: ApiRequest, failure: BaseException) -> Unreachable:
+        _drop_tracebacks(failure)
         via = " through its proxy" if self._connection.proxy_url else ""
         where = f"{request.method} {self._connection.server}{request.path}{via}"
         if (held_back := _fence_closed(failure)) is not None:
@@ -226,6 +228,17 @@ def _fence_closed(failure: BaseException | None) -> FenceClosed | None:
     while failure is not None and not isinstance(failure, FenceClosed):
         failure = failure.__cause__
     return failure
+
+
+def _drop_tracebacks(failure: BaseException | None) -> None:
+    """Drop the tracebacks of a failure and of its causes.
+
+    aiohttp and asyncio keep the exception of a failed connection in locals of the frames that its traceback holds. Only
+    the collector of cycles would free those, with their sockets and buffers, and it runs rarely in programs that wait.
+    """
+    while failure is not None:
+        failure.__traceback__ = None
+        failure = failure.__cause__ or failure.__context__
 
 
 def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:

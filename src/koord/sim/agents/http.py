@@ -10,6 +10,8 @@ from typing import Any
 
 from koord.host.cgroup.knob import CPU_BURST, KNOBS
 from koord.host.hardware import CapabilityState
+from koord.koordlet.container_values import pods_status
+from koord.koordlet.hook_status import ContainersStatus
 from koord.koordlet.reporters.builders import node_conditions
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies.runner import strategy_status
@@ -34,6 +36,8 @@ def build_server(agents: SimulatedAgents, clock: Clock) -> ComponentServer:
         "GET", "/capabilities", _for_node(agents, lambda agent, _: {"capabilities": capability_rows(agent.machine)})
     )
     of_one.add("GET", "/strategies", _for_node(agents, lambda agent, _: {"strategies": _strategy_statuses(agent)}))
+    of_one.add("GET", "/hooks", _for_node(agents, lambda agent, _: agent.hooks.status()))
+    of_one.add("GET", "/containers", _for_node(agents, lambda agent, call: _containers(agents, agent, call)))
     of_one.add("GET", "/state", _for_node(agents, lambda agent, _: _state(agents, agent)))
     return endpoint
 
@@ -72,6 +76,12 @@ def _evictions(agents: SimulatedAgents, call: HttpCall) -> dict[str, Any]:
     found = agents.ledger.records(call.first_value("namespace") or "", call.first_value("name") or "")
     node = call.parameters.get("node")
     return {"evictions": [record for record in found if node is None or record.node == node]}
+
+
+def _containers(agents: SimulatedAgents, agent: SimulatedAgent, call: HttpCall) -> ContainersStatus:
+    namespace, name = call.first_value("namespace") or "", call.first_value("name") or ""
+    pods = [pod for pod in agents.facts(agent.name).pods if namespace in ("", pod.namespace) and name in ("", pod.name)]
+    return pods_status(pods, agent.applied_files, agent.hooks.pods)
 
 
 def _strategy_statuses(agent: SimulatedAgent) -> list[Any]:

@@ -35,9 +35,12 @@ from koord.koordlet.reporters.builders.usage_models import (
 )
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies import runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
 from koord.koordlet.strategies.strategy import StrategySettings
+from koord.sim.agents.applied_files import SimulatedAppliedFiles
+from koord.sim.agents.hook_account import SimulatedHookAccount
 from koord.sim.machine.cgroup_files import MAINLINE_FILES
 from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_samples
@@ -89,6 +92,8 @@ class SimulatedAgent:
         self._models = UsageModels()
         self._trained_s = self._expired_s = float("-inf")
         self._stepped_s: float | None = None
+        self.applied_files = SimulatedAppliedFiles(self.machine)
+        self.hooks = SimulatedHookAccount(settings.gates)
         self.last_step: AgentStep | None = None
         self.last_runs: dict[str, tuple[float, StrategyResult]] = {}  # by strategy: when it last ran, and what it did
 
@@ -98,10 +103,16 @@ class SimulatedAgent:
         step_s = self._settings.step_s if since is None else max(now_s - since, 0.001)
         self._stepped_s = now_s
         self.machine.set_pods(facts.pods)
+        hooked = self.strategy_runner.tick_changes(now_s, facts)  # as a runtime asks for them before it starts pods
         moment = self.machine.step(now_s, step_s, wishes, self._system)
         record_samples(self.store, moment)
-        ran = self.strategy_runner.tick(now_s, facts)
+        ran = (*hooked, *self.strategy_runner.tick(now_s, facts))
         self.last_runs.update({one.strategy: (now_s, one) for one in ran})
+        for one in ran:
+            self.applied_files.record(now_s, one.results)
+        self.applied_files.forget_removed(facts.pods)
+        if any(one.strategy == runtime_hooks.NAME for one in ran):
+            self.hooks.note(now_s, self.strategy_runner.state_of(runtime_hooks.NAME))
         if now_s - self._trained_s >= TRAIN_INTERVAL_S:
             self._trained_s = now_s
             self._models.train(now_s, training_samples(self.store, now_s, facts.pods))

@@ -5,7 +5,8 @@ What a value means for CPU and memory is modelled elsewhere; this module knows w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import (
@@ -43,6 +44,16 @@ MAINLINE_FILES = frozenset(
 ANOLIS_FILES = frozenset(knob.KNOBS) - {knob.CPU_IDLE}
 
 FileValues = dict[str, str]
+RESTORE = "restore"  # the cause of an effect that gives a file back
+
+
+class _WrittenFile(NamedTuple):
+    owner: str
+    original: str
+
+
+def _may_take(effect: WriteCgroup | WriteSystem, owner: str) -> bool:
+    return isinstance(effect, WriteCgroup) and owner in effect.takes_over
 
 
 class SimulatedCgroupFiles:
@@ -54,7 +65,7 @@ class SimulatedCgroupFiles:
         self._changed = changed
         self._values: dict[str, FileValues] = {}
         self._below: dict[str, dict[str, None]] = {}
-        self._first: dict[tuple[str, str, str], str | None] = {}  # (owner, group, file) -> what it was before
+        self._first: dict[tuple[str, str], _WrittenFile] = {}  # by group and file
 
     def make_group(self, group: str, values: Mapping[str, str]) -> None:
         """Make a group with these values; other values that it has stay."""
@@ -70,7 +81,7 @@ class SimulatedCgroupFiles:
         for name in gone:
             gone += self._below.pop(name, {})
             self._values.pop(name, None)
-        self._first = {key: value for key, value in self._first.items() if key[1] in self._values}
+        self._first = {key: value for key, value in self._first.items() if key[0] in self._values}
 
     def child_groups(self, group: str) -> tuple[str, ...]:
         return tuple(self._below.get(group, ()))
@@ -107,35 +118,48 @@ class SimulatedCgroupFiles:
             return FileWriteResult(effect, WriteOutcome.VANISHED)
         after = self._merged(before, effect) if effect.file in knob.PER_DISK_FILES else effect.value
         if after == before:
+            self._claim(effect, group, before)
             return FileWriteResult(effect, WriteOutcome.SAME, before=before)
         wrong = self._refusal(effect, group)
         if wrong:
             return FileWriteResult(effect, WriteOutcome.REJECTED, before=before, detail=wrong)
-        self._first.setdefault((effect.owner, group, effect.file), before)
+        self._claim(effect, group, before)
         self._values[group][effect.file] = after
         self._changed(group)
         return FileWriteResult(effect, WriteOutcome.WRITTEN, before=before)
 
-    def restore(self, owner: str, keep: Iterable[tuple[str, str]], why: str) -> list[FileWriteResult]:
-        """Restore what an owner wrote, except the files in `keep`."""
+    def restore(self, owners: Sequence[str], keep: Iterable[tuple[str, str]], why: str) -> list[FileWriteResult]:
+        """Restore what some owners wrote, except the files in `keep`."""
         kept = set(keep)
         results: list[FileWriteResult] = []
-        for who, group, name in list(self._first):
-            if who != owner or (group, name) in kept:
+        for (group, name), written in list(self._first.items()):
+            if written.owner not in owners or (group, name) in kept:
                 continue
-            original = self._first.pop((who, group, name))
-            if group not in self._values or original is None:
+            del self._first[group, name]
+            original = written.original
+            if group not in self._values:
                 continue
             before = self._values[group].get(name, "")
             self._values[group][name] = original
             self._changed(group)
-            effect = WriteCgroup(group=group, file=name, value=original, owner=owner, cause="restore", why=why)
+            effect = WriteCgroup(group=group, file=name, value=original, owner=written.owner, cause=RESTORE, why=why)
             results.append(
                 FileWriteResult(
                     effect, WriteOutcome.SAME if before == original else WriteOutcome.WRITTEN, before=before
                 )
             )
         return results
+
+    def _claim(self, effect: WriteCgroup | WriteSystem, group: str, before: str) -> None:
+        """Note who owns the file and what it holds without him. The first owner to write keeps it until it lets go."""
+        known = self._first.get((group, effect.file))
+        given = effect.original if isinstance(effect, WriteCgroup) else None
+        if known is not None and (known.owner == effect.owner or not _may_take(effect, known.owner)):
+            return
+        if known is None and effect.value == (before if given is None else given):
+            return
+        original = given if given is not None else before if known is None else known.original
+        self._first[group, effect.file] = _WrittenFile(effect.owner, original)
 
     def _refusal(self, effect: WriteCgroup | WriteSystem, group: str) -> str:
         """Return why the kernel refuses the value; "" when it accepts it."""

@@ -1,7 +1,8 @@
 """A machine in memory: strategies read and write its files as those of a real one, and time passes in steps.
 
-Groups and their initial values are those that a kubelet makes; batch amounts count as the agent's hooks have the
-runtime apply them. What a step does is computed in `cfs`, `cpu_contention` and `memory`.
+Groups and their initial values are those that a kubelet makes. It knows nothing of batch amounts: these the agent's
+hooks apply. Mid amounts, for which there is no hook, count from the start. What a step does is computed in `cfs`,
+`cpu_contention` and `memory`.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED
-from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY, MID_CPU, MID_MEMORY
+from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MEMORY, MID_CPU, MID_MEMORY
 from koord.host.cgroup import knob
 from koord.host.cgroup.codec import MIN_SHARES, UNLIMITED, cfs_quota_of_milli, shares_of_milli
 from koord.host.cgroup.layout import CGROUPFS, CgroupLayout
 from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteCgroup, WriteSystem
+from koord.koordlet.hooks.oom_score_adj import kubelet_oom_score_adj
 from koord.koordlet.inputs.machine import MachineShape
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.sim.machine.cfs import CfsQuota, throttled_share
@@ -30,8 +32,8 @@ from koord.sim.machine.step_result import (
 )
 from koord.values.cpuset import CPUSet
 
-_CPUS = (CPU, BATCH_CPU, MID_CPU)
-_MEMORIES = (MEMORY, BATCH_MEMORY, MID_MEMORY)
+_CPUS = (CPU, MID_CPU)
+_MEMORIES = (MEMORY, MID_MEMORY)
 
 
 def first_amount(amounts: Mapping[str, int], names: tuple[str, ...]) -> int | None:
@@ -56,15 +58,6 @@ def pod_group_limits(pod: PodMeta) -> Mapping[str, int]:
     if not all(first_amount(one.limits, _CPUS) for one in pod.containers):
         return {name: amount for name, amount in pod.limits.items() if name not in _CPUS}
     return pod.limits
-
-
-def oom_score_adj(pod: PodMeta, request_bytes: int, capacity_bytes: int) -> int:
-    """Return the oom_score_adj that kubelets set: the more memory was requested, the later the pod dies."""
-    if pod.kube_qos == GUARANTEED:
-        return -997
-    if pod.kube_qos == BEST_EFFORT:
-        return 1000
-    return min(max(2, 1000 - 1000 * request_bytes // max(capacity_bytes, 1)), 999)
 
 
 LAYOUT = CgroupLayout(CGROUPFS)
@@ -120,6 +113,9 @@ class SimulatedMachine:
     def has_knob(self, file: str) -> bool:
         return file in self._files.known
 
+    def has_group(self, group: str) -> bool:
+        return group in self._files
+
     def child_groups(self, group: str) -> tuple[str, ...]:
         return self._files.child_groups(group)
 
@@ -133,18 +129,22 @@ class SimulatedMachine:
         return self._files.disks(group)
 
     def execute(
-        self, effects: Sequence[FileEffect], *, complete_owners: Sequence[str] = ()
+        self,
+        effects: Sequence[FileEffect],
+        *,
+        complete_owners: Sequence[str] = (),
+        kept: Sequence[tuple[str, str]] = (),
+        verify: bool = False,
     ) -> Sequence[FileWriteResult]:
+        """Write the files. Nothing is remembered of them, so `verify` changes nothing."""
         results = [self._files.write(effect) for effect in effects]
-        for owner in complete_owners:
-            named = [
-                _place(one) for one in effects if isinstance(one, WriteCgroup | WriteSystem) and one.owner == owner
-            ]
-            results += self._files.restore(owner, named, "nobody asks for it any more")
+        if complete_owners:
+            named = [_place(one) for one in effects if isinstance(one, WriteCgroup | WriteSystem)]
+            results += self._files.restore(complete_owners, [*named, *kept], "nobody asks for it any more")
         return results
 
     def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
-        return self._files.restore(owner, (), why)
+        return self._files.restore((owner,), (), why)
 
     # Pods -------------------------------------------------------------------------------------------------------
 
@@ -212,7 +212,9 @@ class SimulatedMachine:
                     group=one.group,
                     allocated=demand.memory_bytes,
                     cache=demand.cache_bytes,
-                    score_adj=oom_score_adj(pod, one.requests.get(MEMORY, 0), self._hardware.memory_bytes),
+                    score_adj=kubelet_oom_score_adj(
+                        pod.kube_qos, pod.priority, one.requests.get(MEMORY, 0), self._hardware.memory_bytes
+                    ),
                     priority=self._files.number(one.group, knob.MEMORY_PRIORITY, 0),
                 )
                 for pod, one, demand in running

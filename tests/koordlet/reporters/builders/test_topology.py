@@ -25,9 +25,9 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.koordinator.sigs_scheduling import AttributeInfo, ResourceInfo, Zone
 from koord.host.hardware import MachineCpu
+from koord.koordlet.inputs.cpu_pools import CpuManagerState
 from koord.koordlet.inputs.machine import pack_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.koordlet.reporters.builders.topology import (
     KubeletResourcePolicy,
@@ -96,6 +96,10 @@ class TestPools:
         found = built(pods=(pod("r", "LSR", "0,4"), pod("e", "LSE", "2"), pod("over", "LSE", "3", "Succeeded")))
         assert pools(found) == {0: "1,5", 1: "3,6-7"}
         assert pools(found, A_BE_CPU_SHARED_POOLS) == {0: "0-1,4-5", 1: "3,6-7"}
+
+    def test_cpus_of_be_pods_stay_shared(self) -> None:
+        found = built(pods=(pod("b", "BE", "0-3"), pod("n", "", "4")))
+        assert pools(found) == {0: "0-1,5", 1: "2-3,6-7"}, "nobody binds a BE pod to the CPUs in its annotation"
 
     def test_a_node_without_shared_cpus_has_no_entry(self) -> None:
         assert pools(built(pods=(pod("r", "LSR", "0-1,4-5"),))) == {1: "2-3,6-7"}

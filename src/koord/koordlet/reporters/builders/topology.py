@@ -1,6 +1,6 @@
 """Build this node's NodeResourceTopology: CPUs, shared pools, the kubelet's assignments, NUMA zones.
 
-Which CPUs belong to whom is decided in `koord.koordlet.reporters.builders.cpu_pools`; writing the object is left to
+Which CPUs belong to whom is decided in `koord.koordlet.inputs.cpu_pools`; writing the object is left to
 others.
 """
 
@@ -33,9 +33,9 @@ from koord.api.koordinator.sigs_scheduling import ZONE_NAME_PREFIX, ZONE_TYPE_NO
 from koord.api.kubernetes import pod_resources
 from koord.api.model import ResourceList
 from koord.host.hardware import MachineCpu
+from koord.koordlet.inputs.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.koordlet.reporters.builders.reclaimable import bytes_quantity, milli_quantity
 from koord.values.cpuset import EMPTY, CPUSet

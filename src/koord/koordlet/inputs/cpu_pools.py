@@ -52,7 +52,8 @@ def decide_cpu_pools(
         allocs = _allocs(alive, state)
     shared = everything - _union(CPUSet.parse(one.cpuset) for one in allocs)
     kept = node_cpus | system_cpus
-    ls = shared - _union(pod.cpuset for pod in alive) - kept
+    # BE pods are not bound to the CPUs in their annotation, so those stay shared.
+    ls = shared - _union(pod.cpuset for pod in alive if pod.qos != BE) - kept
     be = shared - _union(pod.cpuset for pod in alive if pod.qos == LSE) - kept
     return CpuPools(
         ls_pools=_pools(processors, ls), be_pools=_pools(processors, be), allocs=allocs, kubelet_reserved=reserved

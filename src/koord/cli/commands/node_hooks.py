@@ -1,0 +1,203 @@
+"""This module is `koord node hooks`: how the hooks of a node are connected, and what each does and failed at."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.pod import Pod
+from koord.cli import cluster_access, koordlet_access, printing
+from koord.cli.koordlet_access import HOOKS_PATH, KoordletAddress
+from koord.cli.printing import plain_table, print_result
+from koord.koordlet.hook_status import HookConnection, HooksStatus, HookStatus
+from koord.kube.client.typed_client import Client
+from koord.kube.transport.api_error import unwrap
+from koord.telemetry.clock import Clock, now
+from koord.values import timestamp
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+_AT_ONCE = 16  # agents that are asked at the same time
+_TITLES = {"nri": "NRI", "proxy": "Proxy", "simulated": "Runtime"}
+_BY = {"nri": "NRI", "proxy": "proxy"}
+
+
+class NodeHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """NodeHooks is what the agent of a node says of its hooks, or the problem that kept it from being asked."""
+
+    node: str
+    hooks: HooksStatus | None = None
+    problem: str = ""
+
+
+@click.command()
+@click.argument("name", metavar="[NODE]", required=False, default="")
+@koordlet_access.koordlet_options
+@cluster_access.output_option
+@cluster_access.cluster_options
+def hooks(name: str, koordlet_namespace: str, koordlet_port: int, output: str, kubeconfig: str, context: str) -> None:
+    """Show how runtime hooks work on NODE, asked of its koordlet; without NODE, one line for each node.
+
+    Connected by NRI or the runtime proxy and since when; for each hook whether it is on, how many pods and containers
+    it applies to, when it last did, its failures and how long its calls took.
+    """
+    address = KoordletAddress(namespace=koordlet_namespace, port=koordlet_port)
+
+    async def main(client: Client, clock: Clock) -> None:
+        if name:
+            one = await node_hooks(client, name, address)
+            print_result(one, output, lambda out: print_node_hooks(out, one, now(clock)))
+        else:
+            found = await all_hooks(client, address)
+            print_result(found, output, lambda out: print_all_hooks(out, found, now(clock)))
+
+    cluster_access.run_with_client(main, kubeconfig, context)
+
+
+async def node_hooks(client: Client, name: str, address: KoordletAddress) -> NodeHooks:
+    """Return the hooks of one node; end the command where nobody tells of them."""
+    node = await koordlet_access.get_node(client, name)
+    answer = await koordlet_access.ask_agent(client, node, address, HOOKS_PATH)
+    if isinstance(answer, str):
+        cluster_access.fail(answer)
+    return NodeHooks(node=name, hooks=msgspec.convert(answer, HooksStatus))
+
+
+async def all_hooks(client: Client, address: KoordletAddress) -> list[NodeHooks]:
+    """Return the hooks of all nodes, by name; end the command where no agent answers at all."""
+    nodes = sorted(unwrap(await client.list(NODES)).items, key=lambda node: node.metadata.name)
+    listed = await cluster_access.list_koordlets(client, address.namespace)
+    if isinstance(listed, str):
+        cluster_access.fail(listed)
+    agents: dict[str, list[Pod]] = {}
+    for agent in listed:
+        agents.setdefault(agent.spec.node_name, []).append(agent)
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(node: Node) -> NodeHooks:
+        name = node.metadata.name
+        async with turn:
+            if koordlet_access.is_simulated(node):
+                answer = await koordlet_access.ask_agent(client, node, address, HOOKS_PATH)
+            else:
+                answer = await koordlet_access.ask_agents(client, name, agents.get(name, ()), address, HOOKS_PATH)
+        if isinstance(answer, str):
+            return NodeHooks(node=name, problem=answer)
+        return NodeHooks(node=name, hooks=msgspec.convert(answer, HooksStatus))
+
+    found = list(await asyncio.gather(*(ask(node) for node in nodes)))
+    if all(one.hooks is None for one in found):
+        cluster_access.fail(found[0].problem if found else "the cluster has no nodes")
+    return found
+
+
+def print_node_hooks(out: Console, found: NodeHooks, at: datetime) -> None:
+    status = found.hooks or HooksStatus()
+    out.print(f"Node     {found.node}", style="bold")
+    for connection in status.connections:
+        title, text = _TITLES.get(connection.name, connection.name), _connection_text(connection, at)
+        out.print(f"{title:<8} {text}", style="green" if connection.connected else "yellow")
+    if status.safe_mode:
+        out.print("Mode     safe mode: hooks only say what they would do", style="yellow")
+    if not status.hooks:
+        out.print("The agent has not found the machine's cgroups yet: no hook has run.", style="yellow")
+        return
+    out.print()
+    out.print(_hooks_table(status.hooks, at))
+    failed = [f"{hook.name}: {hook.last_failure}" for hook in status.hooks if hook.last_failure]
+    off = [f"{hook.name}: {hook.why_off}" for hook in status.hooks if not hook.enabled]
+    for title, lines, style in (("Failed", failed, "red"), ("Off", off, "")):
+        for number, line in enumerate(lines):
+            out.print(f"{'' if number else title:<8} {line}", style=style)
+
+
+def print_all_hooks(out: Console, found: Sequence[NodeHooks], at: datetime) -> None:
+    """Print one line for each node; those that nobody tells of come last, with the reason."""
+    table = plain_table(
+        ("NODE", "left"),
+        ("BY", "left"),
+        ("SINCE", "left"),
+        ("RUNTIME", "left"),
+        ("HOOKS", "left"),
+        ("APPLIED", "left"),
+        ("FAILURES", "right"),
+        ("P99", "right"),
+    )
+    for one in found:
+        if one.hooks is not None:
+            table.add_row(one.node, *_summary(one.hooks, at), style="" if _connected(one.hooks) else "yellow")
+    out.print(table)
+    for one in found:
+        if one.hooks is None:
+            out.print(f"{one.node}  {one.problem}", style="red", soft_wrap=True)
+
+
+def _summary(status: HooksStatus, at: datetime) -> tuple[str, ...]:
+    ways, hooks = _connected(status), status.hooks
+    enabled = f"{sum(hook.enabled for hook in hooks)} of {len(hooks)}"
+    return (
+        ", ".join(_BY.get(way.name, way.name) for way in ways) or "none",
+        _age(min(way.since for way in ways), at) if ways else "-",
+        ", ".join(way.details["runtime"] for way in ways if "runtime" in way.details) or "-",
+        f"{enabled}, safe mode" if status.safe_mode else enabled,
+        _age(max((hook.last_applied for hook in hooks), default=""), at),
+        str(sum(hook.failures for hook in hooks)),
+        _milliseconds(max((hook.p99_ms for hook in hooks if hook.p99_ms is not None), default=None)),
+    )
+
+
+def _connected(status: HooksStatus) -> list[HookConnection]:
+    return [way for way in status.connections if way.connected]
+
+
+def _hooks_table(hooks: Sequence[HookStatus], at: datetime) -> Table:
+    table = plain_table(
+        ("HOOK", "left"),
+        ("STATE", "left"),
+        ("PODS", "right"),
+        ("CONTAINERS", "right"),
+        ("LAST APPLIED", "left"),
+        ("CALLS", "right"),
+        ("FAILURES", "right"),
+        ("P50", "right"),
+        ("P99", "right"),
+    )
+    for hook in hooks:
+        table.add_row(
+            hook.name,
+            "on" if hook.enabled else "off",
+            str(hook.pods),
+            str(hook.containers),
+            _age(hook.last_applied, at),
+            str(hook.calls),
+            str(hook.failures),
+            _milliseconds(hook.p50_ms),
+            _milliseconds(hook.p99_ms),
+            style="red" if hook.failures else "" if hook.enabled else "dim",
+        )
+    return table
+
+
+def _connection_text(connection: HookConnection, at: datetime) -> str:
+    details = dict(connection.details)
+    runtime = details.pop("runtime", "")
+    lasting = f"for {_age(connection.since, at).removesuffix(' ago')}" if connection.since else ""
+    words = [f"{connection.state} {lasting}".strip(), *([runtime] if runtime else [])]
+    return ", ".join((*words, *(f"{name} {text}" for name, text in details.items())))
+
+
+def _age(text: str, at: datetime) -> str:
+    return printing.format_age(timestamp.parse(text) if text else None, at)
+
+
+def _milliseconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}ms"

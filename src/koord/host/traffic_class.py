@@ -1,0 +1,205 @@
+"""Classes and filters of one network device: what is wanted, and what tc shows. `koord.host.traffic_command` has the
+commands that lead from one to the other, and `koord.host.tc` runs them.
+
+The root is an HTB qdisc with the handle 1:. Filters compare an address of packets in a u32 hash table of 256 buckets,
+by the last byte of the address, so that a packet meets few of them however many pods a node has.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+MAJOR = 1  # of the handles of the qdisc and its classes
+ROOT_MINOR, DEFAULT_MINOR = 1, 2
+LEAST_RATE_BITS = 8_000  # HTB takes no rate of 0, and tc no rate at which a burst takes minutes
+CGROUP_PREF = 12
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+class TrafficClass(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One HTB class, by the minor number of its handle. `parent` is that of another class, 0 for the qdisc."""
+
+    minor: int
+    parent: int = ROOT_MINOR
+    rate_bits: int
+    ceil_bits: int
+    priority: int = 0
+
+
+class AddressFilter(msgspec.Struct, frozen=True, kw_only=True, gc=False, order=True):
+    """Packets from one address, or to it, go to one class."""
+
+    address: str
+    minor: int
+
+
+class TrafficTree(msgspec.Struct, frozen=True, kw_only=True):
+    """All classes and filters of one direction. Parents come before their children."""
+
+    classes: tuple[TrafficClass, ...] = ()
+    filters: tuple[AddressFilter, ...] = ()
+    by_cgroup: bool = False  # sockets of cgroups with a net_cls.classid go to that class
+
+
+class TrafficPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device is to have. Not enabled: the qdisc that was there before. Ingress may be left alone."""
+
+    enabled: bool
+    egress: TrafficTree = TrafficTree()
+    ingress: TrafficTree | None = None
+    problems: tuple[str, ...] = ()
+
+
+class RootQdisc(msgspec.Struct, frozen=True, kw_only=True):
+    """The root qdisc as tc shows it. A handle of 0: is the kernel's own default, which it makes anew by itself."""
+
+    kind: str
+    handle: str
+    options: Mapping[str, Any] = {}
+
+    @property
+    def is_default(self) -> bool:
+        return self.handle == "0:"
+
+
+class ShownFilter(msgspec.Struct, frozen=True, kw_only=True):
+    handle: str
+    version: int  # of IP
+    filter: AddressFilter
+
+
+class TrafficState(msgspec.Struct, frozen=True, kw_only=True):
+    """What tc shows of a device. Rates have the few digits that tc prints."""
+
+    root: RootQdisc | None = None
+    classes: Mapping[int, TrafficClass] = {}
+    filters: tuple[ShownFilter, ...] = ()
+    tables: frozenset[int] = frozenset()  # IP versions whose hash table is there, and packets are led to it
+    partial: frozenset[int] = frozenset()  # IP versions that have filters of any kind in their place
+    by_cgroup: bool = False
+
+
+class AddressFamily(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Where the filters of one IP version are, and where its header has the address that they compare."""
+
+    version: int
+    protocol: str
+    side: str  # src or dst
+    pref: int
+    table: int
+    offsets: tuple[int, ...]  # of the address, four bytes each
+
+
+class AddressSide(msgspec.Struct, frozen=True):
+    """Both IP versions, as filters see one of the two addresses of a packet."""
+
+    families: tuple[AddressFamily, ...]
+
+    def of_version(self, version: int) -> AddressFamily:
+        return next(family for family in self.families if family.version == version)
+
+    def of_table(self, table: str) -> AddressFamily | None:
+        return next((family for family in self.families if f"{family.table:x}" == table), None)
+
+
+def _side(name: str, v4: tuple[int, ...], v6: tuple[int, ...]) -> AddressSide:
+    return AddressSide(
+        (
+            AddressFamily(version=4, protocol="ip", side=name, pref=10, table=2, offsets=v4),
+            AddressFamily(version=6, protocol="ipv6", side=name, pref=11, table=3, offsets=v6),
+        )
+    )
+
+
+SOURCES = _side("src", (12,), (8, 12, 16, 20))
+DESTINATIONS = _side("dst", (16,), (24, 28, 32, 36))
+
+
+def parse_root(shown: str) -> RootQdisc | None:
+    """Parse `tc -json qdisc show`. Raises msgspec.DecodeError."""
+    for one in msgspec.json.decode(shown or "[]", type=list[dict[str, Any]]):
+        if one.get("root"):
+            options = one.get("options")
+            return RootQdisc(
+                kind=str(one.get("kind", "")),
+                handle=str(one.get("handle", "")),
+                options=options if isinstance(options, dict) else {},
+            )
+    return None
+
+
+_CLASS = re.compile(r"class htb 1:([0-9a-f]+) (?:root|parent 1:([0-9a-f]+)) (.*)")
+_RATE = re.compile(r"\brate (\d+)([KMGT]?)bit ceil (\d+)([KMGT]?)bit")
+_PRIORITY = re.compile(r"\bprio (\d+)")
+
+
+def parse_classes(shown: str) -> dict[int, TrafficClass]:
+    """Parse `tc class show`, which has no JSON in many versions."""
+    found: dict[int, TrafficClass] = {}
+    for line in shown.splitlines():
+        head = _CLASS.match(line)
+        rates = None if head is None else _RATE.search(head[3])
+        if head is None or rates is None:
+            continue
+        priority = _PRIORITY.search(head[3])
+        minor = int(head[1], 16)
+        found[minor] = TrafficClass(
+            minor=minor,
+            parent=int(head[2] or "0", 16),
+            rate_bits=int(rates[1]) * _UNITS[rates[2]],
+            ceil_bits=int(rates[3]) * _UNITS[rates[4]],
+            priority=0 if priority is None else int(priority[1]),
+        )
+    return found
+
+
+_PREF = re.compile(r"\bpref (\d+) u32\b")
+_ITEM = re.compile(r"fh (([0-9a-f]+):[0-9a-f]*:[0-9a-f]+) .*?\*?flowid 1:([0-9a-f]+)")
+_TABLE = re.compile(r"fh ([0-9a-f]+): ht divisor 256\b")
+_LINK = re.compile(r"fh [0-9a-f]+::[0-9a-f]+ .*\blink ([0-9a-f]+):")
+_MATCH = re.compile(r"\s+match ([0-9a-f]{8})/ffffffff at (\d+)")
+
+
+def parse_filters(shown: str, side: AddressSide = SOURCES) -> TrafficState:
+    """Parse `tc filter show`: text, as many versions print JSON of u32 filters that is none."""
+    filters: list[ShownFilter] = []
+    tables: set[str] = set()
+    links: set[str] = set()
+    prefs: set[int] = set()
+    by_cgroup = False
+    for entry in re.split(r"^filter ", shown, flags=re.MULTILINE):
+        head, _, rest = entry.partition("\n")
+        by_cgroup |= f" pref {CGROUP_PREF} cgroup " in f" {head} "
+        prefs.update(map(int, _PREF.findall(head)))
+        tables.update(_TABLE.findall(head))
+        links.update(_LINK.findall(head))
+        item = _ITEM.search(head)
+        family = None if item is None else side.of_table(item[2])
+        words = {int(offset): word for word, offset in _MATCH.findall(rest)}
+        if item is None or family is None or set(words) != set(family.offsets):
+            continue
+        packed = bytes.fromhex("".join(words[offset] for offset in family.offsets))
+        target = AddressFilter(address=str(ipaddress.ip_address(packed)), minor=int(item[3], 16))
+        filters.append(ShownFilter(handle=item[1], version=family.version, filter=target))
+    return TrafficState(
+        filters=tuple(filters),
+        tables=frozenset(family.version for family in side.families if f"{family.table:x}" in tables & links),
+        partial=frozenset(family.version for family in side.families if family.pref in prefs),
+        by_cgroup=by_cgroup,
+    )
+
+
+def is_ours(state: TrafficState, recorded: bool) -> bool:
+    """Return whether the root is one that this module made: by its handle and default, and its first class or a record
+    that it was about to be made.
+    """
+    root = state.root
+    if root is None or (root.kind, root.handle) != ("htb", f"{MAJOR}:"):
+        return False
+    default = str(root.options.get("default", "")).removeprefix("0x")
+    return default == f"{DEFAULT_MINOR:x}" and (recorded or ROOT_MINOR in state.classes)

@@ -1,0 +1,117 @@
+"""What hooks decided, in the messages of NRI and of the runtime proxy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
+from koord.koordlet.hooks.registry import DecidedValue, HookDecision
+from koord.wire.nri_objects import (
+    ContainerAdjustment,
+    ContainerUpdate,
+    LinuxContainerAdjustment,
+    LinuxContainerUpdate,
+    LinuxCpu,
+    LinuxDevice,
+    LinuxMemory,
+    LinuxRdt,
+    LinuxResources,
+    NriMount,
+)
+from koord.wire.runtime_hook import (
+    ContainerResourceHookRequest,
+    ContainerResourceHookResponse,
+    LinuxContainerResources,
+    PodSandboxHookRequest,
+    PodSandboxHookResponse,
+    echo_container,
+    echo_pod,
+)
+
+
+def nri_adjustment(decision: HookDecision, devices: Sequence[LinuxDevice] = ()) -> ContainerAdjustment | None:
+    """Return what changes of a container that is being made; None when nothing does.
+
+    `devices` are those that the decision names, with their numbers on this machine.
+    """
+    resources = _nri_resources(decision.values)
+    group = decision.resctrl_group
+    linux = LinuxContainerAdjustment(
+        devices=tuple(devices),
+        resources=resources,
+        oom_score_adj=decision.oom_score_adj,
+        rdt=None if group is None else LinuxRdt(clos_id=group),
+    )
+    found = ContainerAdjustment(
+        mounts=tuple(
+            NriMount(destination=one.destination, type=one.type, source=one.source, options=one.options)
+            for one in decision.mounts
+        ),
+        env=dict(decision.env),
+        linux=None if linux == LinuxContainerAdjustment() else linux,
+    )
+    return None if found == ContainerAdjustment() else found
+
+
+def nri_update(container_id: str, decision: HookDecision) -> ContainerUpdate | None:
+    """Return what changes of an update that the kubelet asks for; None when nothing does."""
+    resources = _nri_resources(decision.values)
+    if resources is None:
+        return None
+    return ContainerUpdate(container_id=container_id, linux=LinuxContainerUpdate(resources=resources))
+
+
+def proxy_pod_response(request: PodSandboxHookRequest, decision: HookDecision) -> PodSandboxHookResponse:
+    """Return what was asked, with the decided values of the pod in it."""
+    echo = echo_pod(request)
+    resources = _proxy_resources(request.resources, decision.values)
+    return msgspec.structs.replace(echo, resources=resources)
+
+
+def proxy_container_response(
+    request: ContainerResourceHookRequest, decision: HookDecision
+) -> ContainerResourceHookResponse:
+    """Return what was asked, with the decided values and environment in it. Its protocol has no mounts or devices."""
+    return msgspec.structs.replace(
+        echo_container(request),
+        container_resources=_proxy_resources(request.container_resources, decision.values),
+        container_envs={**request.container_envs, **decision.env},
+    )
+
+
+def _nri_resources(values: Mapping[str, DecidedValue]) -> LinuxResources | None:
+    if not any(name in values for name in (CPU_SHARES, CPU_QUOTA, CPUSET, MEMORY_LIMIT)):
+        return None
+    cpu = LinuxCpu(
+        shares=_number(values, CPU_SHARES),
+        quota=_number(values, CPU_QUOTA),
+        cpus=values[CPUSET].value if CPUSET in values else "",
+    )
+    limit = _number(values, MEMORY_LIMIT)
+    return LinuxResources(
+        cpu=None if cpu == LinuxCpu() else cpu, memory=None if limit is None else LinuxMemory(limit=limit)
+    )
+
+
+def _proxy_resources(
+    asked: LinuxContainerResources | None, values: Mapping[str, DecidedValue]
+) -> LinuxContainerResources | None:
+    found = {
+        field: number
+        for field, knob in (
+            ("cpu_shares", CPU_SHARES),
+            ("cpu_quota", CPU_QUOTA),
+            ("memory_limit_in_bytes", MEMORY_LIMIT),
+        )
+        if (number := _number(values, knob)) is not None
+    }
+    cpus = {"cpuset_cpus": values[CPUSET].value} if CPUSET in values else {}
+    if not found and not cpus:
+        return asked
+    return msgspec.structs.replace(asked or LinuxContainerResources(), **found, **cpus)
+
+
+def _number(values: Mapping[str, DecidedValue], knob: str) -> int | None:
+    return int(values[knob].value) if knob in values else None

@@ -1,0 +1,178 @@
+"""The calls of hooks by a runtime: decide, write the pod's own cgroup, and keep account of what went wrong.
+
+A failed hook never keeps a container from starting unless the operator's policy is Fail: the container then starts with
+what the other hooks decided, its pod gets an Event, and the reconciler tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from koord.api.model import ObjectReference
+from koord.host.cgroup.layout import CgroupLayout
+from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
+from koord.koordlet.hook_calls.statistics import HookStatistics
+from koord.koordlet.hooks import registry, resctrl_pod
+from koord.koordlet.hooks.hook import ContainerContext, HookPlan, HookStage, NodeRules, PodContext
+from koord.koordlet.hooks.registry import HookDecision, HookProblem
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.strategies import runtime_hooks
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+STARTING_S = 120.0  # how long a pod that no list has counts as starting
+EVENT_INTERVAL_S = 600.0  # between two Events about one hook of one pod
+EVENT_REASON = "RuntimeHookFailed"
+_MAX_EVENTS = 1024  # pods and hooks of which the last Event is remembered
+_FAILED_WRITES = (WriteOutcome.REJECTED, WriteOutcome.FAILED, WriteOutcome.INVALID)
+
+EventCallback = Callable[[ObjectReference, str, str], None]  # regarding, reason, message
+
+
+class HookPolicies(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator's flags say about calls. With `fails` a failed hook is the runtime's failure, too."""
+
+    fails: bool = False
+    disabled_stages: frozenset[str] = frozenset()
+    safe_mode: bool = False
+    runtime: str = "containerd"
+
+
+class FailedHooks(msgspec.Struct, frozen=True):
+    """The hooks that failed under the policy Fail, as the runtime is told."""
+
+    message: str
+
+
+class HookCalls:
+    """HookCalls answers all calls of one agent. `read_rules` returns the rules of the node as they are now; `write`
+    brings files to their values; `prepare_pod` makes what the pod's containers need to start, and says what failed.
+    """
+
+    def __init__(
+        self,
+        layout: CgroupLayout,
+        clock: Clock,
+        policies: HookPolicies,
+        statistics: HookStatistics,
+        read_rules: Callable[[], NodeRules],
+        write: Callable[[Sequence[WriteCgroup]], Sequence[FileWriteResult]],
+        on_event: EventCallback,
+        prepare_pod: Callable[[HookDecision], str],
+    ) -> None:
+        self.layout = layout
+        self.policies = policies
+        self.statistics = statistics
+        self._clock = clock
+        self._read_rules = read_rules
+        self._write = write
+        self._on_event = on_event
+        self._prepare_pod = prepare_pod
+        self._starting: dict[str, tuple[PodMeta, float]] = {}
+        self._starting_pods: tuple[PodMeta, ...] = ()
+        self._last_events: dict[tuple[str, str], float] = {}
+
+    def start_pod(self, context: PodContext) -> HookDecision | FailedHooks | None:
+        """Decide for a new pod and write its cgroup at once; None where hooks are not to be called."""
+        stage = HookStage.PRE_RUN_POD_SANDBOX
+        if self._is_off(stage):
+            return None
+        pod = PodMeta(
+            uid=context.uid,
+            namespace=context.namespace,
+            name=context.name,
+            group=context.group,
+            phase="Pending",
+            labels=context.labels,
+            annotations=context.annotations,
+            kube_qos=context.kube_qos,
+            runtime_class=context.runtime_class,
+        )
+        hooked = runtime_hooks.decide_starting_pod(pod, self._read_rules(), stage, self._timed(stage))
+        decision = hooked.groups[0].decision
+        if hooked.effects:
+            self._starting[pod.uid] = (pod, self._clock.monotonic())
+            self._renew_starting()
+            self._note_refusals(context, self._write(hooked.effects))
+        unprepared = self._prepare_pod(decision)
+        if unprepared:
+            self.record_problem(context, HookProblem(hook=resctrl_pod.NAME, problem=unprepared))
+        return self._conclude(context, decision)
+
+    def decide_container(self, context: ContainerContext, stage: HookStage) -> HookDecision | FailedHooks | None:
+        """Decide for a container that is made or updated; None where hooks are not to be called."""
+        if self._is_off(stage):
+            return None
+        decision = registry.decide_container(context, self._read_rules(), stage, call=self._timed(stage))
+        return self._conclude(context.pod, decision)
+
+    def forget_pod(self, uid: str) -> None:
+        if self._starting.pop(uid, None) is not None:
+            self._renew_starting()
+
+    def starting(self, listed: Mapping[str, object]) -> tuple[PodMeta, ...]:
+        """Return the pods that started and are in no list of pods yet; it is the same tuple until they change."""
+        if self._starting:
+            now = self._clock.monotonic()
+            gone = [uid for uid, (_, at) in self._starting.items() if uid in listed or now - at > STARTING_S]
+            for uid in gone:
+                del self._starting[uid]
+            if gone:
+                self._renew_starting()
+        return self._starting_pods
+
+    def record_problem(self, pod: PodContext, problem: HookProblem) -> None:
+        """Record a hook's problem: the account, one log line, and an Event on the pod now and then."""
+        self.statistics.record_failure(problem.hook, self._clock.time(), f"{pod.full_name}: {problem.problem}")
+        key, now = (pod.uid, problem.hook), self._clock.monotonic()
+        last = self._last_events.get(key)
+        if last is not None and now - last < EVENT_INTERVAL_S:
+            return
+        if len(self._last_events) >= _MAX_EVENTS:
+            self._last_events = {one: at for one, at in self._last_events.items() if now - at < EVENT_INTERVAL_S}
+        self._last_events[key] = now
+        _LOG.warning("hook %s of pod %s: %s", problem.hook, pod.full_name, problem.problem, exc_info=problem.fault)
+        if pod.uid and pod.name:
+            regarding = ObjectReference(
+                api_version="v1", kind="Pod", namespace=pod.namespace, name=pod.name, uid=pod.uid
+            )
+            self._on_event(regarding, EVENT_REASON, f"{problem.hook}: {problem.problem}")
+
+    def _is_off(self, stage: HookStage) -> bool:
+        return self.policies.safe_mode or stage.value in self.policies.disabled_stages
+
+    def _conclude(self, pod: PodContext, decision: HookDecision) -> HookDecision | FailedHooks:
+        for hook in decision.applied:
+            self.statistics.record_applied(hook, self._clock.time())
+        for problem in decision.problems:
+            self.record_problem(pod, problem)
+        if decision.problems and self.policies.fails:
+            return FailedHooks("; ".join(f"{one.hook}: {one.problem}" for one in decision.problems))
+        return decision
+
+    def _note_refusals(self, pod: PodContext, results: Sequence[FileWriteResult]) -> None:
+        for result in results:
+            if result.status in _FAILED_WRITES and isinstance(result.effect, WriteCgroup):
+                text = f"{result.effect.file} {result.effect.value}: {result.detail or result.status.value}"
+                self.record_problem(pod, HookProblem(hook=result.effect.owner, problem=text))
+
+    def _renew_starting(self) -> None:
+        self._starting_pods = tuple(pod for pod, _ in self._starting.values())
+
+    def _timed(self, stage: HookStage) -> registry.HookCaller:
+        def call(hook: str, decide: Callable[[], HookPlan]) -> HookPlan:
+            began = self._clock.monotonic()
+            success = False
+            try:
+                plan = decide()
+                success = not plan.problem
+                return plan
+            finally:
+                seconds = self._clock.monotonic() - began
+                self.statistics.record_call(hook, stage.value, seconds, success=success)
+
+        return call

@@ -1,0 +1,229 @@
+"""What hooks decide besides cgroup values, brought about on the node: OOM scores, resctrl groups, core scheduling,
+network limits.
+
+Each part works and fails alone. Cgroup values are written by the strategy; this follows after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from koord.api.koordinator.resource_name import MEMORY
+from koord.host import resctrl, tc
+from koord.host.cgroup import usage
+from koord.host.cgroup.tree import CgroupTree
+from koord.host.core_sched import PrctlCookies
+from koord.host.filesystem import Host
+from koord.host.io_error import IoError
+from koord.host.tc import TrafficControl, TrafficOutcome
+from koord.host.traffic_class import TrafficPlan
+from koord.koordlet.cgroup_writer.effects import WriteSystem
+from koord.koordlet.control_loop import ControlLoop
+from koord.koordlet.core_sched_manager import CoreSchedManager, CoreSchedOutcome, CoreSchedRequest, CoreSchedResult
+from koord.koordlet.hooks import core_sched, oom_score_adj, resctrl_pod, terway_qos
+from koord.koordlet.hooks import tc as tc_hook
+from koord.koordlet.hooks.contexts import pod_context_of_meta
+from koord.koordlet.hooks.hook import PodContext
+from koord.koordlet.hooks.oom_score_adj import kubelet_oom_score_adj
+from koord.koordlet.hooks.registry import HookDecision
+from koord.koordlet.inputs.node_inputs import NodeProperties
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.oom_scores import OomScores, OomScoreTarget
+from koord.koordlet.pod_resctrl import PodResctrlGroups, PodResctrlTarget
+from koord.koordlet.problem_log import ProblemLog
+from koord.koordlet.strategies.file_ownership import CORE_SCHED_SWITCH, earlier_owners
+from koord.koordlet.strategies.runtime_hooks import HookedGroup, RuntimeHooksState
+from koord.koordlet.terway_files import FileOutcome, TerwayFiles
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+TC_RECORD = "tc.json"
+OOM_RECORD = "oom-scores.json"
+CORE_SCHED_GATE, TERWAY_GATE, TC_GATE = "CoreSched", "TerwayQoS", "TCNetworkQoS"
+
+CoreSchedObserver = Callable[[Sequence[CoreSchedResult], float], None]
+
+
+class NodeActions:
+    """NodeActions carries out one state of the hooks at a time. `read_node` returns the Node as it was last seen."""
+
+    def __init__(
+        self,
+        host: Host,
+        clock: Clock,
+        control_loop: ControlLoop,
+        gates: frozenset[str],
+        state_dir: str,
+        read_node: Callable[[], NodeProperties | None],
+        on_core_sched: CoreSchedObserver,
+    ) -> None:
+        self._host = host
+        self._clock = clock
+        self._control_loop = control_loop
+        self._gates = gates
+        self._read_node = read_node
+        self._on_core_sched = on_core_sched
+        self._scores = OomScores(host, self._processes, f"{state_dir}/{OOM_RECORD}")
+        self._resctrl = PodResctrlGroups(host, clock, lambda: control_loop.machine.shape.cache)
+        self._cores = CoreSchedManager(control_loop.tree, PrctlCookies(host))
+        self._terway = TerwayFiles(host)
+        self._tc_record = f"{state_dir}/{TC_RECORD}"
+        self._traffic = TrafficControl(host, self._tc_record)
+        self._problems = {
+            name: ProblemLog(_LOG, f"hook {name} cannot act", f"hook {name} acts again")
+            for name in (core_sched.NAME, terway_qos.NAME, tc_hook.NAME, oom_score_adj.NAME, resctrl_pod.NAME)
+        }
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Return what keeps each part from acting, by hook; empty texts for those that act."""
+        return {name: log.problem for name, log in self._problems.items()}
+
+    def prepare_pod(self, decision: HookDecision) -> str:
+        """Make the resctrl group that the containers of a new pod start in; return what kept that from working."""
+        group = decision.resctrl_group
+        if group is None:
+            return ""
+        return self._resctrl.make(PodResctrlTarget(group=group, schemata=decision.schemata)).problem
+
+    def remove_pod(self, uid: str) -> None:
+        """Remove what a pod that is gone had for itself."""
+        if resctrl_pod.NAME in self._gates and uid:
+            problem = self._resctrl.remove(resctrl_pod.group_name(uid)).problem
+            self._tell(resctrl_pod.NAME, [problem] if problem else [])
+
+    async def apply(self, state: RuntimeHooksState) -> None:
+        """Carry out what hooks decided. tc is a program that is waited for, in a thread."""
+        groups = [(pod.pod, group) for pod in state.pods.values() for group in pod.groups]
+        if oom_score_adj.NAME in self._gates:
+            self._apply_scores(groups)
+        if resctrl_pod.NAME in self._gates:
+            self._apply_resctrl(state)
+        if CORE_SCHED_GATE in self._gates:
+            self._apply_core_sched(state, groups)
+        if TERWAY_GATE in self._gates:
+            plan = terway_qos.decide_node(state.rules, _contexts(state))
+            failed = [one.why for one in self._terway.apply(plan) if one.outcome is FileOutcome.FAILED]
+            self._tell(terway_qos.NAME, failed)
+        if TC_GATE in self._gates:
+            await self._apply_traffic(state)
+        elif self._host.exists(self._tc_record):  # of an earlier process, whose gate was on
+            await asyncio.to_thread(self._traffic.apply, TrafficPlan(enabled=False))
+
+    def _apply_scores(self, groups: Sequence[tuple[PodMeta, HookedGroup]]) -> None:
+        node = self._read_node()
+        capacity = 0 if node is None else node.capacity.get(MEMORY, 0)
+        targets = [
+            OomScoreTarget(
+                container_id=group.context.id,
+                group=group.group,
+                value=group.decision.oom_score_adj,
+                original=kubelet_oom_score_adj(
+                    pod.kube_qos, pod.priority, _memory_request(pod, group.container), capacity
+                ),
+            )
+            for pod, group in groups
+            if group.context is not None and group.decision.oom_score_adj is not None
+        ]
+        self._tell(oom_score_adj.NAME, [one.problem for one in self._scores.apply(targets) if one.problem])
+
+    def _apply_resctrl(self, state: RuntimeHooksState) -> None:
+        machine = self._control_loop.machine
+        targets = [
+            PodResctrlTarget(
+                group=name,
+                schemata=pod.groups[0].decision.schemata,
+                threads=tuple(
+                    thread
+                    for group in pod.groups
+                    if group.level == "container"
+                    for thread in machine.thread_ids(group.group)
+                ),
+            )
+            for pod in state.pods.values()
+            if (name := pod.groups[0].decision.resctrl_group) is not None
+        ]
+        self._tell(resctrl_pod.NAME, [one.problem for one in self._resctrl.apply(targets) if one.problem])
+
+    def _apply_core_sched(self, state: RuntimeHooksState, groups: Sequence[tuple[PodMeta, HookedGroup]]) -> None:
+        plan = core_sched.decide_node(state.rules, self._cores.kernel())
+        switches = [
+            WriteSystem(
+                file=one.knob,
+                value=one.value,
+                owner=CORE_SCHED_SWITCH,
+                cause=core_sched.NAME,
+                why=one.why,
+                takes_over=earlier_owners(one.knob, CORE_SCHED_SWITCH),
+            )
+            for one in plan.switches
+        ]
+        written = self._control_loop.machine.execute(switches, complete_owners=(CORE_SCHED_SWITCH,))
+        refused = [one.detail or one.status.value for one in written if not one.is_settled]
+        if refused:  # without the switches no cookie counts
+            self._tell(core_sched.NAME, refused)
+            return
+        results = self._cores.apply(
+            [
+                CoreSchedRequest(container=group.context, group=group.decision.core_sched_group)
+                for _, group in groups
+                if group.context is not None
+            ]
+        )
+        self._on_core_sched(results, self._clock.time())
+        bad = (CoreSchedOutcome.FAILED, CoreSchedOutcome.UNSUPPORTED)
+        self._tell(core_sched.NAME, [one.why for one in results if one.outcome in bad and plan.enabled])
+
+    async def _apply_traffic(self, state: RuntimeHooksState) -> None:
+        plan = tc_hook.decide_node(state.rules, _contexts(state))
+        if plan is not None and plan.enabled and (unsupported := tc.check_supported()) is not None:
+            self._tell(tc_hook.NAME, [str(unsupported)])
+            return
+        result = await asyncio.to_thread(self._traffic.apply, plan)
+        failed = result.outcome in (TrafficOutcome.FAILED, TrafficOutcome.UNSUPPORTED)
+        self._tell(tc_hook.NAME, [*result.problems, result.outcome.value] if failed else [])
+
+    def _processes(self, group: str) -> Sequence[int]:
+        found = usage.processes(self._control_loop.tree, group)
+        return () if isinstance(found, IoError) else found
+
+    def _tell(self, name: str, problems: Sequence[str]) -> None:
+        log = self._problems[name]
+        if problems:
+            log.fails(problems[0])
+        else:
+            log.works()
+
+
+def _contexts(state: RuntimeHooksState) -> Iterable[PodContext]:
+    return [pod_context_of_meta(pod.pod) for pod in state.pods.values()]
+
+
+def _memory_request(pod: PodMeta, container: str) -> int:
+    return next((one.requests.get(MEMORY, 0) for one in pod.containers if one.name == container), 0)
+
+
+def undo_node_actions(tree: CgroupTree, state_dir: str) -> list[str]:
+    """Undo what an agent left on the node besides cgroup values; return what could not be undone."""
+    host = tree.host
+
+    def processes(group: str) -> Sequence[int]:
+        found = usage.processes(tree, group)
+        return () if isinstance(found, IoError) else found
+
+    scores = OomScores(host, processes, f"{state_dir}/{OOM_RECORD}").apply([])
+    failed = [one.problem for one in scores if one.problem]
+    record = f"{state_dir}/{TC_RECORD}"
+    if host.exists(record):
+        result = TrafficControl(host, record).apply(TrafficPlan(enabled=False))
+        if result.outcome not in (TrafficOutcome.RESTORED, TrafficOutcome.LEFT):
+            failed += result.problems or (result.outcome.value,)
+    found = resctrl.groups(host) if resctrl.is_mounted(host) else []
+    for name in [] if isinstance(found, IoError) else found:
+        if name.startswith(resctrl_pod.GROUP_PREFIX):
+            removed = resctrl.remove_group(host, name)
+            failed += [] if removed is None else [str(removed)]
+    return failed

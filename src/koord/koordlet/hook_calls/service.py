@@ -1,0 +1,223 @@
+"""The service of hooks in the agent: NRI, the server for the runtime proxy, and what `/hooks` says of both."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from koord.host.filesystem import Host
+from koord.koordlet.control_loop import ControlLoop
+from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
+from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
+from koord.koordlet.hook_calls.nri_handler import NriHookHandler
+from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
+from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
+from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
+from koord.koordlet.hook_server.registered_server import HookServerSettings, RegisteredHookServer
+from koord.koordlet.hook_server.registration import HookRegistration, enabled_stages
+from koord.koordlet.hook_settings import HookServiceSettings
+from koord.koordlet.hook_status import HookConnection, HooksStatus
+from koord.koordlet.hooks.contexts import pod_context_of_meta
+from koord.koordlet.hooks.hook import NodeRules
+from koord.koordlet.hooks.rules import build_node_rules
+from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
+from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.nri.handler import HandlerOutcome
+from koord.koordlet.nri.plugin import NriPlugin
+from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.strategies import runtime_hooks
+from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
+from koord.telemetry.clock import Clock
+
+_LOG = logging.getLogger(__name__)
+
+SERVER_RETRY_S = 10.0
+NRI = "nri"
+_GRPC = "grpc"
+_SAFE_MODE = "safe mode: hooks answer nothing"
+
+
+class HookService:
+    """HookService runs the ways in of one agent; the agent runs each of `tasks` until it stops."""
+
+    def __init__(
+        self,
+        settings: KoordletSettings,
+        host: Host,
+        clock: Clock,
+        control_loop: ControlLoop,
+        on_event: EventCallback,
+        observe: HookObserver,
+        read_node: Callable[[], NodeProperties | None],
+        on_core_sched: CoreSchedObserver,
+    ) -> None:
+        self._settings = settings
+        self._hooks = settings.hooks
+        self._host = host
+        self._clock = clock
+        self._control_loop = control_loop
+        self.statistics = HookStatistics(observe)
+        self._reconciled = asyncio.Event()
+        self._actions = NodeActions(
+            host, clock, control_loop, settings.gates, settings.state_dir, read_node, on_core_sched
+        )
+        self.calls = HookCalls(
+            control_loop.tree.layout,
+            clock,
+            HookPolicies(
+                fails=self._hooks.plugin_failure_policy == "Fail",
+                disabled_stages=self._hooks.disabled_stages,
+                safe_mode=settings.safe_mode,
+                runtime=self._hooks.runtime,
+            ),
+            self.statistics,
+            self._rules,
+            control_loop.machine.execute,
+            on_event,
+            self._actions.prepare_pod,
+        )
+        nri = None if settings.safe_mode else self._hooks.nri
+        handler = NriHookHandler(self.calls, host, self._actions.remove_pod)
+        self._plugin = None if nri is None else NriPlugin(nri, handler, clock, on_outcome=self._observe_call)
+        self._server_state = _SAFE_MODE if settings.safe_mode else _server_off_reason(self._hooks)
+        self._serving_since = ""
+        self._account = ReconciledHooks(self.statistics)
+
+    @property
+    def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        tasks: list[tuple[str, Callable[[], Awaitable[None]]]] = []
+        if self._plugin is not None:
+            tasks.append(("nri", self._plugin.run))
+        if self._settings.safe_mode:
+            return tasks
+        if self._hooks.server != "off":
+            tasks.append(("hook-server", self._serve))
+        tasks.append(("hook-actions", self._act))
+        return tasks
+
+    def starting(self, pods: tuple[PodMeta, ...]) -> tuple[PodMeta, ...]:
+        """Return the pods of which only the runtime told so far."""
+        return self.calls.starting({pod.uid: pod for pod in pods})
+
+    def note_reconciled(self) -> None:
+        """Take account of what the reconciler last decided: hooks that apply, and problems that are new."""
+        for pod, problem in self._account.note(self._clock.time(), self._hooked_pods().values()):
+            self.calls.record_problem(pod_context_of_meta(pod), problem)
+        self._reconciled.set()
+
+    async def _act(self) -> None:
+        """Bring about, after each run of the reconciler, what hooks decided besides cgroup values."""
+        while True:
+            await self._reconciled.wait()
+            self._reconciled.clear()
+            state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+            if isinstance(state, RuntimeHooksState):
+                await self._actions.apply(state)
+
+    def status(self) -> HooksStatus:
+        return HooksStatus(
+            safe_mode=self._settings.safe_mode,
+            connections=(self._nri_status(), self._proxy_status()),
+            hooks=hook_statuses(
+                self._settings.gates, self._hooked_pods().values(), self.statistics, self._actions.problems
+            ),
+        )
+
+    def _observe_call(self, stage: str, outcome: HandlerOutcome, seconds: float, detail: str) -> None:
+        """Count calls of the runtime that failed as a whole, as late ones do; single hooks are counted one by one."""
+        if outcome != "success":
+            self.statistics.record_call(NRI, stage, seconds, success=False)
+            self.statistics.record_failure(NRI, self._clock.time(), f"{stage}: {outcome}: {detail}")
+
+    def _nri_status(self) -> HookConnection:
+        if self._plugin is None:
+            state = _SAFE_MODE if self._hooks.nri is not None else "--enable-nri-runtime-hook is off"
+            return HookConnection(name=NRI, connected=False, state=state)
+        found = self._plugin.status()
+        synchronized, failed = found.synchronized, self.statistics.account(NRI)
+        details = {
+            "runtime": f"{found.runtime_name} {found.runtime_version}".strip(),
+            "nriVersion": found.nri_version,
+            "attempts": str(found.attempts),
+            "pods": "" if synchronized is None else str(synchronized.pods),
+            "containers": "" if synchronized is None else str(synchronized.containers),
+            "failedCalls": str(failed.failures or ""),
+            "lastFailure": failed.last_failure,
+        }
+        return HookConnection(
+            name=NRI,
+            connected=found.connected,
+            state="connected" if found.connected else found.last_error or "not connected yet",
+            since=time_text(found.since),
+            details={name: text for name, text in details.items() if text},
+        )
+
+    def _proxy_status(self) -> HookConnection:
+        serving = bool(self._serving_since)
+        return HookConnection(
+            name="proxy",
+            connected=serving,
+            state=self._server_state,
+            since=self._serving_since,
+            details={"socket": self._hooks.address} if serving else {},
+        )
+
+    def _hooked_pods(self) -> Mapping[str, HookedPod]:
+        state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+        return state.pods if isinstance(state, RuntimeHooksState) else {}
+
+    def _rules(self) -> NodeRules:
+        """Return the rules of the last run. Before the first one only what annotations say is known."""
+        state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+        if isinstance(state, RuntimeHooksState):
+            return state.rules
+        settings = self._settings.strategies.hooks
+        cache = self._control_loop.machine.shape.cache
+        return build_node_rules(self._settings.gates, settings, NodeInputs(), None, cache)
+
+    # The server for the proxy --------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        """Serve the proxy as soon as its folder exists, until cancelled; gRPC is loaded only then."""
+        settings = HookServerSettings(
+            socket=self._hooks.address,
+            config_dir=self._hooks.registrations,
+            registration=HookRegistration(
+                endpoint=self._hooks.endpoint,
+                failure_policy=self._hooks.failure_policy,
+                stages=enabled_stages(self._hooks.disabled_stages),
+            ),
+        )
+        handler = ProxyHookHandler(self.calls)
+        server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
+        while not isinstance(server, RegisteredHookServer):
+            self._set_server_state(str(server))
+            await self._clock.sleep(SERVER_RETRY_S)
+            server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
+        self._serving_since = time_text(self._clock.time())
+        self._set_server_state("serving")
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            self._serving_since = ""
+            left = await server.stop()
+            if left is not None:
+                _LOG.warning("the registration with the runtime proxy stays: %s", left)
+
+    def _server_obstacle(self) -> str | None:
+        if self._hooks.server == "auto" and not self._host.is_folder(self._hooks.registrations):
+            return f"there is no {self._hooks.registrations}, so no runtime proxy is expected"
+        if importlib.util.find_spec(_GRPC) is None:
+            return "gRPC is not installed: it comes with the extra `hooks`"
+        return None
+
+    def _set_server_state(self, state: str) -> None:
+        if state != self._server_state:
+            self._server_state = state
+            _LOG.info("the hook server for the runtime proxy: %s", state)
+
+
+def _server_off_reason(settings: HookServiceSettings) -> str:
+    return "--runtime-hooks-server is off" if settings.server == "off" else "not started yet"

@@ -1,0 +1,389 @@
+"""This module encodes and decodes protobuf messages by tables of their fields.
+
+A table names the fields that koord uses; all others are skipped when they are read. Tables nest, and none contains
+itself, so bytes cannot nest deeper than the tables do. Whatever the bytes are, decoding ends with a message or with
+a WireError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+VARINT, FIXED64, BYTES, START_GROUP, END_GROUP, FIXED32 = range(6)
+MAX_FIELD_NUMBER = (1 << 29) - 1
+_MAX_VARINT_BYTES = 10
+_WORD = (1 << 64) - 1
+_FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
+_TRUNCATED = "the message is truncated"
+
+T = TypeVar("T")
+
+
+class WireError(ValueError):
+    """A WireError says why bytes do not follow their protocol, or why a value has no encoding."""
+
+
+# Bytes -----------------------------------------------------------------------------------------------------------
+
+
+def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the unsigned 64-bit number at `at`, and where it ends."""
+    value = 0
+    for index in range(_MAX_VARINT_BYTES):
+        if at >= end:
+            raise WireError(_TRUNCATED)
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if value > _WORD:
+                break
+            return value, at
+    raise WireError("a number has more than 64 bits")
+
+
+def read_length_delimited(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return where the length-delimited value whose length is at `at` starts and ends."""
+    size, at = read_varint(data, at, end)
+    if size > end - at:
+        raise WireError(_TRUNCATED)
+    return at, at + size
+
+
+def skip_value(data: bytes, at: int, end: int, wire: int) -> int:
+    """Return where the value at `at` ends; nested groups are counted without recursion."""
+    depth = 0
+    while True:
+        if wire == VARINT:
+            _, at = read_varint(data, at, end)
+        elif wire == BYTES:
+            _, at = read_length_delimited(data, at, end)
+        elif wire in _FIXED_SIZES:
+            at += _FIXED_SIZES[wire]
+            if at > end:
+                raise WireError(_TRUNCATED)
+        elif wire == START_GROUP:
+            depth += 1
+        else:  # read_tag lets no other wire type through
+            depth -= 1
+        if depth < 0:
+            raise WireError("a group ends that did not begin")
+        if depth == 0:
+            return at
+        _, wire, at = read_tag(data, at, end)
+
+
+def read_tag(data: bytes, at: int, end: int) -> tuple[int, int, int]:
+    """Return the field number and wire type at `at`, and where the value begins."""
+    tag, at = read_varint(data, at, end)
+    number, wire = tag >> 3, tag & 7
+    if not 1 <= number <= MAX_FIELD_NUMBER:
+        raise WireError(f"{number} is no field number")
+    if wire > FIXED32:
+        raise WireError(f"field {number} has the unknown wire type {wire}")
+    return number, wire, at
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Append a number; a negative one takes ten bytes, as its two's complement."""
+    value &= _WORD
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def write_length_delimited(out: bytearray, number: int, data: bytes) -> None:
+    """Append a length-delimited field with its tag."""
+    write_varint(out, number << 3 | BYTES)
+    write_varint(out, len(data))
+    out += data
+
+
+# Scalars ---------------------------------------------------------------------------------------------------------
+
+
+class Scalar(Protocol):
+    """A Scalar converts one scalar type of protobuf; `zero` is the value that is not written."""
+
+    @property
+    def wire(self) -> int: ...
+
+    @property
+    def zero(self) -> Any: ...
+
+    def parse(self, raw: Any) -> Any:
+        """Return the value of a number (VARINT) or of bytes (BYTES)."""
+        ...
+
+    def dump(self, value: Any) -> Any:
+        """Return the number or the bytes to write; raises WireError for a value of another type or range."""
+        ...
+
+
+class IntegerScalar(msgspec.Struct, frozen=True):
+    """IntegerScalar is a signed or unsigned integer of 32 or 64 bits; an enum is a signed one of 32."""
+
+    bits: int
+    signed: bool
+    wire: int = VARINT
+    zero: int = 0
+
+    def parse(self, raw: int) -> int:
+        raw &= (1 << self.bits) - 1
+        return raw - (1 << self.bits) if self.signed and raw >> (self.bits - 1) else raw
+
+    def dump(self, value: int) -> int:
+        low, high = (-(1 << self.bits - 1), 1 << self.bits - 1) if self.signed else (0, 1 << self.bits)
+        if not isinstance(value, int) or not low <= value < high:
+            raise WireError(f"{value!r} is no {'' if self.signed else 'u'}int{self.bits}")
+        return value
+
+
+class BoolScalar(msgspec.Struct, frozen=True):
+    wire: int = VARINT
+    zero: bool = False
+
+    def parse(self, raw: int) -> bool:
+        return raw != 0
+
+    def dump(self, value: bool) -> int:
+        if not isinstance(value, bool):
+            raise WireError(f"{value!r} is no bool")
+        return int(value)
+
+
+class StringScalar(msgspec.Struct, frozen=True):
+    wire: int = BYTES
+    zero: str = ""
+
+    def parse(self, raw: bytes) -> str:
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise WireError("a string is not UTF-8") from None
+
+    def dump(self, value: str) -> bytes:
+        if not isinstance(value, str):
+            raise WireError(f"{value!r} is no string")
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise WireError("a string has no UTF-8 encoding") from None
+
+
+class BytesScalar(msgspec.Struct, frozen=True):
+    wire: int = BYTES
+    zero: bytes = b""
+
+    def parse(self, raw: bytes) -> bytes:
+        return raw
+
+    def dump(self, value: bytes) -> bytes:
+        if not isinstance(value, bytes):
+            raise WireError(f"{value!r} is no bytes")
+        return value
+
+
+INT32, INT64 = IntegerScalar(32, True), IntegerScalar(64, True)
+UINT32, UINT64 = IntegerScalar(32, False), IntegerScalar(64, False)
+BOOL, STRING, DATA = BoolScalar(), StringScalar(), BytesScalar()
+
+
+# Fields ----------------------------------------------------------------------------------------------------------
+
+
+class Field(Protocol):
+    """A Field reads and writes one attribute of a struct."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def wire(self) -> int: ...
+
+    def read(self, found: list[Any]) -> Any:
+        """Return the attribute's value from all values of the field in a message; there is at least one."""
+        ...
+
+    def write(self, value: Any, out: bytearray) -> None: ...
+
+
+class ScalarField(msgspec.Struct, frozen=True):
+    """ScalarField is one scalar; of several the last counts, and the zero value is not written."""
+
+    number: int
+    name: str
+    scalar: Scalar
+
+    @property
+    def wire(self) -> int:
+        return self.scalar.wire
+
+    def read(self, found: list[Any]) -> Any:
+        return self.scalar.parse(found[-1])
+
+    def write(self, value: Any, out: bytearray) -> None:
+        raw = self.scalar.dump(value)
+        if value == self.scalar.zero:
+            return
+        if self.scalar.wire == VARINT:
+            write_varint(out, self.number << 3 | VARINT)
+            write_varint(out, raw)
+        else:
+            write_length_delimited(out, self.number, raw)
+
+
+class StringListField(msgspec.Struct, frozen=True):
+    """StringListField is a tuple of strings."""
+
+    number: int
+    name: str
+    wire: int = BYTES
+
+    def read(self, found: list[Any]) -> tuple[str, ...]:
+        return tuple(STRING.parse(raw) for raw in found)
+
+    def write(self, value: tuple[str, ...], out: bytearray) -> None:
+        for text in value:
+            write_length_delimited(out, self.number, STRING.dump(text))
+
+
+class StringMapField(msgspec.Struct, frozen=True):
+    """StringMapField is a dictionary of strings: a map field, or a list of messages with key 1 and value 2."""
+
+    number: int
+    name: str
+    wire: int = BYTES
+
+    def read(self, found: list[Any]) -> dict[str, str]:
+        pairs = (_MAP_ENTRY.decode(raw) for raw in found)
+        return {pair.key: pair.value for pair in pairs}
+
+    def write(self, value: dict[str, str], out: bytearray) -> None:
+        for key, text in value.items():
+            write_length_delimited(out, self.number, _MAP_ENTRY.encode(_MapEntry(key, text)))
+
+
+class MessageField(msgspec.Struct, frozen=True):
+    """MessageField is one message or None; a message given several times has the fields of all."""
+
+    number: int
+    name: str
+    codec: MessageCodec[Any]
+    wire: int = BYTES
+
+    def read(self, found: list[Any]) -> Any:
+        return self.codec.decode(b"".join(found))
+
+    def write(self, value: Any, out: bytearray) -> None:
+        if value is not None:
+            write_length_delimited(out, self.number, self.codec.encode(value))
+
+
+class MessageListField(msgspec.Struct, frozen=True):
+    """MessageListField is a tuple of messages."""
+
+    number: int
+    name: str
+    codec: MessageCodec[Any]
+    wire: int = BYTES
+
+    def read(self, found: list[Any]) -> tuple[Any, ...]:
+        return tuple(self.codec.decode(raw) for raw in found)
+
+    def write(self, value: tuple[Any, ...], out: bytearray) -> None:
+        for one in value:
+            write_length_delimited(out, self.number, self.codec.encode(one))
+
+
+class OptionalField(msgspec.Struct, frozen=True):
+    """OptionalField is a scalar or None: a message whose presence says that it is set, with the scalar as field 1."""
+
+    number: int
+    name: str
+    scalar: Scalar
+    wire: int = BYTES
+
+    def read(self, found: list[Any]) -> Any:
+        inner = b"".join(found)
+        values = [raw for number, raw in iterate_fields(inner, {1: self.scalar.wire}) if number == 1]
+        return self.scalar.parse(values[-1]) if values else self.scalar.zero
+
+    def write(self, value: Any, out: bytearray) -> None:
+        if value is not None:
+            inner = bytearray()
+            ScalarField(1, self.name, self.scalar).write(value, inner)
+            write_length_delimited(out, self.number, bytes(inner))
+
+
+# Messages --------------------------------------------------------------------------------------------------------
+
+
+def iterate_fields(data: bytes, wires: dict[int, int]) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of the fields in `wires`, which gives the wire type that each must have."""
+    at, end = 0, len(data)
+    while at < end:
+        number, wire, at = read_tag(data, at, end)
+        wanted = wires.get(number)
+        if wanted is None:
+            at = skip_value(data, at, end, wire)
+        elif wire != wanted:
+            raise WireError(f"field {number} has the wire type {wire} and not {wanted}")
+        elif wire == VARINT:
+            value, at = read_varint(data, at, end)
+            yield number, value
+        else:
+            start, at = read_length_delimited(data, at, end)
+            yield number, data[start:at]
+
+
+class MessageCodec(Generic[T]):
+    """A MessageCodec encodes and decodes one struct by the table of its fields."""
+
+    def __init__(self, struct: type[T], *fields: Field) -> None:
+        self.struct = struct
+        self._fields = {field.number: field for field in fields}
+        self._wires = {field.number: field.wire for field in fields}
+        assert len(self._fields) == len(fields), f"{struct.__name__} has two fields of one number"
+
+    def decode(self, data: bytes) -> T:
+        """Decode a message; raises WireError."""
+        found: dict[int, list[Any]] = {}
+        try:
+            for number, value in iterate_fields(data, self._wires):
+                found.setdefault(number, []).append(value)
+        except WireError as error:
+            raise WireError(f"{self.struct.__name__}: {error}") from None
+        return self.struct(**{self._fields[number].name: self._read(number, raw) for number, raw in found.items()})
+
+    def encode(self, value: T) -> bytes:
+        """Encode a message; raises WireError where a value does not fit its field."""
+        out = bytearray()
+        for field in self._fields.values():
+            try:
+                field.write(getattr(value, field.name), out)
+            except WireError as error:
+                raise WireError(f"{self.struct.__name__}.{field.name}: {error}") from None
+        return bytes(out)
+
+    def _read(self, number: int, raw: list[Any]) -> Any:
+        field = self._fields[number]
+        try:
+            return field.read(raw)
+        except WireError as error:
+            raise WireError(f"{self.struct.__name__}.{field.name}: {error}") from None
+
+
+class _MapEntry(msgspec.Struct, frozen=True):
+    key: str = ""
+    value: str = ""
+
+
+_MAP_ENTRY = MessageCodec(_MapEntry, ScalarField(1, "key", STRING), ScalarField(2, "value", STRING))

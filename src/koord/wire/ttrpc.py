@@ -1,0 +1,162 @@
+"""This module frames ttrpc, the RPC protocol of containerd: requests and responses on numbered streams.
+
+A frame is a ten-byte header (data length, stream, type, flags, big endian) and its data. koord uses unary calls alone,
+whose flags are 0.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+
+from koord.wire.nri_mux import encode_mux_frame
+from koord.wire.protobuf import (
+    DATA,
+    INT32,
+    INT64,
+    STRING,
+    MessageCodec,
+    MessageField,
+    ScalarField,
+    StringMapField,
+    WireError,
+)
+
+REQUEST, RESPONSE, STREAM_DATA = 1, 2, 3
+MAX_DATA = 4 << 20
+MAX_STATUS_TEXT = 1000
+_HEADER = struct.Struct(">IIBB")
+
+# The codes of google.rpc.Code that ttrpc peers exchange.
+OK, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED = 0, 2, 3, 4
+RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 12, 13, 14
+
+
+class TtrpcFrame(msgspec.Struct, frozen=True):
+    stream: int
+    kind: int
+    data: bytes = b""
+    flags: int = 0
+
+
+class OversizedFrame(msgspec.Struct, frozen=True):
+    """An OversizedFrame stands for a frame whose data was longer than MAX_DATA and was discarded."""
+
+    stream: int
+    kind: int
+    size: int
+
+
+class TtrpcStatus(msgspec.Struct, frozen=True):
+    """A TtrpcStatus is the error of a call; the code OK is none."""
+
+    code: int = OK
+    message: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.message} (code {self.code})" if self.message else f"code {self.code}"
+
+
+class TtrpcRequest(msgspec.Struct, frozen=True, kw_only=True):
+    service: str = ""
+    method: str = ""
+    payload: bytes = b""
+    timeout_nano: int = 0  # 0: the caller waits without limit
+    metadata: dict[str, str] = {}
+
+
+class TtrpcResponse(msgspec.Struct, frozen=True, kw_only=True):
+    status: TtrpcStatus | None = None
+    payload: bytes = b""
+
+
+_STATUS = MessageCodec(TtrpcStatus, ScalarField(1, "code", INT32), ScalarField(2, "message", STRING))
+REQUEST_CODEC = MessageCodec(
+    TtrpcRequest,
+    ScalarField(1, "service", STRING),
+    ScalarField(2, "method", STRING),
+    ScalarField(3, "payload", DATA),
+    ScalarField(4, "timeout_nano", INT64),
+    StringMapField(5, "metadata"),
+)
+RESPONSE_CODEC = MessageCodec(TtrpcResponse, MessageField(1, "status", _STATUS), ScalarField(2, "payload", DATA))
+
+
+def encode_muxed_frame(connection: int, frame: TtrpcFrame) -> bytes:
+    """Return the mux frames of a ttrpc frame: one for the header, and one for the data where there is any.
+
+    Go's reader offers 4096 bytes for the frame in which a message begins, and drops the connection when that frame is
+    longer. A frame with the header alone always fits, and the data's frame is read into a buffer of its size.
+    """
+    if len(frame.data) > MAX_DATA:
+        raise WireError(f"a ttrpc message of {len(frame.data)} bytes is longer than {MAX_DATA}")
+    header = _HEADER.pack(len(frame.data), frame.stream, frame.kind, frame.flags)
+    encoded = encode_mux_frame(connection, header)
+    return encoded + encode_mux_frame(connection, frame.data) if frame.data else encoded
+
+
+class TtrpcDecoder:
+    """TtrpcDecoder collects the frames of one byte stream. It keeps at most one frame of MAX_DATA bytes."""
+
+    def __init__(self) -> None:
+        self._header = b""
+        self._data = bytearray()
+        self._left = 0  # bytes of the present frame that have not come
+        self._size = self._stream = self._kind = self._flags = 0
+        self._in_frame = False
+
+    def feed(self, data: bytes) -> list[TtrpcFrame | OversizedFrame]:
+        """Return the frames that are complete with these bytes, in order."""
+        frames: list[TtrpcFrame | OversizedFrame] = []
+        at = 0
+        while at < len(data) or (self._in_frame and not self._left):
+            if self._in_frame:
+                piece = data[at : at + self._left]
+                at += len(piece)
+                self._left -= len(piece)
+                if self._size <= MAX_DATA:
+                    self._data += piece
+                if not self._left:
+                    frames.append(self._take_frame())
+                continue
+            missing = _HEADER.size - len(self._header)
+            self._header += data[at : at + missing]
+            at += missing
+            if len(self._header) == _HEADER.size:
+                self._size, self._stream, self._kind, self._flags = _HEADER.unpack(self._header)
+                self._header, self._left, self._in_frame = b"", self._size, True
+        return frames
+
+    @property
+    def is_inside_frame(self) -> bool:
+        return bool(self._header) or self._in_frame
+
+    def _take_frame(self) -> TtrpcFrame | OversizedFrame:
+        self._in_frame = False
+        if self._size > MAX_DATA:
+            return OversizedFrame(self._stream, self._kind, self._size)
+        data, self._data = bytes(self._data), bytearray()
+        return TtrpcFrame(self._stream, self._kind, data, self._flags)
+
+
+def check_request_stream(stream: int, last_stream: int) -> TtrpcStatus | None:
+    """Return why a server refuses a request's stream; clients use odd numbers that only increase."""
+    if stream % 2 == 0:
+        return TtrpcStatus(INVALID_ARGUMENT, f"stream {stream} is even, and clients use odd streams")
+    if stream <= last_stream:
+        return TtrpcStatus(INVALID_ARGUMENT, f"stream {stream} does not come after stream {last_stream}")
+    return None
+
+
+def error_status(code: int, text: str) -> TtrpcStatus:
+    """Return a status with a text of any origin, made short and encodable."""
+    return TtrpcStatus(code, text[:MAX_STATUS_TEXT].encode(errors="replace").decode())
+
+
+def response_frame(stream: int, response: TtrpcResponse) -> TtrpcFrame:
+    return TtrpcFrame(stream, RESPONSE, RESPONSE_CODEC.encode(response))
+
+
+def request_frame(stream: int, request: TtrpcRequest) -> TtrpcFrame:
+    return TtrpcFrame(stream, REQUEST, REQUEST_CODEC.encode(request))

@@ -1,0 +1,31 @@
+"""Run `koord up --set nodes.agents=true` in this process and in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from koord.cli.up.components import choose_components
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.kube.client.typed_client import Client
+from koord.telemetry.clock import LoopClock, run_virtual
+
+Story = Callable[[Client, LoopClock], Awaitable[None]]
+
+
+def with_agents(story: Story, *, agents: str = "true", **settings: str) -> None:
+    """Run the story on two nodes that have reported; underscores in names of settings stand for dots."""
+
+    async def main(clock: LoopClock) -> None:
+        chosen = {name.replace("_", "."): value for name, value in settings.items()}
+        made = choose_components("all", nodes=2, profile=None, settings={"nodes.agents": agents, **chosen})
+        assert not isinstance(made, str)
+        cluster = EmbeddedCluster(ClusterSettings(http=False, seed=1), made, clock=clock)
+        await cluster.start()
+        assert cluster.client is not None
+        try:
+            await clock.sleep(40)
+            await story(cluster.client, clock)
+        finally:
+            await cluster.stop()
+
+    run_virtual(main)
