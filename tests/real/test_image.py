@@ -143,6 +143,7 @@ def test_every_module_imports(products: dict[str, Product], runtime: ContainerRu
 def test_the_agent_has_what_a_node_needs(products: dict[str, Product], runtime: ContainerRuntime) -> None:
     reference = products["agent"].reference
     assert "--feature-gates" in runtime.run(reference, "koordlet", "--help")
+    assert "--remote-runtime-service-endpoint" in runtime.run(reference, "koord-runtime-proxy", "--help")
     assert "iproute2" in runtime.run(reference, "tc", "-V")
     assert "iproute2" in runtime.run(reference, "ip", "-V")
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from tools.oci_image.declaration import PYTHON
 from tools.oci_image.tree import Entry, Tree, join, to_folder
@@ -24,7 +24,9 @@ class CompileError(Exception):
 
 
 def compiled(layers: Sequence[Tree], architecture: str) -> list[Tree]:
-    """Return each layer with the bytecode of its modules. The first layer holds the interpreter."""
+    """Return each layer with the bytecode of its modules. The first layer holds the interpreter, the last one the
+    project, whose text stays for tracebacks; bytecode takes the place of all other text.
+    """
     with tempfile.TemporaryDirectory(prefix="koord-image-") as name:
         root = Path(name)
         to_folder(join(layers), root, 0)
@@ -33,7 +35,14 @@ def compiled(layers: Sequence[Tree], architecture: str) -> list[Tree]:
         made = [_bytecode(layers[0], root, architecture)]
         with ThreadPoolExecutor() as pool:  # each waits for a process of its own
             made += pool.map(lambda layer: _bytecode(layer, root, architecture), layers[1:])
-        return [layer | bytecode for layer, bytecode in zip(layers, made, strict=True)]
+        *below, project = (layer | bytecode for layer, bytecode in zip(layers, made, strict=True))
+        return [*(_without_text(layer) for layer in below), project]
+
+
+def _without_text(layer: Tree) -> Tree:
+    """Return the layer with each module's bytecode where its text was, which is where Python looks next."""
+    kept = {path: entry for path, entry in layer.items() if not path.endswith(".py") and "/__pycache__/" not in path}
+    return kept | {f"{path}c": layer[cached_path(path)] for path in layer if path.endswith(".py")}
 
 
 def _bytecode(layer: Tree, root: Path, architecture: str) -> Tree:
@@ -62,7 +71,11 @@ def _bytecode(layer: Tree, root: Path, architecture: str) -> Tree:
         raise CompileError(f"compileall ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     tree: Tree = {}
     for path in modules:
-        module = Path(path)
-        cached = module.parent / "__pycache__" / f"{module.stem}.cpython-{PYTHON.replace('.', '')}.pyc"
-        tree[str(cached)] = Entry((root / cached).read_bytes())
+        tree[cached_path(path)] = Entry((root / cached_path(path)).read_bytes())
     return tree
+
+
+def cached_path(module: str) -> str:
+    """Return where Python keeps the bytecode of a module."""
+    path = PurePosixPath(module)
+    return str(path.parent / "__pycache__" / f"{path.stem}.cpython-{PYTHON.replace('.', '')}.pyc")

@@ -51,7 +51,17 @@ LICENCES = ("usr/share/doc/*/copyright", "usr/share/doc/*.copyright")
 _STANDARD_LIBRARY_LEFT_OUT = tuple(
     f"{_PYTHON_LIBRARY}/{name}"
     for name in (
-        *("test/*", "*/test/*", "*/tests/*", "lib2to3/*", "ensurepip/*", "distutils/*", "tkinter/*", "idlelib/*"),
+        *(
+            "test/*",
+            "*/test/*",
+            "*/tests/*",
+            "lib2to3/*",
+            "ensurepip/*",
+            "unittest/*",
+            "distutils/*",
+            "tkinter/*",
+            "idlelib/*",
+        ),
         *(
             "pydoc_data/*",
             "turtle*",
@@ -87,7 +97,7 @@ _SYSTEM = (
         "libc6",
         keep=(
             *("usr/lib64/*", f"{_LIBRARY}/ld-linux*", f"{_LIBRARY}/libc.so.*", f"{_LIBRARY}/libm.so.*"),
-            *(f"{_LIBRARY}/libmvec.so.*", f"{_LIBRARY}/libdl.so.*", f"{_LIBRARY}/libpthread.so.*"),
+            *(f"{_LIBRARY}/libdl.so.*", f"{_LIBRARY}/libpthread.so.*"),
             *(f"{_LIBRARY}/librt.so.*", f"{_LIBRARY}/libutil.so.*", f"{_LIBRARY}/libresolv.so.*"),
             *(f"{_LIBRARY}/libnss_dns.so.*", f"{_LIBRARY}/libnss_files.so.*"),
         ),
@@ -139,7 +149,8 @@ FLAVOURS = {
         # Programs do not import each other: the import rules in pyproject.toml hold that. koordlet signs nothing.
         modules_left_out=(
             *("koord/dashboard/*", "koord/descheduler/*", "koord/embedded/*", "koord/manager/*", "koord/scheduler/*"),
-            *("koord/sim/*", "koord/telemetry/certificates.py"),
+            *("koord/sim/*", "koord/telemetry/certificates.py", "koord/cli/commands/*", "koord/cli/up/*"),
+            *("koord/cli/manifests/*", "koord/cli/main.py"),
         ),
     ),
 }
