@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel assets test-real soak bench bench-colocation gen chart diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real soak bench bench-colocation gen chart diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -51,6 +51,15 @@ coverage: $(READY) ## which lines and branches `make test` reaches: a table here
 
 test-wheel: $(READY) ## build the wheel, install it into empty environments and start its programs there
 	@$(BIN)/python -m tools.wheel
+
+image: $(READY) ## OCI images of all programs and of the node agent into dist/, without Docker (FLAVOUR=agent: one alone)
+	@$(BIN)/python -m tools.oci_image $(if $(FLAVOUR),--flavour $(FLAVOUR))
+
+image-root: $(READY) ## the files of one image in a new folder: FLAVOUR=all ROOT=build/image
+	@$(BIN)/python -m tools.oci_image --flavour $(or $(FLAVOUR),all) --root $(or $(ROOT),build/image)
+
+image-lock: $(READY) ## lock the image's Debian packages at the newest versions that apt knows
+	@$(BIN)/python -m tools.oci_image --lock
 
 assets: $(READY) ## build the real control plane, node and Helm from Go modules into a cache outside the repo
 	@$(BIN)/python -m tools.assets

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
-import json
 import subprocess
-import tarfile
 from pathlib import Path
+
+from tools.oci_image.layout import LayerArchive, pack
+from tools.oci_image.tree import Entry, Tree, link, to_tar
 
 BUSYBOX = Path("/bin/busybox")
 NAMES = ("registry.local/bb:1", "registry.local/pause:1")
@@ -16,60 +14,23 @@ NAMES = ("registry.local/bb:1", "registry.local/pause:1")
 WAIT = 'trap "exit 0" TERM INT; while :; do sleep 3600 & wait $!; done'
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), mode
-    archive.addfile(entry, io.BytesIO(content))
-
-
-def _layer(busybox: Path) -> bytes:
-    held = io.BytesIO()
+def _files(busybox: Path) -> Tree:
     applets = subprocess.run([str(busybox), "--list"], capture_output=True, text=True, check=True).stdout.split()
-    with tarfile.open(fileobj=held, mode="w") as archive:
-        _add(archive, "bin/busybox", busybox.read_bytes(), 0o755)
-        for applet in applets:
-            if applet != "busybox":
-                link = tarfile.TarInfo(f"bin/{applet}")
-                link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-                archive.addfile(link)
-        _add(archive, "etc/passwd", b"root:x:0:0:root:/:/bin/sh\n")
-    return held.getvalue()
+    return {
+        **{f"bin/{applet}": link("busybox") for applet in applets},
+        "bin/busybox": Entry(busybox.read_bytes(), mode=0o755),
+        "etc/passwd": Entry(b"root:x:0:0:root:/:/bin/sh\n"),
+    }
 
 
 def write(path: Path, busybox: Path = BUSYBOX) -> None:
     """One layer under all of NAMES."""
-    layer = _layer(busybox)
-    packed = gzip.compress(layer, mtime=0)
-    config = json.dumps(
-        {
-            "architecture": "amd64",
-            "os": "linux",
-            "config": {"Entrypoint": ["/bin/sh", "-c", WAIT], "Env": ["PATH=/bin"]},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
-        }
-    ).encode()
-    blobs: dict[str, bytes] = {}
-
-    def described(kind: str, content: bytes) -> dict[str, object]:
-        digest = hashlib.sha256(content).hexdigest()
-        blobs[digest] = content
-        return {"mediaType": f"application/vnd.oci.image.{kind}", "digest": f"sha256:{digest}", "size": len(content)}
-
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
-            "config": described("config.v1+json", config),
-            "layers": [described("layer.v1.tar+gzip", packed)],
-        }
-    ).encode()
-    top = described("manifest.v1+json", manifest)
-    index = {
-        "schemaVersion": 2,
-        "manifests": [{**top, "annotations": {"io.containerd.image.name": name}} for name in NAMES],
-    }
-    with tarfile.open(path, "w") as archive:
-        _add(archive, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
-        _add(archive, "index.json", json.dumps(index).encode())
-        for digest, content in blobs.items():
-            _add(archive, f"blobs/sha256/{digest}", content)
+    image = pack(
+        [LayerArchive("busybox", to_tar(_files(busybox), 0))],
+        architecture="amd64",
+        config={"Entrypoint": ["/bin/sh", "-c", WAIT], "Env": ["PATH=/bin"]},
+        names=NAMES,
+        labels={},
+        time_s=0,
+    )
+    path.write_bytes(image.content)
