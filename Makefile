@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real soak bench bench-colocation gen chart diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real test-charts soak bench bench-colocation gen chart diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -61,13 +61,16 @@ image-root: $(READY) ## the files of one image in a new folder: FLAVOUR=all ROOT
 image-lock: $(READY) ## lock the image's Debian packages at the newest versions that apt knows
 	@$(BIN)/python -m tools.oci_image --lock
 
-assets: $(READY) ## build the real control plane, node and Helm from Go modules into a cache outside the repo
+assets: $(READY) ## build the real control plane and node from Go modules into a cache outside the repo
 	@$(BIN)/python -m tools.assets
 	@$(BIN)/python -m tools.assets node
-	@$(BIN)/python -m tools.assets helm
 
-test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd, cgroups and Helm
-	@$(BIN)/python -m pytest tests/real tests/charts
+test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
+	@$(BIN)/python -m pytest tests/real
+
+test-charts: $(READY) assets ## tests of the chart with a real Helm, which is built from its Go module
+	@$(BIN)/python -m tools.assets helm
+	@$(BIN)/python -m pytest tests/charts
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos
 	@PYTHONHASHSEED=0 KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal
