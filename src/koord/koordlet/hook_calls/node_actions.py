@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from koord.api.koordinator.resource_name import MEMORY
 from koord.host import resctrl, tc
@@ -66,7 +67,7 @@ class NodeActions:
         self._gates = gates
         self._read_node = read_node
         self._on_core_sched = on_core_sched
-        self._scores = OomScores(host, self._processes, f"{state_dir}/{OOM_RECORD}")
+        self._scores = OomScores(host, partial(_processes, control_loop.tree), f"{state_dir}/{OOM_RECORD}")
         self._resctrl = PodResctrlGroups(host, clock, lambda: control_loop.machine.shape.cache)
         self._cores = CoreSchedManager(control_loop.tree, PrctlCookies(host))
         self._terway = TerwayFiles(host)
@@ -186,10 +187,6 @@ class NodeActions:
         failed = result.outcome in (TrafficOutcome.FAILED, TrafficOutcome.UNSUPPORTED)
         self._tell(tc_hook.NAME, [*result.problems, result.outcome.value] if failed else [])
 
-    def _processes(self, group: str) -> Sequence[int]:
-        found = usage.processes(self._control_loop.tree, group)
-        return () if isinstance(found, IoError) else found
-
     def _tell(self, name: str, problems: Sequence[str]) -> None:
         log = self._problems[name]
         if problems:
@@ -206,15 +203,16 @@ def _memory_request(pod: PodMeta, container: str) -> int:
     return next((one.requests.get(MEMORY, 0) for one in pod.containers if one.name == container), 0)
 
 
+def _processes(tree: CgroupTree, group: str) -> Sequence[int]:
+    """Return the processes of a group; none when it is gone."""
+    found = usage.processes(tree, group)
+    return () if isinstance(found, IoError) else found
+
+
 def undo_node_actions(tree: CgroupTree, state_dir: str) -> list[str]:
     """Undo what an agent left on the node besides cgroup values; return what could not be undone."""
     host = tree.host
-
-    def processes(group: str) -> Sequence[int]:
-        found = usage.processes(tree, group)
-        return () if isinstance(found, IoError) else found
-
-    scores = OomScores(host, processes, f"{state_dir}/{OOM_RECORD}").apply([])
+    scores = OomScores(host, partial(_processes, tree), f"{state_dir}/{OOM_RECORD}").apply([])
     failed = [one.problem for one in scores if one.problem]
     record = f"{state_dir}/{TC_RECORD}"
     if host.exists(record):
