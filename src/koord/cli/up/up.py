@@ -23,7 +23,7 @@ from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
 from koord.telemetry.certificates import write_private_file
 from koord.telemetry.logs import Logs
-from koord.telemetry.process import freeze_after_startup, relax_gc
+from koord.telemetry.process import freeze_after_startup, map_large_blocks, relax_gc
 from koord.values.duration import DurationError, parse_seconds
 
 STOP_TIMEOUT_S = 5
@@ -272,6 +272,7 @@ async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[s
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     relax_gc()
+    map_large_blocks()
     await cluster.start()
     freeze_after_startup()
     try:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from koord.embedded.apiserver.server import ApiServer
+from koord.telemetry.clock import ManualClock
 from tests.embedded.apiserver.admission.admitted_objects import PODS
 from tests.embedded.apiserver.admission.service_account_cases import ACCOUNTS, CASES, PATH, outcome, pod
-from tests.embedded.apiserver.rest_harness import Api, ManualClock
+from tests.embedded.apiserver.rest_harness import Api
 
 Obj = dict[str, Any]
 MOUNT = {"name": "kube-api-access-*", "readOnly": True, "mountPath": PATH}
