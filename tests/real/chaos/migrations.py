@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -85,6 +86,11 @@ class Migrations:
 
     def ended(self, phase: str) -> int:
         return sum(job.get("status", {}).get("phase") == phase for job in self.jobs)
+
+    def failures(self) -> dict[str, int]:
+        """Return how many jobs failed, by what each said."""
+        said = (job["status"].get("message", "") for job in self.jobs if job.get("status", {}).get("phase") == "Failed")
+        return dict(Counter(said))
 
     async def rest(self, seconds: float) -> list[str]:
         """Wait until every job has ended; return those that have not."""

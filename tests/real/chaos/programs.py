@@ -27,6 +27,7 @@ ELECTION = {"leaseDuration": f"{LEASE_S}s", "renewDeadline": f"{RENEW_S}s", "ret
 # No limit holds a job up: what is tried here is how jobs end, not how many run.
 MIGRATION = {
     "maxConcurrentReconciles": 2,
+    "skipCheckExpectedReplicas": True,
     "maxMigratingPerNode": 100,
     "maxMigratingPerWorkload": "100%",
     "maxUnavailablePerWorkload": "100%",
