@@ -71,9 +71,7 @@ class Logs:
         modules: Mapping[str, int] | None = None,
         stream: TextIO | None = None,
     ) -> None:
-        """Configure the log. `modules` is --vmodule: file name patterns (or dotted module names) with a verbosity of
-        their own.
-        """
+        """Configure the log. `modules` is --vmodule: file name patterns (or modules) with a verbosity of their own."""
         self._handler = logging.StreamHandler(stream or sys.stderr)
         self._handler.setFormatter(JsonFormatter() if format == JSON else KlogTextFormatter())
         self._handler.addFilter(self._shows)
@@ -101,9 +99,7 @@ class Logs:
         logging.getLogger().setLevel(logging.DEBUG if verbosity >= LIBRARY_DEBUG_FROM else logging.WARNING)
 
     def _shows(self, record: logging.LogRecord) -> bool:
-        """Filter records by module: levels are set for the most verbose module, and here the others are held to
-        theirs.
-        """
+        """Filter records by module: levels are set for the most verbose module; here others are held to theirs."""
         if record.levelno >= logging.INFO or not self._modules:
             return True
         for pattern, verbosity in self._modules.items():

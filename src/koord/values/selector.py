@@ -184,9 +184,7 @@ class Selector(msgspec.Struct, frozen=True):
 
     @staticmethod
     def from_node_expressions(expressions: Iterable[Expression]) -> Selector:
-        """Build the selector of one node selector term; a term without expressions matches nothing. Raises
-        SelectorError.
-        """
+        """Build the selector of one node selector term; an empty one matches nothing. Raises SelectorError."""
         requirements = []
         for key, operator, values in expressions:
             known = _NODE_OPERATORS.get(operator)

@@ -1,6 +1,4 @@
-"""This module holds the codecs of CPUs: the topology, model and pools of a node, the kubelet's CPU manager,
-CPU normalization, SYSTEM pods and core scheduling.
-"""
+"""This module holds the codecs of CPUs: topology, model and pools of a node, normalization, core scheduling."""
 
 from __future__ import annotations
 
@@ -195,9 +193,7 @@ def parse_core_sched_policy(labels: Mapping[str, str]) -> str | MalformedAnnotat
 
 
 def core_sched_group_id(labels: Mapping[str, str], pod_uid: str) -> str | MalformedAnnotation | None:
-    """Return the core-scheduling group of a pod: its own for an exclusive pod, None for one that opted out, else
-    the label's.
-    """
+    """Return the core-scheduling group of a pod: its own if exclusive, None if it opted out, else the label's."""
     policy = parse_core_sched_policy(labels)
     if isinstance(policy, MalformedAnnotation):
         return policy

@@ -1,6 +1,4 @@
-"""This module holds the codecs of devices: what a pod was given, what it asks for, and the partitions of a
-node's GPUs.
-"""
+"""This module holds the codecs of devices: what a pod has and asks for, and the partitions of GPUs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module holds the codecs of gangs: which one a pod is in, the settings that pods or a PodGroup state for
-it, and its network topology.
-"""
+"""This module holds the codecs of gangs: which one a pod is in, its settings, and its network topology."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ def gang_id(namespace: str, name: str) -> str:
 
 
 def gang_min_available(labels: Mapping[str, str], annotations: Mapping[str, str]) -> int | MalformedAnnotation | None:
-    """Return how many members must fit at once. None and MalformedAnnotation alike leave the gang waiting for a
-    pod that states it.
-    """
+    """Return how many members must fit at once; with None or MalformedAnnotation the gang waits for a pod that says."""
     key, text = L_POD_GROUP_MIN_AVAILABLE_DEPRECATED, labels.get(L_POD_GROUP_MIN_AVAILABLE_DEPRECATED)
     if not text:
         key, text = A_GANG_MIN_AVAILABLE, annotations.get(A_GANG_MIN_AVAILABLE)
@@ -81,9 +77,7 @@ def gang_match_policy(annotations: Mapping[str, str], default: str = ONCE_SATISF
 
 
 def gang_groups(annotations: Mapping[str, str], own_id: str) -> tuple[str, ...]:
-    """Return the ids of the gangs that are scheduled together, sorted; the own id alone when nothing readable is
-    stated.
-    """
+    """Return the ids of the gangs that are scheduled together, sorted; its own id alone when none is readable."""
     found = parse_json(annotations, A_GANG_GROUPS, tuple[str, ...])
     return (own_id,) if not found or isinstance(found, MalformedAnnotation) else tuple(sorted(found))
 
@@ -97,9 +91,7 @@ def gang_group_id(ids: Sequence[str]) -> str:
 
 
 def gang_waiting_time_ns(annotations: Mapping[str, str]) -> int | None:
-    """Return the permit timeout in nanoseconds; None, which means the default, when missing, unreadable or not
-    positive.
-    """
+    """Return the permit timeout in nanoseconds; None (the default) when missing, unreadable or not positive."""
     try:
         stated = duration.parse(annotations.get(A_GANG_WAITING_TIME, ""))
     except duration.DurationError:

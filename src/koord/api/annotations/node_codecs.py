@@ -34,9 +34,7 @@ from koord.values.quantity_syntax import QuantityError
 
 
 def parse_amplification_ratios(annotations: Mapping[str, str]) -> dict[str, float] | MalformedAnnotation | None:
-    """Parse the amplification ratio by resource. A ratio of 1 or less has no effect, but it is returned as it
-    stands.
-    """
+    """Parse the amplification ratio by resource. A ratio of 1 or less has no effect, but is returned as it stands."""
     return parse_json(annotations, A_RESOURCE_AMPLIFICATION_RATIO, dict[str, float])
 
 
@@ -124,9 +122,7 @@ def reserves_per_numa_node(labels: Mapping[str, str]) -> bool:
 
 
 def ratio_label_percent(labels: Mapping[str, str], key: str) -> int | None:
-    """Return a ratio label as percent, truncated as a binary fraction is, so 0.29 gives 28. Negative and
-    unreadable labels are ignored.
-    """
+    """Return a ratio label as percent, truncated as a binary fraction (0.29 is 28); None if negative or unreadable."""
     ratio = parse_finite_float(labels.get(key, ""))
     return None if ratio is None or not 0 <= ratio * 100 < math.inf else int(ratio * 100)
 

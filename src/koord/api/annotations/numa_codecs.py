@@ -1,6 +1,4 @@
-"""This module holds the codecs of CPU binding and NUMA placement: what a pod asks for, what it was given, and
-the labels of a node.
-"""
+"""This module holds the codecs of CPU binding and NUMA placement: what a pod asks for and was given, node labels."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ class NUMANodeResource(Submodel, frozen=True, kw_only=True):
 
 
 class PodResourceStatus(Submodel, frozen=True, kw_only=True):
-    """PodResourceStatus is the CPUs and NUMA nodes that the scheduler gave a pod. `cpuset` is a Linux CPU list
-    such as 0-3,8.
-    """
+    """PodResourceStatus is the CPUs and NUMA nodes given to a pod. `cpuset` is a Linux CPU list such as 0-3,8."""
 
     cpuset: str = ""
     numa_node_resources: tuple[NUMANodeResource, ...] = ()
@@ -85,9 +81,7 @@ NUMA_DISTRIBUTE_EVENLY = "DistributeEvenly"  # a known name; the accumulator tre
 
 
 def node_cpu_bind_policy(labels: Mapping[str, str]) -> str:
-    """Return a known CPU bind policy of the node, else None. The caller adds what the kubelet's full-pcpus-only
-    implies.
-    """
+    """Return a known CPU bind policy of the node, else None. The caller adds the kubelet's full-pcpus-only."""
     stated = labels.get(L_CPU_BIND_POLICY)
     return stated if stated in (NODE_BIND_FULL_PCPUS_ONLY, NODE_BIND_SPREAD_BY_PCPUS) else NODE_BIND_NONE
 

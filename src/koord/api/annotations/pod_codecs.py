@@ -40,9 +40,7 @@ from koord.values.go_format import parse_any_base_int, parse_decimal_int
 
 
 def skips_resource_update(annotations: Mapping[str, str]) -> bool:
-    """Return whether cpu and memory are kept from being rewritten to a tier. The key alone counts, whatever its
-    value.
-    """
+    """Return whether cpu and memory are not rewritten to a tier. The key alone counts, whatever its value."""
     return A_SKIP_UPDATE_RESOURCES in annotations
 
 
@@ -80,9 +78,7 @@ ERASED = ""
 
 
 def parse_replace_resources(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Parse `from:to,erased:` to source and target names, in order; an empty target erases. Malformed items are
-    skipped.
-    """
+    """Parse `from:to,erased:` to names in order; an empty target erases. Malformed ones are skipped."""
     found: dict[str, str] = {}
     for item in annotations.get(A_REPLACE_RESOURCES, "").split(","):
         parts = [part.strip() for part in item.split(":")]
@@ -96,9 +92,7 @@ def dump_replace_resources(replacements: Mapping[str, str]) -> str:
 
 
 class PodSchedulingHint(Submodel, frozen=True, kw_only=True):
-    """PodSchedulingHint hints at nodes: `node_names` bounds the search; `preferred_node_names` are tried first, in
-    order.
-    """
+    """PodSchedulingHint hints at nodes: `node_names` bound the search; `preferred_node_names` come first, in order."""
 
     node_names: tuple[str, ...] = ()
     preferred_node_names: tuple[str, ...] = ()

@@ -105,9 +105,7 @@ def dump_network_qos(value: PodNetworkQOS) -> str:
 
 
 class ResctrlSchemata(Submodel, frozen=True, kw_only=True):
-    """ResctrlSchemata: `range` is [start, end] in percent of the cache ways, `percent` a share of the memory
-    bandwidth.
-    """
+    """ResctrlSchemata: `range` is [start, end] in percent of cache ways, `percent` a share of memory bandwidth."""
 
     percent: int = 0
     range: tuple[int, ...] = ()

@@ -1,6 +1,4 @@
-"""This module holds the codecs of ElasticQuotas: settings and published status in annotations, the tree in
-labels, and the quota labels of pods.
-"""
+"""This module holds the codecs of ElasticQuotas: settings, published status and tree, and the quota labels of pods."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module holds the codecs of reservations: the affinity and allocation of pods, the options of
-Reservations, and pods that operate as reservations.
-"""
+"""This module holds the codecs of reservations: affinity and allocation of pods, options, pods that operate as one."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ class ReservationSelector(Submodel, frozen=True, kw_only=True):
 
 
 class ReservationAffinity(Submodel, frozen=True, kw_only=True):
-    """ReservationAffinity selects the reservations that a pod must run in. `name` overrides everything else;
-    `tolerations` are for the taints of reservations.
-    """
+    """ReservationAffinity selects the reservations that a pod must run in, tolerating taints; `name` overrides all."""
 
     name: str = ""
     required_during_scheduling_ignored_during_execution: ReservationSelector | None = None
@@ -87,9 +83,7 @@ def dump_exact_match_reservation(value: ExactMatchReservation) -> str:
 
 
 class ReservationRestrictedOptions(Submodel, frozen=True, kw_only=True):
-    """ReservationRestrictedOptions names the resources that the Restricted policy covers; none stated means all
-    reserved ones.
-    """
+    """ReservationRestrictedOptions names the resources that the Restricted policy covers; none means all."""
 
     resources: tuple[str, ...] = ()
 

@@ -1,6 +1,4 @@
-"""This module holds what every Kubernetes component configures alike: leader election, its client, profiling,
-addresses.
-"""
+"""This module holds what every component configures alike: leader election, client, profiling, addresses."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ def _duration_or_default(given: str | None, default: str) -> str:
 
 
 def defaulted_client(given: ClientConnectionConfiguration) -> ClientConnectionConfiguration:
-    """Fill in the client's defaults. The content type is JSON: upstream prefers protobuf, which buys a Python
-    client nothing.
-    """
+    """Fill in the client's defaults. The content type is JSON: upstream's protobuf buys a Python client nothing."""
     return msgspec.structs.replace(
         given,
         content_type=given.content_type or "application/json",

@@ -1,6 +1,4 @@
-"""This module lists the feature gates of Kubernetes 1.35, which the scheduler's flag accepts and which change
-nothing here.
-"""
+"""This module lists the feature gates of Kubernetes 1.35, which the scheduler's flag accepts without effect."""
 
 from __future__ import annotations
 

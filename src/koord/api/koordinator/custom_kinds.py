@@ -1,6 +1,4 @@
-"""This module is the table of Koordinator's custom resources: how each kind is addressed, printed and
-modelled.
-"""
+"""This module is the table of Koordinator's custom resources: how each kind is addressed, printed and modelled."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module holds scheduling.koordinator.sh/v1alpha1 apart from Device: Reservation, PodMigrationJob,
-ClusterNetworkTopology and ScheduleExplanation.
-"""
+"""This module holds scheduling.koordinator.sh/v1alpha1 apart from Device: Reservation, PodMigrationJob and others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module holds slo.koordinator.sh/v1alpha1: the load that a node reports (NodeMetric) and how it shall be
-run (NodeSLO).
-"""
+"""This module holds slo.koordinator.sh/v1alpha1: a node's load (NodeMetric) and how it shall be run (NodeSLO)."""
 
 from __future__ import annotations
 

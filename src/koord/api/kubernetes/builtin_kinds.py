@@ -44,9 +44,7 @@ RESOURCE = "resource.k8s.io"
 def _v1(
     group: str, model: type[O], plural: str, *short_names: str, namespaced: bool = True, status: bool = False
 ) -> Resource[O]:
-    """Make the entry of a built-in kind: every one is v1, is named like its model, and has the lower-case kind as
-    singular.
-    """
+    """Make the entry of a built-in kind: v1, named like its model, with the lower-case kind as singular."""
     return Resource(
         group=group,
         version="v1",

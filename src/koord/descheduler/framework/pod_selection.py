@@ -61,9 +61,7 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class PodRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """PodRank holds what ranks a pod in eviction order: its QoS and priority classes, its priority, its costs and its
-    age.
-    """
+    """PodRank holds what ranks a pod in eviction order: QoS and priority classes, priority, costs and age."""
 
     kube_qos: str
     qos: str  # as labelled; empty when it says nothing known

@@ -148,9 +148,7 @@ MAX_AGE_WITHOUT_TTL_S = 1800.0
 
 
 class JobGarbageCollector:
-    """Deletes jobs that are long past their ttl, each with the reservation that was made for it, and reservations whose
-    job was deleted while nobody watched.
-    """
+    """Deletes jobs past their ttl with their reservations, and reservations whose job was deleted unseen."""
 
     def __init__(
         self,

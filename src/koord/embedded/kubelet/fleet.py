@@ -77,9 +77,7 @@ class SimulatedFleet:
         settings: FleetSettings = FleetSettings(),  # noqa: B008 - a frozen value
         traces: Mapping[str, UsageTrace] = MappingProxyType({}),
     ) -> None:
-        """Make a fleet. `seed` decides all that is random; `traces` are those that usage models of the kind
-        "trace" name.
-        """
+        """Make a fleet. `seed` decides all that is random; `traces` are those that "trace" usage models name."""
         self._seed = seed
         self._client = client
         self._clock = clock
@@ -196,9 +194,7 @@ class SimulatedFleet:
         host.failure = how
 
     def heal_node(self, node: str) -> None:
-        """End the failure of a node. After a "machine" failure it has rebooted: its containers died and are
-        restarted as their pods say.
-        """
+        """End the failure of a node. After a "machine" failure it has rebooted, and containers restart as pods say."""
         host = self._hosts[node]
         if host.failure is None:
             return

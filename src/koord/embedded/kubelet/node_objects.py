@@ -171,9 +171,7 @@ def node_status(machine: SimulatedNodeSpec, now: float) -> dict[str, Any]:
 def node_conditions(
     now: float, since: float, pressures: Mapping[str, tuple[bool, float]] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """Return the node conditions. `since` is when the kubelet started; `pressures` are those that changed
-    later, with their state and its beginning.
-    """
+    """Return the node conditions. `since` is the kubelet's start; `pressures` are those that changed later."""
     found = []
     stamp = rfc3339_seconds(now)
     for type, (calm, calm_text, tense, tense_text) in _PRESSURE_TEXTS.items():

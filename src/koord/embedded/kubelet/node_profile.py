@@ -1,6 +1,4 @@
-"""Node profiles and hardware: the file that says how many nodes of which kind exist, parsed and validated,
-and what each simulated machine is made of.
-"""
+"""Node profiles: the parsed and validated file that says how many nodes of which hardware exist."""
 
 from __future__ import annotations
 
@@ -79,9 +77,7 @@ class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
         return self.cores * self.threads_per_core
 
     def logical_cpus(self) -> tuple[LogicalCpu, ...]:
-        """Return the CPUs numbered as Linux does on x86: first every core's first thread, then every core's second
-        one.
-        """
+        """Return the CPUs numbered as Linux does on x86: first every core's first thread, then every second one."""
         per_numa, per_socket = self.cores // self.numa_nodes, self.cores // self.sockets
         return tuple(
             LogicalCpu(cpu=cpu, core=core, numa=core // per_numa, socket=core // per_socket)

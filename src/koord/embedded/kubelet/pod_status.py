@@ -1,6 +1,4 @@
-"""Build a pod's status from its PodRun as its kubelet writes it, and the smallest patch from one status to
-the next. Pure.
-"""
+"""Build a pod's status from its PodRun as its kubelet writes it, and the smallest patch to the next."""
 
 from __future__ import annotations
 

@@ -109,9 +109,7 @@ async def read_unstructured_watch(
 
 
 class DeleteResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """DeleteResult holds the object as the server returned it, if it did: as it was, or as it waits for its
-    finalizers.
-    """
+    """DeleteResult holds the object, if the server returned it: as it was, or waiting for its finalizers."""
 
     object: T | None
     uid: str
@@ -187,9 +185,7 @@ class Client:
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - a frozen value
         chance: random.Random | None = None,
     ) -> None:
-        """Create a client. A `burst` of 0 lifts the rate limit; `chance` spreads retries and is seeded where runs must
-        repeat.
-        """
+        """Create a client. A `burst` of 0 lifts the rate limit; a seeded `chance` makes retries repeat."""
         clock = clock or WallClock()
         throttle = request_throttle(qps, burst, clock.monotonic())
         self.caller = RetryingCaller(transport, clock, throttle, retry, user_agent, chance or random.Random())

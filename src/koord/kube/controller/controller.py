@@ -44,9 +44,7 @@ class ControllerCounts(msgspec.Struct, kw_only=True):
 
 
 class Controller(Generic[K]):
-    """Controller reconciles keys until its queue is shut down and empty; cancelling `run` stops the workers at
-    once.
-    """
+    """Controller reconciles keys until its queue is shut down and empty; cancelling `run` stops at once."""
 
     def __init__(
         self,

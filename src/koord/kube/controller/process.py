@@ -104,9 +104,7 @@ class TransportFactory(Protocol):
 
 
 class ControllerProcess:
-    """ControllerProcess owns what every program needs. Build a program from its parts, add the program's routes to
-    `server`, then `run` it.
-    """
+    """ControllerProcess owns what every program needs: build one from its parts, add its routes, then `run` it."""
 
     def __init__(
         self,
@@ -328,9 +326,7 @@ class ControllerProcess:
 
 
 class StandaloneProgram(Generic[P]):
-    """StandaloneProgram runs a program as one that always leads, in a process that has no rival and starts the
-    informers itself.
-    """
+    """StandaloneProgram runs a program that always leads, in a process that starts the informers itself."""
 
     def __init__(self, name: str, program: P) -> None:
         self.program = program

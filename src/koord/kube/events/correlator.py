@@ -67,9 +67,7 @@ class CachedEvent(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def needs_write(self) -> bool:
-        """Return whether the event must be written now: its first occurrence and its first repetition are; later
-        counts can wait.
-        """
+        """Return whether the event must be written now: the first occurrence and repetition are; later counts wait."""
         return self.written == 0 or (self.written == 1 and self.count > 1)
 
     def size_bytes(self) -> int:
@@ -154,9 +152,7 @@ def _event_metadata(event: CachedEvent) -> dict[str, Any]:
 
 
 class EventCorrelator:
-    """EventCorrelator caches the events that are being recorded. Time comes from the clock; nothing is sent from
-    here.
-    """
+    """EventCorrelator caches the events that are being recorded; it sends nothing."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

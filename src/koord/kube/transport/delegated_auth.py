@@ -184,9 +184,7 @@ def _user_from_review(status: Mapping[str, Any]) -> AuthenticatedUser:
 
 
 def _user_from_certificate(certificate: Mapping[str, Any]) -> AuthenticatedUser | None:
-    """Return the user of a client certificate: the common name is the user, organisations are groups, as in
-    Kubernetes.
-    """
+    """Return the user of a client certificate: the common name is the user, organisations are its groups."""
     pairs = [pair for part in certificate.get("subject", ()) for pair in part]
     names = [value for field, value in pairs if field == "commonName"]
     if not names:

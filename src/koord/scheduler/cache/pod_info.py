@@ -59,9 +59,7 @@ _NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
 class HeldResources(msgspec.Struct, frozen=True):
-    """Hold what a pod takes of its node where that is less than its requests, because a part is counted for others
-    already.
-    """
+    """Hold what a pod takes of its node where that is less than its requests: a part is counted for others."""
 
     requests: dict[str, int]
     nonzero_cpu: int = 0

@@ -220,9 +220,7 @@ def run_pre_score(
 
 
 def pre_score_differs(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> bool:
-    """Run PreScore again for plugins that look across nodes; return whether one of them skips now and did not, or
-    reverse.
-    """
+    """Run PreScore again for plugins that look across nodes; return whether one skips now and did not, or reverse."""
     for plugin in profile.before_score_plugins:
         if plugin.scope is not ROW and plugin.before_score(cycle, pod, nodes) is not None:
             return True

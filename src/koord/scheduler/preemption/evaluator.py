@@ -192,9 +192,7 @@ class _CandidateSearch:
 
 
 def _rows_to_dry_run(context: PostFilterContext) -> frozenset[int]:
-    """Return the rows where sums do not show what the pod would see: nominated pods, or resources reserved for this
-    pod.
-    """
+    """Return the rows where sums do not show what the pod would see: nominated pods, or its own reservations."""
     index, nominator = context.table.index, context.nominator
     restored = context.cycle.restored_nodes
     held = frozenset(restored.rows()) if restored is not None else frozenset()

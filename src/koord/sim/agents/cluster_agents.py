@@ -107,9 +107,7 @@ class _SimulatedNode:
 
 
 class SimulatedAgents:
-    """Runs the agents; start it after the fleet. `on_step` is told of every node's step, `on_round` of every full
-    round.
-    """
+    """Runs the agents; start it after the fleet. `on_step` is told of a node's step, `on_round` of a full round."""
 
     def __init__(
         self,

@@ -20,9 +20,7 @@ MIN_SUPPRESSED_MILLI = 100.0  # less does not count as suppression
 
 
 class NodeLoadState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The load of one node, in milli-cores. `cpus_for_batch` is how many CPUs BE may use; `held_back` what it wanted
-    beyond.
-    """
+    """The load of one node, in milli-cores. `cpus_for_batch`: how many BE may use; `held_back`: wanted beyond."""
 
     name: str
     capacity_milli: int

@@ -1,6 +1,4 @@
-"""The HTTP services of simulated agents, under the paths that real ones have: of all nodes together, and of
-one below /nodes/NAME.
-"""
+"""The HTTP services of simulated agents, as real ones have: of all nodes, and of one below /nodes/NAME."""
 
 from __future__ import annotations
 

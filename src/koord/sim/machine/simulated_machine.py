@@ -191,9 +191,7 @@ class SimulatedMachine:
     def step(
         self, now_s: float, step_s: float, demands: Mapping[str, ContainerDemand], system: ContainerDemand
     ) -> MachineStepResult:
-        """Simulate the `step_s` seconds up to `now_s`. `demands` are by container id; a missing
-        container demands nothing.
-        """
+        """Simulate the `step_s` seconds up to `now_s`. `demands` are by container; a missing one demands nothing."""
         self._cpu.refresh(self._touched)
         self._touched.clear()
         running = [
@@ -251,9 +249,7 @@ class SimulatedMachine:
         )
 
     def _be_limit_milli(self) -> float:
-        """Return the smallest cpuset of the BE root and the groups two levels below it, or the root's
-        quota if that is less.
-        """
+        """Return the smallest cpuset of the BE root and two levels below it, or the root's quota if less."""
         root = GROUPS[BEST_EFFORT]
         fewest = self._cpu.usable_cpus(root)
         for pod in self._files.child_groups(root):

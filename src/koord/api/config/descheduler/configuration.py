@@ -119,9 +119,7 @@ def complete_bind_address(given: str | None) -> str:
 
 
 def _defaulted_profile(profile: DeschedulerProfile) -> DeschedulerProfile:
-    """Merge a profile's plugins over the defaults, and add an empty config for each enabled plugin of ours that
-    has none.
-    """
+    """Merge a profile's plugins over the defaults, and add an empty config for our enabled plugins that have none."""
     given = profile.plugins or DeschedulerPlugins()
     plugins = DeschedulerPlugins(
         deschedule=_merged(DEFAULT_PLUGINS.deschedule, given.deschedule),
@@ -144,9 +142,7 @@ def _merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
 
 
 def validate(config: DeschedulerConfiguration) -> list[FieldError]:
-    """Validate a defaulted configuration. The arguments of every known plugin are checked, not only the evictor's
-    as upstream.
-    """
+    """Validate a defaulted configuration: arguments of all known plugins, not only the evictor's as upstream."""
     errors = validate_election(config.leader_election) + validate_client(config.client_connection)
     errors += duration_errors("deschedulingInterval", config.descheduling_interval)
     errors += selector_errors("nodeSelector", config.node_selector)
@@ -193,9 +189,7 @@ SHIPPED_LOW_THRESHOLDS, SHIPPED_HIGH_THRESHOLDS = {"cpu": 45, "memory": 55}, {"c
 
 
 def shipped_configuration(namespace: str = NAMESPACE) -> DeschedulerConfiguration:
-    """Return the configuration as a file would have it, before defaults. LowNodeLoad has arguments, so that
-    enabling it is one line.
-    """
+    """Return the configuration as in a file, before defaults. LowNodeLoad has arguments: enabling it is one line."""
     only = PluginSet(enabled=enable_plugins(MIGRATION_CONTROLLER).enabled, disabled=(PluginEntry(name=ALL_PLUGINS),))
     return DeschedulerConfiguration(
         api_version=API_VERSION,

@@ -1,6 +1,4 @@
-"""This module holds the arguments of LowNodeLoad: which nodes are overloaded, which have capacity to spare,
-and how certain that must be before pods are moved.
-"""
+"""This module holds the arguments of LowNodeLoad: which nodes are overloaded or underused, and how sure it must be."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module holds the arguments of MigrationController, the evictor that moves pods through
-PodMigrationJobs.
-"""
+"""This module holds the arguments of MigrationController, the evictor that moves pods through PodMigrationJobs."""
 
 from __future__ import annotations
 
@@ -90,9 +88,7 @@ class MigrationControllerArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted(args: MigrationControllerArgs) -> MigrationControllerArgs:
-    """Fill in defaults. Arbitration that is given at all starts disabled unless it says otherwise; omitted, it is
-    enabled.
-    """
+    """Fill in defaults. Arbitration that is given is disabled unless it says otherwise; omitted, enabled."""
     arbitration = args.arbitration_args
     return msgspec.structs.replace(
         args,

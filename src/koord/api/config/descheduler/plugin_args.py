@@ -1,6 +1,4 @@
-"""This module holds the arguments of the smaller descheduler plugins and what all arguments share: namespaces,
-pod selectors, thresholds.
-"""
+"""This module holds the arguments of the smaller descheduler plugins, and what all arguments share."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ def validate_pod_selectors(given: tuple[DeschedulerPodSelector, ...], path: str 
 def upper_bound_errors(
     lower: Mapping[str, float], upper: Mapping[str, float], path: str, rule: str
 ) -> list[FieldError]:
-    """Return an error for each value of `lower` above the same resource's in `upper`; resources in only one are
-    not compared.
-    """
+    """Return an error for each value of `lower` above the one in `upper`; resources in only one are not compared."""
     return [
         FieldError(f"{path}[{name}]", value, f"{rule} ({upper[name]:g})")
         for name, value in lower.items()

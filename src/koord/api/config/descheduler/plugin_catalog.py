@@ -1,6 +1,4 @@
-"""This module is the catalog of Koordinator's own descheduler plugins: the model of their arguments, defaults
-and validation.
-"""
+"""This module is the catalog of Koordinator's own descheduler plugins: model, defaults and validation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module holds the arguments of the plugins that kube-scheduler itself has, with the defaults of
-Kubernetes 1.35.
-"""
+"""This module holds the arguments of the plugins of kube-scheduler itself, with the defaults of Kubernetes 1.35."""
 
 from __future__ import annotations
 

@@ -71,9 +71,7 @@ def validate_coscheduling(args: CoschedulingArgs) -> list[FieldError]:
 
 
 class NodeNUMAResourceArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
-    """NodeNUMAResourceArgs: an explicitly empty bind policy leaves LSE and LSR pods without a policy of their own
-    unbound.
-    """
+    """NodeNUMAResourceArgs: an explicitly empty bind policy leaves LSE and LSR pods without their own unbound."""
 
     default_cpu_bind_policy: str | None = field(default=None, name="defaultCPUBindPolicy")
     scoring_strategy: ScoringStrategy | None = None

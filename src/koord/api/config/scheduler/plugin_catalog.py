@@ -1,6 +1,4 @@
-"""This module is the catalog of plugins whose arguments have a known shape: their model, defaults and
-validation.
-"""
+"""This module is the catalog of plugins whose arguments have a known shape: their model, defaults and validation."""
 
 from __future__ import annotations
 

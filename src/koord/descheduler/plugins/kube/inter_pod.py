@@ -1,6 +1,4 @@
-"""The plugins that evict pods because of the pods beside them: RemoveDuplicates, and
-RemovePodsViolatingInterPodAntiAffinity.
-"""
+"""The plugins that evict pods because of others: RemoveDuplicates and RemovePodsViolatingInterPodAntiAffinity."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module decides whether a pod's request fits the rest of its quota. Reading the quota and writing the
-sum are done elsewhere.
-"""
+"""This module decides whether a pod's request fits the rest of its quota; it does no I/O."""
 
 from __future__ import annotations
 

@@ -66,9 +66,7 @@ class Coscheduling(Plugin):
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
 
     def __init__(self, args: CoschedulingArgs, handle: Handle, *, patches_pending_members: bool = True) -> None:
-        """Take arguments that are already defaulted. `patches_pending_members`: write why the gang failed into the
-        condition of members that were not tried.
-        """
+        """Take defaulted arguments. `patches_pending_members`: tell untried members why the gang failed."""
         self._patches_pending_members = patches_pending_members
         wait_s = duration.parse_seconds(args.default_timeout or "600s")
         self._defaults = GangDefaults(wait_s, args.default_match_policy or GangDefaults.match_policy)

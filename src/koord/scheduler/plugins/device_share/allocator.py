@@ -60,9 +60,7 @@ class AllocatedDevices(msgspec.Struct, frozen=True):
 
 
 class DeviceAllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of one allocation. `final`: the pod is being placed for good. The last two differ from Koordinator's
-    defaults.
-    """
+    """Options of one allocation. `final`: for good. The last two differ from Koordinator's defaults."""
 
     scorer: DeviceScorer | None = None  # None: by minor alone
     final: bool = False

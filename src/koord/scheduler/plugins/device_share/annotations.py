@@ -141,9 +141,7 @@ class VendorAdapter:
         return write if isinstance(write, Fault) else PreBindActions((write,), 0.0, lambda: True, mark)
 
     def _lock_node(self, node: NodeInfo, key: str, mine: NodeLock) -> ObjectPatch | Fault:
-        """Return the write that locks the node. It fails if the node changed meanwhile, so no other lock is
-        overwritten.
-        """
+        """Return the write that locks the node. It fails if the node changed: no other lock is overwritten."""
         if node.node is None:
             return Fault(f"node {node.name} is gone")
         meta = node.node.metadata

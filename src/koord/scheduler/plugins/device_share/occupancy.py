@@ -1,6 +1,4 @@
-"""A node's devices for people: the summary of the debugging endpoint and the occupancy drawing. Serving and
-drawing them is left to others.
-"""
+"""A node's devices for people: the summary of the debugging endpoint and the occupancy drawing's data."""
 
 from __future__ import annotations
 

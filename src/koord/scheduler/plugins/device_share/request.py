@@ -72,9 +72,7 @@ def device_requests(requests: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def normalize_requests(requests: Mapping[str, int]) -> dict[str, Amounts] | DeviceRefusal:
-    """Return what is requested by device type, or a refusal for an invalid combination; empty when no device is
-    requested.
-    """
+    """Return what is requested by device type, or a refusal of an invalid combination; empty without devices."""
     asked = {name: amount for name, amount in requests.items() if amount and name in _ANY_DEVICE}
     for old, new in DEPRECATED_DEVICES.items():
         if old in asked and new not in asked:
@@ -191,9 +189,7 @@ def model_key(vendor: str, model: str) -> str:
 
 
 def matching_templates(templates: GpuTemplates, need: GpuRequest) -> TemplateCandidates | DeviceRefusal | None:
-    """Return the templates that match the request by model, a refusal when none does, None when templates do not
-    apply.
-    """
+    """Return the templates that match the request by model, a refusal when none does, None when none apply."""
     if not need.shared or templates.matched.isdisjoint(need.each):
         return None
     found = {
@@ -205,9 +201,7 @@ def matching_templates(templates: GpuTemplates, need: GpuRequest) -> TemplateCan
 
 
 class DeviceTypeHint(msgspec.Struct, frozen=True, kw_only=True):
-    """DeviceTypeHint is what a pod's allocate hint says about one device type. An absent selector is None, an empty
-    one matches all devices.
-    """
+    """DeviceTypeHint is a pod's allocate hint for one device type. No selector is None, an empty one matches all."""
 
     selector: Selector | None = None
     vf_selector: Selector | None = None

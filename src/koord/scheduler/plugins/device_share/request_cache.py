@@ -127,16 +127,12 @@ class PodDeviceRequestCache:
         self._made = 0
 
     def set_templates(self, templates: GpuTemplates, trouble: str) -> None:
-        """Set the GPU templates that are in force from now on. `trouble`: why there are none, for pods that
-        need one.
-        """
+        """Set the GPU templates that are in force from now. `trouble`: why there are none, for pods that need one."""
         self._templates, self._template_error = templates, trouble
         self._known.clear()
 
     def for_pod(self, pod: PodInfo) -> PodDeviceRequest | Reject | None:
-        """Return the pod's request, its rejection if it is invalid, or None if it requests no device. Runs for every
-        pod.
-        """
+        """Return the pod's request, its rejection if invalid, or None if it requests no device. Runs for every pod."""
         asked = pod.shape.memo.get(PLUGIN_NAME)
         if asked is None:
             asked = pod.shape.memo[PLUGIN_NAME] = device_requests(pod.shape.requests)
@@ -167,9 +163,7 @@ class PodDeviceRequestCache:
 
 
 def _designated_devices(annotations: Mapping[str, str]) -> DeviceAmounts | None:
-    """Return the devices of the pod's annotation if a hint designates them; otherwise they are of an earlier
-    attempt.
-    """
+    """Return the devices of the pod's annotation if a hint designates them; else they are of an earlier attempt."""
     hint = pod_codecs.parse_scheduling_hint(annotations)
     if not isinstance(hint, pod_codecs.PodSchedulingHint) or PLUGIN_NAME not in hint.extensions:
         return None
@@ -196,9 +190,7 @@ _TEMPLATES_KEY = "data.yaml"
 
 
 class GpuTemplateWatcher:
-    """Follows the ConfigMap of GPU templates; `changed` gets the templates in force and the error, "" if there is
-    none.
-    """
+    """Follows the ConfigMap of GPU templates; `changed` gets the templates in force and the error or ""."""
 
     rights: ClassVar[tuple[RbacRule, ...]] = (
         RbacRule("", ("configmaps",), READ_VERBS, names=(GPU_TEMPLATES_CONFIG_MAP,), namespace=NAMESPACE),

@@ -1,6 +1,4 @@
-"""This module writes what third-party device plugins read from a pod to serve its cards, and the node lock that
-some of them require. Patching is left to others.
-"""
+"""This module states what third-party device plugins read from a pod, and the node lock that some require."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ ONE_CARD_ONLY = "multiple gpu share is not supported on device side"
 
 
 class VendorPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The labels and annotations for one vendor. `node_lock` is the annotation to lock the node by first; empty for
-    none.
-    """
+    """The labels and annotations for one vendor. `node_lock` is the annotation to lock the node by; empty for none."""
 
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}

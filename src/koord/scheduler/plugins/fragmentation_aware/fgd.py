@@ -146,9 +146,7 @@ class FgdScorer:
         return self._worth_column(cpu_milli, percents.sum(axis=1), self.usefulness_column(cpu_milli, percents))
 
     def score_column(self, cpu_milli: Ints, percents: Ints, shape: GpuPodShape, before: Ints | None = None) -> Ints:
-        """Compute the score of each node, `DOES_NOT_FIT` where the pod does not fit. `before` holds their worths, where
-        known.
-        """
+        """Compute the score of each node, `DOES_NOT_FIT` where the pod does not. `before`: known worths."""
         need = gpu_percent(shape) if shape.gpu_count else 0
         fitting = percents >= max(need, 1)
         fits = (cpu_milli >= shape.cpu_milli) & (np.count_nonzero(fitting, axis=1) >= shape.gpu_count)

@@ -77,9 +77,7 @@ def fragmentation_milli(room: NodeFreeGpus, expected: Sequence[TypicalPod]) -> f
 
 
 def unusable_milli(room: NodeFreeGpus, shape: GpuPodShape) -> int:
-    """Return the idle thousandths that a pod of this shape cannot use: all when it does not fit, else only small
-    remainders.
-    """
+    """Return the idle thousandths that such a pod cannot use: all when it does not fit, else small remainders."""
     idle = sum(room.gpu_milli)
     if (
         not shape.gpu_count
@@ -109,9 +107,7 @@ def fits(room: NodeFreeGpus, shape: GpuPodShape) -> bool:
 
 
 def choose_by_fgd(room: NodeFreeGpus, shape: GpuPodShape, expected: Sequence[TypicalPod]) -> GpuChoice | None:
-    """Choose cards by FGD: the less fragmentation a placement adds, the better. A share of a card goes where it adds
-    least.
-    """
+    """Choose cards by FGD: the less fragmentation a placement adds, the better; so for a share of a card."""
     if not fits(room, shape):
         return None
     before = fragmentation_milli(room, expected)

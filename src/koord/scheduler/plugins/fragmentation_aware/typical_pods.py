@@ -57,9 +57,7 @@ _MIN_CHANGES = 16
 
 
 class TypicalPodMix:
-    """The expected pods. `version` changes when a tenth of the pods has changed; until then the same ones are
-    expected.
-    """
+    """The expected pods. `version` changes when a tenth of the pods has changed; until then they are the same."""
 
     def __init__(self, state: ClusterState) -> None:
         self._shapes = state.shapes

@@ -23,9 +23,7 @@ _SPARE_EXPIRIES = 64
 
 
 class LoadAwareCache:
-    """The load of all nodes. `now` is the latest time seen, by which reports expire; only `advance_clock` advances
-    it.
-    """
+    """The load of all nodes. `now` is the latest time seen, by which reports expire; `advance_clock` advances it."""
 
     def __init__(
         self,

@@ -88,9 +88,7 @@ COOL = "cool"
 
 
 class LoadExplanation(msgspec.Struct, frozen=True):
-    """Explains with numbers why a node takes a pod or not. `resource` is the first above its threshold, else the
-    closest.
-    """
+    """Explains in numbers why a node takes a pod or not. `resource`: the first above its threshold, or the closest."""
 
     kind: str
     resource: str = ""

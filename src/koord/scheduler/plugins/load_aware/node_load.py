@@ -144,9 +144,7 @@ class NodeLoadEstimate:
 
 
 def _is_estimate_in_force(assigned_at: float, estimate_until: float | None, report: LoadReport) -> bool:
-    """Return whether the estimate still counts beside the measurement: the report may not cover the pod's whole
-    life.
-    """
+    """Return whether the estimate still counts beside the measurement: the report may not cover all of its life."""
     at = report.update_time
     if at is None or at - report.interval_s < assigned_at:
         return True

@@ -1,6 +1,4 @@
-"""This module computes what is available on a node: exactly for one request, and as a cheap bound for a look at
-many nodes.
-"""
+"""This module computes what is available on a node: exactly for one request, as a cheap bound for many nodes."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from koord.values.resources import CPU
 
 
 class AvailableResources(msgspec.Struct, frozen=True):
-    """AvailableResources holds what one request finds on a node. `pool` has only CPUs that the required policy can
-    use; `zones` are never negative.
-    """
+    """AvailableResources is what a request finds on a node. `pool`: CPUs that the policy can use; `zones` are >= 0."""
 
     pool: CpuPool
     zones: ZoneAmounts
@@ -151,9 +147,7 @@ def can_fit(there: FreeNumaSummary, count: int, must: str = "", zone: int | None
 def can_fit_one_zone(
     there: FreeNumaSummary, amounts: Amounts, *, count: int = 0, must: str = "", exclusive: str = ""
 ) -> bool:
-    """Return whether SingleNUMANode would admit the pod to some NUMA node: the same answer as hints give, without
-    them.
-    """
+    """Return whether SingleNUMANode would admit the pod to some NUMA node: the same answer as by hints."""
     asked = [(name, amount) for name, amount in amounts.items() if amount > 0 and name in there.known_resources]
     if not asked:
         return can_fit(there, count, must)

@@ -27,9 +27,7 @@ IDLE, SINGLE, SHARED = "idle", "single", "shared"
 
 
 class CpuRefCounts(msgspec.Struct, frozen=True, gc=False):
-    """Reference counts by level: `levels[k]` has the CPUs held more than k times, so each level is within the one
-    before.
-    """
+    """Reference counts by level: `levels[k]` has the CPUs held more than k times, within the level before."""
 
     levels: tuple[int, ...] = ()
 
@@ -256,9 +254,7 @@ def to_resource_status(allocation: NumaAllocation) -> numa_codecs.PodResourceSta
 def ledger_from_pods(
     topology: CpuTopology | InvalidCpuTopology | None, pods: Iterable[tuple[str, Mapping[str, str]]]
 ) -> tuple[NumaLedger, dict[str, MalformedAnnotation]]:
-    """Build the ledger from (UID, annotations) of the live pods of a node, and return those that cannot be read, by
-    UID.
-    """
+    """Build the ledger from (UID, annotations) of a node's live pods; return those that cannot be read, by UID."""
     ledger, unread = NumaLedger.build(topology), {}
     for uid, written in pods:
         found = parse_allocation(written)

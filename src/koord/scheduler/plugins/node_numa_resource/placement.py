@@ -60,9 +60,7 @@ OUT_OF_SCOPE = "pod has a nominated reservation but cannot be allocated within i
 
 
 class PlacementTerms(msgspec.Struct, frozen=True):
-    """PlacementTerms holds what applies to a demand on this node: the NUMA policy of both, and whether its CPUs are
-    bound.
-    """
+    """PlacementTerms is what applies to a demand on this node: the NUMA policy, and whether CPUs are bound."""
 
     policy: str
     binding: CpuBinding | None
@@ -176,9 +174,7 @@ class NumaTrial(msgspec.Struct, frozen=True):
         )
 
     def allocate_nominated(self, nominated: str | None, mask: BitMask | None) -> NumaAllocation | NumaRefusal:
-        """Allocate for good: from the nominated reservation if it holds CPUs or NUMA amounts, else outside of all
-        reservations.
-        """
+        """Allocate for good: from the nominated reservation if it has CPUs or NUMA amounts, else outside of all."""
         topology, ledger, request, matched = (
             self.profile.topology,
             self.node_allocation.ledger,

@@ -119,9 +119,7 @@ def allocate_reserved(
     *,
     needed: bool = False,
 ) -> tuple[str, NumaAllocation] | NumaRefusal | None:
-    """Allocate from the first matched reservation, by UID, that the pod fits in; None when none does and none is
-    `needed`.
-    """
+    """Allocate from the first matched reservation, by UID, that fits; None if none does or is `needed`."""
     reasons: list[str] = []
     for holding in sorted(reserved.matched, key=lambda one: one.uid):
         found = allocate_within_reservation(node, ledger, request, reserved, holding, mask)

@@ -122,9 +122,7 @@ def merge_best_effort(lists: Sequence[Sequence[NumaTopologyHint]], zones: NumaZo
 
 
 def _is_better(new: NumaTopologyHint, best: NumaTopologyHint) -> bool:
-    """Compare two hints that are both preferred or both not: fewer NUMA nodes win, then the higher score, then lower
-    numbers.
-    """
+    """Compare hints that are both preferred or both not: fewer NUMA nodes, the higher score, lower numbers."""
     if new.mask is None or best.mask is None:
         raise AssertionError(f"a merged hint names its NUMA nodes: {new}, {best}")
     if new.mask.is_narrower_than(best.mask):

@@ -147,9 +147,7 @@ def _numa_policy(labels: Mapping[str, str], found: NodeResourceTopology | None) 
 
 
 def _reserved(annotations: Mapping[str, str], kubelet: cpu_codecs.CPUManagerPolicy | None, ignored: list[str]) -> int:
-    """Return CPUs that no pod may be bound to: reserved by the kubelet or the node, or held by exclusive
-    SYSTEM pods.
-    """
+    """Return CPUs that no pod may be bound to: reserved by kubelet or node, or held by exclusive SYSTEM pods."""
     bits = 0
     for pod in _value_or_none(cpu_codecs.parse_pod_cpu_allocs(annotations), ignored) or ():
         if pod.managed_by_kubelet and pod.uid and pod.cpuset:

@@ -1,6 +1,4 @@
-"""This module turns the utilization of a node into a score: LeastAllocated, MostAllocated or
-RequestedToCapacityRatio.
-"""
+"""This module turns the utilization of a node into a score: Least- or MostAllocated, RequestedToCapacityRatio."""
 
 from __future__ import annotations
 
@@ -81,9 +79,7 @@ class RequestedToCapacityRatioStrategy:
 
 
 def build_strategy(given: ScoringStrategy) -> ResourceScoringStrategy:
-    """Build the configured strategy. Raise ValueError for an unknown one: configuration is validated before it
-    comes here.
-    """
+    """Build the configured strategy. Raise ValueError for an unknown one: configuration is validated before."""
     if given.type in (LEAST_ALLOCATED, MOST_ALLOCATED):
         return WeightedMeanStrategy(fills_up=given.type == MOST_ALLOCATED)
     if given.type == REQUESTED_TO_CAPACITY_RATIO and given.requested_to_capacity_ratio is not None:
@@ -92,9 +88,7 @@ def build_strategy(given: ScoringStrategy) -> ResourceScoringStrategy:
 
 
 def _interpolate(points: Sequence[UtilizationShapePoint], percent: int) -> int:
-    """Interpolate the curve at a percentage: linear between points, constant outside, fractions truncated towards
-    zero.
-    """
+    """Interpolate the curve at a percentage: linear between points, constant outside, truncated towards zero."""
     scale = MAX_SCORE // _MAX_SHAPE_SCORE
     before = points[0]
     for point in points:

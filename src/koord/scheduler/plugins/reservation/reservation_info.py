@@ -105,9 +105,7 @@ class ReservationInfo(msgspec.Struct, frozen=True, kw_only=True):
         return pod.affinity is not None or self.shares_resource(pod.requests)
 
     def shares_resource(self, requests: Counts) -> bool:
-        """Return whether something is reserved that these requests name; one without amounts keeps a place for a pod
-        without requests.
-        """
+        """Return whether the requests name something reserved; without amounts it is for pods without requests."""
         names = [name for name in self.resource_names if name != PODS and self.reserved.get(name, 0)]
         return any(requests.get(name, 0) for name in names) if names else not any(requests.values())
 

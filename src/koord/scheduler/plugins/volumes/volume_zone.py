@@ -128,9 +128,7 @@ class VolumeZone(Plugin):
         return found
 
     def _check_unbound_claim(self, name: str) -> Reject | None:
-        """Return why a claim without a volume cannot be used; one that is bound for its first consumer is no matter
-        here.
-        """
+        """Return why a claim without a volume cannot be used; WaitForFirstConsumer is no matter here."""
         if not name:
             return unresolvable("PersistentVolumeClaim had no pv name and storageClass name")
         storage_class = self._classes.get("", name)
