@@ -15,8 +15,7 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.annotations import quota_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import A_QUOTA_CHILD_REQUEST
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
@@ -202,7 +201,7 @@ class QuotaEvaluator:
                 case QuotaFits(sums):
                     admitted.append(waiter)
                     if not waiter.dry_run:
-                        total = quota_codecs.dump_quota_resources(vector.to_wire(sums or {}))
+                        total = dump_json(vector.to_wire(sums or {}))
                         quota = _with_request(quota, total)
         return total, admitted
 

@@ -8,11 +8,9 @@ from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
 from koord.api.koordinator.protocol import (
-    A_BE_CPU_SHARED_POOLS,
     A_CPU_BASIC_INFO,
     A_CPU_MANAGER_POLICY,
     A_CPU_NORMALIZATION_RATIO,
-    A_CPU_SHARED_POOLS,
     A_CPU_TOPOLOGY,
     A_POD_CPU_ALLOCS,
     A_SYSTEM_QOS_RESOURCE,
@@ -125,16 +123,6 @@ class CPUSharedPool(Submodel, frozen=True, kw_only=True):
     socket: int = never_omitted(0)
     node: int = never_omitted(0)
     cpuset: str = ""
-
-
-def parse_cpu_shared_pools(annotations: Mapping[str, str]) -> tuple[CPUSharedPool, ...] | MalformedAnnotation | None:
-    """Parse the CPUs that LS pods share, by NUMA node."""
-    return parse_json(annotations, A_CPU_SHARED_POOLS, tuple[CPUSharedPool, ...])
-
-
-def parse_be_cpu_shared_pools(annotations: Mapping[str, str]) -> tuple[CPUSharedPool, ...] | MalformedAnnotation | None:
-    """Parse the CPUs that BE pods share, by NUMA node."""
-    return parse_json(annotations, A_BE_CPU_SHARED_POOLS, tuple[CPUSharedPool, ...])
 
 
 def dump_cpu_shared_pools(value: Sequence[CPUSharedPool]) -> str:

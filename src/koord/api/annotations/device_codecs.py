@@ -58,10 +58,6 @@ def _amounts(value: DeviceAllocations) -> Iterator[QuantityText]:
             yield from device.resources.values()
 
 
-def dump_device_allocated(value: Mapping[str, Sequence[AllocatedDevice]]) -> str:
-    return dump_json(value)
-
-
 APPLY_FOR_ALL = "ApplyForAll"
 REQUESTS_AS_COUNT = "RequestsAsCount"
 
@@ -89,10 +85,6 @@ def parse_device_hints(annotations: Mapping[str, str]) -> DeviceHints | Malforme
     return parse_json(annotations, A_DEVICE_ALLOCATE_HINT, DeviceHints)
 
 
-def dump_device_hints(value: Mapping[str, DeviceHint]) -> str:
-    return dump_json(value)
-
-
 SAME_PCIE = "SamePCIe"
 
 
@@ -105,10 +97,6 @@ class DeviceJointAllocate(Submodel, frozen=True, kw_only=True):
 
 def parse_device_joint_allocate(annotations: Mapping[str, str]) -> DeviceJointAllocate | MalformedAnnotation | None:
     return parse_json(annotations, A_DEVICE_JOINT_ALLOCATE, DeviceJointAllocate)
-
-
-def dump_device_joint_allocate(value: DeviceJointAllocate) -> str:
-    return dump_json(value)
 
 
 GPU_PARTITION_RESTRICTED = "Restricted"
@@ -149,10 +137,6 @@ def parse_gpu_partition_spec(annotations: Mapping[str, str]) -> GPUPartitionSpec
 
 def _spec_bandwidths(value: GPUPartitionSpec) -> tuple[QuantityText, ...]:
     return () if value.ring_bus_bandwidth is None else (value.ring_bus_bandwidth,)
-
-
-def dump_gpu_partition_spec(value: GPUPartitionSpec) -> str:
-    return dump_json(value)
 
 
 def parse_gpu_partition_table(annotations: Mapping[str, str]) -> GPUPartitionTable | MalformedAnnotation | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
 from koord.api.koordinator.protocol import (
     A_GANG_GROUPS,
     A_GANG_MATCH_POLICY,
@@ -82,10 +82,6 @@ def gang_groups(annotations: Mapping[str, str], own_id: str) -> tuple[str, ...]:
     return (own_id,) if not found or isinstance(found, MalformedAnnotation) else tuple(sorted(found))
 
 
-def dump_gang_groups(ids: Sequence[str]) -> str:
-    return dump_json(ids)
-
-
 def gang_group_id(ids: Sequence[str]) -> str:
     return ",".join(sorted(ids))
 
@@ -118,10 +114,6 @@ class NetworkTopologySpec(Submodel, frozen=True, kw_only=True):
 def parse_network_topology_spec(annotations: Mapping[str, str]) -> NetworkTopologySpec | MalformedAnnotation | None:
     """Parse the layers to gather in. A gang with a malformed spec is scheduled as one without."""
     return parse_json(annotations, A_GANG_NETWORK_TOPOLOGY_SPEC, NetworkTopologySpec)
-
-
-def dump_network_topology_spec(value: NetworkTopologySpec) -> str:
-    return dump_json(value)
 
 
 def parse_network_topology_index(annotations: Mapping[str, str]) -> int | MalformedAnnotation | None:

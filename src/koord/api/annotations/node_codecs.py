@@ -48,10 +48,6 @@ def parse_raw_allocatable(annotations: Mapping[str, str]) -> ResourceList | Malf
     return parse_json(annotations, A_RAW_ALLOCATABLE, ResourceList, lambda v: v.values())
 
 
-def dump_raw_allocatable(value: ResourceList) -> str:
-    return dump_json(value)
-
-
 class OriginAllocatable(Submodel, frozen=True, kw_only=True):
     """OriginAllocatable is the batch resources that there were before another orchestrator took its share."""
 
@@ -74,10 +70,6 @@ def parse_origin_allocatable(annotations: Mapping[str, str]) -> OriginAllocatabl
     return parse_json(annotations, A_ORIGIN_EXTENDED_ALLOCATABLE, OriginAllocatable, lambda v: v.resources.values())
 
 
-def dump_origin_allocatable(value: OriginAllocatable) -> str:
-    return dump_json(value)
-
-
 def parse_third_party_allocations(annotations: Mapping[str, str]) -> ThirdPartyAllocations | MalformedAnnotation | None:
     return parse_json(
         annotations,
@@ -85,10 +77,6 @@ def parse_third_party_allocations(annotations: Mapping[str, str]) -> ThirdPartyA
         ThirdPartyAllocations,
         lambda v: (amount for taken in v.allocations for amount in taken.resources.values()),
     )
-
-
-def dump_third_party_allocations(value: ThirdPartyAllocations) -> str:
-    return dump_json(value)
 
 
 APPLY_DEFAULT = "Default"  # the reserved part is taken off allocatable
@@ -155,10 +143,6 @@ def parse_network_bandwidth(annotations: Mapping[str, str]) -> str | MalformedAn
     return text
 
 
-def dump_network_bandwidth(value: str) -> str:
-    return value
-
-
 class AggregatedThresholds(Submodel, frozen=True, kw_only=True):
     usage_thresholds: dict[str, int] = {}
     usage_aggregation_type: str = ""
@@ -175,7 +159,3 @@ class UsageThresholds(Submodel, frozen=True, kw_only=True):
 
 def parse_usage_thresholds(annotations: Mapping[str, str]) -> UsageThresholds | MalformedAnnotation | None:
     return parse_json(annotations, A_USAGE_THRESHOLDS, UsageThresholds)
-
-
-def dump_usage_thresholds(value: UsageThresholds) -> str:
-    return dump_json(value)

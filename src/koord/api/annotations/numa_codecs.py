@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import field
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
 from koord.api.koordinator.protocol import (
     A_NUMA_TOPOLOGY_SPEC,
     A_RESOURCE_SPEC,
@@ -42,10 +42,6 @@ def parse_resource_spec(annotations: Mapping[str, str]) -> ResourceSpec | Malfor
     return parse_json(annotations, A_RESOURCE_SPEC, ResourceSpec)
 
 
-def dump_resource_spec(value: ResourceSpec) -> str:
-    return dump_json(value)
-
-
 class NUMANodeResource(Submodel, frozen=True, kw_only=True):
     node: int = never_omitted(0)
     resources: ResourceList = {}
@@ -65,10 +61,6 @@ def parse_resource_status(annotations: Mapping[str, str]) -> PodResourceStatus |
 def _amounts(value: PodResourceStatus) -> Iterator[QuantityText]:
     for node in value.numa_node_resources:
         yield from node.resources.values()
-
-
-def dump_resource_status(value: PodResourceStatus) -> str:
-    return dump_json(value)
 
 
 NODE_BIND_NONE = "None"
@@ -120,7 +112,3 @@ class NUMATopologySpec(Submodel, frozen=True, kw_only=True):
 
 def parse_numa_topology_spec(annotations: Mapping[str, str]) -> NUMATopologySpec | MalformedAnnotation | None:
     return parse_json(annotations, A_NUMA_TOPOLOGY_SPEC, NUMATopologySpec)
-
-
-def dump_numa_topology_spec(value: NUMATopologySpec) -> str:
-    return dump_json(value)

@@ -5,7 +5,7 @@ preemption (costs, priorities, policies, reasons, soft evictions).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -70,10 +70,6 @@ def _amounts(value: ExtendedResourceSpec) -> Iterator[QuantityText]:
         yield from container.requests.values()
 
 
-def dump_extended_resource_spec(value: ExtendedResourceSpec) -> str:
-    return dump_json(value)
-
-
 ERASED = ""
 
 
@@ -105,18 +101,10 @@ def parse_scheduling_hint(annotations: Mapping[str, str]) -> PodSchedulingHint |
     return None if key is None else parse_json(annotations, key, PodSchedulingHint)
 
 
-def dump_scheduling_hint(value: PodSchedulingHint) -> str:
-    return dump_json(value)
-
-
 def estimated_scaling_factors(annotations: Mapping[str, str]) -> dict[str, int]:
     """Return the percent by resource; empty means that the plugin's factors apply."""
     found = parse_json(annotations, A_LOAD_ESTIMATED_SCALING_FACTORS, dict[str, int])
     return {} if found is None or isinstance(found, MalformedAnnotation) else found
-
-
-def dump_estimated_scaling_factors(value: Mapping[str, int]) -> str:
-    return dump_json(value)
 
 
 def estimated_seconds_after_scheduled(annotations: Mapping[str, str]) -> int | None:
@@ -144,10 +132,6 @@ def parse_sub_priority(labels: Mapping[str, str]) -> int | MalformedAnnotation |
         return None
     value = parse_any_base_int(text, bits=32)
     return MalformedAnnotation(L_PRIORITY, f"{text!r} is not a 32-bit integer") if value is None else value
-
-
-def dump_sub_priority(value: int) -> str:
-    return str(value)
 
 
 A_INTERFERENCE = "node.koordinator.sh/interference"
@@ -198,10 +182,6 @@ def parse_eviction_cost(annotations: Mapping[str, str]) -> int | MalformedAnnota
     return MalformedAnnotation(A_EVICTION_COST, f"{text!r} is not a 32-bit integer without plus sign and leading zeros")
 
 
-def dump_eviction_cost(value: int) -> str:
-    return str(value)
-
-
 def eviction_cost_or_zero(annotations: Mapping[str, str]) -> int:
     """Return the eviction cost for sorting, where a malformed one counts as 0."""
     value = parse_eviction_cost(annotations)
@@ -211,10 +191,6 @@ def eviction_cost_or_zero(annotations: Mapping[str, str]) -> int:
 def parse_eviction_policy(annotations: Mapping[str, str]) -> tuple[str, ...] | MalformedAnnotation | None:
     """Parse koordinator.sh/eviction-policy: the koordlet features that may evict this pod."""
     return parse_json(annotations, A_EVICTION_POLICY, tuple[str, ...])
-
-
-def dump_eviction_policy(features: Sequence[str]) -> str:
-    return dump_json(features)
 
 
 def allows_eviction_by(annotations: Mapping[str, str], feature: str) -> bool:
@@ -231,10 +207,6 @@ def allows_eviction_by(annotations: Mapping[str, str], feature: str) -> bool:
 def parse_eviction_priority(annotations: Mapping[str, str]) -> int:
     """Parse the eviction priority: lower goes first; missing and unreadable are 0, as the protocol has it."""
     return parse_decimal_int(annotations.get(A_EVICTION_PRIORITY, ""), bits=32) or 0
-
-
-def dump_eviction_priority(value: int) -> str:
-    return str(value)
 
 
 class SoftEviction(Submodel, frozen=True, kw_only=True):

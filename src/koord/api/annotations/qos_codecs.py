@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import field
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
 from koord.api.koordinator.protocol import (
     A_BLKIO_QOS,
     A_CPU_BURST,
@@ -29,17 +29,9 @@ def parse_blkio_qos(annotations: Mapping[str, str]) -> BlkIOQOS | MalformedAnnot
     return parse_json(annotations, A_BLKIO_QOS, BlkIOQOS)
 
 
-def dump_blkio_qos(value: BlkIOQOS) -> str:
-    return dump_json(value)
-
-
 def parse_cpu_burst(annotations: Mapping[str, str]) -> CPUBurst | MalformedAnnotation | None:
     """Parse koordinator.sh/cpuBurst: one pod's override of the node's CPU burst strategy."""
     return parse_json(annotations, A_CPU_BURST, CPUBurst)
-
-
-def dump_cpu_burst(value: CPUBurst) -> str:
-    return dump_json(value)
 
 
 MIN_GROUP_IDENTITY, MAX_GROUP_IDENTITY = -1, 2
@@ -55,10 +47,6 @@ def parse_cpu_qos(annotations: Mapping[str, str]) -> CPUQOSConfig | MalformedAnn
                 A_CPU_QOS, f"groupIdentity {identity} is not from {MIN_GROUP_IDENTITY} to {MAX_GROUP_IDENTITY}"
             )
     return found
-
-
-def dump_cpu_qos(value: CPUQOSConfig) -> str:
-    return dump_json(value)
 
 
 MEMORY_QOS_DEFAULT = "default"  # the node's settings
@@ -81,10 +69,6 @@ def parse_memory_qos(annotations: Mapping[str, str]) -> PodMemoryQOS | Malformed
     return parse_json(annotations, A_MEMORY_QOS, PodMemoryQOS)
 
 
-def dump_memory_qos(value: PodMemoryQOS) -> str:
-    return dump_json(value)
-
-
 class PodNetworkQOS(Submodel, frozen=True, kw_only=True):
     """PodNetworkQOS holds quantities as text; the terway hook requires both, the tc hook takes a missing one as 0."""
 
@@ -98,10 +82,6 @@ def parse_network_qos(annotations: Mapping[str, str]) -> PodNetworkQOS | Malform
 
 def _amounts(value: PodNetworkQOS) -> list[str]:
     return [limit for limit in (value.ingress_limit, value.egress_limit) if limit]
-
-
-def dump_network_qos(value: PodNetworkQOS) -> str:
-    return dump_json(value)
 
 
 class ResctrlSchemata(Submodel, frozen=True, kw_only=True):
@@ -133,10 +113,6 @@ def parse_resctrl(annotations: Mapping[str, str]) -> PodResctrl | MalformedAnnot
     return parse_json(annotations, A_RESCTRL, PodResctrl)
 
 
-def dump_resctrl(value: PodResctrl) -> str:
-    return dump_json(value)
-
-
 MIN_OOM_SCORE_ADJ, MAX_OOM_SCORE_ADJ = -1000, 1000
 
 
@@ -153,17 +129,9 @@ def parse_oom_score_adj(annotations: Mapping[str, str]) -> int | MalformedAnnota
     return value
 
 
-def dump_oom_score_adj(value: int) -> str:
-    return str(value)
-
-
 def parse_container_oom_score_adjs(annotations: Mapping[str, str]) -> dict[str, int] | MalformedAnnotation | None:
     """Parse the values by container; each overrides the pod's."""
     return parse_json(annotations, A_OOM_SCORE_ADJ_SPEC, dict[str, int])
-
-
-def dump_container_oom_score_adjs(values: Mapping[str, int]) -> str:
-    return dump_json(values)
 
 
 def container_oom_score_adj(annotations: Mapping[str, str], container: str) -> int | MalformedAnnotation | None:

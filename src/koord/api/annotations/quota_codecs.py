@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
 from koord.api.koordinator.protocol import (
     A_QUOTA_ALLOCATED,
     A_QUOTA_CHILD_REQUEST,
@@ -34,7 +34,7 @@ from koord.api.koordinator.protocol import (
     TRUE,
 )
 from koord.api.koordinator.resource_name import CPU, MEMORY
-from koord.api.model import QuantityText, ResourceList
+from koord.api.model import ResourceList
 from koord.values.quantity import Quantity
 
 # Written by the scheduler, in the order in which it publishes them.
@@ -53,10 +53,6 @@ DEFAULT_QUOTA_RESOURCE_KEYS = (CPU, MEMORY)
 def parse_quota_resources(annotations: Mapping[str, str], key: str) -> ResourceList | MalformedAnnotation | None:
     """Parse any of the resource lists: the status keys, total-resource, unschedulable-resource, admission."""
     return parse_json(annotations, key, ResourceList, lambda v: v.values())
-
-
-def dump_quota_resources(value: Mapping[str, QuantityText]) -> str:
-    return dump_json(value)
 
 
 def quota_shared_weight(annotations: Mapping[str, str], maximum: ResourceList) -> ResourceList:
@@ -85,10 +81,6 @@ def quota_resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...] | Mal
 
 def quota_max_strict_check_keys(annotations: Mapping[str, str]) -> tuple[str, ...] | MalformedAnnotation | None:
     return parse_json(annotations, A_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS, tuple[str, ...])
-
-
-def dump_quota_names(names: Sequence[str]) -> str:
-    return dump_json(names)
 
 
 class QuotaLabels(msgspec.Struct, frozen=True, kw_only=True):

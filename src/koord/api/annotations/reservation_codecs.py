@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
 from koord.api.koordinator.protocol import (
     A_EXACT_MATCH_RESERVATION,
     A_PRE_ALLOCATABLE_PRIORITY,
@@ -49,10 +49,6 @@ def parse_reservation_affinity(annotations: Mapping[str, str]) -> ReservationAff
     return parse_json(annotations, A_RESERVATION_AFFINITY, ReservationAffinity)
 
 
-def dump_reservation_affinity(value: ReservationAffinity) -> str:
-    return dump_json(value)
-
-
 class ReservationAllocated(Submodel, frozen=True, kw_only=True):
     """ReservationAllocated is scheduling.koordinator.sh/reservation-allocated: the reservation that a pod consumes."""
 
@@ -64,10 +60,6 @@ def parse_reservation_allocated(annotations: Mapping[str, str]) -> ReservationAl
     return parse_json(annotations, A_RESERVATION_ALLOCATED, ReservationAllocated)
 
 
-def dump_reservation_allocated(value: ReservationAllocated) -> str:
-    return dump_json(value)
-
-
 class ExactMatchReservation(Submodel, frozen=True, kw_only=True):
     """ExactMatchReservation names resources of which pod and reservation must hold the same amount."""
 
@@ -76,10 +68,6 @@ class ExactMatchReservation(Submodel, frozen=True, kw_only=True):
 
 def parse_exact_match_reservation(annotations: Mapping[str, str]) -> ExactMatchReservation | MalformedAnnotation | None:
     return parse_json(annotations, A_EXACT_MATCH_RESERVATION, ExactMatchReservation)
-
-
-def dump_exact_match_reservation(value: ExactMatchReservation) -> str:
-    return dump_json(value)
 
 
 class ReservationRestrictedOptions(Submodel, frozen=True, kw_only=True):
@@ -109,20 +97,12 @@ def parse_restricted_options(
     return parse_json(annotations, A_RESERVATION_RESTRICTED_OPTIONS, ReservationRestrictedOptions)
 
 
-def dump_restricted_options(value: ReservationRestrictedOptions) -> str:
-    return dump_json(value)
-
-
 def parse_resize_allocatable(
     annotations: Mapping[str, str],
 ) -> ReservationResizeAllocatable | MalformedAnnotation | None:
     return parse_json(
         annotations, A_RESERVATION_RESIZE_ALLOCATABLE, ReservationResizeAllocatable, lambda v: v.resources.values()
     )
-
-
-def dump_resize_allocatable(value: ReservationResizeAllocatable) -> str:
-    return dump_json(value)
 
 
 def requires_pre_allocation(labels: Mapping[str, str]) -> bool:
@@ -149,16 +129,8 @@ def parse_reservation_owners(
     return parse_json(annotations, A_RESERVATION_OWNERS, tuple[ReservationOwner, ...])
 
 
-def dump_reservation_owners(value: Sequence[ReservationOwner]) -> str:
-    return dump_json(value)
-
-
 def parse_reservation_current_owner(annotations: Mapping[str, str]) -> ObjectReference | MalformedAnnotation | None:
     return parse_json(annotations, A_RESERVATION_CURRENT_OWNER, ObjectReference)
-
-
-def dump_reservation_current_owner(value: ObjectReference) -> str:
-    return dump_json(value)
 
 
 def is_pre_allocatable(labels: Mapping[str, str], key: str = L_IS_PRE_ALLOCATABLE) -> bool:

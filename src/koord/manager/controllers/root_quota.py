@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koord.api.annotations import quota_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator.profiles import ElasticQuotaProfile
 from koord.api.koordinator.protocol import (
     A_QUOTA_TOTAL_RESOURCE,
@@ -119,8 +119,8 @@ def desired_root_quota(profile: ElasticQuotaProfile, tree_id: str, pool: NodePoo
             L_QUOTA_IS_ROOT: TRUE,
         },
         annotations={
-            A_QUOTA_TOTAL_RESOURCE: quota_codecs.dump_quota_resources(vector.to_wire(pool.total)),
-            A_QUOTA_UNSCHEDULABLE_RESOURCE: quota_codecs.dump_quota_resources(vector.to_wire(pool.unschedulable)),
+            A_QUOTA_TOTAL_RESOURCE: dump_json(vector.to_wire(pool.total)),
+            A_QUOTA_UNSCHEDULABLE_RESOURCE: dump_json(vector.to_wire(pool.unschedulable)),
         },
         min={key: pool.total.get(key, ZERO) for key in keys},
         max=dict.fromkeys(keys, UNLIMITED_QUANTITY),

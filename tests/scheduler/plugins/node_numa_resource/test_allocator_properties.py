@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.annotations import numa_codecs
+from koord.api.annotations.codec import dump_json
 from koord.api.annotations.cpu_codecs import CPUInfo
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_numa
 from koord.scheduler.plugins.node_numa_resource.available import can_fit, summarize_free
@@ -99,7 +99,7 @@ def test_no_cpu_is_given_twice_and_all_come_back(
         ledger = after
         assert len(ledger.refcounts.levels) <= 1
     written = [
-        (uid, {"scheduling.koordinator.sh/resource-status": numa_codecs.dump_resource_status(to_resource_status(a))})
+        (uid, {"scheduling.koordinator.sh/resource-status": dump_json(to_resource_status(a))})
         for uid, a in sorted(ledger.pods.items(), reverse=True)
     ]
     again, unread = ledger_from_pods(node.cpu, written)

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from koord.api.annotations import numa_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.scheduler.plugins.node_numa_resource.ledger import (
     IDLE,
     NO_REFERENCES,
@@ -117,11 +116,11 @@ def test_sums_of_amounts() -> None:
 
 def test_written_as_upstream_does() -> None:
     status = to_resource_status(NumaAllocation(cpus=CPUSet.parse("0-3"), zones={0: {"cpu": 4000, "memory": 8 * GI}}))
-    assert json.loads(numa_codecs.dump_resource_status(status)) == {
+    assert json.loads(dump_json(status)) == {
         "cpuset": "0-3",
         "numaNodeResources": [{"node": 0, "resources": {"cpu": "4", "memory": "8Gi"}}],
     }
-    assert numa_codecs.dump_resource_status(to_resource_status(held("1"))) == '{"cpuset":"1"}'
+    assert dump_json(to_resource_status(held("1"))) == '{"cpuset":"1"}'
 
 
 def test_read_back() -> None:
@@ -129,7 +128,7 @@ def test_read_back() -> None:
         cpus=CPUSet.parse("0-3,8"), exclusive="PCPULevel", zones={0: {"cpu": 3500, "memory": GI}, 1: {"cpu": 1500}}
     )
     annotations = {
-        STATUS: numa_codecs.dump_resource_status(to_resource_status(given)),
+        STATUS: dump_json(to_resource_status(given)),
         SPEC: '{"preferredCPUExclusivePolicy":"PCPULevel"}',
     }
     assert parse_allocation(annotations) == given

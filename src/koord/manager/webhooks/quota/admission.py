@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from koord.api.annotations import quota_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator.protocol import (
     A_QUOTA_NAMESPACES,
     A_QUOTA_SHARED_WEIGHT,
@@ -219,16 +219,14 @@ def _shared_weight(quota: ElasticQuota, info: QuotaInfo, plain: dict[str, Any]) 
     if not text:
         # A quota without max gets the text that Go writes for a map that is not there.
         spec = plain.get("spec") or {}
-        return quota_codecs.dump_quota_resources(vector.to_wire(info.max)) if spec.get("max") is not None else "null"
+        return dump_json(vector.to_wire(info.max)) if spec.get("max") is not None else "null"
     stated = quota_codecs.parse_quota_resources(quota.metadata.annotations, A_QUOTA_SHARED_WEIGHT)
     if isinstance(stated, MalformedAnnotation):
         return stated
     weights = vector.parse(stated or {})
     if weights.keys() == info.max.keys():
         return text
-    return quota_codecs.dump_quota_resources(
-        vector.to_wire({key: weights.get(key, most) for key, most in info.max.items()})
-    )
+    return dump_json(vector.to_wire({key: weights.get(key, most) for key, most in info.max.items()}))
 
 
 def _with_metadata(plain: dict[str, Any], **parts: dict[str, str]) -> dict[str, Any]:

@@ -19,7 +19,9 @@ import msgspec
 import numpy as np
 
 from koord.api.annotations.gang_codecs import NetworkTopologySpec
-from koord.api.koordinator.protocol import L_DISABLE_PREEMPTIBLE, L_QUESTIONED_OBJECT_KEY, L_QUOTA_PREEMPTIBLE
+from koord.api.annotations.pod_codecs import is_preemptible
+from koord.api.annotations.quota_codecs import is_quota_preemptible
+from koord.api.koordinator.protocol import L_QUESTIONED_OBJECT_KEY
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, NodeTable, RowList
 from koord.scheduler.cache.pod_info import PodInfo
@@ -308,8 +310,7 @@ def _job_key(pod: PodInfo) -> str:
 
 
 def _is_protected(pod: PodInfo) -> bool:
-    labels = pod.labels
-    return labels.get(L_DISABLE_PREEMPTIBLE) == "true" or labels.get(L_QUOTA_PREEMPTIBLE) == "false"
+    return not (is_preemptible(pod.labels) and is_quota_preemptible(pod.labels))
 
 
 def _costs(table: NodeTable, rows: RowList, priority: int) -> dict[int, int]:

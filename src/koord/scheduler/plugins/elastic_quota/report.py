@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from koord.api.annotations import quota_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator.protocol import (
     A_QUOTA_ALLOCATED,
     A_QUOTA_CHILD_REQUEST,
@@ -222,7 +222,7 @@ def decide_status_patch(live: ElasticQuota, manager: GroupQuotaManager) -> dict[
             return shown
         before = resource_amounts(shown or {})
         if nonzero(before) != nonzero(now):
-            patch.setdefault("metadata", {}).setdefault("annotations", {})[key] = quota_codecs.dump_quota_resources(
+            patch.setdefault("metadata", {}).setdefault("annotations", {})[key] = dump_json(
                 to_resource_list(dict.fromkeys(before, 0) | now)
             )
     before = resource_amounts(live.status.used)

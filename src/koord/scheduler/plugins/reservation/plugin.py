@@ -19,6 +19,8 @@ import msgspec
 import numpy as np
 
 from koord.api.annotations import reservation_codecs
+from koord.api.annotations.codec import dump_json
+from koord.api.annotations.pod_codecs import is_preemptible
 from koord.api.annotations.reservation_codecs import ReservationAllocated
 from koord.api.config.scheduler.in_tree_args import DefaultPreemptionArgs
 from koord.api.config.scheduler.koordinator_args import ReservationArgs
@@ -27,10 +29,8 @@ from koord.api.koordinator.protocol import (
     A_RESERVATION_ALLOCATED,
     A_RESERVATION_NAME,
     A_RESERVATION_NODE,
-    L_DISABLE_PREEMPTIBLE,
     L_OPERATING_MODE,
     RESERVATION_ERROR_PREFIX,
-    TRUE,
 )
 from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, Reservation
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
@@ -112,7 +112,7 @@ class ReservationPreemption(DefaultPreemption):
 
 
 def may_evict(victim: PodInfo) -> bool:
-    return victim.labels.get(L_DISABLE_PREEMPTIBLE) != TRUE
+    return is_preemptible(victim.labels)
 
 
 _PRE_ALLOCATION = "Reservation over pods"  # the key of the pre-allocation candidates in the cycle state
@@ -448,16 +448,12 @@ class ReservationPlugin(Plugin):
             )
             return _NO_MATCH if insists else None
         allocated = ReservationAllocated(name=usage.info.name, uid=usage.info.uid)
-        return PodPatch({A_RESERVATION_ALLOCATED: reservation_codecs.dump_reservation_allocated(allocated)})
+        return PodPatch({A_RESERVATION_ALLOCATED: dump_json(allocated)})
 
     def _mark_owners(self, pod: PodInfo) -> PreBindActions | None:
         """Annotate the owners. A pod that was replaced is not written to: the server rejects another uid."""
         name = pod.annotations[A_RESERVATION_NAME]
-        note = {
-            A_RESERVATION_ALLOCATED: reservation_codecs.dump_reservation_allocated(
-                ReservationAllocated(name=name, uid=pod.uid)
-            )
-        }
+        note = {A_RESERVATION_ALLOCATED: dump_json(ReservationAllocated(name=name, uid=pod.uid))}
         writes = tuple(
             ObjectPatch(PODS, other.namespace, other.name, {"metadata": {"uid": other.uid, "annotations": note}})
             for other in self._unmarked_owners(pod.uid)
