@@ -7,14 +7,7 @@ from collections.abc import Iterator, Mapping
 from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, parse_json
-from koord.api.koordinator.protocol import (
-    A_NUMA_TOPOLOGY_SPEC,
-    A_RESOURCE_SPEC,
-    A_RESOURCE_STATUS,
-    L_CPU_BIND_POLICY,
-    L_NUMA_ALLOCATE_STRATEGY,
-    L_NUMA_TOPOLOGY_POLICY,
-)
+from koord.api.koordinator import protocol
 from koord.api.model import QuantityText, ResourceList, Submodel
 from koord.api.schema_markers import never_omitted
 
@@ -39,7 +32,7 @@ class ResourceSpec(Submodel, frozen=True, kw_only=True):
 
 
 def parse_resource_spec(annotations: Mapping[str, str]) -> ResourceSpec | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESOURCE_SPEC, ResourceSpec)
+    return parse_json(annotations, protocol.A_RESOURCE_SPEC, ResourceSpec)
 
 
 class NUMANodeResource(Submodel, frozen=True, kw_only=True):
@@ -55,7 +48,7 @@ class PodResourceStatus(Submodel, frozen=True, kw_only=True):
 
 
 def parse_resource_status(annotations: Mapping[str, str]) -> PodResourceStatus | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESOURCE_STATUS, PodResourceStatus, _amounts)
+    return parse_json(annotations, protocol.A_RESOURCE_STATUS, PodResourceStatus, _amounts)
 
 
 def _amounts(value: PodResourceStatus) -> Iterator[QuantityText]:
@@ -74,18 +67,18 @@ NUMA_DISTRIBUTE_EVENLY = "DistributeEvenly"  # a known name; the accumulator tre
 
 def node_cpu_bind_policy(labels: Mapping[str, str]) -> str:
     """Return a known CPU bind policy of the node, else None. The caller adds the kubelet's full-pcpus-only."""
-    stated = labels.get(L_CPU_BIND_POLICY)
+    stated = labels.get(protocol.L_CPU_BIND_POLICY)
     return stated if stated in (NODE_BIND_FULL_PCPUS_ONLY, NODE_BIND_SPREAD_BY_PCPUS) else NODE_BIND_NONE
 
 
 def node_numa_allocate_strategy(labels: Mapping[str, str]) -> str | None:
     """Return the node's NUMA allocate strategy; None leaves it to the plugin's arguments."""
-    return labels.get(L_NUMA_ALLOCATE_STRATEGY) or None
+    return labels.get(protocol.L_NUMA_ALLOCATE_STRATEGY) or None
 
 
 def node_numa_topology_policy(labels: Mapping[str, str]) -> str:
     """Return the node's NUMA topology policy as stated; the values are those of the numa-topology-spec annotation."""
-    return labels.get(L_NUMA_TOPOLOGY_POLICY, "")
+    return labels.get(protocol.L_NUMA_TOPOLOGY_POLICY, "")
 
 
 NUMA_POLICY_NONE = ""
@@ -111,4 +104,4 @@ class NUMATopologySpec(Submodel, frozen=True, kw_only=True):
 
 
 def parse_numa_topology_spec(annotations: Mapping[str, str]) -> NUMATopologySpec | MalformedAnnotation | None:
-    return parse_json(annotations, A_NUMA_TOPOLOGY_SPEC, NUMATopologySpec)
+    return parse_json(annotations, protocol.A_NUMA_TOPOLOGY_SPEC, NUMATopologySpec)

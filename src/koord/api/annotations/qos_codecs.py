@@ -9,16 +9,7 @@ from collections.abc import Mapping
 from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, parse_json
-from koord.api.koordinator.protocol import (
-    A_BLKIO_QOS,
-    A_CPU_BURST,
-    A_CPU_QOS,
-    A_MEMORY_QOS,
-    A_NETWORK_QOS,
-    A_OOM_SCORE_ADJ,
-    A_OOM_SCORE_ADJ_SPEC,
-    A_RESCTRL,
-)
+from koord.api.koordinator import protocol
 from koord.api.koordinator.slo_strategy import BlkIOQOS, CPUBurst, CPUQOSConfig, MemoryQOS
 from koord.api.model import Submodel
 from koord.values.go_format import parse_decimal_int
@@ -26,12 +17,12 @@ from koord.values.go_format import parse_decimal_int
 
 def parse_blkio_qos(annotations: Mapping[str, str]) -> BlkIOQOS | MalformedAnnotation | None:
     """Parse koordinator.sh/blkioQOS: one pod's own disk limits, by volume. Pods without it are left alone."""
-    return parse_json(annotations, A_BLKIO_QOS, BlkIOQOS)
+    return parse_json(annotations, protocol.A_BLKIO_QOS, BlkIOQOS)
 
 
 def parse_cpu_burst(annotations: Mapping[str, str]) -> CPUBurst | MalformedAnnotation | None:
     """Parse koordinator.sh/cpuBurst: one pod's override of the node's CPU burst strategy."""
-    return parse_json(annotations, A_CPU_BURST, CPUBurst)
+    return parse_json(annotations, protocol.A_CPU_BURST, CPUBurst)
 
 
 MIN_GROUP_IDENTITY, MAX_GROUP_IDENTITY = -1, 2
@@ -39,12 +30,12 @@ MIN_GROUP_IDENTITY, MAX_GROUP_IDENTITY = -1, 2
 
 def parse_cpu_qos(annotations: Mapping[str, str]) -> CPUQOSConfig | MalformedAnnotation | None:
     """Parse a pod's override of its group identity. A value out of range makes the whole annotation malformed."""
-    found = parse_json(annotations, A_CPU_QOS, CPUQOSConfig)
+    found = parse_json(annotations, protocol.A_CPU_QOS, CPUQOSConfig)
     if isinstance(found, CPUQOSConfig) and found.group_identity is not None:
         identity = found.group_identity
         if not MIN_GROUP_IDENTITY <= identity <= MAX_GROUP_IDENTITY:
             return MalformedAnnotation(
-                A_CPU_QOS, f"groupIdentity {identity} is not from {MIN_GROUP_IDENTITY} to {MAX_GROUP_IDENTITY}"
+                protocol.A_CPU_QOS, f"groupIdentity {identity} is not from {MIN_GROUP_IDENTITY} to {MAX_GROUP_IDENTITY}"
             )
     return found
 
@@ -66,7 +57,7 @@ class PodMemoryQOS(MemoryQOS, frozen=True, kw_only=True):
 
 
 def parse_memory_qos(annotations: Mapping[str, str]) -> PodMemoryQOS | MalformedAnnotation | None:
-    return parse_json(annotations, A_MEMORY_QOS, PodMemoryQOS)
+    return parse_json(annotations, protocol.A_MEMORY_QOS, PodMemoryQOS)
 
 
 class PodNetworkQOS(Submodel, frozen=True, kw_only=True):
@@ -77,7 +68,7 @@ class PodNetworkQOS(Submodel, frozen=True, kw_only=True):
 
 
 def parse_network_qos(annotations: Mapping[str, str]) -> PodNetworkQOS | MalformedAnnotation | None:
-    return parse_json(annotations, A_NETWORK_QOS, PodNetworkQOS, _amounts)
+    return parse_json(annotations, protocol.A_NETWORK_QOS, PodNetworkQOS, _amounts)
 
 
 def _amounts(value: PodNetworkQOS) -> list[str]:
@@ -110,7 +101,7 @@ class PodResctrl(Submodel, frozen=True, kw_only=True):
 
 
 def parse_resctrl(annotations: Mapping[str, str]) -> PodResctrl | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESCTRL, PodResctrl)
+    return parse_json(annotations, protocol.A_RESCTRL, PodResctrl)
 
 
 MIN_OOM_SCORE_ADJ, MAX_OOM_SCORE_ADJ = -1000, 1000
@@ -118,20 +109,20 @@ MIN_OOM_SCORE_ADJ, MAX_OOM_SCORE_ADJ = -1000, 1000
 
 def parse_oom_score_adj(annotations: Mapping[str, str]) -> int | MalformedAnnotation | None:
     """Parse the pod's own oom_score_adj."""
-    text = annotations.get(A_OOM_SCORE_ADJ)
+    text = annotations.get(protocol.A_OOM_SCORE_ADJ)
     if text is None:
         return None
     value = parse_decimal_int(text)
     if value is None or not MIN_OOM_SCORE_ADJ <= value <= MAX_OOM_SCORE_ADJ:
         return MalformedAnnotation(
-            A_OOM_SCORE_ADJ, f"{text!r} is not an integer from {MIN_OOM_SCORE_ADJ} to {MAX_OOM_SCORE_ADJ}"
+            protocol.A_OOM_SCORE_ADJ, f"{text!r} is not an integer from {MIN_OOM_SCORE_ADJ} to {MAX_OOM_SCORE_ADJ}"
         )
     return value
 
 
 def parse_container_oom_score_adjs(annotations: Mapping[str, str]) -> dict[str, int] | MalformedAnnotation | None:
     """Parse the values by container; each overrides the pod's."""
-    return parse_json(annotations, A_OOM_SCORE_ADJ_SPEC, dict[str, int])
+    return parse_json(annotations, protocol.A_OOM_SCORE_ADJ_SPEC, dict[str, int])
 
 
 def container_oom_score_adj(annotations: Mapping[str, str], container: str) -> int | MalformedAnnotation | None:
@@ -144,6 +135,7 @@ def container_oom_score_adj(annotations: Mapping[str, str], container: str) -> i
     value = own[container]
     if not MIN_OOM_SCORE_ADJ <= value <= MAX_OOM_SCORE_ADJ:
         return MalformedAnnotation(
-            A_OOM_SCORE_ADJ_SPEC, f"{container}: {value} is not from {MIN_OOM_SCORE_ADJ} to {MAX_OOM_SCORE_ADJ}"
+            protocol.A_OOM_SCORE_ADJ_SPEC,
+            f"{container}: {value} is not from {MIN_OOM_SCORE_ADJ} to {MAX_OOM_SCORE_ADJ}",
         )
     return value

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.config.descheduler.plugin_args import (
-    DeschedulerPluginArgs,
-    DeschedulerPodSelector,
-    NamespaceFilter,
-    validate_namespaces,
-    validate_pod_selectors,
-    validate_thresholds,
-)
+from koord.api.config.descheduler import plugin_args
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, selector_errors
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes.meta import LabelSelector
@@ -39,14 +32,14 @@ class NodePool(Model, frozen=True, kw_only=True):
     anomaly_condition: AnomalyCondition | None = None
 
 
-class LowNodeLoadArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+class LowNodeLoadArgs(plugin_args.DeschedulerPluginArgs, frozen=True, kw_only=True):
     paused: bool | None = None
     dry_run: bool | None = None
     number_of_nodes: int | None = None
     node_metric_expiration_seconds: int | None = None
-    evictable_namespaces: NamespaceFilter | None = None
+    evictable_namespaces: plugin_args.NamespaceFilter | None = None
     node_selector: LabelSelector | None = None
-    pod_selectors: tuple[DeschedulerPodSelector, ...] = ()
+    pod_selectors: tuple[plugin_args.DeschedulerPodSelector, ...] = ()
     node_fit: bool | None = None
     use_deviation_thresholds: bool | None = None
     high_thresholds: dict[str, float] = {}
@@ -123,9 +116,9 @@ def validate(args: LowNodeLoadArgs) -> list[FieldError]:
     """Validate defaulted arguments."""
     errors = range_errors("numberOfNodes", args.number_of_nodes, low=0)
     errors += range_errors("nodeMetricExpirationSeconds", args.node_metric_expiration_seconds, above=0)
-    errors += validate_namespaces(args.evictable_namespaces, "evictableNamespaces")
+    errors += plugin_args.validate_namespaces(args.evictable_namespaces, "evictableNamespaces")
     errors += selector_errors("nodeSelector", args.node_selector)
-    errors += validate_pod_selectors(args.pod_selectors)
+    errors += plugin_args.validate_pod_selectors(args.pod_selectors)
     errors += duration_errors("detectorCacheTimeout", args.detector_cache_timeout)
     # The top level is the first pool, and is named so.
     errors += _threshold_errors(args, "nodePools[0].")
@@ -136,7 +129,7 @@ def validate(args: LowNodeLoadArgs) -> list[FieldError]:
 
 
 def _threshold_errors(given: LowNodeLoadArgs | NodePool, path: str) -> list[FieldError]:
-    errors = validate_thresholds(
+    errors = plugin_args.validate_thresholds(
         given.high_thresholds, given.low_thresholds, given.prod_high_thresholds, given.prod_low_thresholds, path
     )
     condition = given.anomaly_condition

@@ -9,14 +9,7 @@ import re
 import msgspec
 from msgspec import field
 
-from koord.api.config.component import (
-    ClientConnectionConfiguration,
-    LeaderElectionConfiguration,
-    defaulted_client,
-    defaulted_election,
-    validate_client,
-    validate_election,
-)
+from koord.api.config import component
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, required_error
 from koord.api.config.plugin_set import (
     PluginConfig,
@@ -69,8 +62,8 @@ class KubeSchedulerConfiguration(Model, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     parallelism: int | None = None
-    leader_election: LeaderElectionConfiguration = LeaderElectionConfiguration()
-    client_connection: ClientConnectionConfiguration = ClientConnectionConfiguration()
+    leader_election: component.LeaderElectionConfiguration = component.LeaderElectionConfiguration()
+    client_connection: component.ClientConnectionConfiguration = component.ClientConnectionConfiguration()
     enable_profiling: bool | None = None
     enable_contention_profiling: bool | None = None
     percentage_of_nodes_to_score: int | None = None
@@ -125,8 +118,8 @@ def defaulted(given: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
         api_version=API_VERSION,
         kind=KIND,
         parallelism=_or(given.parallelism, 16),
-        leader_election=defaulted_election(given.leader_election, *_LEASE),
-        client_connection=defaulted_client(given.client_connection),
+        leader_election=component.defaulted_election(given.leader_election, *_LEASE),
+        client_connection=component.defaulted_client(given.client_connection),
         enable_profiling=profiling,
         enable_contention_profiling=profiling if contention is None else contention,
         percentage_of_nodes_to_score=given.percentage_of_nodes_to_score or 0,
@@ -175,7 +168,7 @@ def validate(config: KubeSchedulerConfiguration) -> list[FieldError]:
     errors += range_errors("podInitialBackoffSeconds", config.pod_initial_backoff_seconds, above=0)
     first = config.pod_initial_backoff_seconds
     errors += range_errors("podMaxBackoffSeconds", config.pod_max_backoff_seconds, low=first)
-    errors += validate_election(config.leader_election) + validate_client(config.client_connection)
+    errors += component.validate_election(config.leader_election) + component.validate_client(config.client_connection)
     names: set[str] = set()
     for index, profile in enumerate(config.profiles):
         errors += _profile_errors(profile, f"profiles[{index}]")

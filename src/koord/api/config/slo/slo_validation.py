@@ -27,19 +27,9 @@ from koord.api.config.slo.slo_documents import (
     SystemConfig,
     ThresholdConfig,
 )
+from koord.api.koordinator import slo_strategy
 from koord.api.koordinator.qos_class import PRIORITY_CLASSES, QOS_CLASSES
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES
-from koord.api.koordinator.slo_strategy import (
-    CPUQOS,
-    CPUBurstStrategy,
-    IOConfig,
-    MemoryQOS,
-    ResctrlQOS,
-    ResourceQOS,
-    ResourceQOSStrategy,
-    ResourceThresholdStrategy,
-    SystemStrategy,
-)
 from koord.api.schema import unwrap_annotated
 from koord.api.schema_markers import SchemaRule
 from koord.values.quantity import Quantity
@@ -122,13 +112,13 @@ _UNCHECKED_SYSTEM_LIMITS = (
     FieldLimit(fields=("sched_idle_saver_wmark",), low=0),
 )
 _LIMITS: tuple[tuple[type[msgspec.Struct], Sequence[FieldLimit]], ...] = (
-    (ResourceThresholdStrategy, THRESHOLD_LIMITS),
-    (CPUQOS, CPU_QOS_LIMITS),
-    (MemoryQOS, (*MEMORY_QOS_LIMITS, *_UNCHECKED_MEMORY_LIMITS)),
-    (ResctrlQOS, RESCTRL_QOS_LIMITS),
-    (IOConfig, _IO_LIMITS),
-    (CPUBurstStrategy, CPU_BURST_LIMITS),
-    (SystemStrategy, (*SYSTEM_LIMITS, *_UNCHECKED_SYSTEM_LIMITS)),
+    (slo_strategy.ResourceThresholdStrategy, THRESHOLD_LIMITS),
+    (slo_strategy.CPUQOS, CPU_QOS_LIMITS),
+    (slo_strategy.MemoryQOS, (*MEMORY_QOS_LIMITS, *_UNCHECKED_MEMORY_LIMITS)),
+    (slo_strategy.ResctrlQOS, RESCTRL_QOS_LIMITS),
+    (slo_strategy.IOConfig, _IO_LIMITS),
+    (slo_strategy.CPUBurstStrategy, CPU_BURST_LIMITS),
+    (slo_strategy.SystemStrategy, (*SYSTEM_LIMITS, *_UNCHECKED_SYSTEM_LIMITS)),
 )
 _SHARE_PERCENT = 100
 
@@ -230,8 +220,8 @@ def validate_qos(config: QOSConfig) -> list[FieldError]:
     return [e for path, strategy in every for e in _qos_errors(strategy, path)]
 
 
-def _qos_errors(strategy: ResourceQOSStrategy, path: str) -> list[FieldError]:
-    blocks: tuple[tuple[str, ResourceQOS | None], ...] = (
+def _qos_errors(strategy: slo_strategy.ResourceQOSStrategy, path: str) -> list[FieldError]:
+    blocks: tuple[tuple[str, slo_strategy.ResourceQOS | None], ...] = (
         ("lsrClass", strategy.lsr_class),
         ("lsClass", strategy.ls_class),
         ("beClass", strategy.be_class),

@@ -8,25 +8,13 @@ import msgspec
 
 from koord.api.annotations import quota_codecs
 from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator import resource_name
 from koord.api.koordinator.protocol import (
     A_QUOTA_ADMISSION,
     A_QUOTA_CHILD_REQUEST,
     DEFAULT_QUOTA,
     ROOT_QUOTA,
     SYSTEM_QUOTA,
-)
-from koord.api.koordinator.resource_name import (
-    BATCH_CPU,
-    BATCH_MEMORY,
-    CPU,
-    EPHEMERAL_STORAGE,
-    GPU,
-    GPU_MEMORY_RATIO,
-    GPU_SHARED,
-    MEMORY,
-    MID_CPU,
-    MID_MEMORY,
-    NVIDIA_GPU,
 )
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod import Pod
@@ -39,17 +27,17 @@ from koord.values.resources import Resources
 _UNLIMITED_QUOTAS = frozenset({"", DEFAULT_QUOTA, SYSTEM_QUOTA, ROOT_QUOTA})
 _COUNTED_RESOURCES = frozenset(
     {
-        CPU,
-        MEMORY,
-        EPHEMERAL_STORAGE,
-        BATCH_CPU,
-        BATCH_MEMORY,
-        MID_CPU,
-        MID_MEMORY,
-        GPU,
-        NVIDIA_GPU,
-        GPU_SHARED,
-        GPU_MEMORY_RATIO,
+        resource_name.CPU,
+        resource_name.MEMORY,
+        resource_name.EPHEMERAL_STORAGE,
+        resource_name.BATCH_CPU,
+        resource_name.BATCH_MEMORY,
+        resource_name.MID_CPU,
+        resource_name.MID_MEMORY,
+        resource_name.GPU,
+        resource_name.NVIDIA_GPU,
+        resource_name.GPU_SHARED,
+        resource_name.GPU_MEMORY_RATIO,
     }
 )
 

@@ -10,14 +10,6 @@ import msgspec
 
 from koord.api.annotations import device_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.device_codecs import (
-    APPLY_FOR_ALL,
-    DEVICE_LEVEL,
-    DEVICE_TOPOLOGY_SCOPES,
-    GPU_PARTITION_RESTRICTED,
-    PCIE_LEVEL,
-    SAME_PCIE,
-)
 from koord.api.koordinator import device as wire
 from koord.api.koordinator.protocol import L_GPU_ISOLATION_PROVIDER
 from koord.api.koordinator.resource_name import (
@@ -211,15 +203,15 @@ class DeviceTypeHint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scope_level(self) -> int:
-        return DEVICE_TOPOLOGY_SCOPES.get(self.scope, 0)
+        return device_codecs.DEVICE_TOPOLOGY_SCOPES.get(self.scope, 0)
 
     @property
     def exclusive_device(self) -> bool:
-        return self.exclusive_policy == DEVICE_LEVEL
+        return self.exclusive_policy == device_codecs.DEVICE_LEVEL
 
     @property
     def exclusive_switch(self) -> bool:
-        return self.exclusive_policy == PCIE_LEVEL
+        return self.exclusive_policy == device_codecs.PCIE_LEVEL
 
 
 NO_DEVICE_HINT = DeviceTypeHint()
@@ -282,8 +274,10 @@ def parse_demand(
         requests=asked,
         gpu=need,
         hints=hints,
-        joint_types=tuple(t for t in together if t in asked and hints.get(t, NO_DEVICE_HINT).strategy != APPLY_FOR_ALL),
-        same_pcie=joint is not None and joint.required_scope == SAME_PCIE,
+        joint_types=tuple(
+            t for t in together if t in asked and hints.get(t, NO_DEVICE_HINT).strategy != device_codecs.APPLY_FOR_ALL
+        ),
+        same_pcie=joint is not None and joint.required_scope == device_codecs.SAME_PCIE,
         partition=None if spec is None else _partition_request(spec),
         templates=matching,
         isolation_provider=labels.get(L_GPU_ISOLATION_PROVIDER, ""),
@@ -314,4 +308,4 @@ def _parse_hints(annotations: Mapping[str, str]) -> dict[str, DeviceTypeHint] | 
 
 def _partition_request(spec: device_codecs.GPUPartitionSpec) -> GpuPartitionRequest:
     bandwidth = None if spec.ring_bus_bandwidth is None else Quantity.parse(spec.ring_bus_bandwidth)
-    return GpuPartitionRequest(spec.effective_policy == GPU_PARTITION_RESTRICTED, bandwidth)
+    return GpuPartitionRequest(spec.effective_policy == device_codecs.GPU_PARTITION_RESTRICTED, bandwidth)

@@ -10,17 +10,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator import protocol
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
-from koord.api.koordinator.protocol import (
-    DEFAULT_QUOTA,
-    FALSE,
-    L_QUOTA_ALLOW_LENT_RESOURCE,
-    L_QUOTA_IS_PARENT,
-    L_QUOTA_PARENT,
-    ROOT_QUOTA,
-    SYSTEM_QUOTA,
-    TRUE,
-)
 from koord.api.koordinator.sigs_scheduling import ElasticQuota as QuotaObject
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import ResourceList
@@ -82,11 +73,15 @@ class DefaultQuotaController:
 
     def desired_quotas(self) -> list[dict[str, Any]]:
         args = self._args
-        root = {L_QUOTA_IS_PARENT: TRUE, L_QUOTA_ALLOW_LENT_RESOURCE: FALSE, L_QUOTA_PARENT: ""}
+        root = {
+            protocol.L_QUOTA_IS_PARENT: protocol.TRUE,
+            protocol.L_QUOTA_ALLOW_LENT_RESOURCE: protocol.FALSE,
+            protocol.L_QUOTA_PARENT: "",
+        }
         return [
-            self._body(ROOT_QUOTA, {}, root),
-            self._body(SYSTEM_QUOTA, args.system_quota_group_max, {}),
-            self._body(DEFAULT_QUOTA, args.default_quota_group_max, {}),
+            self._body(protocol.ROOT_QUOTA, {}, root),
+            self._body(protocol.SYSTEM_QUOTA, args.system_quota_group_max, {}),
+            self._body(protocol.DEFAULT_QUOTA, args.default_quota_group_max, {}),
         ]
 
     def _body(self, name: str, most: ResourceList, labels: dict[str, str]) -> dict[str, Any]:
@@ -266,7 +261,7 @@ class QuotaStatusController:
 
 def _is_authoritative(manager: GroupQuotaManager, live: QuotaObject) -> bool:
     """Return whether this object is the one that counts of those that share its name."""
-    if live.metadata.name == ROOT_QUOTA or live.metadata.name in BUILTIN_QUOTAS:
+    if live.metadata.name == protocol.ROOT_QUOTA or live.metadata.name in BUILTIN_QUOTAS:
         return True
     quota = manager.quota_index.get(live.metadata.name)
     return quota is not None and quota.namespace == live.metadata.namespace

@@ -24,14 +24,8 @@ from koord.api.annotations.pod_codecs import is_preemptible
 from koord.api.annotations.reservation_codecs import ReservationAllocated
 from koord.api.config.scheduler.in_tree_args import DefaultPreemptionArgs
 from koord.api.config.scheduler.koordinator_args import ReservationArgs
+from koord.api.koordinator import protocol
 from koord.api.koordinator.custom_kinds import RESERVATIONS
-from koord.api.koordinator.protocol import (
-    A_RESERVATION_ALLOCATED,
-    A_RESERVATION_NAME,
-    A_RESERVATION_NODE,
-    L_OPERATING_MODE,
-    RESERVATION_ERROR_PREFIX,
-)
 from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, Reservation
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.node_info import NodeInfo
@@ -162,7 +156,7 @@ class ReservationPlugin(Plugin):
 
     def signature(self, pod: PodInfo) -> Hashable:
         if pod.is_reserve_pod or (
-            L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
+            protocol.L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
         ):
             return self._reserve_state(pod)
         matches = self.cache.matches_for(pod)
@@ -188,7 +182,7 @@ class ReservationPlugin(Plugin):
         known = self.cache.reservations.get(pod.uid)
         if known is None:
             return ReservePodCycleState("", "", "the reservation is gone")
-        pinned = pod.annotations.get(A_RESERVATION_NODE, "")
+        pinned = pod.annotations.get(protocol.A_RESERVATION_NODE, "")
         invalid, attempt = validation_error(known) or "", ""
         if known.spec.pre_allocation:
             invalid = invalid or pre_allocation_error(known, self.args.pre_allocation_config)
@@ -199,7 +193,7 @@ class ReservationPlugin(Plugin):
 
     def before_pre_filter(self, cycle: CycleState, pod: PodInfo) -> PodInfo | Reject | Fault | None:
         if pod.is_reserve_pod or (
-            L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
+            protocol.L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
         ):
             reserve_state = self._reserve_state(pod)
             cycle.write(self.name, reserve_state)
@@ -345,7 +339,7 @@ class ReservationPlugin(Plugin):
             self.cache.record_failure(pod, message, None)
             return FailureOverride(silent=True)
         self.cache.waiting_owners.put(pod)
-        if RESERVATION_ERROR_PREFIX in message:
+        if protocol.RESERVATION_ERROR_PREFIX in message:
             matches = self.cache.matches_for(pod)
             if matches is not None and matches.request.affinity is not None:
                 self.cache.record_failure(pod, message, matching.event_message(message))
@@ -432,7 +426,7 @@ class ReservationPlugin(Plugin):
     def _unmarked_owners(self, reservation: str) -> list[PodInfo]:
         """Return the running pods that are to become owners of a reservation and are not annotated yet."""
         placed = (self.cache.state.placed_pod(uid) for uid in self.cache.register.owner_pods(reservation))
-        return [pod for pod in placed if pod is not None and A_RESERVATION_ALLOCATED not in pod.annotations]
+        return [pod for pod in placed if pod is not None and protocol.A_RESERVATION_ALLOCATED not in pod.annotations]
 
     def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> BindEffect | Reject | Fault | None:
         if pod.is_reserve_pod:
@@ -448,12 +442,12 @@ class ReservationPlugin(Plugin):
             )
             return _NO_MATCH if insists else None
         allocated = ReservationAllocated(name=usage.info.name, uid=usage.info.uid)
-        return PodPatch({A_RESERVATION_ALLOCATED: dump_json(allocated)})
+        return PodPatch({protocol.A_RESERVATION_ALLOCATED: dump_json(allocated)})
 
     def _mark_owners(self, pod: PodInfo) -> PreBindActions | None:
         """Annotate the owners. A pod that was replaced is not written to: the server rejects another uid."""
-        name = pod.annotations[A_RESERVATION_NAME]
-        note = {A_RESERVATION_ALLOCATED: dump_json(ReservationAllocated(name=name, uid=pod.uid))}
+        name = pod.annotations[protocol.A_RESERVATION_NAME]
+        note = {protocol.A_RESERVATION_ALLOCATED: dump_json(ReservationAllocated(name=name, uid=pod.uid))}
         writes = tuple(
             ObjectPatch(PODS, other.namespace, other.name, {"metadata": {"uid": other.uid, "annotations": note}})
             for other in self._unmarked_owners(pod.uid)
@@ -468,7 +462,7 @@ class ReservationPlugin(Plugin):
         return StatusBinding(
             resource=RESERVATIONS,
             namespace="",
-            name=pod.annotations[A_RESERVATION_NAME],
+            name=pod.annotations[protocol.A_RESERVATION_NAME],
             uid=pod.uid,
             make_status=lambda there: self._available_patch(there, node_name),
             is_written=lambda there: there.status.phase == AVAILABLE and there.status.node_name == node_name,

@@ -8,13 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.kubernetes.builtin_kinds import (
-    CSI_NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
-    STORAGE_CLASSES,
-    VOLUME_ATTACHMENTS,
-)
+from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.volume import CSINode, PersistentVolumeClaim
 from koord.scheduler.cache.node_info import NodeInfo
@@ -48,10 +42,10 @@ class VolumeAttachments:
     """Finds the CSI volumes behind claims, and those attached to nodes according to VolumeAttachments."""
 
     def __init__(self, handle: Handle) -> None:
-        self._claims = handle.lister(PERSISTENT_VOLUME_CLAIMS)
-        self._volumes = handle.lister(PERSISTENT_VOLUMES)
-        self._classes = handle.lister(STORAGE_CLASSES)
-        self._attachments = handle.lister(VOLUME_ATTACHMENTS)
+        self._claims = handle.lister(builtin_kinds.PERSISTENT_VOLUME_CLAIMS)
+        self._volumes = handle.lister(builtin_kinds.PERSISTENT_VOLUMES)
+        self._classes = handle.lister(builtin_kinds.STORAGE_CLASSES)
+        self._attachments = handle.lister(builtin_kinds.VOLUME_ATTACHMENTS)
         self._by_node: dict[str, set[CsiVolume]] = {}
         self._read: Hashable = None
 
@@ -134,7 +128,7 @@ class NodeVolumeLimits(Plugin):
 
     def __init__(self, handle: Handle) -> None:
         self._attachments = VolumeAttachments(handle)
-        self._nodes = handle.lister(CSI_NODES)
+        self._nodes = handle.lister(builtin_kinds.CSI_NODES)
         self._limits: dict[str, dict[str, int]] = {}  # by node, then driver
         self._read = -1
 
