@@ -9,6 +9,7 @@ from koord.descheduler.framework.plugin import DeschedulerPlugin
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.custom_priority import CustomPriority
 from koord.descheduler.plugins.fragmentation_aware import FragmentationAwareBalance
+from koord.descheduler.plugins.kube import pod_state
 from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor, build_default_evictor
 from koord.descheduler.plugins.kube.inter_pod import (
     RemoveDuplicates,
@@ -27,14 +28,6 @@ from koord.descheduler.plugins.kube.node_utilization import (
     LowNodeUtilization,
     build_high_node_utilization,
     build_low_node_utilization,
-)
-from koord.descheduler.plugins.kube.pod_state import (
-    PodLifeTime,
-    RemoveFailedPods,
-    RemovePodsHavingTooManyRestarts,
-    build_pod_life_time,
-    build_remove_failed_pods,
-    build_too_many_restarts,
 )
 from koord.descheduler.plugins.kube.topology_spread import (
     RemovePodsViolatingTopologySpreadConstraint,
@@ -59,10 +52,10 @@ REGISTRY: Mapping[str, PluginFactory] = {
     DefaultEvictor.name: build_default_evictor,
     HighNodeUtilization.name: build_high_node_utilization,
     LowNodeUtilization.name: build_low_node_utilization,
-    PodLifeTime.name: build_pod_life_time,
-    RemoveFailedPods.name: build_remove_failed_pods,
+    pod_state.PodLifeTime.name: pod_state.build_pod_life_time,
+    pod_state.RemoveFailedPods.name: pod_state.build_remove_failed_pods,
     RemoveDuplicates.name: build_remove_duplicates,
-    RemovePodsHavingTooManyRestarts.name: build_too_many_restarts,
+    pod_state.RemovePodsHavingTooManyRestarts.name: pod_state.build_too_many_restarts,
     RemovePodsViolatingInterPodAntiAffinity.name: build_inter_pod_anti_affinity,
     RemovePodsViolatingNodeAffinity.name: build_violated_node_affinity,
     RemovePodsViolatingNodeTaints.name: build_violated_node_taints,

@@ -10,14 +10,7 @@ import msgspec
 
 from koord.api.config.field_error import FieldError, duplicate_errors, enum_errors, range_errors
 from koord.api.kubernetes.affinity import Taint
-from koord.embedded.kubelet.usage_model import (
-    Constant,
-    InvalidUsageModel,
-    Trace,
-    UsageModel,
-    resolve_load,
-    usage_model_error,
-)
+from koord.embedded.kubelet import usage_model
 from koord.values.json_text import MalformedText
 from koord.values.names import dns1123_subdomain, label_value, qualified_name
 from koord.values.quantity import Quantity
@@ -192,7 +185,7 @@ class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     instance_type: str = ""
     reserved: KubeletReserved = KubeletReserved()
     system: SystemDaemonUsage = SystemDaemonUsage()
-    usage: UsageModel = Constant()  # of pods that say nothing of theirs
+    usage: usage_model.UsageModel = usage_model.Constant()  # of pods that say nothing of theirs
 
     def node_name(self, number: int) -> str:
         return f"{self.name}-{number}"
@@ -334,11 +327,13 @@ def _hardware_errors(at: str, pool: SimulatedPool) -> list[FieldError]:
     return errors
 
 
-def _usage_errors(field: str, model: UsageModel) -> list[FieldError]:
-    wrong = usage_model_error(model)
-    if wrong is None and not isinstance(model, Trace):  # whether a trace exists is known when the fleet is made
-        tried = resolve_load(model, {}, {}, {})
-        wrong = tried if isinstance(tried, InvalidUsageModel) else None
+def _usage_errors(field: str, model: usage_model.UsageModel) -> list[FieldError]:
+    wrong = usage_model.usage_model_error(model)
+    if wrong is None and not isinstance(
+        model, usage_model.Trace
+    ):  # whether a trace exists is known when the fleet is made
+        tried = usage_model.resolve_load(model, {}, {}, {})
+        wrong = tried if isinstance(tried, usage_model.InvalidUsageModel) else None
     return [] if wrong is None else [FieldError(field, type(model).__name__.lower(), wrong.rule)]
 
 

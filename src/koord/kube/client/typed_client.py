@@ -18,15 +18,7 @@ import msgspec
 from koord.api.kubernetes.meta import Object, Status, TypeMeta
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import Model
-from koord.kube.client import request_builder
-from koord.kube.client.list_watch import (
-    DynamicWatch,
-    Listing,
-    Watch,
-    decode_typed_page,
-    decode_unstructured_page,
-    list_all_pages,
-)
+from koord.kube.client import list_watch, request_builder
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.retrying_caller import RetryingCaller, RetryPolicy, request_throttle
 from koord.kube.transport.api_error import ApiError, error_from_response
@@ -86,26 +78,26 @@ async def read_unstructured(caller: RetryingCaller, request: ApiRequest, _: type
     return plain
 
 
-async def read_list(caller: RetryingCaller, first: ApiRequest, model: type[T]) -> Listing[T] | ApiError:
-    return await list_all_pages(caller, first, functools.partial(decode_typed_page, model=model))
+async def read_list(caller: RetryingCaller, first: ApiRequest, model: type[T]) -> list_watch.Listing[T] | ApiError:
+    return await list_watch.list_all_pages(caller, first, functools.partial(list_watch.decode_typed_page, model=model))
 
 
 async def read_unstructured_list(
     caller: RetryingCaller, first: ApiRequest, _: type[Object]
-) -> Listing[Unstructured] | ApiError:
-    return await list_all_pages(caller, first, decode_unstructured_page)
+) -> list_watch.Listing[Unstructured] | ApiError:
+    return await list_watch.list_all_pages(caller, first, list_watch.decode_unstructured_page)
 
 
-async def read_watch(caller: RetryingCaller, request: ApiRequest, model: type[T]) -> Watch[T] | ApiError:
+async def read_watch(caller: RetryingCaller, request: ApiRequest, model: type[T]) -> list_watch.Watch[T] | ApiError:
     stream = await caller.watch(request)
-    return error_from_response(stream) if isinstance(stream, ApiResponse) else Watch(stream, model)
+    return error_from_response(stream) if isinstance(stream, ApiResponse) else list_watch.Watch(stream, model)
 
 
 async def read_unstructured_watch(
     caller: RetryingCaller, request: ApiRequest, _: type[Object]
-) -> DynamicWatch | ApiError:
+) -> list_watch.DynamicWatch | ApiError:
     stream = await caller.watch(request)
-    return error_from_response(stream) if isinstance(stream, ApiResponse) else DynamicWatch(stream)
+    return error_from_response(stream) if isinstance(stream, ApiResponse) else list_watch.DynamicWatch(stream)
 
 
 class DeleteResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):

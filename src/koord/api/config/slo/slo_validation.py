@@ -16,17 +16,7 @@ from koord.api.config.field_error import (
     percent_limit,
     range_errors,
 )
-from koord.api.config.slo import colocation, defaults
-from koord.api.config.slo.slo_documents import (
-    MAX_CPU_NORMALIZATION_RATIO,
-    MIN_CPU_NORMALIZATION_RATIO,
-    CPUBurstConfig,
-    CPUNormalizationConfig,
-    QOSConfig,
-    ResourceAmplificationConfig,
-    SystemConfig,
-    ThresholdConfig,
-)
+from koord.api.config.slo import colocation, defaults, slo_documents
 from koord.api.koordinator import slo_strategy
 from koord.api.koordinator.qos_class import PRIORITY_CLASSES, QOS_CLASSES
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES
@@ -169,7 +159,7 @@ def unusable_values(config: msgspec.Struct) -> list[FieldError]:
     """Return every value of a document that is not what it may be, whatever the other values are."""
     if isinstance(config, colocation.ColocationConfig):
         return unknown_choices(config)
-    if isinstance(config, CPUNormalizationConfig | ResourceAmplificationConfig):
+    if isinstance(config, slo_documents.CPUNormalizationConfig | slo_documents.ResourceAmplificationConfig):
         return ratio_errors(config)
     return strategy_errors(config)
 
@@ -177,14 +167,14 @@ def unusable_values(config: msgspec.Struct) -> list[FieldError]:
 def ratio_errors(config: Any) -> list[FieldError]:
     """Return the CPU normalization and amplification ratios that no node can have."""
     flaws: list[FieldError] = []
-    if isinstance(config, CPUNormalizationConfig):
+    if isinstance(config, slo_documents.CPUNormalizationConfig):
         for path, normalization in (("", config), *_with_paths(config.node_configs)):
             flaws += _check_ratio(f"{path}defaultRatio", normalization.default_ratio)
             for cpu, of_model in normalization.ratio_model.items():
                 for field in msgspec.structs.fields(of_model):
                     here = f"{path}ratioModel[{cpu}].{field.encode_name}"
                     flaws += _check_ratio(here, getattr(of_model, field.name))
-    elif isinstance(config, ResourceAmplificationConfig):
+    elif isinstance(config, slo_documents.ResourceAmplificationConfig):
         for path, amplification in (("", config), *_with_paths(config.node_configs)):
             for resource, ratio in amplification.resource_amplification_ratio.items():
                 flaws += range_errors(f"{path}resourceAmplificationRatio[{resource}]", ratio, low=1)
@@ -196,25 +186,27 @@ def _with_paths(given: Iterable[Any]) -> list[tuple[str, Any]]:
 
 
 def _check_ratio(path: str, ratio: float | None) -> list[FieldError]:
-    return range_errors(path, ratio, low=MIN_CPU_NORMALIZATION_RATIO, high=MAX_CPU_NORMALIZATION_RATIO)
+    return range_errors(
+        path, ratio, low=slo_documents.MIN_CPU_NORMALIZATION_RATIO, high=slo_documents.MAX_CPU_NORMALIZATION_RATIO
+    )
 
 
-def validate_threshold(config: ThresholdConfig) -> list[FieldError]:
+def validate_threshold(config: slo_documents.ThresholdConfig) -> list[FieldError]:
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in limit_errors(strategy, THRESHOLD_LIMITS, THRESHOLD_PAIRS, path)]
 
 
-def validate_cpu_burst(config: CPUBurstConfig) -> list[FieldError]:
+def validate_cpu_burst(config: slo_documents.CPUBurstConfig) -> list[FieldError]:
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in limit_errors(strategy, CPU_BURST_LIMITS, (), path)]
 
 
-def validate_system(config: SystemConfig) -> list[FieldError]:
+def validate_system(config: slo_documents.SystemConfig) -> list[FieldError]:
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in limit_errors(strategy, SYSTEM_LIMITS, (), path)]
 
 
-def validate_qos(config: QOSConfig) -> list[FieldError]:
+def validate_qos(config: slo_documents.QOSConfig) -> list[FieldError]:
     """Validate the ranges of every block. Network shares need system-config beside them: the webhook sums them."""
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in _qos_errors(strategy, path)]

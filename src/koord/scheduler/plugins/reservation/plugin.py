@@ -50,7 +50,7 @@ from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of, writable_reservations
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
-from koord.scheduler.plugins.reservation import matching
+from koord.scheduler.plugins.reservation import fit, matching
 from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold
 from koord.scheduler.plugins.reservation.cycle_state import (
     ALLOCATING_PLUGINS,
@@ -60,15 +60,6 @@ from koord.scheduler.plugins.reservation.cycle_state import (
     can_allocate_from,
     dry_run_owners,
     set_dry_run_owner,
-)
-from koord.scheduler.plugins.reservation.fit import (
-    NO_MATCH,
-    POLICY_CONFLICT,
-    WRONG_NODE,
-    IgnoredResources,
-    NodeFreeResources,
-    filter_node,
-    filter_reserve_pod,
 )
 from koord.scheduler.plugins.reservation.fit import ReservationRefusal as Against
 from koord.scheduler.plugins.reservation.lifecycle import (
@@ -110,9 +101,9 @@ def may_evict(victim: PodInfo) -> bool:
 
 
 _PRE_ALLOCATION = "Reservation over pods"  # the key of the pre-allocation candidates in the cycle state
-_NO_MATCH = unresolvable(NO_MATCH)
-_WRONG_NODE = unresolvable(WRONG_NODE)
-_CONFLICT = unresolvable(POLICY_CONFLICT)
+_NO_MATCH = unresolvable(fit.NO_MATCH)
+_WRONG_NODE = unresolvable(fit.WRONG_NODE)
+_CONFLICT = unresolvable(fit.POLICY_CONFLICT)
 _CODES = (None, _NO_MATCH, _WRONG_NODE, _CONFLICT)
 
 
@@ -145,7 +136,7 @@ class ReservationPlugin(Plugin):
         self._handle = handle
         self.scheduler_name = ""  # of its profile, once that is finished
         self._allocating_plugins: tuple[Plugin, ...] = ()
-        self._ignored = IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
+        self._ignored = fit.IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
         self._preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
 
     def set_profile(self, profile: SchedulerProfile) -> None:
@@ -258,8 +249,8 @@ class ReservationPlugin(Plugin):
     def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
         state = cycle.plugin_data.get(self.name)
         if isinstance(state, ReservePodCycleState):
-            room = NodeFreeResources(node=node.name, allocatable={}, usages=self.cache.register.on_node(node.name))
-            against = _to_reject(filter_reserve_pod(state.node_name, state.policy, room))
+            room = fit.NodeFreeResources(node=node.name, allocatable={}, usages=self.cache.register.on_node(node.name))
+            against = _to_reject(fit.filter_reserve_pod(state.node_name, state.policy, room))
             pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
             if (
                 against is None
@@ -275,7 +266,7 @@ class ReservationPlugin(Plugin):
             return None if state.request.affinity is None else _NO_MATCH
         # A dry run may have given an allocate-once reservation to another pod.
         usable = [usage for usage in matched if usage.is_matchable] if dry_run_owners(cycle) else matched
-        return _to_reject(filter_node(state.request, usable, state.node_room(node, matched), ignored=self._ignored))
+        return _to_reject(fit.filter_node(state.request, usable, state.node_room(node, matched), ignored=self._ignored))
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         """Return the codes of rows without a reservation for the pod; the others are filtered one by one."""
