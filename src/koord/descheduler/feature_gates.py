@@ -1,7 +1,4 @@
-"""The feature gates of koord-descheduler, each with what it switches and the module that reads it.
-
-This table drives parsing, help and documentation.
-"""
+"""The feature gates of koord-descheduler with their readers; the table drives parsing, help and documentation."""
 
 from __future__ import annotations
 

@@ -153,10 +153,7 @@ NEVER_EVICT_COST = 2**31 - 1
 
 
 def parse_eviction_cost(annotations: Mapping[str, str]) -> int | MalformedAnnotation:
-    """Parse the eviction cost: lower goes first, missing is 0.
-
-    A plus sign and leading zeros are malformed, so that equal costs have one text.
-    """
+    """Parse the eviction cost: lower goes first, missing is 0. Plus signs and leading zeros are malformed."""
     text = annotations.get(protocol.A_EVICTION_COST)
     if text is None:
         return 0

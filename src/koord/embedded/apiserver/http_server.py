@@ -1,7 +1,4 @@
-"""Serve the API server over HTTPS: bearer tokens, one handler for all paths, and watches as chunked lines.
-
-What a request means is decided in `server`.
-"""
+"""Serve the API server over HTTPS: bearer tokens, one handler for all paths, and watches as chunked lines."""
 
 from __future__ import annotations
 

@@ -80,10 +80,7 @@ def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOS
 
 
 def load_certificates(certificate: Path, key: Path) -> ApiServerCertificates:
-    """Return a certificate that a user names. Clients trust what its file holds: a chain should end in its authority.
-
-    Raises DataDirectoryError.
-    """
+    """Return the certificate that a user names; its file is what clients trust. Raises DataDirectoryError."""
     try:
         pair = CertKeyPair(certificate.read_bytes(), key.read_bytes())
         made = ApiServerCertificates(CertKeyPair(pair.certificate, b""), pair)

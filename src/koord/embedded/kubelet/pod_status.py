@@ -64,10 +64,7 @@ def rejected_pod_status(reason: str, message: str, about: PodStatusFacts, at: fl
 
 
 def pod_status_patch(before: Plain | None, after: Plain) -> Plain | None:
-    """Return the strategic merge patch from `before` to `after`; None when they are equal.
-
-    Without `before`, whatever the server has is overwritten.
-    """
+    """Return the strategic merge patch from `before`, or whatever the server has, to `after`; None if equal."""
     if before is None:
         return {**after, "conditions": [_CLEARED_CONDITION | condition for condition in after["conditions"]]}
     changed = {key: value for key, value in after.items() if before.get(key) != value}

@@ -354,9 +354,6 @@ class StandaloneProgram(Generic[P]):
         await self.program.lead()
 
     def _log_if_failed(self, task: asyncio.Task[None]) -> None:
-        """Log a program that ended with an exception at once.
-
-        Otherwise nothing would be done until somebody stops it, and nobody would know why.
-        """
+        """Log a program that ended with an exception at once: nobody may stop the process and see it for long."""
         if not task.cancelled() and task.exception() is not None:
             _LOG.critical("%s ended and does nothing any more", self._name, exc_info=task.exception())

@@ -78,10 +78,7 @@ def run_begin_attempt(profile: SchedulerProfile, pod: PodInfo) -> PluginRejectio
 def run_pre_filter(
     profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, on_point_end: OnPointEnd | None = None
 ) -> PodInfo | PluginRejection:
-    """Run BeforePreFilter, PreFilter, AfterPreFilter and BeforeFilter of all plugins.
-
-    Return the pod as all that follows shall see it, or the rejection.
-    """
+    """Run BeforePreFilter to BeforeFilter of all plugins; return the pod as the rest shall see it, or the rejection."""
     for plugin in profile.plugins_at(Plugin.before_pre_filter):
         replaced = plugin.before_pre_filter(cycle, pod)
         if isinstance(replaced, Reject | Fault):

@@ -207,10 +207,7 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
 
 def not_eligible_reason(context: PostFilterContext, makes_way: Callable[[PodInfo], bool]) -> str:
-    """Return why the pod may not preempt at all, or not now; "" when it may.
-
-    `makes_way` tells whether a pod is leaving for its sake.
-    """
+    """Return why the pod may not preempt, or not now; "" when it may. `makes_way`: a pod is leaving for its sake."""
     if context.pod.shape.spec.preemption_policy == "Never":
         return NEVER
     node = context.cycle.state.node(context.nominated_node())

@@ -32,10 +32,7 @@ def register_quota_metrics(
     clock: Clock,
     leads: Callable[[], bool],
 ) -> None:
-    """Time the cache's operations and register the quota metrics.
-
-    Only the leader serves values, so that a sum over replicas counts each quota once.
-    """
+    """Time the cache's operations and register the quota metrics, which the leader alone serves."""
     quota_cache.timer = QuotaCacheTimer(clock, metrics.quota_s)
 
     def read() -> Iterator[MetricReading]:

@@ -1,7 +1,4 @@
-"""LoadAwareCache keeps the load of every node in line with NodeMetrics and placements.
-
-One change touches one node's load and notes one row.
-"""
+"""LoadAwareCache keeps the load of every node in line with NodeMetrics and placements, one node at a change."""
 
 from __future__ import annotations
 

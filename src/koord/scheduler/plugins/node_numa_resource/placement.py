@@ -192,10 +192,7 @@ class NumaTrial(msgspec.Struct, frozen=True):
         return NumaRefusal.unschedulable(OUT_OF_SCOPE) if isinstance(found, NumaRefusal) else found
 
     def check_cpu_count(self) -> NumaRefusal | None:
-        """Return the refusal for too few CPUs of a demand without NUMA policy.
-
-        `try_allocate` tells the same, but counting is enough almost everywhere.
-        """
+        """Return the refusal for too few CPUs without NUMA policy, by counting, which is enough almost everywhere."""
         binding, topology = self.terms.binding, self.profile.topology
         if binding is None and self.demand.designated is None:
             return None

@@ -180,10 +180,7 @@ RUNNING = "Running"
 
 
 def reservation_info_of_pod(pod: Pod) -> ReservationInfo | None:
-    """Read the pod as a reservation; None for an ordinary pod.
-
-    It is always Aligned and for one owner, and available while it runs and is ready.
-    """
+    """Read the pod as a reservation: Aligned, for one owner, available while it runs and is ready; None if ordinary."""
     meta = pod.metadata
     if not reservation_codecs.is_in_reservation_mode(meta.labels):
         return None
