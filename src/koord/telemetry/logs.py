@@ -95,7 +95,7 @@ class Logs:
     def set_verbosity(self, verbosity: int) -> None:
         self.verbosity = verbosity
         loudest = max([verbosity, *self._modules.values()])
-        logging.getLogger(_ROOT_LOGGER).setLevel(_level(loudest))
+        logging.getLogger(_ROOT_LOGGER).setLevel(logging.DEBUG if loudest >= DEBUG_FROM else logging.INFO)
         logging.getLogger().setLevel(logging.DEBUG if verbosity >= LIBRARY_DEBUG_FROM else logging.WARNING)
 
     def _shows(self, record: logging.LogRecord) -> bool:
@@ -106,10 +106,6 @@ class Logs:
             if fnmatch.fnmatchcase(record.module, pattern) or fnmatch.fnmatchcase(record.name, pattern):
                 return verbosity >= DEBUG_FROM
         return self.verbosity >= DEBUG_FROM
-
-
-def _level(verbosity: int) -> int:
-    return logging.DEBUG if verbosity >= DEBUG_FROM else logging.INFO
 
 
 def _letter(level: int) -> str:

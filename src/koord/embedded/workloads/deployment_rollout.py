@@ -69,11 +69,6 @@ def available_replicas(replica_set: ReplicaSet) -> int:
     return min(replica_set.status.available_replicas, replica_set_size(replica_set))
 
 
-def _is_status_stale(replica_set: ReplicaSet) -> bool:
-    """Return whether the status of a ReplicaSet is older than the last change of its size."""
-    return replica_set.status.observed_generation < replica_set.metadata.generation
-
-
 def creation_order(replica_set: ReplicaSet) -> tuple[datetime, str]:
     return replica_set.metadata.creation_timestamp or _OLDEST, replica_set.metadata.name
 
@@ -127,7 +122,7 @@ def _shrink_old(bounds: RolloutBounds, family: ReplicaSetFamily, new: ReplicaSet
     old = [s for s in family.old if replica_set_size(s) > 0]
     if not old:
         return {}
-    if any(_is_status_stale(s) for s in family.all):
+    if any(s.status.observed_generation < s.metadata.generation for s in family.all):
         return {}  # it says what was, and to shrink on that could leave too few
     may_go = total_size(family.all) - bounds.min_available - (replica_set_size(new) - available_replicas(new))
     if may_go <= 0:

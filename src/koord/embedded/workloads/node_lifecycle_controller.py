@@ -169,7 +169,8 @@ class NodeLifecycleController:
         )
         if isinstance(answer, ApiError):
             return Done() if answer.not_found else Requeue(answer.message)
-        self._record_event(node, "NodeNotReady", f"Node {node.metadata.name} status is now: NodeNotReady")
+        message = f"Node {node.metadata.name} status is now: NodeNotReady"
+        self._context.recorder.record(recorder.object_reference(NODES, node), "Normal", "NodeNotReady", message)
         return Done()  # the write comes back as a change, and the taints follow
 
     async def _write_taints(self, node: Node, taints: tuple[Taint, ...]) -> ApiError | None:
@@ -215,9 +216,6 @@ class NodeLifecycleController:
                 recorder.object_reference(PODS, pod), "Warning", "NodeNotReady", "Node is not ready"
             )
         return None
-
-    def _record_event(self, node: Node, reason: str, message: str) -> None:
-        self._context.recorder.record(recorder.object_reference(NODES, node), "Normal", reason, message)
 
 
 def _kubelet_report(node: Node) -> tuple[datetime | None, str] | tuple[()]:

@@ -22,7 +22,7 @@ from koord.kube.client import list_watch, request_builder
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.retrying_caller import RetryingCaller, RetryPolicy, request_throttle
 from koord.kube.transport.api_error import ApiError, error_from_response
-from koord.kube.transport.interface import ApiRequest, ApiResponse, ResponseBody, Transport
+from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport
 from koord.telemetry.clock import Clock, WallClock
 
 P = ParamSpec("P")
@@ -117,15 +117,11 @@ async def read_deletion(caller: RetryingCaller, request: ApiRequest, model: type
     answer = await caller.send(request)
     if not answer.ok:
         return error_from_response(answer)
-    if _is_status(answer.body):
+    if answer.body.typed(TypeMeta).kind == "Status":
         details = answer.body.typed(Status).details
         return DeleteResult(object=None, uid=details.uid if details else "")
     obj = answer.body.typed(model)
     return DeleteResult(object=obj, uid=obj.metadata.uid)
-
-
-def _is_status(body: ResponseBody) -> bool:
-    return body.typed(TypeMeta).kind == "Status"
 
 
 USER_AGENT = "koord"

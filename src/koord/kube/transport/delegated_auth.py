@@ -81,16 +81,13 @@ class DelegatedAuth:
             user = await self._user(call)
             if user is None:
                 return status_reply(401, "Unauthorized", "Unauthorized")
-            if self._is_open(call.path) or _MASTERS in user.groups:
+            if call.path in self._open or call.path.startswith(self._open_below) or _MASTERS in user.groups:
                 return None
             refusal = await self._denial(user, call.method.lower(), call.path)
         except _REVIEW_ERRORS as trouble:
             _LOG.warning("cannot decide on %s %s: %s", call.method, call.path, trouble)
             return status_reply(500, "InternalError", "Internal Server Error: the API server could not be asked")
         return None if refusal is None else status_reply(403, "Forbidden", refusal)
-
-    def _is_open(self, path: str) -> bool:
-        return path in self._open or path.startswith(self._open_below)
 
     async def _user(self, call: HttpCall) -> AuthenticatedUser | None:
         """Return the caller's user, or None when the credentials shown are invalid."""

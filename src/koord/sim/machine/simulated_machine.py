@@ -155,7 +155,7 @@ class SimulatedMachine:
         self._pods = pods
         here = {pod.uid: pod for pod in pods}
         for uid in [uid for uid in self._pods_by_uid if uid not in here]:
-            self._remove(self._pods_by_uid.pop(uid))
+            self._drop(self._pods_by_uid.pop(uid).group)
         for pod in pods:
             known = self._pods_by_uid.get(pod.uid)
             if known is not pod:
@@ -177,9 +177,6 @@ class SimulatedMachine:
             if old is None or old.requests != one.requests or old.limits != one.limits:
                 values = initial_values(one.requests, one.limits)
                 self._files.make_group(group, values)
-
-    def _remove(self, pod: PodMeta) -> None:
-        self._drop(pod.group)
 
     def _drop(self, group: str) -> None:
         self._files.remove_group(group)

@@ -189,7 +189,7 @@ def _stored_version_errors(obj: Obj, old: Obj | None) -> list[ApiFieldError]:
 def _validate_update(new: Obj, old: Obj) -> list[ApiFieldError]:
     errors: list[ApiFieldError] = []
     spec, before = new["spec"], old["spec"]
-    if not _same_versions(spec, before) or spec != before:
+    if spec != before:
         errors += _spec_errors(new)
     names, names_before = spec.get("names") or {}, before.get("names") or {}
     if is_established(old):
@@ -204,10 +204,6 @@ def _validate_update(new: Obj, old: Obj) -> list[ApiFieldError]:
     if new["metadata"].get("annotations") != old["metadata"].get("annotations"):
         errors += _approval_errors(new)
     return errors + _stored_version_errors(new, old)
-
-
-def _same_versions(spec: Obj, before: Obj) -> bool:
-    return bool(spec.get("versions") == before.get("versions"))
 
 
 def _validate_status(new: Obj, old: Obj) -> list[ApiFieldError]:

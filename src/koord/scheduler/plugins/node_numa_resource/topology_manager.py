@@ -236,7 +236,7 @@ def _hint_lists(given: Sequence[NumaTopologyHints]) -> tuple[list[Sequence[NumaT
     for hints in given:
         if not hints:
             lists.append((NO_PREFERENCE,))
-        for resource, offered in _sorted_hints(hints):
+        for resource, offered in sorted(hints.items()):
             if offered is None:
                 lists.append((NO_PREFERENCE,))
             elif not offered:
@@ -254,9 +254,3 @@ def _hint_summaries(given: Sequence[NumaTopologyHints]) -> list[str]:
 
 def _single_zone_hints(lists: Sequence[Sequence[NumaTopologyHint]]) -> list[Sequence[NumaTopologyHint]]:
     return [[h for h in hints if h.preferred and (h.mask is None or len(h.mask) == 1)] for hints in lists]
-
-
-def _sorted_hints(
-    hints: Mapping[str, Sequence[NumaTopologyHint] | None],
-) -> list[tuple[str, Sequence[NumaTopologyHint] | None]]:
-    return sorted(hints.items())
