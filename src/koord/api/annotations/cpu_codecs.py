@@ -53,9 +53,7 @@ def dump_cpu_basic_info(value: CPUBasicInfo) -> str:
 
 
 CPU_MANAGER_STATIC = "static"
-CPU_MANAGER_NONE = "none"
 CPU_MANAGER_FULL_PCPUS_ONLY = "full-pcpus-only"
-CPU_MANAGER_DISTRIBUTE_ACROSS_NUMA = "distribute-cpus-across-numa"
 
 
 class CPUManagerPolicy(Submodel, frozen=True, kw_only=True):

@@ -86,7 +86,6 @@ def gang_waiting_time_ns(annotations: Mapping[str, str]) -> int | None:
 
 
 MUST_GATHER = "MustGather"
-PREFER_GATHER = "PreferGather"
 
 
 class GatherStrategy(Submodel, frozen=True, kw_only=True):

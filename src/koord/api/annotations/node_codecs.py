@@ -68,7 +68,6 @@ def parse_third_party_allocations(annotations: Mapping[str, str]) -> ThirdPartyA
 
 
 APPLY_DEFAULT = "Default"  # the reserved part is taken off allocatable
-APPLY_RESERVED_CPUS_ONLY = "ReservedCPUsOnly"  # only CPU binding avoids the reserved CPUs
 
 
 class NodeReservation(Submodel, frozen=True, kw_only=True):

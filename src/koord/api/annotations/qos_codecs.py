@@ -43,7 +43,6 @@ def parse_cpu_qos(annotations: Mapping[str, str]) -> CPUQOSConfig | MalformedAnn
 MEMORY_QOS_DEFAULT = "default"  # the node's settings
 MEMORY_QOS_NONE = "none"  # nothing for this pod
 MEMORY_QOS_AUTO = "auto"  # the built-in settings of the pod's QoS class
-MEMORY_QOS_POLICIES = (MEMORY_QOS_DEFAULT, MEMORY_QOS_NONE, MEMORY_QOS_AUTO)
 
 
 class PodMemoryQOS(MemoryQOS, frozen=True, kw_only=True):

@@ -12,16 +12,6 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.model import ResourceList
 from koord.values.quantity import Quantity
 
-# Written by the scheduler, in the order in which it publishes them.
-QUOTA_STATUS_KEYS = (
-    protocol.A_QUOTA_RUNTIME,
-    protocol.A_QUOTA_REQUEST,
-    protocol.A_QUOTA_CHILD_REQUEST,
-    protocol.A_QUOTA_ALLOCATED,
-    protocol.A_QUOTA_GUARANTEED,
-    protocol.A_QUOTA_NON_PREEMPTIBLE_REQUEST,
-    protocol.A_QUOTA_NON_PREEMPTIBLE_USED,
-)
 DEFAULT_QUOTA_RESOURCE_KEYS = (CPU, MEMORY)
 
 

@@ -102,7 +102,6 @@ def ignores_reservations(labels: Mapping[str, str]) -> bool:
     return labels.get(protocol.L_RESERVATION_IGNORED) == protocol.TRUE
 
 
-OPERATING_MODE_RUNNABLE = "Runnable"
 OPERATING_MODE_RESERVATION = "Reservation"
 
 

@@ -91,23 +91,6 @@ def threads(tree: CgroupTree, group: str) -> list[int] | IoError:
     return _read_parsed(tree, TASKS, group, stat.parse_ids)
 
 
-def sandbox_group(tree: CgroupTree, pod_dir: str, container_ids: list[str]) -> str | IoError | None:
-    """Return the group of the pod's pause container: the one group of the pod that no known container has.
-
-    None when it cannot be determined, because no container is known yet or more than one group is left.
-    """
-    known = {name for name in map(tree.layout.container_name, container_ids) if name}
-    if not known:
-        return None
-    groups = tree.children(pod_dir, "cpuset")
-    if isinstance(groups, IoError):
-        return groups
-    names = [group.rpartition("/")[2] for group in groups]
-    # cri-o keeps a sandbox in a plain group and its scopes are containers
-    left = [name for name in names if name not in known and not (name.startswith("crio-") and name.endswith(".scope"))]
-    return f"{pod_dir}/{left[0]}" if len(left) == 1 else None
-
-
 def _read_parsed(tree: CgroupTree, knob: str, group: str, parse: Callable[[str], T | None]) -> T | IoError:
     text = tree.read(knob, group)
     if isinstance(text, IoError):

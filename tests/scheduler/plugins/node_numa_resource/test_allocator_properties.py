@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from koord.api.annotations.codec import dump_json
 from koord.api.annotations.cpu_codecs import CPUInfo
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_numa
-from koord.scheduler.plugins.node_numa_resource.available import can_fit, summarize_free
 from koord.scheduler.plugins.node_numa_resource.cpu_accumulator import CpuRequest, lowest_cpus, take_cpus
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBinding, NumaRequest
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
@@ -169,18 +168,6 @@ def test_pods_that_want_to_be_alone_are_when_there_is_room(
         and any(topology.one_per_core(zone.cpus & others).bit_count() >= count for zone in topology.zones)
     ):
         assert spread & topology.cpus_sharing_cores(marked) == 0
-
-
-@settings(max_examples=100, deadline=None)
-@given(nodes(), st.integers(0), st.integers(0, 12), st.sampled_from(["", "FullPCPUs", "SpreadByPCPUs"]))
-def test_bound_is_exact(node: TopologyOptions, held: int, count: int, must: str) -> None:
-    assert isinstance(node.cpu, CpuTopology)
-    if any(core.bit_count() != node.cpu.per_core for core in node.cpu.cores):
-        return  # with uneven cores a required policy is checked against an average, and the bound is only an upper one
-    ledger = NumaLedger.build(node.cpu, {"p": NumaAllocation(cpus=CPUSet(held & node.cpu.cpus))})
-    binding = CpuBinding(count=count, policy=must or "FullPCPUs", required=bool(must))
-    found = allocate_numa(node, ledger, NumaRequest(amounts={"cpu": 1000 * count}, binding=binding))
-    assert can_fit(summarize_free(node, ledger), count, must) == isinstance(found, NumaAllocation)
 
 
 @settings(max_examples=60, deadline=None)

@@ -27,21 +27,6 @@ DESCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
     ),
 }
 
-# Kubernetes' own descheduler plugins, whose arguments stay plain here.
-UPSTREAM_PLUGINS = (
-    "DefaultEvictor",
-    "HighNodeUtilization",
-    "LowNodeUtilization",
-    "PodLifeTime",
-    "RemoveFailedPods",
-    "RemoveDuplicates",
-    "RemovePodsHavingTooManyRestarts",
-    "RemovePodsViolatingInterPodAntiAffinity",
-    "RemovePodsViolatingNodeAffinity",
-    "RemovePodsViolatingNodeTaints",
-    "RemovePodsViolatingTopologySpreadConstraint",
-)
-
 
 def typed_args(plugin: str, raw: dict[str, Any] | None) -> DeschedulerPluginArgs | list[FieldError]:
     """Return the defaulted, validated arguments of a plugin in the catalog, or all that is wrong with them."""

@@ -13,7 +13,6 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 
 LEAST_ALLOCATED = "LeastAllocated"
 MOST_ALLOCATED = "MostAllocated"
-BALANCED_ALLOCATION = "BalancedAllocation"
 REQUESTED_TO_CAPACITY_RATIO = "RequestedToCapacityRatio"
 
 

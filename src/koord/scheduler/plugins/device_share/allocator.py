@@ -45,16 +45,6 @@ class AllocatedDevices(msgspec.Struct, frozen=True):
     def device_amounts(self) -> DeviceAmounts:
         return {kind: {one.card.minor: _held_amounts(one) for one in chosen} for kind, chosen in self.devices.items()}
 
-    @property
-    def total_amounts(self) -> dict[str, int]:
-        """Return all allocated amounts by resource: what a reservation that names no amounts is resized to."""
-        total: dict[str, int] = {}
-        for chosen in self.devices.values():
-            for one in chosen:
-                for name, amount in one.amounts.items():
-                    total[name] = total.get(name, 0) + amount
-        return total
-
     def minors(self, device_type: str) -> tuple[int, ...]:
         return tuple(one.card.minor for one in self.devices.get(device_type, ()))
 
