@@ -206,17 +206,8 @@ class QuotaEvaluator:
         return total, admitted
 
     async def _write(self, quota: ElasticQuota, total: str) -> ApiError | None:
-        meta = quota.metadata
         patch = {"metadata": {"annotations": {A_QUOTA_CHILD_REQUEST: total}}}
-        answer = await self._client.patch(
-            ELASTIC_QUOTAS,
-            meta.name,
-            patch,
-            meta.namespace,
-            kind="merge",
-            uid=meta.uid,
-            resource_version=meta.resource_version,
-        )
+        answer = await self._client.patch_object(ELASTIC_QUOTAS, quota, patch, kind="merge", exactly=True)
         if isinstance(answer, ApiError):
             return answer
         key = object_key(answer)

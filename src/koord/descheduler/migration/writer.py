@@ -59,9 +59,8 @@ class MigrationWriter:
     async def _patch(
         self, job: PodMigrationJob, patch: dict[str, Any], subresource: str | None = None
     ) -> JobPatchResult:
-        meta = job.metadata
-        return await self._context.client.patch(
-            POD_MIGRATION_JOBS, meta.name, patch, kind="merge", uid=meta.uid, subresource=subresource
+        return await self._context.client.patch_object(
+            POD_MIGRATION_JOBS, job, patch, kind="merge", subresource=subresource
         )
 
     # Reservations ------------------------------------------------------------------------------------------------

@@ -137,9 +137,7 @@ class DeploymentController:
         meta = deployment.metadata
         number = deployment_rollout.revision_patch(deployment, plan.revision)
         if number is not None:
-            written = await self._client.patch(
-                DEPLOYMENTS, meta.name, number, meta.namespace, kind="merge", uid=meta.uid
-            )
+            written = await self._client.patch_object(DEPLOYMENTS, deployment, number, kind="merge")
             if isinstance(written, ApiError) and not written.not_found:
                 return Requeue(written.message)
         patch = status_patch(deployment.status, status)
@@ -220,15 +218,7 @@ class DeploymentController:
             spec["minReadySeconds"] = change.min_ready_seconds
         if spec:
             patch["spec"] = spec
-        answer = await self._client.patch(
-            REPLICA_SETS,
-            meta.name,
-            patch,
-            meta.namespace,
-            kind="merge",
-            uid=meta.uid,
-            resource_version=meta.resource_version,
-        )
+        answer = await self._client.patch_object(REPLICA_SETS, change.set, patch, kind="merge", exactly=True)
         if isinstance(answer, ApiError):
             return answer
         self._written_versions.record(answer)

@@ -172,9 +172,8 @@ class JobController:
     async def _remove_finalizer(self, pod: Pod) -> ApiError | None:
         if not has_tracking_finalizer(pod):
             return None
-        meta = pod.metadata
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER]}}
-        answer = await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="strategic", uid=meta.uid)
+        answer = await self._client.patch_object(PODS, pod, patch, kind="strategic")
         return error_unless_gone(answer)
 
     async def _clean_up_finished(self, job: Job, pods: list[Pod]) -> ReconcileResult:

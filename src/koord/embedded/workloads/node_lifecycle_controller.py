@@ -159,14 +159,8 @@ class NodeLifecycleController:
 
     async def _declare_unknown(self, node: Node) -> ReconcileResult:
         conditions = node_health.unknown_conditions(node, self._context.now())
-        answer = await self._client.patch(
-            NODES,
-            node.metadata.name,
-            {"status": {"conditions": [to_dict(condition) for condition in conditions]}},
-            kind="strategic",
-            subresource="status",
-            uid=node.metadata.uid,
-        )
+        patch = {"status": {"conditions": [to_dict(condition) for condition in conditions]}}
+        answer = await self._client.patch_object(NODES, node, patch, kind="strategic", subresource="status")
         if isinstance(answer, ApiError):
             return Done() if answer.not_found else Requeue(answer.message)
         message = f"Node {node.metadata.name} status is now: NodeNotReady"
@@ -175,14 +169,8 @@ class NodeLifecycleController:
 
     async def _write_taints(self, node: Node, taints: tuple[Taint, ...]) -> ApiError | None:
         """Write the taints over the version that was read, because the list is replaced whole."""
-        answer = await self._client.patch(
-            NODES,
-            node.metadata.name,
-            {"spec": {"taints": [to_dict(taint) for taint in taints] or None}},
-            kind="merge",
-            uid=node.metadata.uid,
-            resource_version=node.metadata.resource_version,
-        )
+        patch = {"spec": {"taints": [to_dict(taint) for taint in taints] or None}}
+        answer = await self._client.patch_object(NODES, node, patch, kind="merge", exactly=True)
         return answer if isinstance(answer, ApiError) and not answer.not_found else None
 
     async def _mark_pods_not_ready(self, node: Node) -> ApiError | None:
@@ -198,15 +186,8 @@ class NodeLifecycleController:
                 "message": "Node is not ready",
                 "lastTransitionTime": timestamp.text(self._context.now()),
             }
-            meta = pod.metadata
-            answer = await self._client.patch(
-                PODS,
-                meta.name,
-                {"status": {"conditions": [not_ready]}},
-                meta.namespace,
-                kind="strategic",
-                subresource="status",
-                uid=meta.uid,
+            answer = await self._client.patch_object(
+                PODS, pod, {"status": {"conditions": [not_ready]}}, kind="strategic", subresource="status"
             )
             if isinstance(answer, ApiError):
                 if not answer.not_found and not answer.conflict:

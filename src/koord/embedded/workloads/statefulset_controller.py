@@ -221,15 +221,8 @@ class StatefulSetController:
             owners = claim_owner_references(stateful, pod, meta, condemned=is_condemned(stateful, pod.metadata.name))
             if owners is None:
                 continue
-            answer = await self._client.patch(
-                PERSISTENT_VOLUME_CLAIMS,
-                name,
-                {"metadata": {"ownerReferences": owners or None}},
-                meta.namespace,
-                kind="merge",
-                uid=meta.uid,
-                resource_version=meta.resource_version,
-            )
+            patch = {"metadata": {"ownerReferences": owners or None}}
+            answer = await self._client.patch_object(PERSISTENT_VOLUME_CLAIMS, claim, patch, kind="merge", exactly=True)
             if isinstance(answer, ApiError) and not answer.not_found:
                 return answer
         return None

@@ -219,6 +219,30 @@ def patch(
     )
 
 
+def patch_object(
+    resource: Resource[Object],
+    obj: Object,
+    change: Unstructured,
+    *,
+    kind: PatchKind,
+    subresource: str | None = None,
+    exactly: bool = False,
+) -> ApiRequest:
+    """Build a patch of the very object that was read, known by its UID; `exactly`: in the version that was read."""
+    meta = obj.metadata
+    version = meta.resource_version if exactly else None
+    return patch(
+        resource,
+        meta.name,
+        change,
+        meta.namespace or None,
+        kind=kind,
+        subresource=subresource,
+        uid=meta.uid,
+        resource_version=version,
+    )
+
+
 def apply(
     resource: Resource[Object],
     obj: Unstructured,

@@ -185,6 +185,7 @@ class Client:
     create = verb(request_builder.create, read_object)
     replace = verb(request_builder.replace, read_object)
     patch = verb(request_builder.patch, read_object)
+    patch_object = verb(request_builder.patch_object, read_object)
     apply = verb(request_builder.apply, read_object)
     delete = verb(request_builder.delete, read_deletion)
     delete_collection = verb(request_builder.delete_collection, read_nothing)

@@ -93,11 +93,8 @@ class QuotaProfileController:
         )
 
     async def _label_tree_id(self, profile: ElasticQuotaProfile, tree_id: str) -> ApiError | None:
-        meta = profile.metadata
         patch = {"metadata": {"labels": {L_QUOTA_TREE_ID: tree_id}}}
-        answer = await self._client.patch(
-            ELASTIC_QUOTA_PROFILES, meta.name, patch, meta.namespace, kind="merge", uid=meta.uid
-        )
+        answer = await self._client.patch_object(ELASTIC_QUOTA_PROFILES, profile, patch, kind="merge")
         return answer if isinstance(answer, ApiError) else None
 
     async def _write(self, profile: ElasticQuotaProfile, root: root_quota.RootQuota) -> ReconcileResult:
@@ -110,9 +107,7 @@ class QuotaProfileController:
             patch = root_quota.update_patch(root, quota)
             if patch is None:
                 return RequeueAfter(RESYNC_S)
-            answer = await self._client.patch(
-                ELASTIC_QUOTAS, name, patch, namespace, kind="merge", uid=quota.metadata.uid
-            )
+            answer = await self._client.patch_object(ELASTIC_QUOTAS, quota, patch, kind="merge")
             failure = "UpdateQuotaFailed"
         if not isinstance(answer, ApiError):
             return RequeueAfter(RESYNC_S)

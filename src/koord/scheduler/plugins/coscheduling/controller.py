@@ -80,13 +80,8 @@ class NetworkTopologyController:
             return
         patch = {"status": {"detailStatus": to_dict(wanted).get("detailStatus", [])}}
         try:
-            answer = await self._client.patch(
-                CLUSTER_NETWORK_TOPOLOGIES,
-                CLUSTER_TOPOLOGY_NAME,
-                patch,
-                kind="merge",
-                subresource="status",
-                uid=topology.metadata.uid,
+            answer = await self._client.patch_object(
+                CLUSTER_NETWORK_TOPOLOGIES, topology, patch, kind="merge", subresource="status"
             )
         except TRANSIENT_ERRORS as outage:
             self._quiet.warning("the status of the network topology was not written: %s", outage)
@@ -169,9 +164,7 @@ class PodGroupController:
         if not patch:
             return Done()
         try:
-            answer = await self._client.patch(
-                POD_GROUPS, key[1], {"status": patch}, key[0], kind="merge", uid=found.metadata.uid
-            )
+            answer = await self._client.patch_object(POD_GROUPS, found, {"status": patch}, kind="merge")
         except TRANSIENT_ERRORS as outage:
             return Requeue(str(outage))
         if isinstance(answer, ApiError):

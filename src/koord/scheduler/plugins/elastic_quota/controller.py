@@ -241,9 +241,7 @@ class QuotaStatusController:
             elif patch is not None:
                 started = self._clock.monotonic()
                 try:
-                    answer = await self._client.patch(
-                        ELASTIC_QUOTAS, meta.name, patch, meta.namespace, kind="merge", uid=meta.uid
-                    )
+                    answer = await self._client.patch_object(ELASTIC_QUOTAS, live, patch, kind="merge")
                 except TRANSIENT_ERRORS as outage:
                     self._quiet.warning("the status of quota %s/%s is not written: %s", *_quota_key(live), outage)
                     return False

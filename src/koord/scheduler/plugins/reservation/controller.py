@@ -230,8 +230,8 @@ class ReservationController:
             "status": lifecycle.status_patch(reservation.status, effect.status),
         }
         try:
-            answer = await self._client.patch(
-                RESERVATIONS, meta.name, patch, kind="merge", subresource="status", uid=meta.uid
+            answer = await self._client.patch_object(
+                RESERVATIONS, reservation, patch, kind="merge", subresource="status"
             )
         except TRANSIENT_ERRORS as outage:
             self._quiet.warning("the status of reservation %s is not written: %s", meta.name, outage)
