@@ -17,7 +17,13 @@ from koord.embedded.apiserver.crd.naming import (
     is_protected_group,
     with_condition,
 )
-from koord.embedded.apiserver.kinds.strategy import KindStrategy, begin_generation, bump_generation_on
+from koord.embedded.apiserver.kinds.strategy import (
+    KindStrategy,
+    begin_generation,
+    bump_generation_on,
+    fill_absent,
+    fill_empty,
+)
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE
 from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
 from koord.values import names as naming_rules
@@ -42,12 +48,8 @@ def _default_definition(obj: Obj) -> None:
     names = spec.setdefault("names", {})
     kind = names.get("kind")
     if kind:
-        if not names.get("singular"):
-            names["singular"] = kind.lower()
-        if not names.get("listKind"):
-            names["listKind"] = f"{kind}List"
-    if spec.get("conversion") is None:
-        spec["conversion"] = {"strategy": "None"}
+        fill_empty(names, singular=kind.lower(), listKind=f"{kind}List")
+    fill_absent(spec, conversion={"strategy": "None"})
     webhook = spec["conversion"].get("webhook") or {}
     service = (webhook.get("clientConfig") or {}).get("service")
     if service is not None and service.get("port") is None:

@@ -22,7 +22,7 @@ from koord.embedded.apiserver.kinds.pvc_spec import (
     pvc_spec_errors,
     sync_data_source_ref,
 )
-from koord.embedded.apiserver.kinds.strategy import KindStrategy, copy_or_drop
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, copy_or_drop, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, fields, immutable_field_errors, one_of
 from koord.values import names
 from koord.values.quantity import Quantity
@@ -94,10 +94,7 @@ PERSISTENT_VOLUME_CLAIM = KindStrategy(
 
 
 def _default_storage_class(obj: Obj) -> None:
-    if obj.get("reclaimPolicy") is None:
-        obj["reclaimPolicy"] = "Delete"
-    if obj.get("volumeBindingMode") is None:
-        obj["volumeBindingMode"] = "Immediate"
+    fill_absent(obj, reclaimPolicy="Delete", volumeBindingMode="Immediate")
 
 
 def _allowed_topology_errors(terms: list[Obj]) -> list[ApiFieldError]:
@@ -216,11 +213,8 @@ _LIFECYCLES = ("Persistent", "Ephemeral")
 
 def _default_csi_driver(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    for key, value in _CSI_DRIVER_DEFAULTS.items():
-        if spec.get(key) is None:
-            spec[key] = value
-    if not spec.get("volumeLifecycleModes"):
-        spec["volumeLifecycleModes"] = ["Persistent"]
+    fill_absent(spec, **_CSI_DRIVER_DEFAULTS)
+    fill_empty(spec, volumeLifecycleModes=["Persistent"])
 
 
 def _token_request_errors(found: list[Obj], path: str) -> list[ApiFieldError]:

@@ -247,7 +247,7 @@ class GangManager:
         line = sorted(self.gangs.pending_in_group(group), key=lambda member: member.uid != failed_member)
         for member in line:
             self._actions.activate((member.uid,))  # if it is in the queue, its PreEnqueue makes it the representative
-            if group.representative:
+            if self._is_represented(group):
                 return
 
     def activate_member(self, group: GangGroup, uid: str) -> None:
@@ -255,6 +255,9 @@ class GangManager:
         if group.ready and not group.representative:
             self.failed_members[group.id] = uid
             self._actions.activate((uid,))
+
+    def _is_represented(self, group: GangGroup) -> bool:
+        return bool(group.representative)
 
     def report_ignored_topology(self, gang: Gang, pod: PodInfo, message: str) -> None:
         """Tell once that the gang's rules for the network do not count."""

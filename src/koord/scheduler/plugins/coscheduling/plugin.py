@@ -43,6 +43,7 @@ from koord.scheduler.plugins.coscheduling.gang_spec import GangDefaults, GangMem
 from koord.scheduler.plugins.coscheduling.job_preemption import (
     JobPreemption,
     JobPreemptionRules,
+    TrialsByClass,
     find_job_preemption,
     preempt_for_single_pod,
 )
@@ -244,7 +245,12 @@ class Coscheduling(Plugin):
         if not isinstance(trials, dict):
             answer = trials.answer
             return f"not helpful: {answer.message if isinstance(answer, Fault) else answer.text if answer else ''}"
-        return find_job_preemption(self._profile, refused, members, trials, self._job_rules)
+        return self._search_preemption(self._profile, refused, members, trials)
+
+    def _search_preemption(
+        self, profile: SchedulerProfile, refused: PostFilterContext, members: Sequence[PodInfo], trials: TrialsByClass
+    ) -> JobPreemption | str:
+        return find_job_preemption(profile, refused, members, trials, self._job_rules)
 
     def _pending_pods(self, group: GangGroup, first: PodInfo) -> list[PodInfo]:
         """Return the members that still need a node, in their order."""
