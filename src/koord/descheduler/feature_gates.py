@@ -16,5 +16,5 @@ class DeschedulerGate(FeatureGate, frozen=True, kw_only=True):
 DESCHEDULER_GATES: Mapping[str, DeschedulerGate] = {
     "DisablePVCReservation": DeschedulerGate(
         False, BETA, "reservations for migrated pods leave their volume claims out", reader="migration.writer"
-    ),
+    )
 }

@@ -160,10 +160,7 @@ class MetricRegistry:
     """Creates families and serves them in order of name. A name can be registered once."""
 
     def __init__(
-        self,
-        *,
-        disabled: Iterable[str] = (),
-        allowed: Mapping[str, Mapping[str, frozenset[str]]] | None = None,
+        self, *, disabled: Iterable[str] = (), allowed: Mapping[str, Mapping[str, frozenset[str]]] | None = None
     ) -> None:
         """Configure the registry. `disabled` names are not served; `allowed` is metric -> label -> permitted values."""
         self._disabled = frozenset(disabled)

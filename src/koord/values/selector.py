@@ -40,12 +40,7 @@ _EXACT = frozenset({Operator.EQUALS, Operator.DOUBLE_EQUALS, Operator.NOT_EQUALS
 _POSITIVE = frozenset({Operator.IN, Operator.EQUALS, Operator.DOUBLE_EQUALS})
 _NEGATIVE = frozenset({Operator.NOT_IN, Operator.NOT_EQUALS})
 _PRESENCE = frozenset({Operator.EXISTS, Operator.DOES_NOT_EXIST})
-_SIGNS = {
-    Operator.IN: " in ",
-    Operator.NOT_IN: " notin ",
-    Operator.GREATER_THAN: ">",
-    Operator.LESS_THAN: "<",
-}
+_SIGNS = {Operator.IN: " in ", Operator.NOT_IN: " notin ", Operator.GREATER_THAN: ">", Operator.LESS_THAN: "<"}
 
 
 class Requirement(msgspec.Struct, frozen=True):

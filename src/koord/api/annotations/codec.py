@@ -35,10 +35,7 @@ class MalformedAnnotation(msgspec.Struct, frozen=True):
 
 
 def parse_json(
-    values: Mapping[str, str],
-    key: str,
-    shape: type[T],
-    amounts: Callable[[T], Iterable[QuantityText]] | None = None,
+    values: Mapping[str, str], key: str, shape: type[T], amounts: Callable[[T], Iterable[QuantityText]] | None = None
 ) -> T | MalformedAnnotation | None:
     """Parse the typed value under `key`; JSON null counts as missing.
 

@@ -53,10 +53,7 @@ def _duration_or_default(given: str | None, default: str) -> str:
 def defaulted_client(given: ClientConnectionConfiguration) -> ClientConnectionConfiguration:
     """Fill in the client's defaults. The content type is JSON: upstream's protobuf buys a Python client nothing."""
     return msgspec.structs.replace(
-        given,
-        content_type=given.content_type or "application/json",
-        qps=given.qps or 50.0,
-        burst=given.burst or 100,
+        given, content_type=given.content_type or "application/json", qps=given.qps or 50.0, burst=given.burst or 100
     )
 
 

@@ -102,10 +102,7 @@ ROLE_BINDINGS = _v1(RBAC, rbac.RoleBinding, "rolebindings")
 CLUSTER_ROLE_BINDINGS = _v1(RBAC, rbac.ClusterRoleBinding, "clusterrolebindings", namespaced=False)
 
 MUTATING_WEBHOOK_CONFIGURATIONS = _v1(
-    ADMISSION_REGISTRATION,
-    admission.MutatingWebhookConfiguration,
-    "mutatingwebhookconfigurations",
-    namespaced=False,
+    ADMISSION_REGISTRATION, admission.MutatingWebhookConfiguration, "mutatingwebhookconfigurations", namespaced=False
 )
 VALIDATING_WEBHOOK_CONFIGURATIONS = _v1(
     ADMISSION_REGISTRATION,

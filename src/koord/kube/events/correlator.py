@@ -199,13 +199,7 @@ class EventCorrelator:
         """Cache a new event; return it and the evicted events whose counts the server does not have yet."""
         now = self._clock.time()
         event = CachedEvent(
-            key=key,
-            regarding=regarding,
-            name=name,
-            note=note,
-            annotations=annotations or {},
-            first_s=now,
-            last_s=now,
+            key=key, regarding=regarding, name=name, note=note, annotations=annotations or {}, first_s=now, last_s=now
         )
         old = self._events.get(key)
         pushed = [] if old is None else [self._remove(old)]

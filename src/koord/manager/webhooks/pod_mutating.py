@@ -8,11 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation, dump_json
-from koord.api.annotations.pod_codecs import (
-    ExtendedResources,
-    ExtendedResourceSpec,
-    parse_extended_resource_spec,
-)
+from koord.api.annotations.pod_codecs import ExtendedResources, ExtendedResourceSpec, parse_extended_resource_spec
 from koord.api.koordinator.protocol import A_EXTENDED_RESOURCE_SPEC, L_QUOTA_NAME
 from koord.api.koordinator.resource_name import (
     BATCH_CPU,

@@ -407,11 +407,7 @@ def run_post_bind(attempt: SchedulingAttempt, on_error: Callable[[str], None]) -
 
 
 def run_attempt_failed(
-    profile: SchedulerProfile,
-    pod: PodInfo,
-    message: str,
-    rejectors: frozenset[str],
-    on_error: Callable[[str], None],
+    profile: SchedulerProfile, pod: PodInfo, message: str, rejectors: frozenset[str], on_error: Callable[[str], None]
 ) -> FailureOverride | None:
     """Tell all plugins of a failed attempt until one overrides what becomes of it.
 

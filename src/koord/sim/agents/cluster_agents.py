@@ -358,10 +358,7 @@ class SimulatedAgents:
 def build_agent(host: SimulatedHost, settings: SimulatedAgentSettings) -> SimulatedAgent:
     shape = host.machine.hardware
     hardware = SimulatedHardware(
-        processors=machine_cpus(shape),
-        memory_bytes=shape.memory_bytes,
-        disks=DISK,
-        files=settings.files,
+        processors=machine_cpus(shape), memory_bytes=shape.memory_bytes, disks=DISK, files=settings.files
     )
     return SimulatedAgent(
         host.name, hardware, ContainerDemand(host.system.cpu_milli, host.system.memory_bytes), settings

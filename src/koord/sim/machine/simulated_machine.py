@@ -25,11 +25,7 @@ from koord.sim.machine.cfs import CfsQuota, throttled_share
 from koord.sim.machine.cgroup_files import MAINLINE_FILES, SimulatedCgroupFiles
 from koord.sim.machine.cpu_contention import DEFAULT_PARAMETERS, ContentionParameters, CpuSimulation
 from koord.sim.machine.memory import MemoryDemand, MemoryGroup, settle_memory
-from koord.sim.machine.step_result import (
-    ContainerDemand,
-    ContainerOutcome,
-    MachineStepResult,
-)
+from koord.sim.machine.step_result import ContainerDemand, ContainerOutcome, MachineStepResult
 from koord.values.cpuset import CPUSet
 
 _CPUS = (CPU, MID_CPU)

@@ -187,10 +187,7 @@ def shipped_configuration(namespace: str = NAMESPACE) -> DeschedulerConfiguratio
         api_version=API_VERSION,
         kind=KIND,
         leader_election=component.LeaderElectionConfiguration(
-            leader_elect=True,
-            resource_lock="leases",
-            resource_name=DESCHEDULER_NAME,
-            resource_namespace=namespace,
+            leader_elect=True, resource_lock="leases", resource_name=DESCHEDULER_NAME, resource_namespace=namespace
         ),
         descheduling_interval=SHIPPED_INTERVAL,
         profiles=(

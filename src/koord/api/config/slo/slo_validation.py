@@ -53,9 +53,7 @@ THRESHOLD_LIMITS = (
         low=1,
     ),
     percent_limit(
-        "cpu_suppress_min_percent",
-        "cpu_evict_be_satisfaction_upper_percent",
-        "cpu_evict_be_satisfaction_lower_percent",
+        "cpu_suppress_min_percent", "cpu_evict_be_satisfaction_upper_percent", "cpu_evict_be_satisfaction_lower_percent"
     ),
     FieldLimit(fields=("cpu_evict_time_window_seconds",), above=0),
     FieldLimit(fields=("allocatable_evict_priority_threshold",), low=0, high=7999),
@@ -67,10 +65,7 @@ THRESHOLD_PAIRS = (
     FieldOrder(lower="cpu_evict_lower_percent", upper="cpu_evict_threshold_percent"),
     FieldOrder(lower="cpu_allocatable_evict_lower_percent", upper="cpu_allocatable_evict_threshold_percent"),
 )
-CPU_QOS_LIMITS = (
-    FieldLimit(fields=("group_identity",), low=-1, high=2),
-    FieldLimit(fields=("sched_idle",), **_SWITCH),
-)
+CPU_QOS_LIMITS = (FieldLimit(fields=("group_identity",), low=-1, high=2), FieldLimit(fields=("sched_idle",), **_SWITCH))
 MEMORY_QOS_LIMITS = (
     percent_limit(
         "min_limit_percent", "low_limit_percent", "throttling_percent", "wmark_ratio", "page_cache_limit_percent"

@@ -23,12 +23,7 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
 from koord.scheduler.plugins.coscheduling import network_topology
-from koord.scheduler.plugins.coscheduling.node_capacity import (
-    GroupTrial,
-    NodeCapacity,
-    RejectedMember,
-    run_pre_filters,
-)
+from koord.scheduler.plugins.coscheduling.node_capacity import GroupTrial, NodeCapacity, RejectedMember, run_pre_filters
 
 CLUSTER_TOPOLOGY_NAME = "default"  # of the one ClusterNetworkTopology that counts
 
