@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from koord.api.koordinator import sigs_scheduling
 from koord.api.koordinator.analysis import Recommendation
 from koord.api.koordinator.device import Device
 from koord.api.koordinator.profiles import ClusterColocationProfile, ElasticQuotaProfile
 from koord.api.koordinator.scheduling import ClusterNetworkTopology, PodMigrationJob, Reservation, ScheduleExplanation
-from koord.api.koordinator.sigs_scheduling import (
-    ElasticQuota,
-    NodeResourceTopology,
-    NodeResourceTopologyV1Alpha2,
-    PodGroup,
-)
 from koord.api.koordinator.slo import NodeMetric, NodeSLO
 from koord.api.kubernetes.builtin_kinds import BUILTIN_KINDS
 from koord.api.kubernetes.resource import CrdPrinterColumn, Resource
@@ -136,7 +131,7 @@ ELASTIC_QUOTAS = Resource(
     plural="elasticquotas",
     singular="elasticquota",
     namespaced=True,
-    model=ElasticQuota,
+    model=sigs_scheduling.ElasticQuota,
     custom=True,
 )
 POD_GROUPS = Resource(
@@ -146,7 +141,7 @@ POD_GROUPS = Resource(
     plural="podgroups",
     singular="podgroup",
     namespaced=True,
-    model=PodGroup,
+    model=sigs_scheduling.PodGroup,
     custom=True,
 )
 ELASTIC_QUOTA_PROFILES = Resource(
@@ -198,7 +193,7 @@ NODE_RESOURCE_TOPOLOGIES = Resource(
     singular="noderesourcetopology",
     short_names=("node-res-topo",),
     namespaced=False,
-    model=NodeResourceTopology,
+    model=sigs_scheduling.NodeResourceTopology,
     custom=True,
 )
 NODE_RESOURCE_TOPOLOGIES_V1ALPHA2 = Resource(
@@ -209,7 +204,7 @@ NODE_RESOURCE_TOPOLOGIES_V1ALPHA2 = Resource(
     singular="noderesourcetopology",
     short_names=("node-res-topo",),
     namespaced=False,
-    model=NodeResourceTopologyV1Alpha2,
+    model=sigs_scheduling.NodeResourceTopologyV1Alpha2,
     custom=True,
 )
 

@@ -11,13 +11,7 @@ from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Condition, OwnerReference
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PodDisruptionBudgetStatus
-from koord.embedded.workloads.controller_context import (
-    ControllerContext,
-    ServedKinds,
-    discover,
-    seconds_until,
-    status_patch,
-)
+from koord.embedded.workloads import controller_context
 from koord.embedded.workloads.controller_ref import (
     controller_owner,
     controller_owner_of_kind,
@@ -157,7 +151,7 @@ def _condition(
 class DisruptionController:
     name = "disruption"
 
-    def __init__(self, context: ControllerContext) -> None:
+    def __init__(self, context: controller_context.ControllerContext) -> None:
         self._context = context
         self._client = context.client
         informers = context.informers
@@ -167,7 +161,7 @@ class DisruptionController:
         self._sets = informers.for_resource(builtin_kinds.REPLICA_SETS)
         self._stateful = informers.for_resource(builtin_kinds.STATEFUL_SETS)
         self._replication = informers.for_resource(builtin_kinds.REPLICATION_CONTROLLERS)
-        self._kinds: ServedKinds | None = None
+        self._kinds: controller_context.ServedKinds | None = None
         self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
         index_by_selector(self._budgets, spec_selector)
         self._budgets.add_event_handler(self._budget_changed)
@@ -207,7 +201,7 @@ class DisruptionController:
         view = BudgetView(budget=budget, pods=pods, scales=scales, now=self._context.now())
         status = decide_budget_status(view)
         self._record_events(view, status)
-        patch = status_patch(budget.status, status)
+        patch = controller_context.status_patch(budget.status, status)
         # Evictions write the same status: over a newer one of theirs we would give away what they took.
         ended = await self._context.update_status(builtin_kinds.POD_DISRUPTION_BUDGETS, budget, patch, exactly=True)
         if ended is not None:
@@ -215,7 +209,9 @@ class DisruptionController:
         moments = [since for since in status.disrupted_pods.values() if since is not None]
         if not moments:
             return Done()
-        return RequeueAfter(max(1.0, seconds_until(min(moments) + timedelta(seconds=EVICTION_TIMEOUT_S), view.now)))
+        return RequeueAfter(
+            max(1.0, controller_context.seconds_until(min(moments) + timedelta(seconds=EVICTION_TIMEOUT_S), view.now))
+        )
 
     def _selected_pods(self, budget: PodDisruptionBudget) -> tuple[Pod, ...]:
         selector = spec_selector(budget)
@@ -269,7 +265,7 @@ class DisruptionController:
         """Return the scale of an unknown kind from its scale subresource, if it has one."""
         kind = self._kinds.find(owner.api_version, owner.kind) if self._kinds is not None else None
         if kind is None:
-            found = await discover(self._client)
+            found = await controller_context.discover(self._client)
             if isinstance(found, ApiError):
                 return found
             self._kinds = found

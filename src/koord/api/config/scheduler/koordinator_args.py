@@ -27,12 +27,7 @@ from koord.api.config.scheduler.plugin_args import (
     defaulted_strategy,
     validate_strategy,
 )
-from koord.api.koordinator.protocol import (
-    A_PRE_ALLOCATABLE_PRIORITY,
-    GPU_TEMPLATES_CONFIG_MAP,
-    L_IS_PRE_ALLOCATABLE,
-    NAMESPACE,
-)
+from koord.api.koordinator import protocol
 from koord.api.koordinator.resource_name import CPU, FPGA, GPU_MEMORY, GPU_MEMORY_RATIO, MEMORY, NPU_CORE, RDMA
 from koord.api.koordinator.slo import AGGREGATIONS
 from koord.api.model import Model, ResourceList
@@ -130,8 +125,8 @@ def defaulted_device_share(args: DeviceShareArgs) -> DeviceShareArgs:
         args,
         scoring_strategy=defaulted_strategy(args.scoring_strategy, DEVICE_SHARE_STRATEGY),
         gpu_shared_resource_templates_config=GPUSharedResourceTemplatesConfig(
-            config_map_namespace=templates.config_map_namespace or NAMESPACE,
-            config_map_name=templates.config_map_name or GPU_TEMPLATES_CONFIG_MAP,
+            config_map_namespace=templates.config_map_namespace or protocol.NAMESPACE,
+            config_map_name=templates.config_map_name or protocol.GPU_TEMPLATES_CONFIG_MAP,
             matched_resources=templates.matched_resources or (NPU_CORE,),
         ),
     )
@@ -211,7 +206,7 @@ def defaulted_elastic_quota(args: ElasticQuotaArgs) -> ElasticQuotaArgs:
         revoke_pod_interval=args.revoke_pod_interval or "1s",
         default_quota_group_max=args.default_quota_group_max or unbounded,
         system_quota_group_max=args.system_quota_group_max or unbounded,
-        quota_group_namespace=args.quota_group_namespace or NAMESPACE,
+        quota_group_namespace=args.quota_group_namespace or protocol.NAMESPACE,
         monitor_all_quotas=args.monitor_all_quotas or False,
         enable_check_parent_quota=args.enable_check_parent_quota or False,
         enable_runtime_quota=_or_true(args.enable_runtime_quota),
@@ -293,8 +288,8 @@ def defaulted_reservation(args: ReservationArgs) -> ReservationArgs:
         pre_allocation_config=pre
         and msgspec.structs.replace(
             pre,
-            cluster_label_key=pre.cluster_label_key or L_IS_PRE_ALLOCATABLE,
-            cluster_priority_annotation_key=pre.cluster_priority_annotation_key or A_PRE_ALLOCATABLE_PRIORITY,
+            cluster_label_key=pre.cluster_label_key or protocol.L_IS_PRE_ALLOCATABLE,
+            cluster_priority_annotation_key=pre.cluster_priority_annotation_key or protocol.A_PRE_ALLOCATABLE_PRIORITY,
         ),
     )
 

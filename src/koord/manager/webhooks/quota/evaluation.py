@@ -8,14 +8,7 @@ import msgspec
 
 from koord.api.annotations import quota_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator import resource_name
-from koord.api.koordinator.protocol import (
-    A_QUOTA_ADMISSION,
-    A_QUOTA_CHILD_REQUEST,
-    DEFAULT_QUOTA,
-    ROOT_QUOTA,
-    SYSTEM_QUOTA,
-)
+from koord.api.koordinator import protocol, resource_name
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests
@@ -24,7 +17,7 @@ from koord.values import resources as vector
 from koord.values.quantity import ZERO
 from koord.values.resources import Resources
 
-_UNLIMITED_QUOTAS = frozenset({"", DEFAULT_QUOTA, SYSTEM_QUOTA, ROOT_QUOTA})
+_UNLIMITED_QUOTAS = frozenset({"", protocol.DEFAULT_QUOTA, protocol.SYSTEM_QUOTA, protocol.ROOT_QUOTA})
 _COUNTED_RESOURCES = frozenset(
     {
         resource_name.CPU,
@@ -72,7 +65,10 @@ def pod_quota_request(
 def evaluate(quota: ElasticQuota, request: Resources) -> QuotaFits | QuotaExceeded | MalformedAnnotation:
     if not request or not any(name in _COUNTED_RESOURCES or name.startswith("requests.") for name in quota.spec.max):
         return QuotaFits(None)
-    stated, used = _parse_amounts(quota, A_QUOTA_ADMISSION), _parse_amounts(quota, A_QUOTA_CHILD_REQUEST)
+    stated, used = (
+        _parse_amounts(quota, protocol.A_QUOTA_ADMISSION),
+        _parse_amounts(quota, protocol.A_QUOTA_CHILD_REQUEST),
+    )
     if isinstance(stated, MalformedAnnotation):
         return stated
     if isinstance(used, MalformedAnnotation):

@@ -50,7 +50,7 @@ from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of, writable_reservations
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
-from koord.scheduler.plugins.reservation import fit, matching
+from koord.scheduler.plugins.reservation import fit, lifecycle, matching
 from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold
 from koord.scheduler.plugins.reservation.cycle_state import (
     ALLOCATING_PLUGINS,
@@ -62,13 +62,6 @@ from koord.scheduler.plugins.reservation.cycle_state import (
     set_dry_run_owner,
 )
 from koord.scheduler.plugins.reservation.fit import ReservationRefusal as Against
-from koord.scheduler.plugins.reservation.lifecycle import (
-    InvalidTransition,
-    ReservationPlaced,
-    WriteReservationStatus,
-    status_patch,
-    step,
-)
 from koord.scheduler.plugins.reservation.nomination import (
     ReservationScoreNormaliser,
     encode_raw_score,
@@ -463,11 +456,11 @@ class ReservationPlugin(Plugin):
         if there.metadata.deletion_timestamp is not None:
             return Fault("the reservation is being deleted")
         now = datetime.fromtimestamp(self._handle.now(), UTC)
-        (effect,) = step(there, ReservationPlaced(node_name), now)
-        if isinstance(effect, InvalidTransition):
+        (effect,) = lifecycle.step(there, lifecycle.ReservationPlaced(node_name), now)
+        if isinstance(effect, lifecycle.InvalidTransition):
             return Fault(effect.why)
-        assert isinstance(effect, WriteReservationStatus)
-        return status_patch(there.status, effect.status)
+        assert isinstance(effect, lifecycle.WriteReservationStatus)
+        return lifecycle.status_patch(there.status, effect.status)
 
 
 def _to_reject(against: Against | None) -> Reject | None:
