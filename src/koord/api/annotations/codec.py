@@ -111,5 +111,13 @@ def _is_struct(shape: Any) -> bool:
     return isinstance(shape, type) and issubclass(shape, msgspec.Struct)
 
 
+def value_or_none(found: T | MalformedAnnotation | None, faults: list[str]) -> T | None:
+    """Return the value that was read; a malformed one is added to `faults` and counts as missing."""
+    if isinstance(found, MalformedAnnotation):
+        faults.append(str(found))
+        return None
+    return found
+
+
 def dump_json(value: Any) -> str:
     return _ENCODER.encode(value).decode()

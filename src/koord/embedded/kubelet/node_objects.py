@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -69,11 +68,7 @@ def rfc3339_seconds(moment: float) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _rfc3339_second(moment: int) -> str:
-    return timestamp.text(datetime.fromtimestamp(moment, UTC))
-
-
-def rfc3339_micros(moment: float) -> str:
-    return timestamp.micro_text(datetime.fromtimestamp(moment, UTC))
+    return timestamp.unix_text(moment)
 
 
 def node_capacity(pool: SimulatedPool) -> dict[str, str]:
@@ -204,5 +199,9 @@ def lease_object(name: str, node_uid: str, now: float) -> dict[str, Any]:
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
-        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_DURATION_S, "renewTime": rfc3339_micros(now)},
+        "spec": {
+            "holderIdentity": name,
+            "leaseDurationSeconds": LEASE_DURATION_S,
+            "renewTime": timestamp.unix_micro_text(now),
+        },
     }

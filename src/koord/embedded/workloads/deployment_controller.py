@@ -28,10 +28,9 @@ from koord.embedded.workloads.deployment_plan import (
     decide_deployment,
     replica_set_body,
 )
-from koord.embedded.workloads.deployment_rollout import replica_set_size
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.pod_state import is_pod_finished
-from koord.embedded.workloads.pod_template import same_template
+from koord.embedded.workloads.pod_template import desired_replicas, same_template
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue
@@ -222,7 +221,7 @@ class DeploymentController:
         if isinstance(answer, ApiError):
             return answer
         self._written_versions.record(answer)
-        before = replica_set_size(change.set)
+        before = desired_replicas(change.set)
         if change.replicas is not None and change.replicas != before:
             way = "up" if change.replicas > before else "down"
             message = f"Scaled {way} replica set {meta.name} from {before} to {change.replicas}"

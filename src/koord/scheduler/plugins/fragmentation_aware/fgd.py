@@ -20,7 +20,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from koord.scheduler.plugins.fragmentation_aware.fragmentation import CARD_MILLI, GpuChoice, GpuPodShape, TypicalPod
+from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
+    CARD_MILLI,
+    GpuChoice,
+    GpuPodShape,
+    TypicalPod,
+    is_gpu_share,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -213,7 +219,3 @@ def _gpu_milli_per_cpu_milli(expected: Sequence[TypicalPod]) -> int:
 
 def gpu_percent(shape: GpuPodShape) -> int:
     return -(-shape.gpu_milli // _MILLI_PER_PERCENT)
-
-
-def is_gpu_share(shape: GpuPodShape) -> bool:
-    return shape.gpu_count == 1 and 0 < shape.gpu_milli < CARD_MILLI

@@ -111,7 +111,7 @@ def choose_by_fgd(room: NodeFreeGpus, shape: GpuPodShape, expected: Sequence[Typ
     if not fits(room, shape):
         return None
     before = fragmentation_milli(room, expected)
-    if not _is_gpu_share(shape):
+    if not is_gpu_share(shape):
         cards = tuple(fitting_gpus(room, shape)[: shape.gpu_count]) if shape.gpu_count else ()
         return GpuChoice(_sigmoid_score(before - fragmentation_milli(room.after(shape, cards), expected)), cards)
     best: GpuChoice | None = None
@@ -131,7 +131,7 @@ def choose_by_best_fit(room: NodeFreeGpus, shape: GpuPodShape) -> GpuChoice | No
     if not fits(room, shape):
         return None
     cards = fitting_gpus(room, shape) if shape.gpu_count else []
-    if _is_gpu_share(shape):
+    if is_gpu_share(shape):
         cards = sorted(cards, key=lambda card: (room.gpu_milli[card], card))
     taken = tuple(cards[: shape.gpu_count])
     left = room.after(shape, taken)
@@ -139,7 +139,7 @@ def choose_by_best_fit(room: NodeFreeGpus, shape: GpuPodShape) -> GpuChoice | No
     return GpuChoice(max(int(100 * (1 - remains)), 0), taken)
 
 
-def _is_gpu_share(shape: GpuPodShape) -> bool:
+def is_gpu_share(shape: GpuPodShape) -> bool:
     return shape.gpu_count == 1 and 0 < shape.gpu_milli < CARD_MILLI
 
 

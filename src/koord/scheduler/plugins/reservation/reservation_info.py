@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from koord.api.annotations import node_codecs, reservation_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, value_or_none
 from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, RESTRICTED, Reservation, ReservationOwner
 from koord.api.kubernetes.affinity import Taint
 from koord.api.kubernetes.pod import Pod
@@ -61,9 +61,9 @@ class ReservationInfo(msgspec.Struct, frozen=True, kw_only=True):
         else:
             reserved = pod_requests(spec.template.spec) if spec.template is not None else {}
         faults: list[str] = []
-        order = _read(reservation_codecs.parse_reservation_order(meta.labels), faults)
-        options = _read(reservation_codecs.parse_restricted_options(meta.annotations), faults)
-        inner = _read(node_codecs.parse_node_reservation(meta.annotations), faults)
+        order = value_or_none(reservation_codecs.parse_reservation_order(meta.labels), faults)
+        options = value_or_none(reservation_codecs.parse_restricted_options(meta.annotations), faults)
+        inner = value_or_none(node_codecs.parse_node_reservation(meta.annotations), faults)
         deleting = meta.deletion_timestamp is not None
         return ReservationInfo(
             uid=meta.uid,
@@ -132,13 +132,6 @@ def validation_error(reservation: Reservation) -> str | None:
     if spec.ttl is None and spec.expires is None:
         return "the reservation misses the expiration spec"
     return None
-
-
-def _read(found: T | MalformedAnnotation, faults: list[str]) -> T | None:
-    if isinstance(found, MalformedAnnotation):
-        faults.append(str(found))
-        return None
-    return found
 
 
 class ReservationUsage(msgspec.Struct, frozen=True, kw_only=True):
