@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from koord.api.config.defaulting import fill_empty
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, required_error
 from koord.api.model import Model
 from koord.api.schema_markers import Duration
@@ -52,9 +51,7 @@ def _duration_or_default(given: str | None, default: str) -> str:
 
 def defaulted_client(given: ClientConnectionConfiguration) -> ClientConnectionConfiguration:
     """Fill in the client's defaults. The content type is JSON: upstream's protobuf buys a Python client nothing."""
-    return msgspec.structs.replace(
-        given, content_type=given.content_type or "application/json", qps=given.qps or 50.0, burst=given.burst or 100
-    )
+    return fill_empty(given, content_type="application/json", qps=50.0, burst=100)
 
 
 def validate_election(given: LeaderElectionConfiguration, path: str = "leaderElection") -> list[FieldError]:

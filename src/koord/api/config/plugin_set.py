@@ -39,7 +39,7 @@ class PluginArgsKind(msgspec.Struct, Generic[A], frozen=True):
     """PluginArgsKind is the shape of a plugin's arguments: their model, defaults and validation."""
 
     model: type[A]
-    defaulted: Callable[[Any], A]
+    defaulted: Callable[[Any], A] = lambda args: args
     validate: Callable[[Any], list[FieldError]] = lambda _: []
 
     def typed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from koord.api.config.defaulting import fill_empty, fill_none
 from koord.api.config.descheduler import plugin_args
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, selector_errors
 from koord.api.koordinator.resource_name import CPU, MEMORY
@@ -53,20 +54,11 @@ class LowNodeLoadArgs(plugin_args.DeschedulerPluginArgs, frozen=True, kw_only=Tr
 
 
 def defaulted(args: LowNodeLoadArgs) -> LowNodeLoadArgs:
-    weights = _weights(args)
     anomaly = _anomaly(args.anomaly_condition)
-    made = msgspec.structs.replace(
-        args,
-        paused=args.paused or False,
-        dry_run=args.dry_run or False,
-        number_of_nodes=args.number_of_nodes or 0,
-        node_metric_expiration_seconds=_or(args.node_metric_expiration_seconds, 180),
-        node_fit=True if args.node_fit is None else args.node_fit,
-        use_deviation_thresholds=args.use_deviation_thresholds or False,
-        resource_weights=weights,
-        anomaly_condition=anomaly,
-        detector_cache_timeout=args.detector_cache_timeout or "5m",
-    )
+    made = msgspec.structs.replace(args, resource_weights=_weights(args), anomaly_condition=anomaly)
+    made = fill_none(made, paused=False, dry_run=False, node_fit=True, use_deviation_thresholds=False)
+    made = fill_none(made, number_of_nodes=0, node_metric_expiration_seconds=180)
+    made = fill_empty(made, detector_cache_timeout="5m")
     return msgspec.structs.replace(made, node_pools=tuple(_pool(pool, made, anomaly) for pool in args.node_pools))
 
 
@@ -89,7 +81,7 @@ def _anomaly(given: AnomalyCondition | None) -> AnomalyCondition:
         # Below zero, so that a second look does not fill in what the first one left out.
         left_out = given.consecutive_normalities or -1
         return msgspec.structs.replace(given, consecutive_abnormalities=5, consecutive_normalities=left_out)
-    return msgspec.structs.replace(given, consecutive_normalities=given.consecutive_normalities or 3)
+    return fill_empty(given, consecutive_normalities=3)
 
 
 def _pool(pool: NodePool, args: LowNodeLoadArgs, anomaly: AnomalyCondition) -> NodePool:
@@ -143,7 +135,3 @@ def _threshold_errors(given: LowNodeLoadArgs | NodePool, path: str) -> list[Fiel
                 errors.append(FieldError(here, count, f"{name} must be greater than 0 (in anomalyCondition)"))
         errors += duration_errors(f"{here}.timeout", condition.timeout)
     return errors
-
-
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given

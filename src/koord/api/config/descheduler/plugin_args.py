@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koord.api.config.defaulting import fill_empty, fill_none
 from koord.api.config.field_error import (
     FieldError,
     duplicate_errors,
@@ -156,14 +157,8 @@ class CustomPriorityArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted_custom_priority(args: CustomPriorityArgs) -> CustomPriorityArgs:
-    return msgspec.structs.replace(
-        args,
-        paused=args.paused or False,
-        dry_run=args.dry_run or False,
-        node_fit=True if args.node_fit is None else args.node_fit,
-        mode=args.mode or CUSTOM_PRIORITY_BEST_EFFORT,
-        auto_cordon=args.auto_cordon or False,
-    )
+    args = fill_none(args, paused=False, dry_run=False, node_fit=True, auto_cordon=False)
+    return fill_empty(args, mode=CUSTOM_PRIORITY_BEST_EFFORT)
 
 
 def validate_custom_priority(args: CustomPriorityArgs) -> list[FieldError]:
@@ -207,16 +202,9 @@ class FragmentationAwareArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted_fragmentation(args: FragmentationAwareArgs) -> FragmentationAwareArgs:
-    imbalance, improvement = args.imbalance_threshold, args.min_improvement_threshold
-    return msgspec.structs.replace(
-        args,
-        paused=args.paused or False,
-        dry_run=args.dry_run or False,
-        node_fit=True if args.node_fit is None else args.node_fit,
-        resources=args.resources or (CPU, MEMORY),
-        imbalance_threshold=0.15 if imbalance is None else imbalance,
-        min_improvement_threshold=0.02 if improvement is None else improvement,
-    )
+    args = fill_none(args, paused=False, dry_run=False, node_fit=True)
+    args = fill_none(args, imbalance_threshold=0.15, min_improvement_threshold=0.02)
+    return fill_empty(args, resources=(CPU, MEMORY))
 
 
 def validate_fragmentation(args: FragmentationAwareArgs) -> list[FieldError]:

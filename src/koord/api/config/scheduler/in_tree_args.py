@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from koord.api.config.defaulting import fill_empty, fill_none
 from koord.api.config.field_error import FieldError, duration_errors, enum_errors, range_errors
 from koord.api.config.scheduler import plugin_args
 from koord.api.kubernetes.affinity import NodeAffinity, TopologySpreadConstraint
@@ -65,34 +66,23 @@ def defaulted_balanced(args: NodeResourcesBalancedAllocationArgs) -> NodeResourc
 
 
 def defaulted_inter_pod_affinity(args: InterPodAffinityArgs) -> InterPodAffinityArgs:
-    weight = args.hard_pod_affinity_weight
-    return msgspec.structs.replace(args, hard_pod_affinity_weight=1 if weight is None else weight)
+    return fill_none(args, hard_pod_affinity_weight=1)
 
 
 def defaulted_spread(args: PodTopologySpreadArgs) -> PodTopologySpreadArgs:
-    return msgspec.structs.replace(args, defaulting_type=args.defaulting_type or SYSTEM_DEFAULTING)
+    return fill_empty(args, defaulting_type=SYSTEM_DEFAULTING)
 
 
 def defaulted_preemption(args: DefaultPreemptionArgs) -> DefaultPreemptionArgs:
-    percentage, absolute = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
-    return msgspec.structs.replace(
-        args,
-        min_candidate_nodes_percentage=10 if percentage is None else percentage,
-        min_candidate_nodes_absolute=100 if absolute is None else absolute,
-    )
-
-
-def defaulted_node_affinity(args: NodeAffinityArgs) -> NodeAffinityArgs:
-    return args
+    return fill_none(args, min_candidate_nodes_percentage=10, min_candidate_nodes_absolute=100)
 
 
 def defaulted_volume_binding(args: VolumeBindingArgs) -> VolumeBindingArgs:
-    timeout = args.bind_timeout_seconds
-    return msgspec.structs.replace(args, bind_timeout_seconds=600 if timeout is None else timeout)
+    return fill_none(args, bind_timeout_seconds=600)
 
 
 def defaulted_dynamic_resources(args: DynamicResourcesArgs) -> DynamicResourcesArgs:
-    return msgspec.structs.replace(args, filter_timeout=args.filter_timeout or "10s")
+    return fill_empty(args, filter_timeout="10s")
 
 
 def validate_fit(args: NodeResourcesFitArgs) -> list[FieldError]:
