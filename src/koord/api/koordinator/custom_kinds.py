@@ -122,23 +122,7 @@ NODE_RESOURCE_TOPOLOGIES_V1ALPHA2 = msgspec.structs.replace(
     NODE_RESOURCE_TOPOLOGIES.with_model(sigs_scheduling.NodeResourceTopologyV1Alpha2), version="v1alpha2"
 )
 
-# One entry per served version; where a kind has several, the last one is stored.
-CUSTOM_KINDS: tuple[Resource[Any], ...] = (
-    NODE_METRICS,
-    NODE_SLOS,
-    DEVICES,
-    RESERVATIONS,
-    POD_MIGRATION_JOBS,
-    CLUSTER_NETWORK_TOPOLOGIES,
-    SCHEDULE_EXPLANATIONS,
-    ELASTIC_QUOTAS,
-    POD_GROUPS,
-    ELASTIC_QUOTA_PROFILES,
-    CLUSTER_COLOCATION_PROFILES,
-    RECOMMENDATIONS,
-    NODE_RESOURCE_TOPOLOGIES,
-    NODE_RESOURCE_TOPOLOGIES_V1ALPHA2,
-)
-
+# All of the above, in their order. One entry per served version; where a kind has several, the last one is stored.
+CUSTOM_KINDS: tuple[Resource[Any], ...] = tuple(one for one in globals().values() if isinstance(one, Resource))
 ALL_KINDS: tuple[Resource[Any], ...] = BUILTIN_KINDS + CUSTOM_KINDS
 KINDS_BY_API_VERSION: dict[tuple[str, str], Resource[Any]] = {(kind.api_version, kind.kind): kind for kind in ALL_KINDS}
