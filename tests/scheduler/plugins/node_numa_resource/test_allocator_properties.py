@@ -17,14 +17,13 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     CpuRefCounts,
     NumaAllocation,
     NumaLedger,
-    ledger_from_pods,
     to_resource_status,
 )
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koord.values.bitmask import BitMask
 from koord.values.cpuset import CPUSet
-from tests.scheduler.plugins.node_numa_resource.numa_builders import node_of, valid
+from tests.scheduler.plugins.node_numa_resource.numa_builders import ledger_from_pods, node_of, refcounts_of, valid
 
 POLICIES = st.sampled_from(["FullPCPUs", "SpreadByPCPUs", "Default", "ConstrainedBurst"])
 EXCLUSIVES = st.sampled_from(["", "None", "PCPULevel", "NUMANodeLevel"])
@@ -123,7 +122,7 @@ def test_choice_has_the_right_size_and_shape(
     free = topology.cpus & ~held
     found = take_cpus(
         topology,
-        CpuPool(available=free, refcounts=CpuRefCounts.from_holdings([held])),
+        CpuPool(available=free, refcounts=refcounts_of([held])),
         CpuRequest(count, policy, "", strategy),
     )
     if free.bit_count() < count:
@@ -146,7 +145,7 @@ def test_pods_that_want_to_be_alone_are_when_there_is_room(
     marked &= topology.cpus
     pool = CpuPool(
         available=topology.cpus & ~marked,
-        refcounts=CpuRefCounts.from_holdings([marked]),
+        refcounts=refcounts_of([marked]),
         numa_exclusive=marked,
         pcpu_exclusive=marked,
     )

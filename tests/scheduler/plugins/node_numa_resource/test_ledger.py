@@ -12,17 +12,15 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     NO_REFERENCES,
     SHARED,
     SINGLE,
-    CpuRefCounts,
     NumaAllocation,
     NumaLedger,
-    ledger_from_pods,
     parse_allocation,
     to_resource_status,
     total_zone_amounts,
 )
 from koord.values.amounts import add_keyed_amounts
 from koord.values.cpuset import CPUSet
-from tests.scheduler.plugins.node_numa_resource.numa_builders import GI, bits, machine
+from tests.scheduler.plugins.node_numa_resource.numa_builders import GI, bits, ledger_from_pods, machine, refcounts_of
 
 STATUS = "scheduling.koordinator.sh/resource-status"
 SPEC = "scheduling.koordinator.sh/resource-spec"
@@ -35,7 +33,7 @@ def held(text: str, exclusive: str = "", **zones: int) -> NumaAllocation:
 
 
 def test_holdings_are_counted() -> None:
-    tally = CpuRefCounts.from_holdings([bits("0-3"), bits("2-5"), bits("3")])
+    tally = refcounts_of([bits("0-3"), bits("2-5"), bits("3")])
     assert tally.levels == (bits("0-5"), bits("2-3"), bits("3"))
     assert tally.total_references(bits("3,5")) == 4
     assert tally.by_reference_count(2) == (~bits("0-5"), bits("0-1,4-5"))

@@ -31,13 +31,6 @@ class CpuRefCounts(msgspec.Struct, frozen=True, gc=False):
 
     levels: tuple[int, ...] = ()
 
-    @staticmethod
-    def from_holdings(holdings: Iterable[int]) -> CpuRefCounts:
-        tally = NO_REFERENCES
-        for cpus in holdings:
-            tally = tally.add(cpus)
-        return tally
-
     @property
     def referenced(self) -> int:
         return self.levels[0] if self.levels else 0
@@ -249,17 +242,3 @@ def to_resource_status(allocation: NumaAllocation) -> numa_codecs.PodResourceSta
             for number, amounts in sorted(allocation.zones.items())
         ),
     )
-
-
-def ledger_from_pods(
-    topology: CpuTopology | InvalidCpuTopology | None, pods: Iterable[tuple[str, Mapping[str, str]]]
-) -> tuple[NumaLedger, dict[str, MalformedAnnotation]]:
-    """Build the ledger from (UID, annotations) of a node's live pods; return those that cannot be read, by UID."""
-    ledger, unread = NumaLedger.build(topology), {}
-    for uid, written in pods:
-        found = parse_allocation(written)
-        if isinstance(found, MalformedAnnotation):
-            unread[uid] = found
-        elif found is not None:
-            ledger = ledger.add(uid, found)
-    return ledger, unread

@@ -38,18 +38,6 @@ class ReservedCpus(msgspec.Struct, frozen=True, kw_only=True):
     restricted: bool = False
     takes_over: bool = False
 
-    @staticmethod
-    def from_owners(
-        uid: str, held: NumaAllocation, owners: Iterable[NumaAllocation], *, strict: bool = False
-    ) -> ReservedCpus:
-        cpus, zones = 0, []
-        for owner in owners:
-            cpus |= owner.cpus.bits
-            zones.append(owner.zones)
-        return ReservedCpus(
-            uid=uid, held=held, owner_cpus=cpus, owner_zones=total_zone_amounts(zones), restricted=strict
-        )
-
     @property
     def unused_cpus(self) -> int:
         return self.held.cpus.bits & ~self.owner_cpus
