@@ -175,14 +175,8 @@ def reservation_info_of_pod(pod: Pod) -> ReservationInfo | None:
     if not reservation_codecs.is_in_reservation_mode(meta.labels):
         return None
     faults: list[str] = []
-    owners = reservation_codecs.parse_reservation_owners(meta.annotations)
-    if isinstance(owners, MalformedAnnotation):
-        faults.append(str(owners))
-        owners = None
-    options = reservation_codecs.parse_restricted_options(meta.annotations)
-    if isinstance(options, MalformedAnnotation):
-        faults.append(str(options))
-        options = None
+    owners = value_or_none(reservation_codecs.parse_reservation_owners(meta.annotations), faults)
+    options = value_or_none(reservation_codecs.parse_restricted_options(meta.annotations), faults)
     reserved = pod_requests(pod.spec, pod.status)
     deleting = meta.deletion_timestamp is not None
     return ReservationInfo(
