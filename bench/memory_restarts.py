@@ -4,8 +4,8 @@ koord-scheduler, koord-manager, koord-descheduler and koordlet run as processes 
 restarts pods come and go. koordlet has a fake node in a folder, with pods that nobody else touches. Before the first
 reading as many pods are scheduled as fill the scheduler's log of attempts and its cache of events, and two restarts are
 not counted, after which connections and heaps have their size. Programs map the buffers of connections
-(`koord.telemetry.process.map_large_blocks`); in the heap each new connection would touch other pages. koordlet's windows of samples are half an hour long and
-fill during the run: by 16 bytes a sample, one every five seconds.
+(`koord.telemetry.process.map_large_blocks`); in the heap each new connection would touch other pages. koordlet's
+windows of samples are half an hour long and fill during the run: by 16 bytes a sample, one every five seconds.
 """
 
 from __future__ import annotations
