@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real test-charts soak bench bench-colocation gen chart diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real test-charts soak bench bench-colocation gen chart monitoring diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -68,8 +68,9 @@ assets: $(READY) ## build the real control plane and node from Go modules into a
 test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
 	@$(BIN)/python -m pytest tests/real
 
-test-charts: $(READY) assets ## tests of the chart with a real Helm, which is built from its Go module
+test-charts: $(READY) assets ## tests of the chart with a real Helm and promtool, which are built from their Go modules
 	@$(BIN)/python -m tools.assets helm
+	@$(BIN)/python -m tools.assets promtool
 	@$(BIN)/python -m pytest tests/charts
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos
@@ -87,6 +88,9 @@ gen: $(READY) assets ## regenerate CRDs and the field tables of built-in kinds
 
 chart: $(READY) ## write the generated parts of charts/koord and the table of its values
 	@$(BIN)/python -m tools.chart
+
+monitoring: $(READY) ## write docs/reference, the alert rules and the dashboards from what programs declare
+	@$(BIN)/python -m tools.monitoring
 
 diagrams: $(READY) ## draw docs/diagrams/*.svg from docs/diagrams/*.toml and the imports
 	@$(BIN)/python -m tools.diagrams

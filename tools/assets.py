@@ -1,6 +1,6 @@
 """Build the real parts that tests run against from Go modules, into a cache outside the repo: a control plane (etcd,
-kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), or with `helm`
-the program that renders and installs the chart.
+kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with `helm` the
+program that renders and installs the chart, or with `promtool` the one that checks and tests rules of Prometheus.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -30,6 +30,7 @@ NODE_MODULES = {
     "cni": (f"{_CNI}/main/bridge", f"{_CNI}/main/loopback", f"{_CNI}/ipam/host-local"),
 }
 HELM_MODULES: dict[str, tuple[str, ...]] = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
+PROMTOOL_MODULES: dict[str, tuple[str, ...]] = {"promtool": ("github.com/prometheus/prometheus/cmd/promtool",)}
 # Storage drivers that need C libraries, and that no test uses.
 TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}
 # Without a version stamp kubectl cannot parse what the server says of itself.
@@ -75,6 +76,10 @@ def helm_folder() -> Path:
     return cache_root() / f"helm-{key(HELM_MODULES)}"
 
 
+def promtool_folder() -> Path:
+    return cache_root() / f"promtool-{key(PROMTOOL_MODULES)}"
+
+
 def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> None:
     go = shutil.which("go")
     if go is None:
@@ -107,10 +112,12 @@ def main() -> None:
         target, modules = node_folder(), NODE_MODULES
     elif sys.argv[1:] == ["helm"]:
         target, modules = helm_folder(), HELM_MODULES
+    elif sys.argv[1:] == ["promtool"]:
+        target, modules = promtool_folder(), PROMTOOL_MODULES
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        sys.exit(f"assets: say `node`, `helm` or nothing, not {' '.join(sys.argv[1:])}")
+        sys.exit(f"assets: say `node`, `helm`, `promtool` or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
             sys.exit(f"assets: KUBEBUILDER_ASSETS names {target}, which is not a folder")

@@ -1,0 +1,3 @@
+module koord.local/assets/promtool
+
+go 1.26.0
