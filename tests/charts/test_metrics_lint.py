@@ -1,0 +1,86 @@
+"""What programs serve is what the reference says, in the form that Prometheus' own tool accepts."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+
+from koord.telemetry.metrics import MetricRegistry, render
+from tests.charts.promtool import promtool_binary, run_promtool
+from tests.koord_up_process import KoordUpProcess, koord_up
+from tools.monitoring.catalogue import declared, series_labels
+from tools.monitoring.upstream import upstream_metrics
+
+pytestmark = pytest.mark.real
+
+PATHS = (
+    "/metrics",
+    "/koord/koord-scheduler/metrics",
+    "/koord/koord-manager/metrics",
+    "/koord/koord-descheduler/metrics",
+)
+# A name of ours that promtool would change: it stands beside those of Koordinator, which it would change too.
+OWN_EXCEPTIONS = {"koordlet_strategy_errors"}
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? \S+$")
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="(?:[^"\\]|\\.)*"')
+
+
+@pytest.fixture(scope="module")
+def promtool() -> None:
+    if not promtool_binary().is_file():
+        pytest.skip("no promtool built: run `python -m tools.assets promtool` first")
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[KoordUpProcess]:
+    with koord_up("--nodes", "2") as process:
+        yield process
+
+
+def scrape(running: KoordUpProcess, path: str, accept: str = "text/plain") -> str:
+    request = urllib.request.Request(
+        f"{running.url}{path}", headers={"Authorization": f"Bearer {running.token}", "Accept": accept}
+    )
+    with urllib.request.urlopen(request, context=running.ssl(), timeout=30) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def complaints(text: str) -> set[str]:
+    """Return the names that promtool complains about, which are not upstream's."""
+    status, said = run_promtool("check", "metrics", text=text)
+    assert status in (0, 3), said  # 3: it is well-formed, and something could be named better
+    found = {line.split()[0] for line in said.splitlines() if line.strip()}
+    return found - set(upstream_metrics())
+
+
+@pytest.mark.usefixtures("promtool")
+@pytest.mark.parametrize("path", PATHS)
+def test_what_koord_up_serves_is_well_formed(path: str, running: KoordUpProcess) -> None:
+    assert complaints(scrape(running, path)) - OWN_EXCEPTIONS == set()
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_what_koord_up_serves_is_in_the_reference(path: str, running: KoordUpProcess) -> None:
+    known = series_labels(declared().values())
+    samples = [found for line in scrape(running, path).splitlines() if (found := _SAMPLE.match(line))]
+    assert len(samples) > 5
+    for found in samples:
+        assert known[found[1]] == set(_LABEL.findall(found[2] or "")), found[0]
+
+
+@pytest.mark.usefixtures("promtool")
+def test_every_name_of_our_own_is_a_good_one() -> None:
+    registry = MetricRegistry()
+    for one in declared().values():
+        labels = ("x",) * len(one.label_names)
+        if one.kind == "histogram":
+            registry.histogram(one.name, one.help, one.label_names).labels(*labels).observe(1)
+        elif one.kind == "counter":
+            registry.counter(one.name, one.help, one.label_names).labels(*labels).inc()
+        else:
+            registry.gauge(one.name, one.help, one.label_names).labels(*labels).set(1)
+    assert complaints(render((registry,)).decode()) == OWN_EXCEPTIONS
