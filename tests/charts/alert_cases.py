@@ -91,7 +91,7 @@ CASES: dict[str, AlertCase] = {
         ends_m=110,
     ),
     "KoordletStrategyErrors": _growing(
-        'koordlet_strategy_errors{node="n1",strategy="CPUSuppress"}', {"node": "n1", "strategy": "CPUSuppress"}
+        'koordlet_strategy_errors_total{node="n1",strategy="CPUSuppress"}', {"node": "n1", "strategy": "CPUSuppress"}
     ),
     "KoordletJournalUnwritable": AlertCase(
         series={'koordlet_journal_unwritable{node="n1"}': "1x10 0x20"}, labels=({"node": "n1"},), fires_m=8, ends_m=15

@@ -54,7 +54,8 @@ def programs() -> tuple[Program, ...]:
         Program("koord-runtime-proxy", "`/metrics` at `--addr`", tuple(_runtime_proxy())),
         Program(
             "koord up",
-            "`/metrics` of its API server; `/koord/PROGRAM/metrics` of the programs in the process",
+            "`/metrics` of its API server; `/koord/PROGRAM/metrics` of koord-scheduler, koord-manager and"
+            " koord-descheduler in the process; `/koord/koordlet/nodes/NODE/metrics` with simulated agents",
             SERVER_METRICS,
         ),
     )

@@ -71,7 +71,7 @@ KOORDLET = AlertGroup(
         Alert(
             name="KoordletStrategyErrors",
             severity="warning",
-            expression="sum by (node, strategy) (increase(koordlet_strategy_errors[15m])) > 0",
+            expression="sum by (node, strategy) (increase(koordlet_strategy_errors_total[15m])) > 0",
             lasts="5m",
             summary="strategy {{ $labels.strategy }} fails on {{ $labels.node }}",
             description="An unexpected error ended a run of {{ $labels.strategy }}; the other strategies go on.",

@@ -104,7 +104,7 @@ class KoordletMetrics:
             exponential_buckets(0.01, 4, 8),
         )
         self.strategy_errors = internal.counter(
-            f"{p}strategy_errors",
+            f"{p}strategy_errors_total",
             "Unexpected errors in a strategy; each has a traceback in the log.",
             ("node", "strategy"),
         )

@@ -14,6 +14,7 @@ from koord.cli.commands.node_capabilities import node_capabilities
 from koord.cli.up.components import choose_components
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
+from koord.kube.transport.interface import ApiRequest
 from koord.manager.context import NAMESPACE
 from koord.telemetry.clock import LoopClock
 from koord.values.quantity import Quantity
@@ -50,6 +51,29 @@ def test_the_report_of_a_node_forgets_its_last_pod() -> None:
     with_agents(story, agents="false")
 
 
+def test_agents_serve_koordlets_metrics() -> None:
+    async def served(client: Client, node: str) -> str:
+        answer = await client.raw(ApiRequest(method="GET", path=f"/koord/koordlet/nodes/{node}/metrics"))
+        return bytes(answer.body.raw()).decode()
+
+    async def story(client: Client, clock: LoopClock) -> None:
+        unwrap(await client.create(PODS, batch_pod("work", 4000, namespace="default")))
+        await clock.sleep(60)
+        placed = unwrap(await client.get(PODS, "work", "default")).spec.node_name
+        text = await served(client, placed)
+        requested = [one for one in text.splitlines() if one.startswith("koordlet_container_resource_requests{")]
+        cpu = [one for one in requested if 'resource="kubernetes.io/batch-cpu"' in one]
+        assert [('pod_name="work"' in one, one.split()[-1]) for one in cpu] == [(True, "4000")]
+        assert f'koordlet_be_suppress_cpu_cores{{node="{placed}",type="cpuset"}}' in text
+        assert f'koordlet_node_used_cpu_cores{{node="{placed}"}}' in text
+        assert f'koordlet_node_resource_allocatable{{node="{placed}",resource="kubernetes.io/batch-cpu"' in text
+        assert "koordlet_pod_eviction{" not in text
+        missing = await client.raw(ApiRequest(method="GET", path="/koord/koordlet/nodes/none/metrics"))
+        assert missing.status == 404
+
+    with_agents(story)
+
+
 THRESHOLD = {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 3, "memoryEvictLowerPercent": 1}}
 
 
@@ -68,6 +92,8 @@ def test_an_eviction_by_a_simulated_agent_is_explained_as_a_real_ones() -> None:
         assert (record.node, record.outcome, record.rule) == (placed, "evicted", "BEMemoryEvict")
         assert record.threshold == "3%, down to 1%"
         assert found.silent == ()
+        page = await client.raw(ApiRequest(method="GET", path=f"/koord/koordlet/nodes/{placed}/metrics"))
+        assert f'koordlet_pod_eviction{{node="{placed}",reason="evicted"}} 1' in page.body.raw().decode()
         assert (await explain_eviction(client, "default", "other", NAMESPACE, 9316)).records == ()
         other = "node-1" if placed == "node-0" else "node-0"
         for node, count in ((placed, 1), (other, 0)):

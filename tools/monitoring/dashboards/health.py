@@ -151,7 +151,9 @@ HEALTH = Dashboard(
                     question="Which strategies fail?",
                     unit="ops",
                     queries=(
-                        Query("sum by (strategy) (rate(koordlet_strategy_errors[$__rate_interval]))", "{{strategy}}"),
+                        Query(
+                            "sum by (strategy) (rate(koordlet_strategy_errors_total[$__rate_interval]))", "{{strategy}}"
+                        ),
                     ),
                 ),
                 Panel(
