@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -10,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from koord.telemetry.metrics import MetricRegistry, render
-from tests.charts.promtool import promtool_binary, run_promtool
+from tests.charts.exposition import complaints, undeclared_samples
+from tests.charts.promtool import promtool_binary
 from tests.koord_up_process import KoordUpProcess, koord_up
-from tools.monitoring.catalogue import declared, series_labels
-from tools.monitoring.upstream import upstream_metrics
+from tools.monitoring.catalogue import declared
 
 pytestmark = pytest.mark.real
 
@@ -25,8 +24,6 @@ PATHS = (
     "/koord/koord-descheduler/metrics",
     KOORDLET,
 )
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? \S+$")
-_LABEL = re.compile(r'([a-zA-Z_]\w*)="(?:[^"\\]|\\.)*"')
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +51,6 @@ def scrape(running: KoordUpProcess, path: str, accept: str = "text/plain") -> st
     return text
 
 
-def complaints(text: str) -> set[str]:
-    """Return the names that promtool complains about, which are not upstream's."""
-    status, said = run_promtool("check", "metrics", text=text)
-    assert status in (0, 3), said  # 3: it is well-formed, and something could be named better
-    found = {line.split()[0] for line in said.splitlines() if line.strip()}
-    return found - set(upstream_metrics())
-
-
 @pytest.mark.usefixtures("promtool")
 @pytest.mark.parametrize("path", PATHS)
 def test_what_koord_up_serves_is_well_formed(path: str, running: KoordUpProcess) -> None:
@@ -70,11 +59,7 @@ def test_what_koord_up_serves_is_well_formed(path: str, running: KoordUpProcess)
 
 @pytest.mark.parametrize("path", PATHS)
 def test_what_koord_up_serves_is_in_the_reference(path: str, running: KoordUpProcess) -> None:
-    known = series_labels(declared().values())
-    samples = [found for line in scrape(running, path).splitlines() if (found := _SAMPLE.match(line))]
-    assert len(samples) >= 4
-    for found in samples:
-        assert known[found[1]] == set(_LABEL.findall(found[2] or "")), found[0]
+    assert undeclared_samples(scrape(running, path)) == []
 
 
 @pytest.mark.usefixtures("promtool")
