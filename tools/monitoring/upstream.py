@@ -196,7 +196,6 @@ NOT_SERVED = {
     ),
     "scheduler_resourceclaim_creates_total": "the scheduler creates no ResourceClaims",
     "rest_client_rate_limiter_duration_seconds": "the time that a request waits is part of what its caller measures",
-    "koordlet_container_oom_score_adj": "`koord explain container` shows the value and who decided it",
 }
 
 

@@ -32,6 +32,11 @@ HOST_APPLICATION_USAGE = _gauge(
     "CPU in cores and memory in bytes that a host application uses.",
     *("host_application_name", "resource", "priority_class", "qos"),
 )
+OOM_SCORE_ADJ = _gauge(
+    "container_oom_score_adj",
+    "Value of oom_score_adj that the hook OOMScoreAdj decided for a container.",
+    *("pod_name", "pod_namespace", "pod_uid", "container_name"),
+)
 REPORTED_NODE_USAGE = _gauge(
     "node_metric_node_usage", "Usage of the node in the last NodeMetric that was reported.", *_USAGE
 )
@@ -50,7 +55,7 @@ REPORTED_NUMA_SYSTEM_USAGE = _gauge(
 )
 INTERNAL = (
     *(SHARE_POOL, SHARE_POOL_INFO, BE_SHARE_POOL, BE_SHARE_POOL_INFO),
-    *(PREDICTED_RECLAIMABLE, PREDICTED_PEAK, HOST_APPLICATION_USAGE),
+    *(PREDICTED_RECLAIMABLE, PREDICTED_PEAK, HOST_APPLICATION_USAGE, OOM_SCORE_ADJ),
     *(REPORTED_NODE_USAGE, REPORTED_SYSTEM_USAGE, REPORTED_NUMA_NODE_USAGE, REPORTED_NUMA_SYSTEM_USAGE),
 )
 

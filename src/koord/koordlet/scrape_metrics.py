@@ -19,6 +19,8 @@ from koord.koordlet.reporter_set import ReporterSet
 from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, Reclaimable, ResourceAmount
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies import runtime_hooks
+from koord.koordlet.strategies.runtime_hooks import RuntimeHooksState
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 from koord.values.cpuset import CPUSet
@@ -56,6 +58,7 @@ class ScrapeTimeMetrics:
         yield from self._shares()
         yield from self._predicted()
         yield self._applications()
+        yield self._oom_scores()
         if "NodeMetricPromMetrics" in self._gates:
             yield from self._reported()
 
@@ -104,6 +107,17 @@ class ScrapeTimeMetrics:
                 if used is not None:
                     values.append(((one.name, resource, one.priority, one.qos), used))
         return self._reading(declared.HOST_APPLICATION_USAGE, values)
+
+    def _oom_scores(self) -> MetricReading:
+        state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+        hooked = state.pods.values() if isinstance(state, RuntimeHooksState) else ()
+        values: list[tuple[tuple[str, ...], float]] = []
+        for one in hooked:
+            for group in one.groups:
+                score = group.decision.oom_score_adj
+                if group.container and score is not None:
+                    values.append(((one.pod.name, one.pod.namespace, one.pod.uid, group.container), float(score)))
+        return self._reading(declared.OOM_SCORE_ADJ, values)
 
     def _reported(self) -> Iterator[MetricReading]:
         last = self._reports.node_metric.last
