@@ -141,7 +141,10 @@ gauge process_virtual_memory_max_bytes
 gauge process_resident_memory_bytes
 gauge process_start_time_seconds
 """
-_BATCH = "batches of a job are one decision here: what a batch assumes is bound or forgotten as a whole"
+_BATCH = (
+    "not counted apart: scheduler_inline_batch_schedule_duration_seconds times a batch, and bindings that fail are"
+    " attempts with the result error"
+)
 _AUDITOR = "the workload auditor is not built"
 _ASYNC = (
     "API calls of the scheduler are not queued by type: they wait in the client, and bindings in scheduler_goroutines"
@@ -195,7 +198,7 @@ NOT_SERVED = {
         _HINTS,
     ),
     "scheduler_resourceclaim_creates_total": "the scheduler creates no ResourceClaims",
-    "rest_client_rate_limiter_duration_seconds": "the time that a request waits is part of what its caller measures",
+    "rest_client_rate_limiter_duration_seconds": "the wait for the client's own rate limit is not measured apart",
 }
 
 
