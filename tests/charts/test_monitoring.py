@@ -76,6 +76,18 @@ def test_monitors_name_ports_of_the_pods() -> None:
         assert one["spec"]["podMetricsEndpoints"][0]["port"] in {port["name"] for port in ports}
 
 
+@pytest.mark.parametrize("told", ["true", "false"])
+def test_koordlet_can_do_without_the_right_to_every_path_of_kubelets(told: str) -> None:
+    def kubelet_rights(*values: str) -> set[str]:
+        role = named(render(*sets(f"koordlet.tellInterference={told}", *values)), "ClusterRole", "koordlet-role")
+        found = {resource for rule in role["rules"] for resource in rule["resources"]}
+        assert "persistentvolumeclaims" in found
+        return {one for one in found if one.startswith("nodes/")}
+
+    assert kubelet_rights() == {"nodes/status", "nodes/proxy"}
+    assert kubelet_rights("koordlet.kubeletFineGrainedAuthz=true") == {"nodes/status", "nodes/pods", "nodes/configz"}
+
+
 def test_network_policies_open_the_ports_of_the_containers_and_no_others() -> None:
     objects = render(*sets("networkPolicy.enabled=true"))
     specs = pod_specs(objects)
