@@ -42,6 +42,7 @@ from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies import runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
+from koord.koordlet.work_steps import run_steps_cooperatively
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
@@ -175,7 +176,8 @@ class Koordlet:
         while True:
             if control_loop.executor.has_earlier_writes:
                 self.node_watcher.count_absent_as_deleted()
-            for victim in control_loop.tick(self._node_inputs(), memory_policy=self._memory_policy()):
+            tick = control_loop.tick_steps(self._node_inputs(), memory_policy=self._memory_policy())
+            for victim in await run_steps_cooperatively(tick):
                 self._victims.put_nowait((self._clock.monotonic(), victim))
             if self.hooks is not None and runtime_hooks.NAME in control_loop.last_run:
                 self.hooks.note_reconciled()

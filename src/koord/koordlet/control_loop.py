@@ -32,6 +32,7 @@ from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
 from koord.koordlet.strategies.runtime_hooks import RuntimeHooksState
+from koord.koordlet.work_steps import WorkSteps
 from koord.telemetry.clock import Clock
 from koord.values import timestamp
 
@@ -87,7 +88,7 @@ class ControlLoop:
         self.last_run: frozenset[str] = frozenset()  # strategies that ran in the last tick
         self._released_others = False
 
-    def tick(self, node_inputs: NodeInputs, *, memory_policy: str = "") -> tuple[EvictionRequest, ...]:
+    def tick_steps(self, node_inputs: NodeInputs, *, memory_policy: str = "") -> WorkSteps[tuple[EvictionRequest, ...]]:
         """Take the samples, run the strategies that are due, and return the evictions that they want."""
         now_s = self._clock.time()
         if node_inputs.pods is not self._pods:
@@ -97,11 +98,12 @@ class ControlLoop:
         applications = () if node_inputs.slo is None else node_inputs.slo.host_applications
         pods = node_inputs.pods if node_inputs.pods_known else None
         self.collectors.sample(now_s, pods, applications, memory_policy=memory_policy)
+        yield
         self._metrics.set_usage(self._store, now_s)
         if not self._released_others and not node_inputs.safe_mode:
             self._released_others = True
             self.executor.release_others(self._known_owners(), "no strategy of this version writes it")
-        ran = self.strategy_runner.tick(now_s, node_inputs)
+        ran = yield from self.strategy_runner.tick_steps(now_s, node_inputs)
         self.last_run = frozenset(one.strategy for one in ran)
         self._metrics.journal_unwritable.labels(self._settings.node).set(float(bool(self.executor.journal_problem)))
         self._publish_results(now_s, ran, node_inputs)
