@@ -268,8 +268,8 @@ class HooksNode:
             id="s",
             name=made.name,
             uid=uid,
-            labels=made.labels,
-            annotations=made.annotations,
+            labels=dict(made.labels),
+            annotations=dict(made.annotations),
             linux=LinuxPodSandbox(cgroup_parent=f"/{made.group}"),
         )
         return asyncio.run(self.handler.create_container(sandbox, NriContainer(id="new", name="main")))

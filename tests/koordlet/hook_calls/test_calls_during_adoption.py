@@ -142,6 +142,7 @@ def test_nri_calls_are_answered_while_pods_are_adopted(node: AdoptionFixture, tm
                 for _ in steps:
                     taken += 1
                     yield
+                return None
 
             adoption = asyncio.create_task(run_steps_cooperatively(counted(node.tick(*node.pods))))
             await asyncio.sleep(0)
