@@ -14,6 +14,7 @@ from typing import Any
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.core_v1 import EventSource
 from koord.api.model import ObjectReference
+from koord.host import tc
 from koord.host.audit_log import AuditEvent, AuditLog
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.cgroup.tree import CgroupTree
@@ -321,7 +322,7 @@ class Koordlet:
     async def _publish_capabilities(self, control_loop: ControlLoop) -> None:
         """Probe what the kernel supports now and then, and publish it as conditions of the Node."""
         while True:
-            self._capabilities = control_loop.capabilities()
+            self._capabilities = await _probe_capabilities(control_loop)
             await self._publish_capabilities_once(control_loop)
             await self._clock.sleep(CAPABILITY_PROBE_S)
 
@@ -444,3 +445,9 @@ class Koordlet:
             except OSError as error:
                 _LOG.warning("cannot listen on %s:%d, trying again every %.0f s: %s", host, port, RETRY_S, error)
             await self._clock.sleep(RETRY_S)
+
+
+async def _probe_capabilities(control_loop: ControlLoop) -> list[Capability]:
+    """Probe the kernel; tc is a program, which the event loop does not wait for."""
+    without_tc = await asyncio.to_thread(tc.check_supported)
+    return control_loop.capabilities(lambda: without_tc)

@@ -7,13 +7,15 @@ go over the network.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from koord.host import tc
 from koord.host.audit_log import AuditLog
 from koord.host.capability import probe_capabilities
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.hardware import Capability
+from koord.host.io_error import IoError
 from koord.koordlet.cgroup_writer.audit import PodIdentity, make_audit_callback
 from koord.koordlet.cgroup_writer.effects import WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
@@ -109,9 +111,9 @@ class ControlLoop:
         self._publish_results(now_s, ran, node_inputs)
         return tuple(victim for one in ran for victim in one.evictions)
 
-    def capabilities(self) -> list[Capability]:
+    def capabilities(self, check_tc: Callable[[], IoError | None] = tc.check_supported) -> list[Capability]:
         """Return what the kernel supports; knobs are probed unless safe mode forbids writes."""
-        return probe_capabilities(self.tree, probe=not self._settings.safe_mode)
+        return probe_capabilities(self.tree, probe=not self._settings.safe_mode, check_tc=check_tc)
 
     def containers_status(self, pods: Sequence[PodMeta]) -> ContainersStatus:
         """Return every value that was decided for the cgroups of these pods."""
