@@ -35,8 +35,8 @@ from tests.koordlet.fake_cookies import FakeCookies
 from tests.koordlet.strategies.builders import pod
 from tests.koordlet.test_pod_resctrl import FakeResctrl
 
-GATES = frozenset({"Resctrl", "CoreSched", "TCNetworkQoS"})
-RESCTRL = "node.koordinator.sh/resctrl"
+GATES = frozenset({"OOMScoreAdj", "Resctrl", "CoreSched", "TCNetworkQoS"})
+RESCTRL, SCORE = "node.koordinator.sh/resctrl", "koordinator.sh/oom-score-adj"
 HALF = json.dumps({"llc": {"schemata": {"range": [0, 50]}}, "mb": {"schemata": {"percent": 60}}})
 CPUINFO = "processor: 0\nvendor_id: GenuineIntel\nmodel name: Test\nflags: cat_l3 mba\n"
 ROUTE = (
@@ -248,20 +248,27 @@ class TestTraffic:
         assert "there is none" in node.apply(TRAFFIC, node.run("a"))["tcPlugin"]
         assert node.apply(OFF, node.run("a")) == {}
 
-    def test_an_agent_whose_gate_is_off_undoes_what_an_earlier_one_did(self, tmp_path: Path) -> None:
-        before = ActionsFixture(tmp_path)
-        assert before.apply(TRAFFIC, before.run("a")) == {}
-        after = NodeActions(
-            before.resctrl,
-            before.world.clock,
-            before.control_loop,
-            frozenset(),
-            before.state_dir,
-            lambda: None,
-            lambda results, _: None,
-            cookies=before.cookies,
-            iproute=before.iproute,
-        )
-        asyncio.run(after.apply(before.state(TRAFFIC, before.run("a"))))
-        assert before.iproute.devices["eth0"].root["kind"] == "noqueue"
-        assert not (Path(before.state_dir) / "tc.json").exists()
+
+def test_an_agent_whose_gates_are_off_undoes_what_an_earlier_one_did(node: ActionsFixture) -> None:
+    score = node.world.machine.put("proc/7/oom_score_adj", "1000\n")
+    asking = node.run("a", 7, **{RESCTRL: HALF, SCORE: "500"})
+    assert node.apply(TRAFFIC, asking) == {}
+    device = node.iproute.devices["eth0"]
+    assert (score.read_text(), node.groups(), device.root["kind"]) == ("500\n", ["koordlet-a"], "htb")
+    after = NodeActions(
+        node.resctrl,
+        node.world.clock,
+        node.control_loop,
+        frozenset(),
+        node.state_dir,
+        lambda: None,
+        lambda results, _: None,
+        cookies=node.cookies,
+        iproute=node.iproute,
+    )
+    for _ in range(2):
+        asyncio.run(after.apply(node.state(TRAFFIC, asking)))
+        node.world.clock.advance(60)  # a group that nobody wants is kept for a while
+    assert (score.read_text(), node.groups(), device.root["kind"]) == ("1000\n", [], "noqueue")
+    assert not (Path(node.state_dir) / "tc.json").exists()
+    assert {name: problem for name, problem in after.problems.items() if problem} == {}

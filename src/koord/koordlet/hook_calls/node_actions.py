@@ -72,7 +72,8 @@ class NodeActions:
         self._gates = gates
         self._read_node = read_node
         self._on_core_sched = on_core_sched
-        self._scores = OomScores(host, partial(_processes, control_loop.tree), f"{state_dir}/{OOM_RECORD}")
+        self._oom_record = f"{state_dir}/{OOM_RECORD}"
+        self._scores = OomScores(host, partial(_processes, control_loop.tree), self._oom_record)
         self._resctrl = PodResctrlGroups(host, clock, lambda: control_loop.machine.shape.cache)
         self._cores = CoreSchedManager(control_loop.tree, PrctlCookies(host) if cookies is None else cookies)
         self._terway = TerwayFiles(host)
@@ -104,15 +105,19 @@ class NodeActions:
 
     async def apply(self, state: RuntimeHooksState) -> None:
         """Carry out what hooks decided, part by part: calls of the runtime are answered in between. tc is a program
-        that is waited for, in a thread.
+        that is waited for, in a thread. What an earlier process left whose gates were on is undone.
         """
         groups = [(pod.pod, group) for pod in state.pods.values() for group in pod.groups]
         if oom_score_adj.NAME in self._gates:
             self._apply_scores(groups)
             await asyncio.sleep(0)
+        elif self._host.exists(self._oom_record):
+            self._tell(oom_score_adj.NAME, [one.problem for one in self._scores.apply([]) if one.problem])
         if resctrl_pod.NAME in self._gates:
             self._apply_resctrl(state)
             await asyncio.sleep(0)
+        elif resctrl.is_mounted(self._host):
+            self._tell(resctrl_pod.NAME, [one.problem for one in self._resctrl.apply([]) if one.problem])
         if CORE_SCHED_GATE in self._gates:
             self._apply_core_sched(state, groups)
             await asyncio.sleep(0)
@@ -122,7 +127,7 @@ class NodeActions:
             self._tell(terway_qos.NAME, failed)
         if TC_GATE in self._gates:
             await self._apply_traffic(state)
-        elif self._host.exists(self._tc_record):  # of an earlier process, whose gate was on
+        elif self._host.exists(self._tc_record):
             await asyncio.to_thread(self._traffic.apply, TrafficPlan(enabled=False))
 
     def _apply_scores(self, groups: Sequence[tuple[PodMeta, HookedGroup]]) -> None:
