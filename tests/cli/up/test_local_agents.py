@@ -112,10 +112,17 @@ def test_without_agents_nobody_answers_and_the_command_says_so(capsys: pytest.Ca
     assert "nothing is known of node-0: no koordlet runs on node-0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("nodes", "answers"), [(AGENTS_UP_TO, True), (AGENTS_UP_TO + 1, False)])
-def test_agents_run_by_themselves_where_nodes_are_few(nodes: int, answers: bool) -> None:
+@pytest.mark.parametrize(
+    ("components", "nodes", "answers"),
+    [
+        ("nodes,manager", AGENTS_UP_TO, True),
+        ("nodes,manager", AGENTS_UP_TO + 1, False),
+        ("nodes", 1, False),  # for those who install a koordlet themselves
+    ],
+)
+def test_agents_run_by_themselves_where_nodes_are_few(components: str, nodes: int, answers: bool) -> None:
     async def main(clock: LoopClock) -> None:
-        made = choose_components("nodes", nodes=nodes, profile=None, settings={})
+        made = choose_components(components, nodes=nodes, profile=None, settings={})
         assert not isinstance(made, str)
         cluster = EmbeddedCluster(ClusterSettings(http=False, seed=1), made, clock=clock)
         await cluster.start()
@@ -167,7 +174,7 @@ def test_agents_that_do_not_start_are_told_and_keep_nothing_from_stopping(
     monkeypatch.setitem(sys.modules, "koord.cli.up.started_agents", None)  # it cannot be imported
 
     async def main(clock: LoopClock) -> None:
-        made = choose_components("nodes", nodes=1, profile=None, settings={})
+        made = choose_components("nodes", nodes=1, profile=None, settings={"nodes.agents": "true"})
         assert not isinstance(made, str)
         cluster = EmbeddedCluster(ClusterSettings(http=False, seed=1), made, clock=clock)
         await cluster.start()

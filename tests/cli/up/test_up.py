@@ -56,7 +56,7 @@ def test_it_logs_what_the_programs_do_when_asked() -> None:
 
 @pytest.mark.parametrize(("nodes", "lines"), [("1", 0), ("11", 1)])
 def test_many_nodes_say_how_to_switch_their_agents_on(nodes: str, lines: int) -> None:
-    with koord_up("--nodes", nodes, "--components", "nodes") as running:
+    with koord_up("--nodes", nodes, "--components", "nodes,manager") as running:
         assert running.stop() == 0
         assert running.process.stdout is not None
         said = [line for line in running.process.stdout if "--set nodes.agents=true" in line]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -102,7 +102,7 @@ SET_OPTIONS = {
     "descheduler.config": "a DeschedulerConfiguration file; without one only PodMigrationJobs are carried out",
     "descheduler.feature-gates": "gates of koord-descheduler",
     "nodes.agents": "true: every simulated node runs the node agent on a machine of its own; the default up to "
-    f"{AGENTS_UP_TO} nodes",
+    f"{AGENTS_UP_TO} nodes with koord-manager",
     "koordlet.feature-gates": "gates of these node agents",
 }
 
@@ -144,10 +144,15 @@ def simulated_pools(nodes: int, profile: Path | None) -> tuple[SimulatedPool, ..
     return node_profile.load_profile(profile) if profile is not None else node_profile.default_pools(nodes)
 
 
-def runs_agents(pools: tuple[SimulatedPool, ...], settings: Mapping[str, str]) -> bool:
-    """Return whether nodes run agents: as the setting says, or where they are few."""
+def runs_agents(
+    pools: tuple[SimulatedPool, ...], settings: Mapping[str, str], components: Collection[str] = tuple(COMPONENTS)
+) -> bool:
+    """Return whether nodes run agents: as the setting says, or where they are few and koord-manager tells them what to
+    do. Whoever leaves it out wants bare nodes, to install something on.
+    """
     stated = settings.get("nodes.agents")
-    return stated == "true" if stated is not None else sum(pool.count for pool in pools) <= AGENTS_UP_TO
+    few = sum(pool.count for pool in pools) <= AGENTS_UP_TO
+    return stated == "true" if stated is not None else few and "manager" in components
 
 
 def choose_components(
@@ -169,7 +174,7 @@ def choose_components(
     pools = simulated_pools(nodes, profile)
     if isinstance(pools, node_profile.InvalidProfile):
         return f"--profile {profile}: {'; '.join(pools.errors)}"
-    agents = runs_agents(pools, settings)
+    agents = runs_agents(pools, settings, names)
     if not agents and "koordlet.feature-gates" in settings:
         return "--set koordlet.feature-gates: there are no node agents without --set nodes.agents=true"
     switched: dict[str, Mapping[str, bool]] = {}

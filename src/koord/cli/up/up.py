@@ -246,8 +246,8 @@ def _remarks(
     if "scheduler" in running and missing and "scheduler.config" not in stated:
         remarks.append(f"koord-scheduler runs without {', '.join(missing)}: this version does not have them yet.")
     pools = simulated_pools(nodes, profile)
-    many = not isinstance(pools, InvalidProfile) and not runs_agents(pools, stated)
-    if "nodes" in running and many and "nodes.agents" not in stated:
+    many = not isinstance(pools, InvalidProfile) and not runs_agents(pools, stated, running)
+    if {"nodes", "manager"} <= running and many and "nodes.agents" not in stated:
         remarks.append(
             f"More than {AGENTS_UP_TO} nodes run without node agents, so nothing limits or pins their containers: "
             "--set nodes.agents=true switches them on."
