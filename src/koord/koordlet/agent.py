@@ -22,6 +22,7 @@ from koord.host.filesystem import Host
 from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
+from koord.koordlet.cooperative_task import run_steps_cooperatively
 from koord.koordlet.evictor import KoordletEvictor, build_pod_stopper
 from koord.koordlet.hook_calls.service import HookService
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
@@ -43,7 +44,6 @@ from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies import runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
-from koord.koordlet.work_steps import run_steps_cooperatively
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory

@@ -1,12 +1,11 @@
 """Work in steps: a generator that yields wherever other tasks of the same event loop may run in between.
 
 What must not be divided lies between two yields. The same generator serves a caller that waits for all of it, as a
-simulated node does, and the agent, whose runtime expects answers meanwhile.
+simulated node does, and the agent (`cooperative_task`), whose runtime expects answers meanwhile.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator
 from typing import TypeAlias, TypeVar
 
@@ -22,20 +21,6 @@ def run_steps(steps: WorkSteps[T]) -> T:
         except StopIteration as end:
             result: T = end.value
             return result
-
-
-async def run_steps_cooperatively(steps: WorkSteps[T]) -> T:
-    """Run one step in each turn of the event loop and return the result; cancellation ends it between two steps."""
-    try:
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            await asyncio.sleep(0)
-    finally:
-        steps.close()
 
 
 def timed_steps(steps: WorkSteps[T], timer: Callable[[], float]) -> WorkSteps[tuple[T, float]]:
