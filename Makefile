@@ -9,10 +9,10 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real test-charts soak bench bench-colocation gen chart monitoring diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real test-containerd17 test-charts soak bench bench-colocation gen chart monitoring diagrams lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 # uv is used when it is there because it is quicker; plain pip gives the same versions and checks the same hashes.
 $(READY): pyproject.toml constraints.txt
@@ -67,6 +67,10 @@ assets: $(READY) ## build the real control plane and node from Go modules into a
 
 test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
 	@$(BIN)/python -m pytest tests/real
+
+test-containerd17: $(READY) assets ## tests of NRI with containerd 1.7, which is built from its Go module
+	@$(BIN)/python -m tools.assets containerd17
+	@KOORD_CONTAINERD=1.7 $(BIN)/python -m pytest tests/real/test_nri_containerd.py
 
 test-charts: $(READY) assets ## tests of the chart with a real Helm and promtool, which are built from their Go modules
 	@$(BIN)/python -m tools.assets helm
