@@ -45,6 +45,7 @@ ROUNDS = 2
 SECONDS = 11.0
 RESTART_S = (0.0, 10.0, 20.0)  # a kubelet's delays before a container starts again
 THRESHOLD, LOWER = 70, 60
+COUNTED = ("service_killed", "batch_killed", "batch_evicted")  # the most of any round is told, of others the median
 LAST_TO_KILL = 0  # lower ones need CAP_SYS_RESOURCE, which containers seldom have
 GATES = "CgroupReconcile=true,BEMemoryEvict=true,OOMScoreAdj=true,BECPUSuppress=false,RdtResctrl=false"
 SLO: dict[str, Any] = {
@@ -213,24 +214,27 @@ def is_protected(ground: Ground, pid: int) -> bool:
     return ground.tree.value(knob.MEMORY_MIN, SERVICE.container) == str(REQUEST_MIB * MIB)
 
 
-async def create_pods(client: Client) -> None:
+async def create_service(client: Client) -> None:
     amounts = {"requests": {"memory": f"{REQUEST_MIB}Mi"}, "limits": {"memory": f"{2 * REQUEST_MIB}Mi"}}
     score = {"koordinator.sh/oom-score-adj": str(LAST_TO_KILL)}
     await create_pod(client, SERVICE, "LS", amounts, annotations=score)
-    for pod in BATCH:
-        await create_pod(client, pod, "BE", {})
 
 
-async def turns(kubeconfig: Path, folder: Path) -> tuple[dict[str, dict[str, float]], int]:
-    found: dict[str, dict[str, float]] = {}
+async def turns(kubeconfig: Path, folder: Path) -> tuple[dict[str, list[dict[str, float]]], int]:
+    found: dict[str, list[dict[str, float]]] = {state: [] for state in STATES}
     ground = Ground((SERVICE, *BATCH), MACHINE_MIB * MIB)
     with ground.laid():
         async with connect(kubeconfig) as client:
             await create_node(client, SLO, f"{MACHINE_MIB}Mi")
-            await create_pods(client)
-            for number, state in enumerate(STATES):
-                forget(folder / "data")
-                found[state] = await phase(ground, client, folder, state, number)
+            await create_service(client)
+            for number in range(ROUNDS):
+                for pod in BATCH:
+                    await create_pod(client, pod, "BE", {})
+                for state in STATES:
+                    forget(folder / "data")
+                    found[state].append(await phase(ground, client, folder, state, number))
+                for pod in BATCH:  # those that were not evicted
+                    await client.delete(PODS, pod.name, "default", grace_seconds=0)
     return found, ground.tree.version
 
 
@@ -272,7 +276,11 @@ def run() -> PartResult | Skipped:
             return Skipped(part="memory", reason=reason)
         write_data(folder / "data")
         with server(folder) as kubeconfig:
-            found, version = asyncio.run(turns(kubeconfig, folder))
+            rounds, version = asyncio.run(turns(kubeconfig, folder))
+    found = {
+        state: {key: (max if key in COUNTED else statistics.median)([one[key] for one in rows]) for key in rows[0]}
+        for state, rows in rounds.items()
+    }
     alone, managed = found[ALONE], found[MANAGED]
     kept = managed["read_ms_mean"] <= 1.1 * alone["read_ms_mean"] and not managed["service_killed"]
     return PartResult(
@@ -280,8 +288,8 @@ def run() -> PartResult | Skipped:
         goal="no service killed, its reads at most 10 % slower than alone, batch work goes first",
         goal_met=bool(kept and not managed["batch_killed"] and managed["batch_evicted"]),
         measures=(
-            Measure.of("mean time of a request's reads", "ms", found, "read_ms_mean"),
-            Measure.of("p99 of a request's reads", "ms", found, "read_ms_p99"),
+            Measure.of("mean time of a request's reads, without waiting for a CPU", "ms", found, "read_ms_mean"),
+            Measure.of("p99 of a request's reads, without waiting for a CPU", "ms", found, "read_ms_p99"),
             Measure.of("read from the disk again", "MiB", found, "fetched_mib"),
             Measure.of("batch containers killed by the kernel", "", found, "batch_killed"),
             Measure.of("batch pods evicted", "", found, "batch_evicted"),
@@ -297,6 +305,6 @@ def run() -> PartResult | Skipped:
             "batch_pod_grows_by_mib_a_second": GROWTH_MIB_S,
             "evict_threshold_percent": THRESHOLD,
             "seconds": SECONDS,
-            "states": found,
+            "rounds": rounds,
         },
     )
