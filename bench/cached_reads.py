@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.cpu_wait import CpuWait
+
 BLOCK_BYTES = 64 << 10
 BLOCKS = 8  # of a request
 
@@ -25,16 +27,6 @@ def fetched_bytes() -> int:
     """What this process read from disks so far."""
     rows = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return int(rows["read_bytes"])
-
-
-class CpuWait:
-    """The time for which this thread could run and had no CPU: that is another part's business."""
-
-    def __init__(self) -> None:
-        self._descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-
-    def ms(self) -> float:
-        return int(os.pread(self._descriptor, 64, 0).split()[1]) / 1e6
 
 
 def serve(descriptor: int, blocks: int, rate: float, seconds: float, seed: int) -> dict[str, Any]:
