@@ -41,6 +41,7 @@ BENCHES = {
     "hooks": "bench.hooks",
     "descheduler": "bench.descheduler",
     "colocation": "bench.colocation",
+    "cpu-tail": "bench.cpu_tail",
     "memory": "bench.memory",
 }
 # name -> the environment variable without which it is left out of a run of all
