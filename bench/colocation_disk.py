@@ -24,7 +24,7 @@ import msgspec
 
 from bench.agent_node import connect, create_node, create_pod, koordlet, until
 from bench.cgroup_pods import Ground, Pod, tell, wait_ready
-from bench.colocation_part import ALONE, MANAGED, STATES, Measure, PartResult, Skipped
+from bench.colocation_part import ALONE, MANAGED, MORE, STATES, Measure, PartResult, Skipped
 from bench.loop_disk import DiskRefused, DiskSpeed, LoopDisk, loop_disk, sysfs_with_disk
 from bench.manager import server
 from bench.namespace import enter_private_mounts
@@ -147,9 +147,9 @@ def run() -> PartResult | Skipped:
         goal="the service reads at least 90 % of what it reads alone",
         goal_met=found[MANAGED]["read_mb_s"] >= 0.9 * found[ALONE]["read_mb_s"],
         measures=(
-            Measure.of("the service reads", "MB/s", found, "read_mb_s"),
+            Measure.of("the service reads", "MB/s", found, "read_mb_s", better=MORE),
             Measure.of("p99 of its reads", "ms", found, "read_ms_p99"),
-            Measure.of("batch work writes", "MB/s", found, "batch_write_mb_s"),
+            Measure.of("batch work writes", "MB/s", found, "batch_write_mb_s", better=MORE),
         ),
         details={
             "cgroup_version": version,

@@ -52,7 +52,7 @@ def test_numbers_have_three_digits_that_matter(value: float, text: str) -> None:
 @given(values=st.lists(st.tuples(amounts, amounts, amounts), min_size=1, max_size=6))
 def test_every_bar_is_in_the_picture_with_its_value(values: list[tuple[float, float, float]]) -> None:
     panels = [Panel(title=f"<{place}> & more", unit="ms", values=one) for place, one in enumerate(values)]
-    picture = ET.fromstring(bar_chart("title", "note", BARS, panels))
+    picture = ET.fromstring(bar_chart("title", ["note", "another"], BARS, panels))
     height = float(picture.attrib["height"])
     bars = [one for one in picture.iter(f"{SVG}rect") if one.attrib["class"].startswith("bar")]
     assert len(bars) == 3 * len(panels)
@@ -67,5 +67,5 @@ def test_every_bar_is_in_the_picture_with_its_value(values: list[tuple[float, fl
 
 
 def test_the_picture_has_colours_for_light_and_dark_pages() -> None:
-    text = bar_chart("title", "note", BARS, [Panel(title="t", unit="ms", values=(1, 2, 3))])
+    text = bar_chart("title", ["note", "another"], BARS, [Panel(title="t", unit="ms", values=(1, 2, 3))])
     assert "prefers-color-scheme: dark" in text

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import msgspec
 
-from bench.colocation_part import Measure, PartResult, Skipped
+from bench.colocation_part import MORE, Measure, PartResult, Skipped
 from bench.isolation import IsolationReport, chart, table, write
 
-READS = Measure(name="the service reads", unit="MB/s", alone=20, unmanaged=5, managed=19)
+READS = Measure(name="the service reads", unit="MB/s", alone=20, unmanaged=5, managed=19, better=MORE)
 KILLED = Measure(name="services killed", unit="", alone=0, unmanaged=1, managed=0)
 DISK = PartResult(part="disk", goal="at least 90 %", goal_met=True, measures=(READS, KILLED))
 NETWORK = Skipped(part="network", reason="no tc on this machine: install iproute2")
 
 
 def report(*parts: PartResult | Skipped) -> IsolationReport:
-    return IsolationReport(python="3.11", taken="2026-01-01", kernel="6.18", cpus=2, seconds=1 / 3, parts=parts)
+    return IsolationReport(
+        python="3.11", taken="2026-01-01", kernel="6.18", cpus=2, load_average=0.5, seconds=1 / 3, parts=parts
+    )
 
 
 def test_the_table_has_each_measure_each_goal_and_each_reason() -> None:
@@ -37,7 +39,7 @@ def test_the_picture_shows_the_charted_measures_and_names_what_is_missing() -> N
     assert "disk: the service reads" in picture
     assert "services killed" not in picture
     assert "not measured: network (no tc on this machine: install iproute2)" in picture
-    assert "managed is 0.95 times alone" in picture
+    assert "more is better; managed is 0.95 times alone" in picture
 
 
 def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
