@@ -184,9 +184,7 @@ async def phase(ground: Ground, client: Client, folder: Path, state: str, seed: 
         process = stack.enter_context(service(ground, folder / "data", seed))
         if managed:
             prefix = with_meminfo(str(meminfo.path))
-            await stack.enter_async_context(
-                koordlet(folder / "kubeconfig", folder, GATES, ("--memory-evict-cool-time-seconds=2",), prefix)
-            )
+            await stack.enter_async_context(koordlet(folder / "kubeconfig", folder, GATES, prefix=prefix))
             await until(lambda: is_protected(ground, process.pid), "the service has its score and its protection")
         await stack.enter_async_context(running(kubelet, batch=state != ALONE, managed=managed))
         tell(process)

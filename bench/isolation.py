@@ -183,9 +183,7 @@ def main(words: Sequence[str]) -> int:
     report = run(given.parts or tuple(PARTS))
     print(table(report.parts))
     write(report, given.into)
-    print(
-        f"{report.seconds:.0f} s, load average {report.load_average:.1f} before; {given.into / 'isolation.json'}, {given.into / 'isolation.svg'}"
-    )
+    print(f"{report.seconds:.0f} s, load average {report.load_average:.1f} before; results in {given.into}")
     return 0
 
 
