@@ -1,6 +1,6 @@
 """What koordlet's care is worth to a service beside batch work: CPU, memory, disk and network in one run.
 
-    make bench-colocation            all four parts, in under five minutes, on any Linux machine with root
+    make bench-colocation            all four parts, on any Linux machine with root; their turns take three minutes
     python -m bench.isolation disk   one of them
 
 Each part runs in a process of its own, in cgroups and namespaces of its own, and puts back what it changed. It prints
