@@ -18,6 +18,7 @@ from koord.api.koordinator.qos_class import BE, LS, LSE, LSR, SYSTEM
 
 CPUSET = "cpuset"
 CFS_QUOTA = "cfsQuota"
+IDLE_CPUSET = "idleCpuset"  # not Koordinator's
 EVICT_BY_REAL_LIMIT = "evictByRealLimit"
 EVICT_BY_ALLOCATABLE = "evictByAllocatable"
 GROUP_IDENTITY = "groupIdentity"
