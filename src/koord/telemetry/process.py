@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from koord.telemetry.metrics import MetricReading, MetricRegistry
+from koord.version import build_info
 
 _PROC = Path("/proc")
 _START_FIELD, _CPU_FIELDS, _VIRTUAL_FIELD, _RESIDENT_FIELD = 19, (11, 12), 20, 21  # of stat, after the command's name
 
 
 def register_process_metrics(registry: MetricRegistry, proc: Path = _PROC) -> None:
-    """Register process_* metrics (where there is a /proc) and python_* metrics."""
-    registry.source(lambda: (*_process(proc), *_python()))
+    """Register process_* metrics (where there is a /proc), python_* metrics and koord_build_info."""
+    registry.source(lambda: (*_process(proc), *_python(), _build()))
 
 
 def _process(proc: Path) -> Iterator[MetricReading]:
@@ -64,6 +65,23 @@ def _python() -> Iterator[MetricReading]:
     ):
         values = tuple(((str(generation),), float(one[key])) for generation, one in enumerate(stats))
         yield MetricReading(name, text, "counter", ("generation",), values)
+
+
+def _build() -> MetricReading:
+    """Return the build as labels. Its name is koord's own: alerts compare all versions in kubernetes_build_info, which
+    components of Kubernetes serve, and one that is no version of Kubernetes would set them off.
+    """
+    info = build_info()
+    labels = {
+        "git_version": f"v{info.version}",
+        "git_commit": info.commit,
+        "git_tree_state": info.tree_state,
+        "build_date": info.date,
+        "python_version": platform.python_version(),
+        "platform": f"{platform.system().lower()}/{platform.machine()}",
+    }
+    text = "A metric with a constant '1' value, labeled by the version, commit and time of the build that runs."
+    return MetricReading("koord_build_info", text, "gauge", tuple(labels), ((tuple(labels.values()), 1.0),))
 
 
 def _boot_time(proc: Path) -> float | None:
