@@ -30,7 +30,7 @@ _BUILD_ERRORS = (ReleaseError, ImageError, CompileError, ConflictError, WheelErr
 
 
 def release(root: Path, to: Path) -> str:
-    """Build and check everything, then put it into the folder; return why not. A failure leaves the folder as it was."""
+    """Build and check everything, then put it into the folder, or return why not and leave the folder as it was."""
     state = read_state(root)
     if refusal := reason_to_refuse(state):
         return refusal

@@ -46,7 +46,9 @@ def reason_to_refuse(state: ReleaseState) -> str:
             f"run `make release-version VERSION={state.version}`, or write it"
         )
     if changelog_section(state.changelog, UNRELEASED):
-        return f"CHANGELOG.md has entries under {UNRELEASED}, which this release would hold: move them to {state.version}"
+        return (
+            f"CHANGELOG.md has entries under {UNRELEASED}, which this release would hold: move them to {state.version}"
+        )
     return ""
 
 

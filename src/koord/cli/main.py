@@ -132,6 +132,11 @@ COMMANDS: LazyCommands = {
         "support_bundle",
         "Save what a report of a problem needs, without secrets.",
     ),
+    "migrate-from-koordinator": (
+        "koord.cli.commands.migrate_from_koordinator.command",
+        "migrate_from_koordinator",
+        "Tell what a move from Koordinator changes, and how it is done.",
+    ),
     "config": ("koord.cli.commands.config", "config", "Check configuration files without a cluster."),
 }
 

@@ -80,7 +80,8 @@ def test_each_file_that_is_of_something_else_is_named(tmp_path: Path) -> None:
 def test_checksums_are_those_that_sha256sum_reads(tmp_path: Path) -> None:
     write_all(tmp_path)
     (tmp_path / CHECKSUMS).write_text(checksum_lines(tmp_path))
-    done = subprocess.run(["sha256sum", "--check", "--strict", CHECKSUMS], cwd=tmp_path, capture_output=True, text=True)
+    command = ["sha256sum", "--check", "--strict", CHECKSUMS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, len(done.stdout.splitlines())) == (0, 4), done.stderr
 
 

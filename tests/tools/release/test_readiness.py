@@ -28,9 +28,7 @@ Newest first.
 
 - older
 """
-READY = ReleaseState(
-    versions={"pyproject.toml": "1.2.0", "Chart.yaml": "1.2.0"}, changed_files=(), changelog=CHANGELOG
-)
+READY = ReleaseState(versions={"pyproject.toml": "1.2.0", "Chart.yaml": "1.2.0"}, changed_files=(), changelog=CHANGELOG)
 
 
 def test_a_tree_with_everything_is_released() -> None:
