@@ -9,6 +9,7 @@ import json
 import subprocess
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,7 @@ def test_files_of_one_build_pass(tmp_path: Path) -> None:
 
 def test_each_file_that_is_of_something_else_is_named(tmp_path: Path) -> None:
     write_all(tmp_path)
-    for wrong, words in (
+    wrongs: list[tuple[Callable[[], None], str]] = [
         (lambda: write_wheel(tmp_path, commit="d"), "whl is of version 1.2.0 and commit d"),
         (lambda: write_image(tmp_path, commit="d"), "image.tar is of version 1.2.0 and commit d"),
         (lambda: write_image(tmp_path, version="9.9.9"), "image.tar is of version example/koord:1.2.0"),
@@ -70,7 +71,8 @@ def test_each_file_that_is_of_something_else_is_named(tmp_path: Path) -> None:
         (lambda: write_chart(tmp_path, version="9.9.9"), r"koord.tgz \(version\) is of version 9.9.9"),
         (lambda: write_chart(tmp_path, app_version="9.9.9"), r"koord.tgz \(appVersion\) is of version 9.9.9"),
         (lambda: write_bill(tmp_path, version="9.9.9"), "cdx.json is of version 9.9.9"),
-    ):
+    ]
+    for wrong, words in wrongs:
         wrong()
         with pytest.raises(ReleaseError, match=words):
             check_files(tmp_path, VERSION, COMMIT)

@@ -23,7 +23,7 @@ _SCHEDULER_KIND = "KubeSchedulerConfiguration"
 def carried_scheduler_config(facts: KoordinatorFacts) -> str:
     """Return the scheduler's configuration where it is another than the chart's own and koord accepts it."""
     text = _config_text(facts, SCHEDULER_CONFIG_MAP, _SCHEDULER_KIND)
-    given = load_configuration(load_yaml(text)) if text else []
+    given = load_configuration(text) if text else []
     if isinstance(given, list):
         return ""
     made = CompletedConfig.complete(given, load_plugins(entry_points(group=ENTRY_POINT_GROUP)).factories)
