@@ -132,6 +132,8 @@ async def renewing(leaders: Leaders) -> AsyncIterator[None]:
 def start_programs(stack: ExitStack, cluster: InstalledPlane, folder: Path) -> ManagerProcess:
     """Start koord's programs with the objects of `koord manifests`, each with the rights of its own account."""
     made = objects("manager", "scheduler", "descheduler", failure_policy="Ignore")
+    for webhook in (each for one in made for each in one.get("webhooks", ())):
+        webhook["timeoutSeconds"] = 1  # nothing answers at the Service's address here
     cluster.apply(made)
     for name in PROGRAMS[1:]:
         (data,) = [one["data"] for one in made if one["metadata"]["name"] == f"{name}-config"]

@@ -16,6 +16,7 @@ import yaml
 from koord.cli.commands.doctor.facts import Unread
 from koord.cli.commands.migrate_from_koordinator.command import refusal, report_text, values_text
 from koord.cli.commands.migrate_from_koordinator.facts import HelmRelease, KoordinatorFacts
+from koord.cli.commands.migrate_from_koordinator.findings import documentation_rows
 from koord.cli.commands.migrate_from_koordinator.report import MoveReport, make_report
 from tests.koordinator_installation import NAMESPACE, RELEASE, koordinator_objects
 
@@ -316,3 +317,8 @@ def test_nonsense_in_objects_is_no_crash() -> None:
             one["webhooks"] = ["x", {"rules": "y", "timeoutSeconds": "z"}]
     report = make_report(facts_of(objects), "1.2.3")
     assert report_text(report)
+
+
+def test_the_page_has_every_finding() -> None:
+    page = Path(__file__).parents[4] / "docs" / "install.md"
+    assert documentation_rows() in page.read_text()

@@ -22,7 +22,7 @@ from koord.cli.printing import print_result
 from koord.kube.client.typed_client import Client
 from koord.telemetry.clock import Clock
 
-_VERDICTS: tuple[Verdict, ...] = ("works", "no effect", "refused")
+_COUNTED: dict[Verdict, str] = {"works": "work", "no effect": "without effect", "refused": "refused"}
 
 
 @click.command("migrate-from-koordinator")
@@ -99,7 +99,11 @@ def report_text(report: MoveReport) -> str:
     counted = ", ".join(
         f"{report.count(kind)} {kind}" for kind in ("error", "warning", "unknown", "info") if report.count(kind)
     )
-    verdict = "Errors stand in the way of the move." if report.count("error") else "Nothing stands in the way."
+    verdict = "Nothing stands in the way."
+    if report.count("unknown"):
+        verdict = "What could not be read may stand in the way: run it with more rights."
+    if report.count("error"):
+        verdict = "Errors stand in the way of the move."
     return "\n".join((*lines, f"{counted}. {verdict}" if counted else verdict))
 
 
@@ -127,7 +131,7 @@ def _installed_lines(report: MoveReport) -> list[str]:
 def _argument_lines(program: ProgramMove) -> list[str]:
     lines = []
     for title, arguments in (("flags", program.flags), ("feature gates", program.gates)):
-        counted = [f"{number} {verdict}" for verdict in _VERDICTS if (number := _count(arguments, verdict))]
+        counted = [f"{number} {words}" for verdict, words in _COUNTED.items() if (number := _count(arguments, verdict))]
         lines += [f"{title}: {', '.join(counted)}"] if counted else []
     return lines
 

@@ -214,3 +214,8 @@ def configuration_findings(facts: KoordinatorFacts) -> list[Finding]:
 def programs_in_order(facts: KoordinatorFacts) -> list[str]:
     there = {one.program for one in upstream_workloads(facts)}
     return [program for program in PROGRAMS if program in there]
+
+
+def documentation_rows() -> str:
+    """Return the rows of the table of findings in docs/install.md."""
+    return "".join(f"| `{one.id}` | {one.severity} | {one.title} | {one.why} |\n" for one in DIAGNOSES)

@@ -22,7 +22,7 @@ class MoveStep(msgspec.Struct, frozen=True, kw_only=True):
 
 def move_steps(release: HelmRelease | None, namespace: str, values_file: str, *, installed: bool) -> list[MoveStep]:
     """Return the commands in order: save, upgrade, look."""
-    kinds = ",".join(f"{one.plural}.{one.group}" for one in CUSTOM_KINDS)
+    kinds = ",".join(dict.fromkeys(f"{one.plural}.{one.group}" for one in CUSTOM_KINDS))
     values = shlex.quote(values_file)
     steps = []
     if installed:
