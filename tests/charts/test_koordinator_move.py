@@ -65,8 +65,8 @@ def test_a_release_moves_to_koord_and_back(tmp_path: Path) -> None:
 
         for step in report["back"]:
             run_printed(server, step["command"])
-        assert image(server, "deployments/koord-manager") == "koordinator-sh/koord-manager:v1.8.0"
-        assert image(server, "daemonsets/koordlet") == "koordinator-sh/koordlet:v1.8.0"
+        assert image(server, "deployments/koord-manager") == "registry.example/koordinator-sh/koord-manager:v1.8.0"
+        assert image(server, "daemonsets/koordlet") == "registry.example/koordinator-sh/koordlet:v1.8.0"
         assert server.exists(f"{APPS}/daemonsets/koord-device-daemon")
         assert server.exists(f"{POD_GROUPS}/gang")
         assert server.exists(SECRET)
