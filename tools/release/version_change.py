@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tools.release.readiness import PYPROJECT, UNRELEASED, changelog_section, read_versions
 
-# Pages whose commands name files and images of a release.
-PAGES = ("docs/install.md", "docs/image.md", "docs/upgrade.md")
+# Pages whose commands name files and images of a release, and the chart's recorded renderings.
+PAGES = ("docs/install.md", "docs/image.md", "tests/charts/golden/*")
 _VERSION = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}")
 
 
@@ -46,7 +46,7 @@ def change_version(root: Path, version: str, day: str) -> None:
         re.sub(r'^__version__ = ".*"$', f'__version__ = "{version}"', package.read_text(), flags=re.MULTILINE)
     )
     changelog.write_text(with_section(changelog.read_text(), version, day))
-    for page in PAGES:
-        (root / page).write_text(with_version((root / page).read_text(), before, version))
+    for page in (path for pattern in PAGES for path in sorted(root.glob(pattern))):
+        page.write_text(with_version(page.read_text(), before, version))
     for command in (["tools.chart"], ["tools.oci_image", "--dockerfile"]):
         subprocess.run([sys.executable, "-m", *command], cwd=root, check=True)
