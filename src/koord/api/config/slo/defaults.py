@@ -33,6 +33,7 @@ from koord.api.koordinator.slo_strategy import (
 
 CPUSET = "cpuset"
 CFS_QUOTA = "cfsQuota"
+IDLE_CPUSET = "idleCpuset"  # not Koordinator's
 EVICT_BY_REAL_LIMIT = "evictByRealLimit"
 EVICT_BY_ALLOCATABLE = "evictByAllocatable"
 GROUP_IDENTITY = "groupIdentity"

@@ -263,7 +263,7 @@ def _strategies_with_paths(cluster: S | None, nodes: Sequence[S]) -> list[tuple[
 
 # By wire name, in whatever struct it appears.
 FIELD_CHOICES: dict[str, tuple[str, ...]] = {
-    "cpuSuppressPolicy": (defaults.CPUSET, defaults.CFS_QUOTA),
+    "cpuSuppressPolicy": (defaults.CPUSET, defaults.CFS_QUOTA, defaults.IDLE_CPUSET),
     "cpuEvictPolicy": (defaults.EVICT_BY_REAL_LIMIT, defaults.EVICT_BY_ALLOCATABLE),
     "cpuPolicy": (defaults.GROUP_IDENTITY, defaults.CORE_SCHED),
     "netQOSPolicy": (defaults.TC, defaults.TERWAY_QOS),
