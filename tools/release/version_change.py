@@ -10,7 +10,7 @@ from pathlib import Path
 from tools.release.readiness import PYPROJECT, UNRELEASED, changelog_section, read_versions
 
 # Pages whose commands name files and images of a release, and the chart's recorded renderings.
-PAGES = ("docs/install.md", "docs/image.md", "tests/charts/golden/*")
+PAGES = ("docs/install.md", "docs/image.md", "tests/charts/golden/*", "tests/charts/values/edited.yaml")
 _VERSION = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}")
 
 
