@@ -190,6 +190,7 @@ def idle_cpuset_size(cpus: int, services_milli: int, threshold: int = 65, **chan
         pytest.param(16, 4_800, 8, id="5600m-of-CPUs-of-which-services-use-30%"),
         pytest.param(16, 0, 10, id="without-services-it-is-the-allowance"),
         pytest.param(16, 9_600, 2, id="800m-of-CPUs-of-which-services-use-60%"),
+        pytest.param(16, 4_900, 7, id="rounded-down"),
         pytest.param(16, 12_000, 1, id="no-allowance"),
         pytest.param(16, 20_000, 1, id="more-use-than-there-is"),
         pytest.param(2, 600, 1, id="one-of-two"),

@@ -227,8 +227,8 @@ def _cpuset_size(view: CpuSuppressView, room: BeCpuAllowance, free: int) -> tupl
     left = free * 1000 - others
     if room.milli <= 0 or left <= 0:
         return MIN_IDLE_CPUS, room.why
-    # Services use each CPU alike, so BE gets left / free of every one in its set; rounded half up.
-    size = (2 * room.milli * free + left) // (2 * left)
+    # Services use each CPU alike, so BE gets left / free of every one in its set.
+    size = room.milli * free // left
     return max(size, MIN_IDLE_CPUS), f"{room.why}, on CPUs of which others use {others * 100 // (free * 1000)}%"
 
 
