@@ -54,14 +54,17 @@ def test_a_release_moves_to_koord_and_back(tmp_path: Path) -> None:
         report = json.loads(done.stdout)
         assert yaml.safe_load(values.read_text())["manager"]["replicas"] == 3
 
+        certificate = server.request("GET", SECRET)["data"]
+        (keep,) = [one["command"] for one in report["move"] if " annotate secret " in one["command"]]
+        assert keep.split()[-3:] == ["koordinator-webhook-certs", "helm.sh/resource-policy=keep", "--overwrite"]
+        server.merge(SECRET, {"metadata": {"annotations": {"helm.sh/resource-policy": "keep"}}})
         (upgrade,) = [one["command"] for one in report["move"] if one["command"].startswith("helm ")]
         run_printed(server, upgrade)
         assert image(server, "deployments/koord-manager") == f"registry.example.com/koord:{__version__}"
         assert server.request("GET", f"{APPS}/deployments/koord-manager")["spec"]["replicas"] == 3
         assert not server.exists(f"{APPS}/daemonsets/koord-device-daemon")
         assert server.exists(f"{POD_GROUPS}/gang")
-        if not server.exists(SECRET):  # koord-manager makes it, which does not run here
-            server.request("POST", f"{SYSTEM}/secrets", {"metadata": {"name": "koordinator-webhook-certs"}})
+        assert server.request("GET", SECRET)["data"] == certificate
 
         for step in report["back"]:
             run_printed(server, step["command"])
@@ -69,7 +72,7 @@ def test_a_release_moves_to_koord_and_back(tmp_path: Path) -> None:
         assert image(server, "daemonsets/koordlet") == "registry.example/koordinator-sh/koordlet:v1.8.0"
         assert server.exists(f"{APPS}/daemonsets/koord-device-daemon")
         assert server.exists(f"{POD_GROUPS}/gang")
-        assert server.exists(SECRET)
+        assert server.request("GET", SECRET)["data"] == certificate
 
 
 def test_the_archive_of_a_release_renders_as_the_folder_does(tmp_path: Path) -> None:

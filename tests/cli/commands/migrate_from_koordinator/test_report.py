@@ -117,7 +117,7 @@ class TestAnUnchangedInstallation:
 
     def test_the_commands_name_the_release(self) -> None:
         report = report_of()
-        assert [one.command.split()[0] for one in report.move] == ["kubectl", "koord", "helm", "koord"]
+        assert [one.command.split()[0] for one in report.move] == ["kubectl", "koord", "kubectl", "helm", "koord"]
         assert "helm upgrade koordinator charts/koord --namespace default -f koord-values.yaml" in refusal(report)
         assert [one.command for one in report.back] == [
             "helm rollback koordinator --namespace default --wait --timeout 15m"

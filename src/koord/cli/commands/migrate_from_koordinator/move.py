@@ -8,6 +8,7 @@ import msgspec
 
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
 from koord.cli.commands.migrate_from_koordinator.facts import HelmRelease
+from koord.manager.webhook_server.cert_rotator import SECRET_NAME
 
 CHART = "charts/koord"
 REGISTRY = "--set imageRepositoryHost=registry.example.com"  # which one, only the reader knows
@@ -21,7 +22,7 @@ class MoveStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def move_steps(release: HelmRelease | None, namespace: str, values_file: str, *, installed: bool) -> list[MoveStep]:
-    """Return the commands in order: save, upgrade, look."""
+    """Return the commands in order: save, keep, upgrade, look."""
     kinds = ",".join(dict.fromkeys(f"{one.plural}.{one.group}" for one in CUSTOM_KINDS))
     values = shlex.quote(values_file)
     steps = []
@@ -40,6 +41,13 @@ def move_steps(release: HelmRelease | None, namespace: str, values_file: str, *,
     given = f"-f {values} {REGISTRY}" if installed else REGISTRY
     if release is not None:
         name, place = shlex.quote(release.name), shlex.quote(release.namespace)
+        steps.append(
+            MoveStep(
+                title="Keep the certificate of the webhooks, which koord's chart does not have and Helm would delete",
+                command=f"kubectl --namespace {shlex.quote(namespace)} annotate secret {SECRET_NAME} "
+                "helm.sh/resource-policy=keep --overwrite",
+            )
+        )
         steps.append(
             MoveStep(
                 title="Upgrade the release in place; do not uninstall it, which would delete every object of its kinds",
