@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from koord.api.kubernetes.builtin_kinds import NODES
@@ -23,6 +24,7 @@ from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.cooperative_task import run_steps_cooperatively
+from koord.koordlet.eviction_journal import FILE_NAME, EvictionJournal
 from koord.koordlet.evictor import KoordletEvictor, build_pod_stopper
 from koord.koordlet.hook_calls.service import HookService
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
@@ -112,6 +114,7 @@ class Koordlet:
             node=settings.node,
             audit=self._audit,
             count=lambda victim: self.metrics.count_eviction(clock.time(), victim),
+            journal=EvictionJournal(Path(settings.state_dir, FILE_NAME)),
             stopper=build_pod_stopper(settings.cri_eviction),
         )
         self._victims: asyncio.Queue[tuple[float, EvictionRequest]] = asyncio.Queue()  # and when each was wanted
@@ -138,6 +141,7 @@ class Koordlet:
         self._recorder.start()
         self._spawn("listen", self._listen)
         self._spawn("tick", self._tick)
+        self._spawn("recover-evictions", self._evictor.recover)
         self._spawn("evict", self._evict)
         self._spawn("upkeep", self._maintain)
 
@@ -309,6 +313,7 @@ class Koordlet:
         while True:
             await self._clock.sleep(FLUSH_S)
             self.metrics.expire(self._clock.time())
+            self._evictor.settle()
             if self._audit_log is not None:
                 self._log_audit_error(self._audit_log.flush())
             if self.control_loop is not None and self._clock.monotonic() - refreshed_s >= MACHINE_REFRESH_S:

@@ -1,5 +1,5 @@
 """Metrics of this process from the system and the interpreter, under the names that every dashboard has, and the
-settings of its garbage collector.
+settings of its garbage collector and of its allocator.
 
 By default the cyclic collector scans every object again and again while a big answer is being made: listing 20,000
 pods as a table took 2.8 s of CPU with it and 1.0 s without. What a cluster's state holds is not cyclic garbage.
@@ -127,6 +127,23 @@ YOUNG_THRESHOLD, MIDDLE_THRESHOLD, OLD_THRESHOLD = 50_000, 20, 100
 def relax_gc() -> None:
     """Collect cycles rarely. Call once, early in a long-running program."""
     gc.set_threshold(YOUNG_THRESHOLD, MIDDLE_THRESHOLD, OLD_THRESHOLD)
+
+
+# Each TLS connection of uvloop and of asyncio has a buffer of this size. Arrays of fewer nodes than 32,768 are smaller.
+LARGE_BLOCK_BYTES = 256 * 1024
+_M_MMAP_THRESHOLD = -3  # glibc's mallopt
+
+
+def map_large_blocks() -> None:
+    """Keep blocks of LARGE_BLOCK_BYTES and more out of the heap. Call once, early in a long-running program.
+
+    glibc maps such blocks only until the first of them is freed; from then on they lie in the heap. There the buffer of
+    each new connection touches other pages than the one before it, so that resident memory grows with every restart of
+    an API server, though nothing more is allocated. Mapped, a buffer has the pages that it uses, and gives them back.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none, or take no notice
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 def freeze_after_startup() -> None:

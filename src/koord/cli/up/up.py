@@ -24,10 +24,12 @@ from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCl
 from koord.embedded.kubelet.node_profile import InvalidProfile
 from koord.telemetry.certificates import write_private_file
 from koord.telemetry.logs import Logs
-from koord.telemetry.process import freeze_after_startup, relax_gc
+from koord.telemetry.process import freeze_after_startup, map_large_blocks, relax_gc
 from koord.values.duration import DurationError, parse_seconds
 
 STOP_TIMEOUT_S = 5
+SERVICE_ACCOUNT = "ServiceAccount"
+ADMISSION_PLUGINS = (SERVICE_ACCOUNT,)  # those that can be switched off, by kube-apiserver's names
 NEXT_STEPS = """
 Try:
   export KUBECONFIG={kubeconfig}
@@ -107,6 +109,13 @@ def _parse_set_options(pairs: tuple[str, ...]) -> dict[str, str]:
     type=click.IntRange(min=0),
     help="Log what the programs do: 5 and above show debug lines. Default: warnings only.",
 )
+@click.option(
+    "--disable-admission-plugins",
+    "disabled_plugins",
+    type=click.Choice(ADMISSION_PLUGINS),
+    multiple=True,
+    help="ServiceAccount: pods keep the account and the volumes that they are created with.",
+)
 @click.option("--seed", type=int, help="Seed for simulated behaviour. Default: a new one each time.")
 @click.option(
     "--demo",
@@ -133,6 +142,7 @@ def up(
     components: str,
     sets: tuple[str, ...],
     verbosity: int | None,
+    disabled_plugins: tuple[str, ...],
     seed: int | None,
     demonstration: str | None,
     duration: str | None,
@@ -174,6 +184,8 @@ def up(
         data_dir=data_dir,
         durable=durable,
         component_seed=seed,
+        # Without the controllers of workloads nobody makes the accounts that pods would need.
+        service_accounts=SERVICE_ACCOUNT not in disabled_plugins and any(name == "workloads" for name, _ in made),
     )
     path = _kubeconfig_path(kubeconfig, data_dir)
     if verbosity is not None:
@@ -193,7 +205,7 @@ def up(
 
 
 # What a demonstration settles by itself.
-_FLAG_OF = {"sets": "set", "verbosity": "v"}
+_FLAG_OF = {"sets": "set", "verbosity": "v", "disabled_plugins": "disable-admission-plugins"}
 _NOT_WITH_DEMO = (
     "profile",
     "listen",
@@ -206,6 +218,7 @@ _NOT_WITH_DEMO = (
     "components",
     "sets",
     "verbosity",
+    "disabled_plugins",
 )
 
 
@@ -272,6 +285,7 @@ async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[s
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     relax_gc()
+    map_large_blocks()
     await cluster.start()
     freeze_after_startup()
     try:

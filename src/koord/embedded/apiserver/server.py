@@ -19,6 +19,7 @@ import msgspec
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.admission.plugins import standard_admission_chain
+from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
 from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.bootstrap import address_objects, bootstrap_objects
@@ -72,8 +73,12 @@ class ApiServer:
         chance: random.Random | None = None,
         admission: AdmissionChain | None = None,
         tokens: Mapping[str, str] | None = None,
+        service_accounts: bool = False,
     ) -> None:
-        """Compose the server. `chance` gives uids and generated names; `tokens` maps bearer tokens to users."""
+        """Compose the server. `chance` gives uids and generated names; `tokens` maps bearer tokens to users.
+
+        With `service_accounts` the standard admission gives pods their account and its token's volume.
+        """
         self.clock = clock or WallClock()
         self.store = store or ObjectStore()
         self.catalog = catalog or builtin_catalog()
@@ -81,13 +86,14 @@ class ApiServer:
         chance = chance or random.SystemRandom()
         metadata_generator = MetadataGenerator(self.clock, chance)
         self.hooks = AdmissionHooks(self.store, self.catalog, metadata_generator.uid)
+        accounts = ServiceAccountAdmission(self.store, metadata_generator.name_suffix) if service_accounts else None
         self._deps = ServerDeps(
             store=self.store,
             catalog=self.catalog,
             clock=self.clock,
             chance=chance,
             metadata_generator=metadata_generator,
-            admission=admission or standard_admission_chain(self.store, self.hooks),
+            admission=admission or standard_admission_chain(self.store, self.hooks, accounts),
             expiry=EventExpiry(self.store, self.clock),
         )
         self._printer = TablePrinter(self.clock)
