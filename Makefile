@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real test-containerd17 test-charts soak bench bench-colocation gen chart monitoring diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-charts soak bench bench-colocation gen chart monitoring diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -60,6 +60,12 @@ image-root: $(READY) ## the files of one image in a new folder: FLAVOUR=all ROOT
 
 image-lock: $(READY) ## lock the image's Debian packages at the newest versions that apt knows
 	@$(BIN)/python -m tools.oci_image --lock
+
+release: $(READY) ## wheel, images, chart, bills of materials and checksums of a committed version into dist/
+	@$(BIN)/python -m tools.release
+
+release-version: $(READY) ## move the project to a version: files, generated files, section of the changelog (VERSION=0.2.0)
+	@$(BIN)/python -m tools.release --set-version "$(VERSION)"
 
 assets: $(READY) ## build the real control plane and node from Go modules into a cache outside the repo
 	@$(BIN)/python -m tools.assets

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from koord.telemetry.metrics import MetricDeclaration, MetricReading, MetricRegistry
+from koord.version import build_info
 
 _PROC = Path("/proc")
 _START_FIELD, _CPU_FIELDS, _VIRTUAL_FIELD, _RESIDENT_FIELD = 19, (11, 12), 20, 21  # of stat, after the command's name
@@ -49,15 +50,21 @@ PYTHON_GC = {
         "python_gc_collections_total", "How often each generation was collected.", "counter", ("generation",)
     ),
 }
+BUILD_INFO = MetricDeclaration(
+    "koord_build_info",
+    "A metric with a constant '1' value, labeled by the version, commit and time of the build that runs.",
+    "gauge",
+    ("git_version", "git_commit", "git_tree_state", "build_date", "python_version", "platform"),
+)
 PROCESS_METRICS = (
     *(CPU_SECONDS, OPEN_FDS, MAX_FDS, VIRTUAL_MEMORY, MAX_VIRTUAL_MEMORY, RESIDENT_MEMORY, START_TIME),
-    *(PYTHON_INFO, *PYTHON_GC.values()),
+    *(PYTHON_INFO, *PYTHON_GC.values(), BUILD_INFO),
 )
 
 
 def register_process_metrics(registry: MetricRegistry, proc: Path = _PROC) -> None:
-    """Register process_* metrics (where there is a /proc) and python_* metrics."""
-    registry.source(lambda: (*_process(proc), *_python()))
+    """Register process_* metrics (where there is a /proc), python_* metrics and koord_build_info."""
+    registry.source(lambda: (*_process(proc), *_python(), _build()))
 
 
 def _process(proc: Path) -> Iterator[MetricReading]:
@@ -85,6 +92,18 @@ def _python() -> Iterator[MetricReading]:
     stats = gc.get_stats()
     for key, declared in PYTHON_GC.items():
         yield declared.reading(tuple(((str(generation),), float(one[key])) for generation, one in enumerate(stats)))
+
+
+def _build() -> MetricReading:
+    """Return the build as labels. Its name is koord's own: alerts compare all versions in kubernetes_build_info, which
+    components of Kubernetes serve, and one that is no version of Kubernetes would set them off.
+    """
+    info = build_info()
+    values = (
+        *(f"v{info.version}", info.commit, info.tree_state, info.date),
+        *(platform.python_version(), f"{platform.system().lower()}/{platform.machine()}"),
+    )
+    return BUILD_INFO.reading(((values, 1.0),))
 
 
 def _boot_time(proc: Path) -> float | None:

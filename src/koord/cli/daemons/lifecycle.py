@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from koord import __version__
 from koord.cli.daemons.flag_set import Flag, FlagParseError, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, LEVEL, MODULES, TEXT
 from koord.telemetry.logs import JSON, Logs
 from koord.telemetry.logs import TEXT as TEXT_FORMAT
 from koord.telemetry.process import map_large_blocks, relax_gc
+from koord.values.go_format import quoted
+from koord.version import build_info
 
 _AT_ONCE = "every line is written at once, to standard error"
 _STDERR = "the log always goes to standard error"
@@ -150,7 +151,15 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]
 
 
 def _version_text(program: str, asked: str) -> str:
-    if asked == "raw":
-        python = ".".join(map(str, sys.version_info[:3]))
-        return f'version.Info{{Program:"{program}", Version:"v{__version__}", Python:"{python}"}}'
-    return f"{program} v{__version__}"
+    info = build_info()
+    if asked != "raw":
+        return f"{program} v{info}"
+    fields = {
+        "Program": program,
+        "Version": f"v{info.version}",
+        "GitCommit": info.commit,
+        "GitTreeState": info.tree_state,
+        "BuildDate": info.date,
+        "Python": ".".join(map(str, sys.version_info[:3])),
+    }
+    return f"version.Info{{{', '.join(f'{name}:{quoted(value)}' for name, value in fields.items())}}}"
