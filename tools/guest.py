@@ -1,8 +1,10 @@
-"""A small virtual machine with a kernel of its own, to run tests where this machine's kernel has only cgroup v1.
+"""A small virtual machine with a kernel of its own, to run tests where this machine's kernel has only cgroup v1, no
+core scheduling or no SMT.
 
-`python -m tools.guest` takes Debian's kernel into the cache. The guest sees chosen folders of this machine, read-only
-and at the same paths, so the same Python and the same tests run in it; it has no network. QEMU translates every
-instruction (no KVM is asked for), so it is slow: some ten times slower than the machine itself.
+Its kernel is the asset `python -m tools.assets kernel`. The guest sees chosen folders of this machine, read-only and at
+the same paths, so the same Python and the same tests run in it. It has four processors on two cores, a disk for limits
+of input and output, and no network. QEMU translates every instruction (no KVM is asked for), so it is slow: some ten
+times slower than the machine itself.
 """
 
 from __future__ import annotations
@@ -10,57 +12,31 @@ from __future__ import annotations
 import gzip
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tools import assets, image
 
-PACKAGE = "linux-image-amd64"  # Debian's name for its newest kernel
 QEMU = "qemu-system-x86_64"
-# In the order in which they need each other.
-MODULES = (
-    *("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci"),
-    *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p"),
-)
 EXIT = "koord-guest-exit:"
+DISK_BYTES = 64 * 2**20
 _MOUNT = "trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose"
 
 
-def folder() -> Path:
-    return assets.cache_root() / "guest"
+def kernel() -> Path:
+    return assets.kernel_folder() / "bzImage"
 
 
 def missing() -> str:
     """Why no guest can run here; empty when one can."""
     if shutil.which(QEMU) is None:
         return f"no {QEMU} on this machine: install Debian's package qemu-system-x86"
-    if not (folder() / "vmlinuz").is_file():
-        return "no kernel for a guest in the cache: run `python -m tools.guest` first"
+    if not kernel().is_file():
+        return "no kernel for a guest in the cache: run `python -m tools.assets kernel` first"
     if not image.BUSYBOX.is_file():
         return f"no {image.BUSYBOX} on this machine: install Debian's package busybox-static"
     return ""
-
-
-def fetch(target: Path) -> None:
-    """Kernel and modules out of Debian's package, which is not installed."""
-    said = subprocess.run(["apt-cache", "depends", PACKAGE], check=True, capture_output=True, text=True).stdout
-    package = next(line.split()[-1] for line in said.splitlines() if "Depends: linux-image-" in line)
-    partial = target.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    with tempfile.TemporaryDirectory() as work:
-        subprocess.run(["apt-get", "download", "-q", package], check=True, cwd=work, stdout=sys.stderr)
-        archive = next(Path(work).glob("*.deb"))
-        subprocess.run(["dpkg-deb", "-x", str(archive), f"{work}/x"], check=True)
-        shutil.copy(next(Path(work).glob("x/boot/vmlinuz-*")), partial / "vmlinuz")
-        for name in MODULES:
-            found = next(Path(work).glob(f"x/lib/modules/*/kernel/**/{name}.ko"), None)
-            if found is not None:  # newer kernels have some of them built in
-                shutil.copy(found, partial)
-    shutil.rmtree(target, ignore_errors=True)
-    partial.rename(target)
 
 
 def run(command: str, shared: Sequence[Path], *, seconds: float, memory_mib: int = 1536) -> tuple[int | None, str]:
@@ -68,9 +44,13 @@ def run(command: str, shared: Sequence[Path], *, seconds: float, memory_mib: int
     with tempfile.TemporaryDirectory() as work:
         initrd = Path(work) / "initrd.gz"
         initrd.write_bytes(gzip.compress(_initrd(_script(command, shared)), compresslevel=1))
+        disk = Path(work) / "disk"
+        with disk.open("wb") as file:
+            file.truncate(DISK_BYTES)
         words = [QEMU, "-accel", "tcg,thread=multi", "-cpu", "max,vendor=GenuineIntel", "-M", "q35"]
         words += ["-m", str(memory_mib), "-smp", "4,sockets=1,cores=2,threads=2", "-nographic", "-no-reboot"]
-        words += ["-net", "none", "-kernel", str(folder() / "vmlinuz"), "-initrd", str(initrd)]
+        words += ["-net", "none", "-kernel", str(kernel()), "-initrd", str(initrd)]
+        words += ["-drive", f"file={disk},if=virtio,format=raw"]
         words += ["-append", "console=ttyS0 panic=-1 loglevel=3 psi=1"]
         for number, path in enumerate(shared):
             words += ["-virtfs", f"local,path={path},mount_tag=share{number},security_model=none,readonly=on"]
@@ -96,7 +76,6 @@ def _script(command: str, shared: Sequence[Path]) -> str:
 export PATH=/bin HOME=/root
 mkdir -p /proc /sys /dev /new
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs devtmpfs /dev
-for module in {" ".join(MODULES)}; do [ -f /modules/$module.ko ] && insmod /modules/$module.ko; done
 mount -t tmpfs -o size=50% tmpfs /new
 {mounts}
 cd /new
@@ -119,23 +98,11 @@ poweroff -f
 def _initrd(script: str) -> bytes:
     """A file system of the first moment, in the format of cpio that kernels read."""
     found = bytearray()
-    entries: list[tuple[str, int, bytes]] = [("bin", 0o40755, b""), ("modules", 0o40755, b"")]
+    entries: list[tuple[str, int, bytes]] = [("bin", 0o40755, b"")]
     entries += [("bin/busybox", 0o100755, image.BUSYBOX.read_bytes()), ("init", 0o100755, script.encode())]
-    entries += [(f"modules/{path.name}", 0o100644, path.read_bytes()) for path in sorted(folder().glob("*.ko"))]
     for number, (name, mode, content) in enumerate([*entries, ("TRAILER!!!", 0, b"")], 1):
         fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0)
         found += b"070701" + b"".join(b"%08x" % field for field in fields) + name.encode() + b"\0"
         found += bytes(-len(found) % 4) + content
         found += bytes(-len(found) % 4)
     return bytes(found)
-
-
-def main() -> None:
-    target = folder()
-    if not (target / "vmlinuz").is_file():
-        fetch(target)
-    print(target)
-
-
-if __name__ == "__main__":
-    main()
