@@ -42,7 +42,7 @@ class GuestRun(msgspec.Struct, frozen=True):
 
 def run_tests(files: Sequence[str], *, seconds: float, memory_mib: int, more_shared: Sequence[Path] = ()) -> GuestRun:
     words = [sys.executable, "-m", "pytest", *files, "-n0", "-rA", "--color=no", "-p", "no:cacheprovider"]
-    words += ["--basetemp=/tmp/pytest", "--show-capture=no"]
+    words += ["--basetemp=/tmp/pytest", "--show-capture=no", "--tb=short", "-v"]
     settings = [f"PYTHONPATH={REPO}/src", "PYTHONDONTWRITEBYTECODE=1", "HOME=/root", f"{MARK}=1"]
     settings += [f"KOORD_PATIENCE_S={PATIENCE_S}", f"KOORD_ASSETS={assets.cache_root()}"]
     settings += [f"PATH={Path(sys.executable).parent}:/usr/sbin:/usr/bin:/sbin:/bin"]

@@ -15,6 +15,7 @@ from koord.koordlet.agent import Koordlet
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hook_status import ContainersStatus, ContainerValue, HooksStatus
 from koord.koordlet.nri.settings import NriSettings
+from koord.koordlet.strategies import runtime_hooks
 from tests.koordlet.agent_fixture import NODE, AgentFixture, ask, expect_ok, in_virtual_time
 from tests.koordlet.hook_calls.calls_fixture import EXTENDED, MI, extended
 
@@ -214,8 +215,7 @@ def test_terways_files_go_with_its_gate(tmp_path: Path, hooks_off: bool) -> None
         assert names_in(files) == ["global_bps_config", "pod.json"]
         await first.stop()
         assert names_in(files) == ["global_bps_config", "pod.json"], "an agent that ends leaves what it holds"
-        gates = {"gates": frozenset({"NodeTopologyReport"})} if hooks_off else {}
-        second = world.agent(**gates)
+        second = world.agent(without=frozenset(runtime_hooks.GATES) if hooks_off else frozenset())
         await second.start()
         await world.clock.sleep(15)
         assert names_in(files) == []

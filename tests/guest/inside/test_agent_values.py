@@ -91,8 +91,9 @@ class Values:
     driver: ClassVar[str]
 
     @pytest.fixture(scope="class")
-    def site(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-        with guest_node.running(self.driver, tmp_path_factory.mktemp("node")) as node:
+    @classmethod
+    def site(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+        with guest_node.running(cls.driver, tmp_path_factory.mktemp("node")) as node:
             site = Site(node)
             try:
                 yield site

@@ -72,10 +72,9 @@ def test_containers_start_with_their_values(site: Site, agent: Agent) -> None:
     cpu = _started_with(site, "batch")["cpu"]
     assert (cpu["shares"], cpu["quota"]) == (512, 50_000)
     assert _started_with(site, "batch")["memory"]["limit"] == 64 * MI
-    for group in (site.group("batch"), site.container("batch")):
-        until(lambda group=group: _file(site, group, "cpu.max") == "50000 100000", "batch-cpu 500")
-        until(lambda group=group: _file(site, group, "memory.max") == str(64 * MI), "batch-memory 64Mi")
-        until(lambda group=group: _file(site, group, "cpu.weight") == "20", "its weight")
+    wanted = {"cpu.max": "50000 100000", "memory.max": str(64 * MI), "cpu.weight": "20"}
+    groups = (site.group("batch"), site.container("batch"))
+    until(lambda: [{name: _file(site, one, name) for name in wanted} for one in groups] == [wanted, wanted], "batch")
     assert _started_with(site, "web")["cpu"].get("cpus") == "0,2-3"
     assert _file(site, site.container("web"), "cpuset.cpus") == "0,2-3"
     assert _file(site, site.container("web"), "cpu.max") == "20000 100000"
