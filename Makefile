@@ -72,8 +72,8 @@ test-charts: $(READY) assets ## tests of the chart with a real Helm, which is bu
 	@$(BIN)/python -m tools.assets helm
 	@$(BIN)/python -m pytest tests/charts
 
-test-guest: $(READY) assets ## koordlet on cgroup v2 and with core scheduling, in QEMU guests with a kernel that is built once
-	@$(BIN)/python -m tools.assets kernel
+test-guest: $(READY) ## koordlet on cgroup v2 in QEMU guests with Debian's kernel; with core scheduling where its kernel is built
+	@$(BIN)/python -m tools.guest
 	@$(BIN)/python -m pytest tests/guest
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos

@@ -143,7 +143,7 @@ def build_kernel(target: Path) -> None:
         subprocess.run([*make, "olddefconfig"], check=True, cwd=tree, stdout=sys.stderr)
         _check_kernel_options((tree / ".config").read_text())
         subprocess.run([*make, "bzImage"], check=True, cwd=tree, stdout=sys.stderr)
-        shutil.copy(tree / "arch/x86/boot/bzImage", partial)
+        shutil.copy(tree / "arch/x86/boot/bzImage", partial / "vmlinuz")
         shutil.copy(tree / ".config", partial / "config")
     print(f"assets: a kernel in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     partial.rename(target)

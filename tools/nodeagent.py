@@ -114,7 +114,7 @@ class Agent:
     def fetch(self, path: str) -> str:
         """What it answers; nothing while it does not listen."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=patience_s(5)) as answer:
                 text: str = answer.read().decode()
                 return text
         except urllib.error.URLError:

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tools import assets, controlplane, image
-from tools.controlplane import ControlPlane, patience_s
+from tools.controlplane import ControlPlane
 
 NODE = "node1"
 BRIDGE, ADDRESS, SUBNET = "kn0", "10.88.0.1", "10.88.0.0/24"
@@ -32,23 +32,17 @@ def missing() -> str:
     """Why no node can run here; empty when one can."""
     if os.geteuid() != 0:
         return "a real node needs root"
-    reason = missing_parts()
-    if reason:
-        return reason
-    if not (CGROUPS / "cpu").is_dir() and not (CGROUPS / "cgroup.controllers").is_file():
-        return f"no cgroups at {CGROUPS}"
-    return ""
-
-
-def missing_parts() -> str:
-    """What is not installed or built of a node; empty when all is there."""
     for tool in ("runc", "ip"):
         if shutil.which(tool) is None:
             return f"no {tool} on this machine: install Debian's packages runc, iproute2 and busybox-static"
     if not image.BUSYBOX.is_file():
         return f"no {image.BUSYBOX} on this machine: install Debian's package busybox-static"
     absent = [name for name in NEEDED if not (assets.node_folder() / name).is_file()]
-    return f"no {', '.join(absent)} built: run `python -m tools.assets node` first" if absent else ""
+    if absent:
+        return f"no {', '.join(absent)} built: run `python -m tools.assets node` first"
+    if not (CGROUPS / "cpu").is_dir() and not (CGROUPS / "cgroup.controllers").is_file():
+        return f"no cgroups at {CGROUPS}"
+    return ""
 
 
 class Node:
@@ -239,7 +233,6 @@ def _is_ready(plane: ControlPlane) -> bool:
 
 def _until(node: Node, name: str, wanted: object, seconds: float) -> None:
     assert callable(wanted)
-    seconds = patience_s(seconds)
     deadline = time.monotonic() + seconds
     while not wanted():
         process = node.processes[name]

@@ -54,7 +54,8 @@ class GuestNode:
         amounts |= {"kubernetes.io/batch-cpu": "4k", "kubernetes.io/batch-memory": "1Gi"}
         self.api.create("/api/v1/nodes", {"metadata": {"name": NODE}})
         self.api.merge(f"/api/v1/nodes/{NODE}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
-        self.api.create(NODE_METRIC.rpartition("/")[0], {"metadata": {"name": NODE}, "spec": {}})
+        kind = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric"}
+        self.api.create(NODE_METRIC.rpartition("/")[0], {**kind, "metadata": {"name": NODE}, "spec": {}})
 
     def order(self, spec: Json) -> None:
         order_slo(self.api, spec)
