@@ -221,7 +221,7 @@ class Values:
 
         def told() -> float:
             rows = [row for row in site.agent.fetch("/metrics").splitlines() if row.startswith("koordlet_pod_psi{")]
-            mine = [row for row in rows if all(word in row for word in ('"batch"', '"cpu"', '"10"', '"some"'))]
+            mine = [row for row in rows if all(word in row for word in ('"batch"', '"cpu"', '"avg10"', '"some"'))]
             return float(mine[0].rpartition(" ")[2]) if mine else 0.0
 
         site.node.wait(lambda: kernel() > 1.0, "a group above its quota waits", site.agent)
