@@ -1,6 +1,7 @@
 """Build the real parts that tests run against, into a cache outside the repo. From Go modules: a control plane (etcd,
-kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), or with `helm`
-the program that renders and installs the chart. From Debian's source package: with `kernel` the kernel of the guest.
+kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with
+`containerd17` an older containerd for such a node, with `helm` the program that renders and installs the chart, or with
+`promtool` the one that checks and tests rules of Prometheus. From Debian's source: with `kernel` a guest's kernel.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -30,9 +31,15 @@ NODE_MODULES = {
     "containerd": (f"{_CONTAINERD}/containerd", f"{_CONTAINERD}/containerd-shim-runc-v2", f"{_CONTAINERD}/ctr"),
     "cni": (f"{_CNI}/main/bridge", f"{_CNI}/main/loopback", f"{_CNI}/ipam/host-local"),
 }
+_CONTAINERD_17 = "github.com/containerd/containerd/cmd"
+CONTAINERD_17_MODULES = {
+    "containerd17": tuple(f"{_CONTAINERD_17}/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")),
+}
 HELM_MODULES: dict[str, tuple[str, ...]] = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
+PROMTOOL_MODULES: dict[str, tuple[str, ...]] = {"promtool": ("github.com/prometheus/prometheus/cmd/promtool",)}
 # Storage drivers that need C libraries, and that no test uses.
-TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}
+# promtool without the clients of clouds that Prometheus finds its targets by: rules and metrics need none.
+TAGS = {**dict.fromkeys(("containerd", "containerd17"), "no_btrfs,no_devmapper,no_zfs"), "promtool": "remove_all_sd"}
 # Without a version stamp kubectl cannot parse what the server says of itself.
 STAMP = "k8s.io/component-base/version"
 LDFLAGS = f"-s -w -X {STAMP}.gitVersion=v1.35.4 -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
@@ -78,8 +85,16 @@ def node_folder() -> Path:
     return cache_root() / f"node-{key(NODE_MODULES)}"
 
 
+def containerd_17_folder() -> Path:
+    return cache_root() / f"containerd17-{key(CONTAINERD_17_MODULES)}"
+
+
 def helm_folder() -> Path:
     return cache_root() / f"helm-{key(HELM_MODULES)}"
+
+
+def promtool_folder() -> Path:
+    return cache_root() / f"promtool-{key(PROMTOOL_MODULES)}"
 
 
 def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> None:
@@ -168,12 +183,17 @@ def main() -> None:
         return
     if sys.argv[1:] == ["node"]:
         target, modules = node_folder(), NODE_MODULES
+    elif sys.argv[1:] == ["containerd17"]:
+        target, modules = containerd_17_folder(), CONTAINERD_17_MODULES
     elif sys.argv[1:] == ["helm"]:
         target, modules = helm_folder(), HELM_MODULES
+    elif sys.argv[1:] == ["promtool"]:
+        target, modules = promtool_folder(), PROMTOOL_MODULES
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        sys.exit(f"assets: say `node`, `helm`, `kernel` or nothing, not {' '.join(sys.argv[1:])}")
+        names = "`node`, `containerd17`, `helm`, `promtool`, `kernel`"
+        sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
             sys.exit(f"assets: KUBEBUILDER_ASSETS names {target}, which is not a folder")

@@ -123,9 +123,15 @@ def _wait(plane: ControlPlane, processes: Sequence[subprocess.Popen[bytes]], sec
 
 @contextlib.contextmanager
 def running(
-    extra_args: Sequence[str] = (), *, authorization: str = "AlwaysAllow", load: bool = False
+    extra_args: Sequence[str] = (),
+    *,
+    authorization: str = "AlwaysAllow",
+    load: bool = False,
+    service_accounts: bool = False,
 ) -> Iterator[ControlPlane]:
-    """A fresh control plane; `load` lifts the server's own request limits for benchmarks."""
+    """A fresh control plane; `load` lifts the server's own request limits for benchmarks. With `service_accounts` pods
+    need an account, and nobody makes the default ones.
+    """
     binaries = assets.folder()
     folder = Path(tempfile.mkdtemp(prefix="koord-real-"))
     token = secrets.token_hex(16)
@@ -136,6 +142,7 @@ def running(
     plane = ControlPlane(folder, f"https://127.0.0.1:{secure}", token)
     plane.kubeconfig.write_text(_kubeconfig(plane.url, plane.ca, token))
     plane.kubeconfig.chmod(0o600)
+    disabled = ["TaintNodesByCondition", *([] if service_accounts else ["ServiceAccount"])]
     etcd = [
         str(binaries / "etcd"),
         *("--data-dir", str(folder / "etcd"), "--unsafe-no-fsync", "--log-level", "warn"),
@@ -167,7 +174,7 @@ def running(
         *("--authorization-mode", authorization, "--service-account-key-file", str(key)),
         *("--service-account-signing-key-file", str(key), "--service-account-issuer", "https://koord.test"),
         *("--service-cluster-ip-range", "10.96.0.0/16", "--allow-privileged=true"),
-        *("--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition"),
+        *("--disable-admission-plugins", ",".join(disabled)),
     ]
     if load:
         apiserver += ["--enable-priority-and-fairness=false", "--max-requests-inflight", "4000"]
