@@ -17,7 +17,7 @@ def undeclared_samples(text: str) -> list[str]:
     known = series_labels(declared().values())
     samples = [found for line in text.splitlines() if not line.startswith("#") and (found := _SAMPLE.match(line))]
     assert samples, "nothing is served"
-    return [found[0] for found in samples if known.get(found[1]) != set(_LABEL.findall(found[2] or ""))]
+    return [found[0] for found in samples if known.get(found[1]) != frozenset(_LABEL.findall(found[2] or ""))]
 
 
 def complaints(text: str) -> set[str]:
