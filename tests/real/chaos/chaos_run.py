@@ -241,8 +241,11 @@ class ChaosRun:
             while not await asyncio.to_thread(descheduler.leads):
                 descheduler.supervise()
                 await asyncio.sleep(0.2)
+            if self.random.random() < 0.5:  # in the moment of an eviction, or at any
+                self.migrations.when_a_pod_goes = partial(descheduler.signal, signal.SIGKILL)
             await self.migrations.ask()
             await asyncio.sleep(self.random.uniform(0, 4))
+            self.migrations.when_a_pod_goes = None
             self.faults["kill-descheduler"] += 1
             descheduler.signal(signal.SIGKILL)
             if self.random.random() < 0.5:  # every other time it may finish what it began

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.api.kubernetes.builtin_kinds import PODS, REPLICA_SETS
+from koord.api.kubernetes.pod import Pod
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.client.typed_client import Client
+from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.telemetry.clock import WallClock
 from tests import cluster_rules
@@ -34,6 +37,8 @@ class Migrations:
         clock = WallClock()
         self._informers = InformerFactory(plain, clock, seed=1)
         self._controllers = ControllerManager(plain, self._informers, clock, 1, only=("replicaset",))
+        self._informers.for_resource(PODS).add_event_handler(self._on_pod)
+        self.when_a_pod_goes: Callable[[], object] | None = None  # called once
         self._asked = 0
         self.jobs: list[Json] = []
         self.pods: list[Json] = []
@@ -47,6 +52,12 @@ class Migrations:
     async def close(self) -> None:
         await self._controllers.stop()
         await self._informers.stop()
+
+    def _on_pod(self, change: ObjectChange[Pod]) -> None:
+        """Call back as soon as an eviction shows: the answer to it and the status that notes it are on their way."""
+        if change.kind == "deleted" and change.object.metadata.namespace == SPACE and self.when_a_pod_goes is not None:
+            call, self.when_a_pod_goes = self.when_a_pod_goes, None
+            call()
 
     async def look(self) -> None:
         """Read jobs and pods, and say what a kubelet would: a pod that has a node is ready."""
