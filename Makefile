@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real test-charts soak bench bench-colocation gen chart diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real test-charts test-install soak bench bench-colocation gen chart diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -33,7 +33,7 @@ up: $(READY) ## run a whole cluster in one process (UP_ARGS="--nodes 20 ...")
 	@$(BIN)/koord up $(UP_ARGS)
 
 test: $(READY) ## every test that needs only Python
-	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/install -n $(JOBS) --dist loadgroup
 
 check: $(READY) ## format, lint, types, import rules
 	@$(BIN)/ruff format --check -q .
@@ -47,7 +47,7 @@ format: $(READY) ## rewrite the sources in the one format
 
 coverage: $(READY) ## which lines and branches `make test` reaches: a table here, pages in htmlcov/; nothing is refused for a number
 	@rm -f .coverage .coverage.*
-	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts -n $(JOBS) --dist loadgroup --cov --cov-report=term --cov-report=html
+	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/install -n $(JOBS) --dist loadgroup --cov --cov-report=term --cov-report=html
 
 test-wheel: $(READY) ## build the wheel, install it into empty environments and start its programs there
 	@$(BIN)/python -m tools.wheel
@@ -71,6 +71,11 @@ test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, 
 test-charts: $(READY) assets ## tests of the chart with a real Helm, which is built from its Go module
 	@$(BIN)/python -m tools.assets helm
 	@$(BIN)/python -m pytest tests/charts
+
+test-install: $(READY) assets ## install, upgrade, roll back and uninstall the chart and the image on a real cluster (root, Debian 12)
+	@$(BIN)/python -m tools.assets cluster
+	@$(BIN)/python -m tools.assets helm
+	@$(BIN)/python -m pytest tests/install
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos
 	@PYTHONHASHSEED=0 KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal

@@ -1,6 +1,7 @@
 """Build the real parts that tests run against from Go modules, into a cache outside the repo: a control plane (etcd,
-kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), or with `helm`
-the program that renders and installs the chart.
+kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with `cluster`
+what a cluster needs that runs workloads (kube-controller-manager), or with `helm` the program that renders and installs
+the chart.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -29,6 +30,7 @@ NODE_MODULES = {
     "containerd": (f"{_CONTAINERD}/containerd", f"{_CONTAINERD}/containerd-shim-runc-v2", f"{_CONTAINERD}/ctr"),
     "cni": (f"{_CNI}/main/bridge", f"{_CNI}/main/loopback", f"{_CNI}/ipam/host-local"),
 }
+CLUSTER_MODULES = {"kubernetes": ("k8s.io/kubernetes/cmd/kube-controller-manager",)}
 HELM_MODULES: dict[str, tuple[str, ...]] = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
 # Storage drivers that need C libraries, and that no test uses.
 TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}
@@ -71,6 +73,10 @@ def node_folder() -> Path:
     return cache_root() / f"node-{key(NODE_MODULES)}"
 
 
+def cluster_folder() -> Path:
+    return cache_root() / f"cluster-{key(CLUSTER_MODULES)}"
+
+
 def helm_folder() -> Path:
     return cache_root() / f"helm-{key(HELM_MODULES)}"
 
@@ -105,12 +111,14 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
 def main() -> None:
     if sys.argv[1:] == ["node"]:
         target, modules = node_folder(), NODE_MODULES
+    elif sys.argv[1:] == ["cluster"]:
+        target, modules = cluster_folder(), CLUSTER_MODULES
     elif sys.argv[1:] == ["helm"]:
         target, modules = helm_folder(), HELM_MODULES
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        sys.exit(f"assets: say `node`, `helm` or nothing, not {' '.join(sys.argv[1:])}")
+        sys.exit(f"assets: say `node`, `cluster`, `helm` or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
             sys.exit(f"assets: KUBEBUILDER_ASSETS names {target}, which is not a folder")

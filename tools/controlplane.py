@@ -45,6 +45,7 @@ class ControlPlane:
         self.token = token
         self.kubeconfig = folder / "kubeconfig"
         self.ca = folder / "certs" / "apiserver.crt"
+        self.account_key = folder / "sa.key"
         self.pids: dict[str, int] = {}
         self.commands: dict[str, list[str]] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -118,17 +119,26 @@ def _wait(plane: ControlPlane, processes: Sequence[subprocess.Popen[bytes]], sec
 
 @contextlib.contextmanager
 def running(
-    extra_args: Sequence[str] = (), *, authorization: str = "AlwaysAllow", load: bool = False
+    extra_args: Sequence[str] = (),
+    *,
+    authorization: str = "AlwaysAllow",
+    load: bool = False,
+    address: str = "127.0.0.1",
+    port: int = 0,
+    no_admission: str = "ServiceAccount,TaintNodesByCondition",
 ) -> Iterator[ControlPlane]:
-    """A fresh control plane; `load` lifts the server's own request limits for benchmarks."""
+    """A fresh control plane; `load` lifts the server's own request limits for benchmarks.
+
+    Without a `port` a free one is taken. `no_admission` names the admission plugins that need controllers to be there.
+    """
     binaries = assets.folder()
     folder = Path(tempfile.mkdtemp(prefix="koord-real-"))
     token = secrets.token_hex(16)
     (folder / "tokens.csv").write_text(f'{token},admin,admin,"{ADMIN_GROUP}"\n')
-    key = folder / "sa.key"
+    client, peer, secure = free_port(), free_port(), port or free_port()
+    plane = ControlPlane(folder, f"https://{address}:{secure}", token)
+    key = plane.account_key
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
-    client, peer, secure = free_port(), free_port(), free_port()
-    plane = ControlPlane(folder, f"https://127.0.0.1:{secure}", token)
     plane.kubeconfig.write_text(_kubeconfig(plane.url, plane.ca, token))
     plane.kubeconfig.chmod(0o600)
     etcd = [
@@ -153,7 +163,7 @@ def running(
         *("--etcd-servers", f"http://127.0.0.1:{client}", "--secure-port", str(secure)),
         *(
             "--bind-address",
-            "127.0.0.1",
+            address,
             "--cert-dir",
             str(folder / "certs"),
             "--token-auth-file",
@@ -162,7 +172,7 @@ def running(
         *("--authorization-mode", authorization, "--service-account-key-file", str(key)),
         *("--service-account-signing-key-file", str(key), "--service-account-issuer", "https://koord.test"),
         *("--service-cluster-ip-range", "10.96.0.0/16", "--allow-privileged=true"),
-        *("--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition"),
+        *(("--disable-admission-plugins", no_admission) if no_admission else ()),
     ]
     if load:
         apiserver += ["--enable-priority-and-fairness=false", "--max-requests-inflight", "4000"]
