@@ -30,7 +30,7 @@ NODE_MODULES = {
     "containerd": (f"{_CONTAINERD}/containerd", f"{_CONTAINERD}/containerd-shim-runc-v2", f"{_CONTAINERD}/ctr"),
     "cni": (f"{_CNI}/main/bridge", f"{_CNI}/main/loopback", f"{_CNI}/ipam/host-local"),
 }
-CLUSTER_MODULES = {"kubernetes": ("k8s.io/kubernetes/cmd/kube-controller-manager",)}
+CLUSTER_MODULES: dict[str, tuple[str, ...]] = {"kubernetes": ("k8s.io/kubernetes/cmd/kube-controller-manager",)}
 HELM_MODULES: dict[str, tuple[str, ...]] = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
 # Storage drivers that need C libraries, and that no test uses.
 TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}

@@ -77,6 +77,14 @@ def identity(cluster: InstalledCluster) -> tuple[Any, ...]:
     return pod["metadata"]["uid"], pod["spec"]["nodeName"], state["containerID"], state["restartCount"]
 
 
+def pod_names(cluster: InstalledCluster, program: str) -> set[str]:
+    return {one["metadata"]["name"] for one in cluster.program_pods(program)}
+
+
+def until_held(cluster: InstalledCluster, lease: str, names: set[str]) -> None:
+    until(lambda: cluster.lease_holder(lease) in names, f"{lease} is held by one of {names}")
+
+
 class Admissions(threading.Thread):
     """Admissions asks for pods all the time, which are not stored, and counts those that no webhook changed."""
 
@@ -138,8 +146,7 @@ def test_install_waits_until_every_program_is_ready(cluster: InstalledCluster, u
     assert cluster.api.seen(f"{APPS}/daemonsets/koordlet")["status"]["numberReady"] == 1
     assert cluster.restarts() == {}
     for lease, program in LEASES.items():
-        names = {one["metadata"]["name"] for one in cluster.program_pods(program)}
-        until(lambda lease=lease, names=names: cluster.lease_holder(lease) in names, f"{lease} is held by {names}")
+        until_held(cluster, lease, pod_names(cluster, program))
 
 
 def test_the_node_lends_batch_resources(cluster: InstalledCluster) -> None:
@@ -183,9 +190,9 @@ def test_an_upgrade_replaces_programs_and_leaves_workloads(cluster: InstalledClu
     assert identity(cluster) == before
     assert batch_values(cluster) == ("204", "20000", str(64 * 2**20))
     for lease, program in LEASES.items():
-        names = {one["metadata"]["name"] for one in cluster.program_pods(program)}
-        until(lambda lease=lease, names=names: cluster.lease_holder(lease) in names, f"{lease} is handed over", 30)
+        names = pod_names(cluster, program)
         assert leaders[lease] not in names
+        until_held(cluster, lease, names)
     assert cluster.restarts() == {}
     assert cluster.findings("error") == []
 
