@@ -49,7 +49,7 @@ def running() -> Iterator[Node]:
 def _plane(extra_args: Sequence[str]) -> Iterator[ControlPlane]:
     """Outside of the node: what this removes at the end is what the node's pods have left behind."""
     started = controlplane.running(extra_args, authorization="RBAC", address=API_SERVICE, port=443, no_admission="")
-    with _host_folders(), _service_address(), started as plane:
+    with _host_folders(), _shared_sys(), _service_address(), started as plane:
         plane.commands |= _commands(plane)
         for name in (CONTROLLERS, SCHEDULER):
             plane.start(name)
@@ -64,6 +64,20 @@ def _host_folders() -> Iterator[None]:
     finally:
         for folder in made:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _shared_sys() -> Iterator[None]:
+    """Let mounts below /sys show in all mount namespaces, as they do where systemd runs: koordlet's pod asks for it."""
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    private = any(fields[4] == "/sys" and not fields[6].startswith("shared:") for fields in mounts)
+    if private:
+        subprocess.run(["mount", "--make-rshared", "/sys"], check=True, capture_output=True)
+    try:
+        yield
+    finally:
+        if private:
+            subprocess.run(["mount", "--make-rprivate", "/sys"], check=False, capture_output=True)
 
 
 @contextlib.contextmanager

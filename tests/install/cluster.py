@@ -110,7 +110,9 @@ class InstalledCluster(Site):
 
     def diagnosis(self) -> str:
         """Return what a failed test needs to be understood: states and logs of the programs' pods."""
-        lines = []
+        pods = self.kubectl("get", "pods", "--all-namespaces", "-o", "wide")
+        events = self.kubectl("get", "events", "--all-namespaces", "--sort-by=.lastTimestamp")
+        lines = [pods, *events.splitlines()[-40:]]
         for one in self.api.seen(SYSTEM_PODS)["items"]:
             name, status = one["metadata"]["name"], one["status"]
             states = [
@@ -118,11 +120,11 @@ class InstalledCluster(Site):
                 for state in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
             ]
             lines.append(f"== {name} {status.get('phase')} {json.dumps(states)}")
-            log = subprocess.run(
-                ["kubectl", "--kubeconfig", str(self.kubeconfig), "-n", SYSTEM, "logs", name, "--tail=30"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            lines.append(log.stdout or log.stderr)
+            lines.append(self.kubectl("-n", SYSTEM, "logs", name, "--tail=30"))
         return "\n".join(lines)
+
+    def kubectl(self, *args: str) -> str:
+        """Return what kubectl prints, errors included: it is for people to read."""
+        command = ["kubectl", "--kubeconfig", str(self.kubeconfig), *args]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
