@@ -12,6 +12,7 @@ import contextlib
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -42,7 +43,21 @@ def running() -> Iterator[Node]:
     if reason := missing():
         raise RuntimeError(reason)
     with realnode.running(("--enable-aggregator-routing=true",), plane=_plane, nri_folder=NRI_FOLDER) as node:
+        _wait_for_account(node.plane)
         yield node
+
+
+def _wait_for_account(plane: ControlPlane) -> None:
+    """Until controllers have made the account without which no pod of the namespace is admitted."""
+    deadline = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(OSError):
+            plane.get("/api/v1/namespaces/default/serviceaccounts/default")
+            return
+        if time.monotonic() > deadline:
+            log = (plane.folder / f"{CONTROLLERS}.log").read_text()[-2000:]
+            raise RuntimeError(f"no service account was made in 60 s:\n{log}")
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -82,6 +82,11 @@ class InstalledCluster(Site):
         }
         return {name: count for name, count in found.items() if count}
 
+    def programs_with_tracebacks(self) -> list[str]:
+        """Return the pods whose logs hold an exception that nobody expected."""
+        pods = [one["metadata"]["name"] for app in (*DEPLOYMENTS, "koordlet") for one in self.program_pods(app)]
+        return [name for name in pods if "Traceback" in self.kubectl("-n", SYSTEM, "logs", name)]
+
     def lease_holder(self, name: str) -> str:
         """Return the pod that leads, which is the part of the identity that programs take from their pod."""
         lease = self.api.seen(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{name}")

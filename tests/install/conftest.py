@@ -1,10 +1,13 @@
 """One real cluster for all tests of an installation, with the image imported; where a part is missing they are
-skipped with the reason.
+skipped with the reason. KOORD_IMAGE_ARCHIVE names an image that `make image` made of the same sources; without it one
+is built.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,19 +17,24 @@ from tests.charts.helm import helm_binary
 from tests.install.cluster import InstalledCluster
 from tests.real import test_image
 from tools import realcluster
-from tools.oci_image.build import Product, build, cache_folder
+from tools.oci_image.build import build, cache_folder
 from tools.oci_image.declaration import FLAVOURS
 
 
 @pytest.fixture(scope="session")
-def image() -> Product:
+def image_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = os.environ.get("KOORD_IMAGE_ARCHIVE")
+    if given:
+        return Path(given)
     if reason := test_image.missing():
         pytest.skip(reason)
-    return build(FLAVOURS["all"], cache_folder())
+    archive = tmp_path_factory.mktemp("image") / "image.tar"
+    archive.write_bytes(build(FLAVOURS["all"], cache_folder()).image.content)
+    return archive
 
 
 @pytest.fixture(scope="session")
-def cluster(image: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledCluster]:
+def cluster(image_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledCluster]:
     if reason := realcluster.missing():
         pytest.skip(reason)
     if not helm_binary().is_file():
@@ -35,8 +43,5 @@ def cluster(image: Product, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with realcluster.running() as node:
         tree = open_tree(Host.local())
         assert not isinstance(tree, LayoutNotDetected), tree
-        archive = folder / "image.tar"
-        archive.write_bytes(image.image.content)
-        node.ctr("images", "import", str(archive))
-        archive.unlink()
+        node.ctr("images", "import", str(image_archive))
         yield InstalledCluster(node, tree, folder)
