@@ -38,7 +38,7 @@ WEBHOOKS = (
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/koordinator-validating-webhook-configuration",
 )
 BATCH_VALUES = ("204", "20000", str(64 * 2**20))  # of 200 batch-cpu and 64Mi of batch-memory
-UNLIMITED = ("2", "-1", str(2**63 - 4096))  # what the kubelet gives to a pod without requests and limits
+UNLIMITED = ("2", "-1", "-1")  # what the kubelet gives to a pod without requests and limits
 PROFILE: Obj = {
     "apiVersion": "config.koordinator.sh/v1alpha1",
     "kind": "ClusterColocationProfile",
