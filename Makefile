@@ -84,8 +84,8 @@ soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of eac
 bench: $(READY) assets ## ratios against the real control plane, kept in bench/results
 	@$(BIN)/python -m bench
 
-bench-colocation: $(READY) ## what koordlet's care is worth to a service beside batch work, in this machine's cgroups (root)
-	@$(BIN)/python -m bench colocation
+bench-colocation: $(READY) ## what koordlet keeps for a service beside batch work: CPU, memory, disk, network; a table, JSON and SVG in 5 minutes (root)
+	@$(BIN)/python -m bench.isolation
 
 gen: $(READY) assets ## regenerate CRDs and the field tables of built-in kinds
 	@$(BIN)/python -m tools.gen

@@ -41,6 +41,7 @@ BENCHES = {
     "hooks": "bench.hooks",
     "descheduler": "bench.descheduler",
     "colocation": "bench.colocation",
+    "cpu-tail": "bench.cpu_tail",
     "memory": "bench.memory",
 }
 # name -> the environment variable without which it is left out of a run of all
@@ -68,18 +69,18 @@ def main(names: list[str]) -> int:
             "taken": time.strftime("%Y-%m-%d"),
             **_child(name),
         }
-        text = json.dumps(_rounded(result), indent=2) + "\n"
+        text = json.dumps(rounded(result), indent=2) + "\n"
         (RESULTS / f"{name}.json").write_text(text)
         print(f"== {name} ({time.time() - started:.0f} s)\n{text}", flush=True)
     return 0
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Three figures that matter: more would only make diffs of noise."""
     if isinstance(value, dict):
-        return {k: _rounded(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_rounded(one) for one in value]
+        return {k: rounded(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
     if isinstance(value, float):
         return float(f"{value:.3g}") if abs(value) < 1000 else round(value)
     return value

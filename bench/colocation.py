@@ -18,29 +18,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bench.agent_node import connect, create_node, create_pod, koordlet
 from bench.cgroup_pods import CPUS, LAYOUT, Ground, Pod
 from bench.koordlet import machine_s
 from bench.latency_service import blocks_of
 from bench.manager import server
-from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
-from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.kube.client.typed_client import Client
-from koord.kube.config.loader import load_connection
-from koord.kube.transport.api_error import unwrap
-from koord.kube.transport.http import HttpTransport
-from koord.telemetry.clock import WallClock
 
 ROUNDS = 6
 SECONDS = 5.0  # of a turn: short, as others on this machine wait meanwhile
-RATE = 400.0  # requests a second
+RATE = 200.0 * CPUS  # requests a second
 WORK_S = 0.0015  # CPU time of one
 SETTLE_S = 3.0  # that koordlet has to find the right quota
-NODE = "this-node"
 SERVICE_MILLI = round(RATE * WORK_S * 1000)
 ALONE, UNMANAGED, ASKING, MANAGED = "alone", "unmanaged BestEffort", "unmanaged with requests", "managed"
 GOAL = "managed p99 at most 5 % above alone, at more than 60 % machine CPU"
@@ -106,56 +100,10 @@ def phase(ground: Ground, pod: Pod | None, blocks: int, seed: int, seconds: floa
 
 async def furnish(client: Client) -> None:
     """What koordlet needs to know of this machine and its two pods."""
-    amounts = {"cpu": str(CPUS), "memory": "8Gi", "pods": "110"}
-    unwrap(await client.create(NODES, {"metadata": {"name": NODE}}))
-    status = {"status": {"capacity": amounts, "allocatable": amounts}}
-    unwrap(await client.patch(NODES, NODE, status, kind="merge", subresource="status"))
-    unwrap(await client.create(NODE_METRICS, {"metadata": {"name": NODE}, "spec": {}}))
-    unwrap(await client.create(NODE_SLOS, {"metadata": {"name": NODE}, "spec": SLO}))
+    await create_node(client, SLO)
     limits = {"requests": {"cpu": f"{SERVICE_MILLI}m"}, "limits": {"cpu": f"{CPUS * 900}m"}}
-    for pod, qos, resources in ((SERVICE, "LS", limits), (BATCH, "BE", {})):
-        unwrap(
-            await client.create(
-                PODS,
-                {
-                    "metadata": {
-                        "name": pod.name,
-                        "namespace": "default",
-                        "labels": {"koordinator.sh/qosClass": qos},
-                        # As of a static pod, whose groups are not named by the UID that the API server gives it.
-                        "annotations": {"kubernetes.io/config.hash": pod.uid, "kubernetes.io/config.mirror": pod.uid},
-                    },
-                    "spec": {"nodeName": NODE, "containers": [{"name": "main", "image": "x", "resources": resources}]},
-                },
-            )
-        )
-        container = {"name": "main", "image": "x", "imageID": "", "ready": True, "restartCount": 0}
-        container |= {"containerID": f"containerd://{pod.name}", "state": {"running": {}}}
-        running = {"status": {"phase": "Running", "qosClass": pod.kube_qos, "containerStatuses": [container]}}
-        unwrap(await client.patch(PODS, pod.name, running, "default", kind="merge", subresource="status"))
-
-
-@contextlib.asynccontextmanager
-async def koordlet(kubeconfig: Path, folder: Path) -> AsyncIterator[None]:
-    command = [sys.executable, "-m", "koord.cli.daemons.koordlet", f"--kubeconfig={kubeconfig}", "-addr=0"]
-    command += [f"--state-dir={folder}/state", f"--audit-log-dir={folder}/audit", "--pod-source=apiserver"]
-    command += [f"--kubepods-cgroup={LAYOUT.kubepods}", f"--prediction-checkpoint-filepath={folder}/prediction"]
-    command += ["--feature-gates=RdtResctrl=false", "--runtime-hooks-reconcile-interval=1s"]
-    environ = {**os.environ, "NODE_NAME": NODE, "agent_mode": "hostMode"}
-    with (folder / "koordlet.log").open("ab") as log:
-        process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=log, stderr=log)
-    try:
-        yield
-    finally:
-        process.terminate()
-        await process.wait()
-    said = (folder / "koordlet.log").read_text()
-    if "Traceback" in said:
-        raise RuntimeError(said[-3000:])
-    restore = [*command[:3], "restore", *command[5:8]]
-    done = await asyncio.create_subprocess_exec(*restore, env=environ, stdout=subprocess.DEVNULL)
-    if await done.wait():
-        raise RuntimeError("what koordlet wrote could not be put back")
+    await create_pod(client, SERVICE, "LS", limits)
+    await create_pod(client, BATCH, "BE", {})
 
 
 async def held(ground: Ground) -> None:
@@ -168,13 +116,11 @@ async def held(ground: Ground) -> None:
 
 
 async def turns(kubeconfig: Path, folder: Path, rounds: int, seconds: float) -> dict[str, list[dict[str, float]]]:
-    clock, blocks = WallClock(), blocks_of(WORK_S)
+    blocks = blocks_of(WORK_S)
     found: dict[str, list[dict[str, float]]] = {ALONE: [], UNMANAGED: [], ASKING: [], MANAGED: []}
     ground = Ground((SERVICE, BATCH, BATCH_ASKING))
     with ground.laid():
-        async with Client(
-            HttpTransport(load_connection({}, clock, path=str(kubeconfig)), clock), clock=clock
-        ) as client:
+        async with connect(kubeconfig) as client:
             await furnish(client)
         for number in range(rounds):
             for name, pod in ((UNMANAGED, BATCH), (ALONE, None), (ASKING, BATCH_ASKING)):

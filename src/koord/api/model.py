@@ -81,10 +81,7 @@ def encode(value: Any) -> bytes:
 
 
 def to_dict(model: msgspec.Struct) -> dict[str, Any]:
-    """Return the JSON shape of a model as dicts and lists.
-
-    Not msgspec.to_builtins: it leaves tuples, which never equal the lists of a decoded object.
-    """
+    """Return a model as JSON dicts and lists; msgspec.to_builtins leaves tuples, which never equal decoded lists."""
     plain: dict[str, Any] = msgspec.json.decode(_ENCODER.encode(model))
     return plain
 

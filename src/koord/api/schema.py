@@ -144,9 +144,7 @@ def _object(model: type[msgspec.Struct], known_schemas: Mapping[type, Schema]) -
 
 
 def _copied(value: Any) -> Any:
-    """Copy a schema. Table entries are shared constants; each use gets its own so that a caller may change what it
-    received.
-    """
+    """Copy a schema. Table entries are shared; each use gets its own so that a caller may change it."""
     if isinstance(value, dict):
         return {k: _copied(v) for k, v in value.items()}
     if isinstance(value, list):

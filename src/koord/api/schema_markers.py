@@ -15,9 +15,7 @@ T = TypeVar("T")
 
 
 class SchemaRule(msgspec.Struct, frozen=True, kw_only=True):
-    """SchemaRule is what the schema of one value says beyond its type. Several on one value are merged, the outer
-    one winning.
-    """
+    """SchemaRule is what the schema of one value says beyond its type. Of several on one value the outer wins."""
 
     description: str | None = None
     format: str | None = None

@@ -8,15 +8,7 @@ from typing import Any
 import msgspec
 
 from koord.api.config.decode import decode_strict as load_document
-from koord.api.config.descheduler.configuration import (
-    LOW_NODE_LOAD,
-    MIGRATION_CONTROLLER,
-    DeschedulerConfiguration,
-    DeschedulerPlugins,
-    defaulted,
-    low_node_load_args,
-    validate,
-)
+from koord.api.config.descheduler import configuration
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
@@ -39,7 +31,7 @@ EXTENSION_POINTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 class DeschedulerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """A completed configuration with the profiles of built plugins."""
 
-    config: DeschedulerConfiguration  # completed
+    config: configuration.DeschedulerConfiguration  # completed
     profiles: tuple[DeschedulingProfile, ...]
     limits: RoundLimits
     node_selector: Selector | None
@@ -54,16 +46,16 @@ class DeschedulerSetup(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(found.values())
 
 
-def load_config(document: Any) -> DeschedulerConfiguration | list[FieldError]:
+def load_config(document: Any) -> configuration.DeschedulerConfiguration | list[FieldError]:
     """Load a configuration strictly from plain data, without defaults."""
-    return load_document(document if document is not None else {}, DeschedulerConfiguration)
+    return load_document(document if document is not None else {}, configuration.DeschedulerConfiguration)
 
 
 def build_setup(
-    given: DeschedulerConfiguration, factories: Mapping[str, PluginFactory] = REGISTRY
+    given: configuration.DeschedulerConfiguration, factories: Mapping[str, PluginFactory] = REGISTRY
 ) -> DeschedulerSetup | list[FieldError]:
-    config = defaulted(given)
-    errors = validate(config)
+    config = configuration.defaulted(given)
+    errors = configuration.validate(config)
     if errors:
         return errors
     interval_s = duration.parse_seconds(config.descheduling_interval)
@@ -92,7 +84,7 @@ def build_setup(
 def _build_profile(
     config: ProfileConfig, path: str, factories: Mapping[str, PluginFactory], interval_s: float
 ) -> DeschedulingProfile | list[FieldError]:
-    plugins = config.plugins or DeschedulerPlugins()
+    plugins = config.plugins or configuration.DeschedulerPlugins()
     errors: list[FieldError] = []
     made: dict[str, DeschedulerPlugin] = {}
     held: dict[str, list[DeschedulerPlugin]] = {point: [] for point in EXTENSION_POINTS}
@@ -176,7 +168,7 @@ def config_warnings(setup: DeschedulerSetup) -> list[tuple[str, str]]:
 
 
 def _profile_warnings(profile: ProfileConfig, path: str) -> Iterator[tuple[str, str]]:
-    plugins = profile.plugins or DeschedulerPlugins()
+    plugins = profile.plugins or configuration.DeschedulerPlugins()
     points = (plugins.deschedule, plugins.balance, plugins.evict, plugins.filter)
     running = {one.name for point in points for one in point.enabled}
     for index, entry in enumerate(profile.plugin_config):
@@ -185,10 +177,10 @@ def _profile_warnings(profile: ProfileConfig, path: str) -> Iterator[tuple[str, 
             if _is_as_shipped(entry):
                 continue  # they are there so that enabling it is one line
             yield f"{where}.args", f"are of {entry.name}, which is not enabled: they have no effect"
-        elif entry.name == LOW_NODE_LOAD:
+        elif entry.name == configuration.LOW_NODE_LOAD:
             yield from _low_node_load_warnings(entry.args or {}, f"{where}.args")
             yield from _namespace_warnings(entry.args or {}, profile, f"{where}.args")
-        elif entry.name == MIGRATION_CONTROLLER:
+        elif entry.name == configuration.MIGRATION_CONTROLLER:
             yield from _migration_warnings(entry.args or {}, f"{where}.args")
         elif entry.name == CUSTOM_PRIORITY:
             for level, one in enumerate((entry.args or {}).get("evictionOrder") or ()):
@@ -212,10 +204,10 @@ def _migration_warnings(args: dict[str, Any], path: str) -> Iterator[tuple[str, 
 
 def _is_as_shipped(entry: PluginConfig) -> bool:
     """Return whether the entry is that of the shipped configuration, whatever its namespaces."""
-    if entry.name != LOW_NODE_LOAD:
+    if entry.name != configuration.LOW_NODE_LOAD:
         return False
     args, anywhere = entry.args or {}, {"evictableNamespaces": None}
-    return {**args, **anywhere} == {**low_node_load_args(), **anywhere}
+    return {**args, **anywhere} == {**configuration.low_node_load_args(), **anywhere}
 
 
 def _is_zero(given: Any) -> bool:
@@ -225,12 +217,12 @@ def _is_zero(given: Any) -> bool:
 def _namespace_warnings(args: dict[str, Any], profile: ProfileConfig, path: str) -> Iterator[tuple[str, str]]:
     """Warn when the namespaces that the plugin may touch and those that the evictor accepts have nothing in common."""
     wanted = set((args.get("evictableNamespaces") or {}).get("include") or ())
-    given = next((e.args for e in profile.plugin_config if e.name == MIGRATION_CONTROLLER), None) or {}
+    given = next((e.args for e in profile.plugin_config if e.name == configuration.MIGRATION_CONTROLLER), None) or {}
     theirs = given.get("namespaces") or {}
     include, exclude = set(theirs.get("include") or ()), set(theirs.get("exclude") or ())
     left = (wanted & include if include else wanted) - exclude
     if wanted and not left:
-        yield f"{path}.evictableNamespaces", f"are all refused by {MIGRATION_CONTROLLER}: nothing moves"
+        yield f"{path}.evictableNamespaces", f"are all refused by {configuration.MIGRATION_CONTROLLER}: nothing moves"
 
 
 def _low_node_load_warnings(args: dict[str, Any], path: str) -> Iterator[tuple[str, str]]:

@@ -103,9 +103,8 @@ class EffectExecutor:
             patch = {"spec": {"unschedulable": True if effect.unschedulable else None}}
             answer = await client.patch(NODES, effect.node, patch, kind="merge", uid=effect.uid or None)
         else:
-            meta = effect.pod.metadata
             change = {"metadata": {"annotations": effect.annotations}}
-            answer = await client.patch(PODS, meta.name, change, meta.namespace, kind="merge", uid=meta.uid)
+            answer = await client.patch_object(PODS, effect.pod, change, kind="merge")
         return str(answer) if isinstance(answer, ApiError) else None
 
 

@@ -1,7 +1,4 @@
-"""The feature gates of koord-descheduler, each with what it switches and the module that reads it.
-
-This table drives parsing, help and documentation.
-"""
+"""The feature gates of koord-descheduler with their readers; the table drives parsing, help and documentation."""
 
 from __future__ import annotations
 
@@ -19,5 +16,5 @@ class DeschedulerGate(FeatureGate, frozen=True, kw_only=True):
 DESCHEDULER_GATES: Mapping[str, DeschedulerGate] = {
     "DisablePVCReservation": DeschedulerGate(
         False, BETA, "reservations for migrated pods leave their volume claims out", reader="migration.writer"
-    ),
+    )
 }

@@ -75,9 +75,7 @@ ComponentFactory = Callable[[ComponentContext], Awaitable[Component] | Component
 
 
 class EmbeddedCluster:
-    """Runs the API server and its components. `start` returns when the server answers and every component
-    runs; `stop` ends all of it in reverse order.
-    """
+    """Runs the API server and its components; `start` returns when all run, `stop` ends them in reverse order."""
 
     def __init__(
         self,

@@ -51,9 +51,7 @@ class AuditPage(msgspec.Struct, frozen=True):
 
 
 class AuditPageRefused(msgspec.Struct, frozen=True):
-    """AuditPageRefused says why there is no page: the token is unknown or too old (`expired`), or the size is
-    invalid.
-    """
+    """AuditPageRefused says why there is no page: an unknown or too old (`expired`) token, or an invalid size."""
 
     message: str
     expired: bool = False

@@ -88,9 +88,7 @@ def _functions(host: Host, address: str) -> tuple[str, ...]:
 
 
 def xpus(host: Host, folder: str) -> list[Xpu] | IoError:
-    """Return the devices of all files; none without the directory. One bad file is an error: half of the devices would
-    look like all of them.
-    """
+    """Return the devices of all files, none without the directory. One bad file is an error: half is not all."""
     names = host.list_names(folder)
     if isinstance(names, IoError):
         return [] if names.vanished else names

@@ -7,7 +7,7 @@ The agent's own files that outlive it are appended to, replaced atomically, rena
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -133,23 +133,11 @@ class Host:
 
     def make_folder(self, path: str) -> IoError | None:
         """Make the directory if it does not exist, not its parents."""
-        try:
-            os.mkdir(path, 0o755)
-        except FileExistsError:
-            return None
-        except OSError as error:
-            return _io_error(path, WRITE, error)
-        return None
+        return _change(path, lambda: os.mkdir(path, 0o755), FileExistsError)
 
     def remove_folder(self, path: str) -> IoError | None:
         """Remove an empty directory or a cgroup without children; one that is gone already is no error."""
-        try:
-            os.rmdir(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return _io_error(path, WRITE, error)
-        return None
+        return _change(path, lambda: os.rmdir(path), FileNotFoundError)
 
     def read_link(self, path: str) -> str | IoError:
         """Return the target of a symbolic link, as written in it."""
@@ -175,21 +163,22 @@ class Host:
         return self.rename_file(beside, path)
 
     def rename_file(self, path: str, new: str) -> IoError | None:
-        try:
-            os.replace(path, new)
-        except OSError as error:
-            return _io_error(new, WRITE, error)
-        return None
+        return _change(new, lambda: os.replace(path, new))
 
     def remove_file(self, path: str) -> IoError | None:
         """Remove the file; one that is gone already is no error."""
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return _io_error(path, WRITE, error)
+        return _change(path, lambda: os.unlink(path), FileNotFoundError)
+
+
+def _change(path: str, change: Callable[[], None], *no_errors: type[OSError]) -> IoError | None:
+    """Make a change of the file system; those of `no_errors` mean that it was made already."""
+    try:
+        change()
+    except no_errors:
         return None
+    except OSError as error:
+        return _io_error(path, WRITE, error)
+    return None
 
 
 def _io_error(path: str, stage: str, error: OSError) -> IoError:

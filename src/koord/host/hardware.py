@@ -73,9 +73,7 @@ class BlockDevices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PciLocation(msgspec.Struct, frozen=True):
-    """PciLocation says where a PCI device is attached. `numa` is 0 where the machine does not say; `root` is
-    such as pci0000:00.
-    """
+    """PciLocation says where a PCI device is attached. `numa` is 0 if unknown; `root` is such as pci0000:00."""
 
     numa: int
     root: str

@@ -29,7 +29,7 @@ def online_cpus(host: Host) -> list[MachineCpu] | IoError:
         siblings = _read_cpu_list(host, f"{base}/cpu{cpu}/topology/thread_siblings_list")
         if isinstance(siblings, IoError):
             siblings = CPUSet.of((cpu,))  # some virtual machines have no topology folder: one thread per core
-        package = _read_number(host, f"{base}/cpu{cpu}/topology/physical_package_id")
+        package = parse_decimal_int(_read_text(host, f"{base}/cpu{cpu}/topology/physical_package_id")) or 0
         core = cores.setdefault(siblings, len(cores))
         socket = sockets.setdefault(max(package, 0), len(sockets))
         shared = _l3(host, f"{base}/cpu{cpu}/cache")
@@ -91,10 +91,6 @@ def _read_cpu_list(host: Host, path: str) -> CPUSet | IoError:
         return CPUSet.parse(text)
     except CPUSetError as error:
         return malformed(path, str(error))
-
-
-def _read_number(host: Host, path: str) -> int:
-    return parse_decimal_int(_read_text(host, path)) or 0
 
 
 def _read_text(host: Host, path: str) -> str:

@@ -1,6 +1,4 @@
-"""This module holds what went wrong with one file, as a value: the path, the stage, the errno, or the text
-that was malformed.
-"""
+"""This module holds what went wrong with one file, as a value: path, stage, errno, or malformed text."""
 
 from __future__ import annotations
 

@@ -195,9 +195,7 @@ def parse_filters(shown: str, side: AddressSide = SOURCES) -> TrafficState:
 
 
 def is_ours(state: TrafficState, recorded: bool) -> bool:
-    """Return whether the root is one that this module made: by its handle and default, and its first class or a record
-    that it was about to be made.
-    """
+    """Return whether the root is one that this module made: by handle, default, and first class or a record of it."""
     root = state.root
     if root is None or (root.kind, root.handle) != ("htb", f"{MAJOR}:"):
         return False

@@ -55,9 +55,7 @@ class LeaseConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaderElectionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """LeaderElectionRecord holds the fields of a Lease that election is about. Other fields may change without
-    renewing it.
-    """
+    """LeaderElectionRecord holds the fields of a Lease for election. Others may change without renewing it."""
 
     holder: str = ""
     duration_s: int = 0
@@ -196,9 +194,7 @@ class LeaderElector:
 
     @property
     def is_leading(self) -> bool:
-        """Return whether this process leads now. Check it before a write that must not be done twice: a stalled
-        process learns here that its time is up.
-        """
+        """Return whether this process leads now; check it before a write, as a stalled process learns here."""
         return self._working and self._clock.monotonic() < self._safe_until
 
     @property
@@ -299,9 +295,7 @@ class LeaderElector:
         return self._record_acquired(created, moment)
 
     async def _write(self, wanted: LeaderElectionRecord, stored: Unstructured) -> bool | None:
-        """Write the record; return whether it was accepted, or None when the lease differs from `stored` and must be
-        read again.
-        """
+        """Write the record; return whether it was accepted, None when the lease differs from `stored`."""
         self._own_acquire_times.add(wanted.acquired_at)
         sent_at = self._clock.monotonic()
         result = await self._put(wanted, stored)
@@ -366,9 +360,7 @@ class LeaderElector:
         return False
 
     async def _with_deadline(self, seconds: float, call: Coroutine[Any, Any, T]) -> T | None:
-        """Return the call's result, or None when it failed to get a response or took longer by this process' own
-        clock.
-        """
+        """Return the call's result, or None when it got no response or took longer by this process' own clock."""
         task = asyncio.ensure_future(call)
         timer = asyncio.ensure_future(self._clock.sleep(seconds))
         try:

@@ -1,6 +1,4 @@
-"""This module computes delays before retries: exponential back-off per item, jittered back-off;
-and it limits repeated log lines.
-"""
+"""This module computes delays before retries, exponential or jittered, and limits repeated log lines."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ class ItemExponentialRateLimiter(Generic[K]):
 
 
 class DefaultControllerRateLimiter(Generic[K]):
-    """DefaultControllerRateLimiter takes the longer of the item's own delay and an overall 10 per second, burst
-    100.
-    """
+    """DefaultControllerRateLimiter takes the longer of the item's delay and an overall 10 per second, burst 100."""
 
     def __init__(
         self,
@@ -117,9 +113,7 @@ def jitter(seconds: float, factor: float, rng: Random) -> float:
 
 
 class RateLimitedLog:
-    """RateLimitedLog writes at most `burst` lines at once and one more each `every_s`; the next line says how many
-    were suppressed.
-    """
+    """RateLimitedLog writes at most `burst` lines at once, one more each `every_s`, and counts those suppressed."""
 
     def __init__(self, logger: logging.Logger, clock: Clock, every_s: float = 30.0, burst: int = 5) -> None:
         self._logger = logger

@@ -96,10 +96,7 @@ MANAGER_GATES: Mapping[str, ManagerGate] = {
         False, ALPHA, "a label decides whether a pod may preempt", why=_SCHEDULER_ONLY
     ),
     "DisablePVCReservation": ManagerGate(
-        False,
-        BETA,
-        "reservations for migrated pods leave their volume claims out",
-        why=_DESCHEDULER_ONLY,
+        False, BETA, "reservations for migrated pods leave their volume claims out", why=_DESCHEDULER_ONLY
     ),
 }
 

@@ -15,8 +15,7 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.annotations import quota_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import A_QUOTA_CHILD_REQUEST
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
@@ -30,13 +29,7 @@ from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.manager.context import ManagerContext
 from koord.manager.quota_topology_cache import QuotaTopologyCache
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.manager.webhooks.quota.evaluation import (
-    QuotaExceeded,
-    QuotaFits,
-    evaluate,
-    is_limited_quota,
-    pod_quota_request,
-)
+from koord.manager.webhooks.quota import evaluation
 from koord.telemetry.clock import now
 from koord.values import resources as vector
 
@@ -106,7 +99,7 @@ class QuotaEvaluator:
                 return AdmissionAllowed()
         elif request.operation != "CREATE":
             return AdmissionAllowed()
-        if not is_limited_quota(name):
+        if not evaluation.is_limited_quota(name):
             return AdmissionAllowed()
         found = self._quotas.quotas_named(name)
         if not found:
@@ -191,33 +184,26 @@ class QuotaEvaluator:
         for waiter in group:
             if waiter.verdict.done():
                 continue
-            request = pod_quota_request(waiter.pod, quota, moment, transform=transform, ignore_overhead=ignore_overhead)
-            match evaluate(quota, request):
-                case QuotaExceeded(message):
+            request = evaluation.pod_quota_request(
+                waiter.pod, quota, moment, transform=transform, ignore_overhead=ignore_overhead
+            )
+            match evaluation.evaluate(quota, request):
+                case evaluation.QuotaExceeded(message):
                     _resolve_all([waiter], AdmissionDenied(400, message))
                 case MalformedAnnotation() as spoilt:
                     _resolve_all([waiter], AdmissionDenied(400, str(spoilt)))
-                case QuotaFits(None):
+                case evaluation.QuotaFits(None):
                     admitted.append(waiter)
-                case QuotaFits(sums):
+                case evaluation.QuotaFits(sums):
                     admitted.append(waiter)
                     if not waiter.dry_run:
-                        total = quota_codecs.dump_quota_resources(vector.to_wire(sums or {}))
+                        total = dump_json(vector.to_wire(sums or {}))
                         quota = _with_request(quota, total)
         return total, admitted
 
     async def _write(self, quota: ElasticQuota, total: str) -> ApiError | None:
-        meta = quota.metadata
         patch = {"metadata": {"annotations": {A_QUOTA_CHILD_REQUEST: total}}}
-        answer = await self._client.patch(
-            ELASTIC_QUOTAS,
-            meta.name,
-            patch,
-            meta.namespace,
-            kind="merge",
-            uid=meta.uid,
-            resource_version=meta.resource_version,
-        )
+        answer = await self._client.patch_object(ELASTIC_QUOTAS, quota, patch, kind="merge", exactly=True)
         if isinstance(answer, ApiError):
             return answer
         key = object_key(answer)

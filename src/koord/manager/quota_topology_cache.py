@@ -24,15 +24,8 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.informer import HandlerRegistration
 from koord.manager.context import ManagerContext
 from koord.manager.webhooks.admission import AdmissionDecision
-from koord.manager.webhooks.quota import admission
+from koord.manager.webhooks.quota import admission, topology
 from koord.manager.webhooks.quota.checks import QuotaCheckGates
-from koord.manager.webhooks.quota.topology import (
-    QuotaInfo,
-    QuotaObjectDeleted,
-    QuotaObserved,
-    QuotaTopology,
-    TimeElapsed,
-)
 from koord.telemetry.metrics import MetricReading
 from koord.values import resources as vector
 from koord.values.quantity_syntax import QuantityError
@@ -55,7 +48,7 @@ class QuotaTopologyCache:
     )
 
     def __init__(self, context: ManagerContext) -> None:
-        self.topology = QuotaTopology()
+        self.topology = topology.QuotaTopology()
         self._clock = context.clock
         self._rules = QuotaCheckGates(
             guarantee_usage=context.settings.is_gate_enabled("ElasticQuotaGuaranteeUsage"),
@@ -86,12 +79,12 @@ class QuotaTopologyCache:
     # -- the two webhooks
 
     def mutate(self, request: AdmissionRequest) -> AdmissionDecision:
-        self.topology.handle(TimeElapsed(self._clock.monotonic()))
+        self.topology.handle(topology.TimeElapsed(self._clock.monotonic()))
         return admission.mutate_quota(request, self.topology)
 
     def validate(self, request: AdmissionRequest) -> AdmissionDecision:
         now = self._clock.monotonic()
-        self.topology.handle(TimeElapsed(now))
+        self.topology.handle(topology.TimeElapsed(now))
         ruling = admission.validate_quota(request, self.topology, self, self._rules, now)
         if ruling.event is not None and not request.dry_run:
             self.topology.handle(ruling.event)
@@ -99,7 +92,7 @@ class QuotaTopologyCache:
 
     def to_json(self) -> dict[str, Any]:
         """Return what GET /elasticQuota answers."""
-        self.topology.handle(TimeElapsed(self._clock.monotonic()))
+        self.topology.handle(topology.TimeElapsed(self._clock.monotonic()))
         return self.topology.to_json()
 
     def readings(self) -> Iterable[MetricReading]:
@@ -145,15 +138,15 @@ class QuotaTopologyCache:
     def _on_quota(self, change: ObjectChange[ElasticQuota]) -> None:
         quota = change.object
         if change.kind == "deleted":
-            self.topology.handle(QuotaObjectDeleted(quota.metadata.namespace, quota.metadata.name))
+            self.topology.handle(topology.QuotaObjectDeleted(quota.metadata.namespace, quota.metadata.name))
             return
         try:
-            info = QuotaInfo.from_quota(quota)
+            info = topology.QuotaInfo.from_quota(quota)
         except QuantityError as error:
             # The schema forbids it; an object from before the schema keeps its last readable state here.
             _LOG.warning("quota %s/%s is left out: %s", quota.metadata.namespace, quota.metadata.name, error)
             return
-        self.topology.handle(QuotaObserved(info))
+        self.topology.handle(topology.QuotaObserved(info))
 
 
 def _quota_label(pod: Pod) -> Iterable[str]:

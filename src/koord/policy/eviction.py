@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -69,7 +68,7 @@ class EvictionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_d
 
     def concluded(self, at_s: float, outcome: EvictionOutcome, detail: str = "") -> EvictionRecord:
         """Return the record with its outcome at that time, in seconds since the epoch."""
-        at = timestamp.text(datetime.fromtimestamp(at_s, UTC))
+        at = timestamp.unix_text(at_s)
         return msgspec.structs.replace(self, time=at, outcome=outcome, detail=detail)
 
     def numbers(self) -> str:

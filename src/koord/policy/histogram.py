@@ -14,9 +14,7 @@ import msgspec
 
 
 class HistogramBuckets:
-    """Exponential buckets from 0 to `largest`, each 5 % wider than the one before; the last one takes all that is
-    more.
-    """
+    """Exponential buckets from 0 to `largest`, each 5 % wider than the one before; the last has no end."""
 
     def __init__(self, *, first: float, largest: float, ratio: float = 1.05) -> None:
         self.first = first

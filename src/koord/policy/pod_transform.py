@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koord.api.annotations.pod_codecs import ERASED, parse_replace_resources
-from koord.api.koordinator.protocol import L_PREEMPTION_POLICY
+from koord.api.annotations.pod_codecs import ERASED, parse_replace_resources, pod_preemption_policy
 from koord.api.koordinator.resource_name import CPU
 from koord.api.kubernetes.meta import Object
 from koord.api.model import QuantityText, ResourceList
@@ -20,8 +19,6 @@ from koord.policy.qos import priority_value_with_default
 from koord.values.quantity import Quantity
 
 P = TypeVar("P", bound=Object)
-
-NEVER, PREEMPT_LOWER_PRIORITY = "Never", "PreemptLowerPriority"
 
 
 def replace_resources(pod: P) -> P:
@@ -66,8 +63,7 @@ def apply_default_priority(pod: P, kube_qos: str) -> P:
 def apply_preemption_policy(pod: P) -> P:
     """Let the label decide whether the pod may preempt. Without a label, or with an unknown value, it may not."""
     spec: Any = pod.spec  # type: ignore[attr-defined]
-    stated = pod.metadata.labels.get(L_PREEMPTION_POLICY)
-    policy = PREEMPT_LOWER_PRIORITY if stated == PREEMPT_LOWER_PRIORITY else NEVER
+    policy = pod_preemption_policy(pod.metadata.labels)
     if spec.preemption_policy == policy:
         return pod
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, preemption_policy=policy))

@@ -41,9 +41,7 @@ def qos_raw(labels: Mapping[str, str]) -> str:
 
 
 def qos_with_default(labels: Mapping[str, str], kube_qos: str) -> str:
-    """Return the stated class, or the one that Kubernetes' own QoS implies. `kube_qos` is status.qosClass or
-    computed.
-    """
+    """Return the stated class, or what Kubernetes' own QoS implies. `kube_qos` is in the status or computed."""
     return qos_raw(labels) or _BY_KUBE_QOS.get(kube_qos, NONE)
 
 
@@ -68,9 +66,7 @@ def priority_class_with_default(labels: Mapping[str, str], priority: int | None,
 
 
 def priority_value_with_default(labels: Mapping[str, str], priority: int | None, kube_qos: str) -> int:
-    """Return the pod's own priority unless absent or 0, then the default value of its class; 0 for a pod without
-    class.
-    """
+    """Return the pod's own priority unless absent or 0, then the default of its class, or 0 for a pod without."""
     if priority:
         return priority
     band = PRIORITY_BANDS.get(priority_class_with_default(labels, priority, kube_qos))

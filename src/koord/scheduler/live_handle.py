@@ -55,11 +55,7 @@ class LiveHandle:
     """Implement the framework handle of the running scheduler: one for all profiles, which share its listers."""
 
     def __init__(
-        self,
-        state: ClusterState,
-        informers: InformerFactory,
-        clock: Clock,
-        pod_transform: PodTransform | None = None,
+        self, state: ClusterState, informers: InformerFactory, clock: Clock, pod_transform: PodTransform | None = None
     ) -> None:
         """Request the informer of pods, which applies `pod_transform` to each before anyone sees it."""
         self._state = state

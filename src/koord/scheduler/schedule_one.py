@@ -122,9 +122,7 @@ class SchedulingLoop:
             await self._wait_for_work()
 
     async def stop(self) -> None:
-        """Cancel all binding cycles: nothing new is written, and requests on the wire are left to the next leader's
-        watch.
-        """
+        """Cancel all binding cycles: nothing new is written; requests on the wire are for the next leader's watch."""
         tasks = list(self._binding_cycles)
         for task in tasks:
             task.cancel()

@@ -29,12 +29,7 @@ from koord.scheduler.configuration.feature_gates import (
     DYNAMIC_SCHEDULER_CHECK,
     SYNC_BARRIER,
 )
-from koord.scheduler.controller import (
-    ControllerFactory,
-    SchedulerControllerContext,
-    build_controllers,
-    run_controllers,
-)
+from koord.scheduler.controller import ControllerFactory, SchedulerControllerContext, build_controllers, run_controllers
 from koord.scheduler.event_handlers import EventHandlers
 from koord.scheduler.evictor import SchedulerEvictor
 from koord.scheduler.framework.attempt import AttemptLog

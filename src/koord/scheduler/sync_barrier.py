@@ -15,12 +15,7 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.koordinator.protocol import (
-    A_SYNC_BARRIER_PREFIX,
-    SCHEDULER,
-    SYNC_BARRIER_POD_NAME,
-    SYNC_BARRIER_POD_NAMESPACE,
-)
+from koord.api.koordinator import protocol
 from koord.api.kubernetes.rbac import RbacRule
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.informer import Informer
@@ -39,9 +34,9 @@ _RETRY_S = 1.0
 class SyncBarrierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Name the barrier pod and the lease whose holder annotates it; `timeout_s` is the longest wait."""
 
-    namespace: str = SYNC_BARRIER_POD_NAMESPACE
-    name: str = SYNC_BARRIER_POD_NAME
-    lease: str = SCHEDULER
+    namespace: str = protocol.SYNC_BARRIER_POD_NAMESPACE
+    name: str = protocol.SYNC_BARRIER_POD_NAME
+    lease: str = protocol.SCHEDULER
     timeout_s: float = 60.0
 
 
@@ -92,7 +87,7 @@ class SyncBarrier:
         given = self._settings
         while True:
             moment = timestamp.micro_text(now(self._clock))
-            patch = {"metadata": {"annotations": {f"{A_SYNC_BARRIER_PREFIX}{given.lease}": moment}}}
+            patch = {"metadata": {"annotations": {f"{protocol.A_SYNC_BARRIER_PREFIX}{given.lease}": moment}}}
             try:
                 answer = await self._client.patch(PODS, given.name, patch, given.namespace, kind="merge")
             except TRANSIENT_ERRORS as outage:

@@ -1,3 +1,1 @@
-"""This package holds what a program reports about itself, and its time: clock, logging, metrics, health and the
-component server.
-"""
+"""This package holds what a program reports about itself: logging, metrics, health, component server; and the clock."""

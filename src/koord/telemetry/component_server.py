@@ -268,9 +268,7 @@ class ServiceRoutes:
     def __init__(
         self, endpoint: ComponentServer, base: str = "/apis/v1", unavailable: Callable[[], str | None] | None = None
     ):
-        """Register the list. `unavailable` returns why nothing can be answered now (503), for example on a standby
-        replica.
-        """
+        """Register the list. `unavailable` returns why nothing can be answered now (503), as on a standby replica."""
         self._routes = endpoint.routes
         self._base = base
         self._unavailable = unavailable

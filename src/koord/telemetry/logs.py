@@ -71,9 +71,7 @@ class Logs:
         modules: Mapping[str, int] | None = None,
         stream: TextIO | None = None,
     ) -> None:
-        """Configure the log. `modules` is --vmodule: file name patterns (or dotted module names) with a verbosity of
-        their own.
-        """
+        """Configure the log. `modules` is --vmodule: file name patterns (or modules) with a verbosity of their own."""
         self._handler = logging.StreamHandler(stream or sys.stderr)
         self._handler.setFormatter(JsonFormatter() if format == JSON else KlogTextFormatter())
         self._handler.addFilter(self._shows)
@@ -97,23 +95,17 @@ class Logs:
     def set_verbosity(self, verbosity: int) -> None:
         self.verbosity = verbosity
         loudest = max([verbosity, *self._modules.values()])
-        logging.getLogger(_ROOT_LOGGER).setLevel(_level(loudest))
+        logging.getLogger(_ROOT_LOGGER).setLevel(logging.DEBUG if loudest >= DEBUG_FROM else logging.INFO)
         logging.getLogger().setLevel(logging.DEBUG if verbosity >= LIBRARY_DEBUG_FROM else logging.WARNING)
 
     def _shows(self, record: logging.LogRecord) -> bool:
-        """Filter records by module: levels are set for the most verbose module, and here the others are held to
-        theirs.
-        """
+        """Filter records by module: levels are set for the most verbose module; here others are held to theirs."""
         if record.levelno >= logging.INFO or not self._modules:
             return True
         for pattern, verbosity in self._modules.items():
             if fnmatch.fnmatchcase(record.module, pattern) or fnmatch.fnmatchcase(record.name, pattern):
                 return verbosity >= DEBUG_FROM
         return self.verbosity >= DEBUG_FROM
-
-
-def _level(verbosity: int) -> int:
-    return logging.DEBUG if verbosity >= DEBUG_FROM else logging.INFO
 
 
 def _letter(level: int) -> str:

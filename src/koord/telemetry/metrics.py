@@ -79,9 +79,7 @@ M = TypeVar("M", bound=Counter | Gauge | Histogram)
 
 
 class MetricFamily(Generic[M]):
-    """All series of one name. `labels(...)` finds or creates one; keep a reference where the same series changes
-    often.
-    """
+    """All series of one name. `labels(...)` finds or creates one; keep a reference to one that changes often."""
 
     def __init__(
         self,
@@ -162,14 +160,9 @@ class MetricRegistry:
     """Creates families and serves them in order of name. A name can be registered once."""
 
     def __init__(
-        self,
-        *,
-        disabled: Iterable[str] = (),
-        allowed: Mapping[str, Mapping[str, frozenset[str]]] | None = None,
+        self, *, disabled: Iterable[str] = (), allowed: Mapping[str, Mapping[str, frozenset[str]]] | None = None
     ) -> None:
-        """Configure the registry. `disabled` names count but are not served; `allowed` is metric -> label -> permitted
-        values.
-        """
+        """Configure the registry. `disabled` names are not served; `allowed` is metric -> label -> permitted values."""
         self._disabled = frozenset(disabled)
         self._allowed = allowed or {}
         self._families: dict[str, AnyFamily] = {}

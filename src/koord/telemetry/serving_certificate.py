@@ -48,9 +48,7 @@ class ServingCertificate:
         self._files = ()
 
     def refresh(self) -> bool:
-        """Reload changed files and return whether they had changed. Raises BadCertificate and keeps serving the old
-        ones.
-        """
+        """Reload changed files and return whether any were. Raises BadCertificate and keeps serving the old."""
         if self.is_static:
             return False
         try:

@@ -45,9 +45,7 @@ class BitMask(msgspec.Struct, frozen=True):
         return self.value.bit_count()
 
     def is_narrower_than(self, other: BitMask) -> bool:
-        """Return whether fewer bits are set; among equally many, the lower number is narrower, so node 0 comes before
-        node 1.
-        """
+        """Return whether fewer bits are set; of equally many the lower number is narrower: node 0 before node 1."""
         mine, theirs = self.value.bit_count(), other.value.bit_count()
         return self.value < other.value if mine == theirs else mine < theirs
 

@@ -1,6 +1,4 @@
-"""Go's formatting and parsing of text, numbers and JSON values (fmt, strconv), for messages and fields that must read
-as Kubernetes' own.
-"""
+"""Go's formatting and parsing (fmt, strconv), for messages and fields that must read as Kubernetes' own."""
 
 from __future__ import annotations
 
@@ -98,9 +96,7 @@ def parse_any_base_int(text: str, bits: int = 64) -> int | None:
 
 
 def any_base_int(text: str) -> int | None:
-    """Return the number in whatever range: 0x, 0b, 0o and a leading 0 (octal) are understood, underscores between
-    digits too.
-    """
+    """Return the number in whatever range: 0x, 0b, 0o, a leading 0 (octal) and underscores between digits are known."""
     found = _ANY_BASE.fullmatch(text)
     if found is None:
         return None
@@ -111,9 +107,7 @@ def any_base_int(text: str) -> int | None:
 
 
 def parse_finite_float(text: str) -> float | None:
-    """Parse as ParseFloat in decimal notation; infinities and NaN are of no use to any reader here and count as
-    unreadable.
-    """
+    """Parse as ParseFloat in decimal notation; infinities and NaN are of no use here and count as unreadable."""
     value = float(text) if _FLOAT.fullmatch(text) else math.inf
     return value if math.isfinite(value) else None
 

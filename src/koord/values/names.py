@@ -66,9 +66,7 @@ def dns1035_label(text: str) -> list[str]:
 
 
 def qualified_name(text: str) -> list[str]:
-    """Validate a label or annotation key: a name of up to 63 bytes, with an optional DNS subdomain and a slash before
-    it.
-    """
+    """Validate a label or annotation key: a name of up to 63 bytes, with an optional DNS subdomain before a slash."""
     examples = ("MyName", "my.name", "123-abc")
     parts = text.split("/")
     if len(parts) > 2:

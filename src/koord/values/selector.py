@@ -40,12 +40,7 @@ _EXACT = frozenset({Operator.EQUALS, Operator.DOUBLE_EQUALS, Operator.NOT_EQUALS
 _POSITIVE = frozenset({Operator.IN, Operator.EQUALS, Operator.DOUBLE_EQUALS})
 _NEGATIVE = frozenset({Operator.NOT_IN, Operator.NOT_EQUALS})
 _PRESENCE = frozenset({Operator.EXISTS, Operator.DOES_NOT_EXIST})
-_SIGNS = {
-    Operator.IN: " in ",
-    Operator.NOT_IN: " notin ",
-    Operator.GREATER_THAN: ">",
-    Operator.LESS_THAN: "<",
-}
+_SIGNS = {Operator.IN: " in ", Operator.NOT_IN: " notin ", Operator.GREATER_THAN: ">", Operator.LESS_THAN: "<"}
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -184,9 +179,7 @@ class Selector(msgspec.Struct, frozen=True):
 
     @staticmethod
     def from_node_expressions(expressions: Iterable[Expression]) -> Selector:
-        """Build the selector of one node selector term; a term without expressions matches nothing. Raises
-        SelectorError.
-        """
+        """Build the selector of one node selector term; an empty one matches nothing. Raises SelectorError."""
         requirements = []
         for key, operator, values in expressions:
             known = _NODE_OPERATORS.get(operator)

@@ -42,6 +42,16 @@ def micro_text(moment: datetime) -> str:
     return _utc(moment).isoformat(timespec="microseconds") + "Z"
 
 
+def unix_text(seconds: float) -> str:
+    """Format seconds since 1970 as metav1.Time."""
+    return text(datetime.fromtimestamp(seconds, UTC))
+
+
+def unix_micro_text(seconds: float) -> str:
+    """Format seconds since 1970 as metav1.MicroTime."""
+    return micro_text(datetime.fromtimestamp(seconds, UTC))
+
+
 def parse(text: str) -> datetime:
     """Parse a metav1.Time to UTC. A fraction is accepted and kept to the microsecond. Raises TimestampError."""
     return _read(text, _SECONDS_LAYOUT)

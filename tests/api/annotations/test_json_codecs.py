@@ -20,9 +20,7 @@ from koord.api.annotations import (
     quota_codecs,
     reservation_codecs,
 )
-from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.config.slo import colocation
-from koord.api.config.slo.colocation import ColocationStrategy
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator import slo_strategy
 from koord.api.koordinator.scheduling import ReservationOwner
 from koord.api.model import ObjectReference, ResourceList
@@ -45,56 +43,56 @@ CODECS = [
     JsonCodecCase(
         "koordinator.sh/eviction-policy",
         pod_codecs.parse_eviction_policy,
-        pod_codecs.dump_eviction_policy,
+        dump_json,
         tuple[str, ...],
         '["BEMemoryEvict"]',
     ),
     JsonCodecCase(
         "koordinator.sh/oom-score-adj-spec",
         qos_codecs.parse_container_oom_score_adjs,
-        qos_codecs.dump_container_oom_score_adjs,
+        dump_json,
         dict[str, int],
         '{"c":-500}',
     ),
     JsonCodecCase(
         "koordinator.sh/networkQOS",
         qos_codecs.parse_network_qos,
-        qos_codecs.dump_network_qos,
+        dump_json,
         None,
         '{"ingressLimit":"10M","egressLimit":"10M"}',
     ),
     JsonCodecCase(
         "koordinator.sh/cpuBurst",
         qos_codecs.parse_cpu_burst,
-        qos_codecs.dump_cpu_burst,
+        dump_json,
         slo_strategy.CPUBurst,
         '{"policy":"auto","cpuBurstPercent":1000,"cfsQuotaBurstPercent":300,"cfsQuotaBurstPeriodSeconds":-1}',
     ),
     JsonCodecCase(
         "koordinator.sh/cpuQOS",
         qos_codecs.parse_cpu_qos,
-        qos_codecs.dump_cpu_qos,
+        dump_json,
         None,
         '{"groupIdentity":-1,"schedIdle":0,"coreExpeller":false,"enable":true}',
     ),
     JsonCodecCase(
         "koordinator.sh/memoryQOS",
         qos_codecs.parse_memory_qos,
-        qos_codecs.dump_memory_qos,
+        dump_json,
         qos_codecs.PodMemoryQOS,
         '{"minLimitPercent":0,"wmarkRatio":95,"policy":"auto"}',
     ),
     JsonCodecCase(
         "koordinator.sh/blkioQOS",
         qos_codecs.parse_blkio_qos,
-        qos_codecs.dump_blkio_qos,
+        dump_json,
         slo_strategy.BlkIOQOS,
         '{"blocks":[{"name":"data","type":"podvolume","ioCfg":{"readIOPS":100,"writeBPS":1048576}}]}',
     ),
     JsonCodecCase(
         f"{N}resctrl",
         qos_codecs.parse_resctrl,
-        qos_codecs.dump_resctrl,
+        dump_json,
         qos_codecs.PodResctrl,
         '{"llc":{"schemata":{"range":[0,50]},"schemataPerCache":[{"cacheID":0,"range":[0,80]}]},'
         '"mb":{"schemata":{"percent":60},"schemataPerCache":[{"cacheID":1,"percent":40}]}}',
@@ -102,21 +100,21 @@ CODECS = [
     JsonCodecCase(
         f"{N}extended-resource-spec",
         pod_codecs.parse_extended_resource_spec,
-        pod_codecs.dump_extended_resource_spec,
+        dump_json,
         pod_codecs.ExtendedResourceSpec,
         '{"containers":{"c":{"limits":{"kubernetes.io/batch-cpu":"1k"},"requests":{"kubernetes.io/batch-cpu":"500"}}}}',
     ),
     JsonCodecCase(
         "internal.scheduling.koordinator.sh/scheduling-hint",
         pod_codecs.parse_scheduling_hint,
-        pod_codecs.dump_scheduling_hint,
+        dump_json,
         pod_codecs.PodSchedulingHint,
         '{"nodeNames":["n1"],"preferredNodeNames":["n2","n3"]}',
     ),
     JsonCodecCase(
         f"{S}resource-spec",
         numa_codecs.parse_resource_spec,
-        numa_codecs.dump_resource_spec,
+        dump_json,
         numa_codecs.ResourceSpec,
         '{"requiredCPUBindPolicy":"FullPCPUs","preferredCPUBindPolicy":"SpreadByPCPUs",'
         '"preferredCPUExclusivePolicy":"PCPULevel"}',
@@ -124,21 +122,21 @@ CODECS = [
     JsonCodecCase(
         f"{S}resource-status",
         numa_codecs.parse_resource_status,
-        numa_codecs.dump_resource_status,
+        dump_json,
         numa_codecs.PodResourceStatus,
         '{"cpuset":"0-3","numaNodeResources":[{"node":0,"resources":{"cpu":"4"}}]}',
     ),
     JsonCodecCase(
         f"{S}numa-topology-spec",
         numa_codecs.parse_numa_topology_spec,
-        numa_codecs.dump_numa_topology_spec,
+        dump_json,
         numa_codecs.NUMATopologySpec,
         '{"numaTopologyPolicy":"SingleNUMANode","singleNUMANodeExclusive":"Required"}',
     ),
     JsonCodecCase(
         f"{S}device-allocated",
         device_codecs.parse_device_allocated,
-        device_codecs.dump_device_allocated,
+        dump_json,
         device_codecs.DeviceAllocations,
         '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100"},"id":"GPU-1"}],'
         '"rdma":[{"minor":1,"resources":{},"extension":{"vfs":[{"minor":2,"busID":"0000:1f:00.2"}]}}]}',
@@ -146,7 +144,7 @@ CODECS = [
     JsonCodecCase(
         f"{S}device-allocate-hint",
         device_codecs.parse_device_hints,
-        device_codecs.dump_device_hints,
+        dump_json,
         None,
         '{"gpu":{"selector":{"matchLabels":{"a":"b"}},"requiredTopologyScope":"NUMANode","exclusivePolicy":"PCIeLevel"},'
         '"rdma":{"vfSelector":{},"allocateStrategy":"ApplyForAll"}}',
@@ -154,14 +152,14 @@ CODECS = [
     JsonCodecCase(
         f"{S}device-joint-allocate",
         device_codecs.parse_device_joint_allocate,
-        device_codecs.dump_device_joint_allocate,
+        dump_json,
         device_codecs.DeviceJointAllocate,
         '{"deviceTypes":["gpu","rdma"],"requiredScope":"SamePCIe"}',
     ),
     JsonCodecCase(
         f"{S}gpu-partition-spec",
         device_codecs.parse_gpu_partition_spec,
-        device_codecs.dump_gpu_partition_spec,
+        dump_json,
         device_codecs.GPUPartitionSpec,
         '{"allocatePolicy":"Restricted","ringBusBandwidth":"100Gi"}',
     ),
@@ -182,7 +180,7 @@ CODECS = [
     JsonCodecCase(
         f"{S}reservation-affinity",
         reservation_codecs.parse_reservation_affinity,
-        reservation_codecs.dump_reservation_affinity,
+        dump_json,
         reservation_codecs.ReservationAffinity,
         '{"requiredDuringSchedulingIgnoredDuringExecution":{"reservationSelectorTerms":'
         '[{"matchExpressions":[{"key":"k","operator":"In","values":["v"]}]}]},'
@@ -191,35 +189,35 @@ CODECS = [
     JsonCodecCase(
         f"{S}reservation-allocated",
         reservation_codecs.parse_reservation_allocated,
-        reservation_codecs.dump_reservation_allocated,
+        dump_json,
         reservation_codecs.ReservationAllocated,
         '{"name":"r1","uid":"u1"}',
     ),
     JsonCodecCase(
         f"{S}exact-match-reservation",
         reservation_codecs.parse_exact_match_reservation,
-        reservation_codecs.dump_exact_match_reservation,
+        dump_json,
         reservation_codecs.ExactMatchReservation,
         '{"resourceNames":["cpu","memory"]}',
     ),
     JsonCodecCase(
         f"{S}reservation-restricted-options",
         reservation_codecs.parse_restricted_options,
-        reservation_codecs.dump_restricted_options,
+        dump_json,
         reservation_codecs.ReservationRestrictedOptions,
         '{"resources":["cpu"]}',
     ),
     JsonCodecCase(
         f"{S}reservation-resize-allocatable",
         reservation_codecs.parse_resize_allocatable,
-        reservation_codecs.dump_resize_allocatable,
+        dump_json,
         reservation_codecs.ReservationResizeAllocatable,
         '{"resources":{"cpu":"4"}}',
     ),
     JsonCodecCase(
         f"{S}reservation-owners",
         reservation_codecs.parse_reservation_owners,
-        reservation_codecs.dump_reservation_owners,
+        dump_json,
         tuple[ReservationOwner, ...],
         '[{"object":{"namespace":"d","name":"p"}},{"controller":{"kind":"ReplicaSet","name":"w","controller":true,'
         '"namespace":"d"}}]',
@@ -227,28 +225,21 @@ CODECS = [
     JsonCodecCase(
         f"{S}reservation-current-owner",
         reservation_codecs.parse_reservation_current_owner,
-        reservation_codecs.dump_reservation_current_owner,
+        dump_json,
         ObjectReference,
         '{"kind":"Pod","namespace":"d","name":"p","uid":"u"}',
     ),
     JsonCodecCase(
-        f"{N}colocation-strategy",
-        colocation.parse_colocation_strategy,
-        colocation.dump_colocation_strategy,
-        ColocationStrategy,
-        '{"enable":true,"cpuReclaimThresholdPercent":50,"midCPUThresholdPercent":10,"batchCPUThresholdPercent":20}',
-    ),
-    JsonCodecCase(
         f"{N}originExtendedAllocatable",
         node_codecs.parse_origin_allocatable,
-        node_codecs.dump_origin_allocatable,
+        dump_json,
         node_codecs.OriginAllocatable,
         '{"resources":{"kubernetes.io/batch-cpu":"1000"}}',
     ),
     JsonCodecCase(
         f"{N}thirdPartyAllocations",
         node_codecs.parse_third_party_allocations,
-        node_codecs.dump_third_party_allocations,
+        dump_json,
         node_codecs.ThirdPartyAllocations,
         '{"allocations":[{"name":"yarn","priority":"koord-batch","resources":{"kubernetes.io/batch-cpu":"1k"}}]}',
     ),
@@ -269,14 +260,14 @@ CODECS = [
     JsonCodecCase(
         f"{N}raw-allocatable",
         node_codecs.parse_raw_allocatable,
-        node_codecs.dump_raw_allocatable,
+        dump_json,
         ResourceList,
         '{"cpu":"8","memory":"16Gi"}',
     ),
     JsonCodecCase(
         f"{S}usage-thresholds",
         node_codecs.parse_usage_thresholds,
-        node_codecs.dump_usage_thresholds,
+        dump_json,
         node_codecs.UsageThresholds,
         '{"usageThresholds":{"cpu":80},"prodUsageThresholds":{"cpu":50},"aggregatedUsage":{"usageThresholds":'
         '{"cpu":70},"usageAggregationType":"p95","usageAggregatedDuration":"5m0s"}}',
@@ -296,20 +287,6 @@ CODECS = [
         '[{"namespace":"d","name":"p","uid":"u","cpuset":"1-2","managedByKubelet":true}]',
     ),
     JsonCodecCase(
-        f"{N}cpu-shared-pools",
-        cpu_codecs.parse_cpu_shared_pools,
-        cpu_codecs.dump_cpu_shared_pools,
-        tuple[cpu_codecs.CPUSharedPool, ...],
-        '[{"socket":0,"node":0,"cpuset":"0-3"}]',
-    ),
-    JsonCodecCase(
-        f"{N}be-cpu-shared-pools",
-        cpu_codecs.parse_be_cpu_shared_pools,
-        cpu_codecs.dump_cpu_shared_pools,
-        tuple[cpu_codecs.CPUSharedPool, ...],
-        '[{"socket":0,"node":1,"cpuset":"4-7"}]',
-    ),
-    JsonCodecCase(
         "kubelet.koordinator.sh/cpu-manager-policy",
         cpu_codecs.parse_cpu_manager_policy,
         cpu_codecs.dump_cpu_manager_policy,
@@ -326,21 +303,21 @@ CODECS = [
     JsonCodecCase(
         f"{Q}runtime",
         lambda annotations: quota_codecs.parse_quota_resources(annotations, f"{Q}runtime"),
-        quota_codecs.dump_quota_resources,
+        dump_json,
         ResourceList,
         '{"cpu":"20","memory":"40Gi"}',
     ),
     JsonCodecCase(
         f"{Q}max-strict-check-resource-keys",
         quota_codecs.quota_max_strict_check_keys,
-        quota_codecs.dump_quota_names,
+        dump_json,
         tuple[str, ...],
         '["cpu"]',
     ),
     JsonCodecCase(
         "gang.scheduling.koordinator.sh/network-topology-spec",
         gang_codecs.parse_network_topology_spec,
-        gang_codecs.dump_network_topology_spec,
+        dump_json,
         gang_codecs.NetworkTopologySpec,
         '{"gatherStrategy":[{"layer":"SpineLayer","strategy":"PreferGather"},'
         '{"layer":"BlockLayer","strategy":"MustGather","podCountMultiple":8}]}',

@@ -26,7 +26,7 @@ from koord.api.model import convert
 from koord.embedded.workloads import deployment_plan as controller
 from koord.embedded.workloads import deployment_rollout, replicaset_controller
 from koord.embedded.workloads.pod_state import is_pod_active, is_pod_ready
-from koord.embedded.workloads.pod_template import same_template
+from koord.embedded.workloads.pod_template import desired_replicas, same_template
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 replace = msgspec.structs.replace
@@ -167,11 +167,11 @@ class Rollout(RuleBasedStateMachine):
 
     def most_wanted(self) -> int:
         """Sets never want more than the bounds in sum; pods follow their sets one by one."""
-        wanted = sum(deployment_rollout.replica_set_size(s) for s in self.sets.values())
+        wanted = sum(desired_replicas(s) for s in self.sets.values())
         assert wanted <= self.bounds.max_replicas
         return sum(
             max(
-                deployment_rollout.replica_set_size(s),
+                desired_replicas(s),
                 sum(pod.metadata.labels["set"] == name for pod in self.pods.values()),
             )
             for name, s in self.sets.items()
@@ -185,7 +185,7 @@ class Rollout(RuleBasedStateMachine):
     def complete(self) -> bool:
         replicas = self.bounds.replicas
         fresh = [s for s in self.sets.values() if same_template(s.spec.template, self.deployment.spec.template)]
-        return len(self.pods) == replicas == sum(deployment_rollout.replica_set_size(s) for s in fresh) and all(
+        return len(self.pods) == replicas == sum(desired_replicas(s) for s in fresh) and all(
             map(is_pod_ready, self.pods.values())
         )
 

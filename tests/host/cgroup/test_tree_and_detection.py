@@ -263,14 +263,6 @@ def test_support(tmp_path: Path) -> None:
     assert not vendor.tree.is_supported("memory.pagecache_limit.size", "kubepods")
 
 
-def test_the_sandbox_is_the_group_that_no_container_has(machine: FakeMachine) -> None:
-    pod = machine.pod(BURSTABLE, UID, "containerd://one", "containerd://two", "containerd://pause")
-    known = ["containerd://one", "containerd://two"]
-    assert usage.sandbox_group(machine.tree, pod, known) == f"{pod}/pause"
-    assert usage.sandbox_group(machine.tree, pod, []) is None
-    assert usage.sandbox_group(machine.tree, pod, known[:1]) is None
-
-
 def test_cold_memory(tmp_path: Path) -> None:
     machine = FakeMachine(tmp_path, 1)
     head = ["# version: 1.0", *(f"# name{i}: 1" for i in range(4)), "1,2,5,15,30,60,120,240", *("#",) * 8]

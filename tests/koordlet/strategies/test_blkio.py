@@ -6,13 +6,16 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koord.api.koordinator.protocol import A_BLKIO_QOS
-from koord.api.koordinator.qos_class import LS
+from koord.api.koordinator.qos_class import BE, LS
 from koord.api.koordinator.slo_strategy import BlkIOQOSConfig, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
 from koord.host.cgroup import knob
 from koord.host.hardware import BlockDevices
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
+from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.blkio import BlkioView, decide_blkio
 from tests.koordlet.strategies.builders import pod
 
@@ -142,3 +145,58 @@ def test_other_pods_are_left_alone(owner: Any) -> None:
 
 def test_without_a_node_slo_nothing_changes() -> None:
     assert decide_blkio(BlkioView(strategy=None, present={"": frozenset({"8:0"})})).effects == ()
+
+
+def best_effort_pod(name: str, *containers: ContainerMeta, annotation: str = "") -> PodMeta:
+    annotations = {A_BLKIO_QOS: annotation} if annotation else {}
+    made = pod(name, BE, containers=containers, annotations=annotations)
+    return msgspec.structs.replace(made, group=f"{BE_GROUP}/pod{name}")
+
+
+def container(name: str, *, running: bool = True) -> ContainerMeta:
+    return ContainerMeta(name=name, id=f"containerd://{name}", group=f"group-of-{name}", running=running)
+
+
+def test_where_limits_are_not_inherited_running_containers_get_equal_parts() -> None:
+    pods = (
+        best_effort_pod("a", container("a1"), container("a2")),
+        best_effort_pod("b", container("b1"), container("b2", running=False)),
+        pod("service", LS, containers=(container("s1"),)),
+    )
+    found = lines(view(block(write_bps=3001, read_iops=2), pods=pods, inherited=False))
+    assert found[BE_GROUP, knob.WRITE_BPS] == "253:0 3001"
+    assert {key: value for key, value in found.items() if key[0] != BE_GROUP} == {
+        ("group-of-a1", knob.WRITE_BPS): "253:0 1000",
+        ("group-of-a2", knob.WRITE_BPS): "253:0 1000",
+        ("group-of-b1", knob.WRITE_BPS): "253:0 1000",
+        # Not 0, which would be no limit.
+        ("group-of-a1", knob.READ_IOPS): "253:0 1",
+        ("group-of-a2", knob.READ_IOPS): "253:0 1",
+        ("group-of-b1", knob.READ_IOPS): "253:0 1",
+    }
+
+
+def test_where_limits_are_inherited_containers_have_none_of_their_own() -> None:
+    pods = (best_effort_pod("a", container("a1")),)
+    assert {group for group, _ in lines(view(block(write_bps=3001), pods=pods))} == {BE_GROUP}
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [pytest.param(100, 50, id="the-pods-is-smaller"), pytest.param(9000, 1500, id="the-classes-is-smaller")],
+)
+def test_a_container_below_two_limits_has_the_smaller_part(own: int, expected: int) -> None:
+    text = f'{{"blocks":[{{"name":"/dev/vda","type":"device","ioCfg":{{"writeBPS":{own}}}}}]}}'
+    pods = (best_effort_pod("a", container("a1"), container("a2"), annotation=text),)
+    found = lines(view(block(write_bps=3000), pods=pods, inherited=False))
+    assert found["group-of-a1", knob.WRITE_BPS] == f"253:0 {expected}"
+
+
+@given(limit=st.integers(1, 1 << 40), count=st.integers(1, 50))
+def test_the_parts_of_containers_are_never_more_than_the_limit_of_the_class(limit: int, count: int) -> None:
+    pods = (best_effort_pod("a", *(container(f"c{number}") for number in range(count))),)
+    found = lines(view(block(write_bps=limit), pods=pods, inherited=False))
+    parts = [int(value.split()[1]) for (group, _), value in found.items() if group.startswith("group-of-")]
+    assert len(parts) == count
+    assert all(parts)
+    assert sum(parts) <= max(limit, count), "a part is at least 1, as 0 is no limit"

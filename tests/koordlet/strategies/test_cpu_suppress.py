@@ -170,6 +170,61 @@ def test_fewer_cpus_than_wanted_are_all_given() -> None:
     assert writes(decide_cpu_suppress(seen), CPUSET)[-1] == (ROOT.path, "3")
 
 
+def idle_cpuset_size(cpus: int, services_milli: int, threshold: int = 65, **changes: Any) -> int:
+    """The size that the set of BE settles at, which starts with all CPUs."""
+    seen = view(
+        cpus,
+        policy="idleCpuset",
+        be_yields=True,
+        threshold_percent=threshold,
+        node_used_milli=services_milli + 500,
+        pod_used_milli={"ls": services_milli, "be": 500},
+        **changes,
+    )
+    return len(CPUSet.parse(writes(decide_cpu_suppress(seen), CPUSET)[-1][1]))
+
+
+@pytest.mark.parametrize(
+    ("cpus", "services_milli", "size"),
+    [
+        pytest.param(16, 4_800, 8, id="5600m-of-CPUs-of-which-services-use-30%"),
+        pytest.param(16, 0, 10, id="without-services-it-is-the-allowance"),
+        pytest.param(16, 9_600, 2, id="800m-of-CPUs-of-which-services-use-60%"),
+        pytest.param(16, 4_900, 7, id="rounded-down"),
+        pytest.param(16, 12_000, 1, id="no-allowance"),
+        pytest.param(16, 20_000, 1, id="more-use-than-there-is"),
+        pytest.param(2, 600, 1, id="one-of-two"),
+        pytest.param(2, 0, 1, id="one-of-two-even-when-idle"),
+    ],
+)
+def test_an_idle_cpuset_leaves_be_its_allowance_beside_services(cpus: int, services_milli: int, size: int) -> None:
+    assert idle_cpuset_size(cpus, services_milli) == size
+
+
+def test_cpus_of_lse_pods_are_no_part_of_an_idle_cpuset() -> None:
+    pods = (pod("ls", LS), pod("be", BE), pod("e", LSE, cpuset="0-3"))
+    seen = view(
+        16,
+        policy="idleCpuset",
+        be_yields=True,
+        threshold_percent=65,
+        pods=pods,
+        node_used_milli=5_300,
+        pod_used_milli={"ls": 800, "be": 500, "e": 4_000},
+    )
+    # 65 % of 16000m less 4800m is 5600m, on 12 CPUs of which others use 800m.
+    chosen = CPUSet.parse(writes(decide_cpu_suppress(seen), CPUSET)[-1][1])
+    assert len(chosen) == 6
+    assert not chosen & CPUSet.parse("0-3")
+
+
+def test_an_idle_cpuset_without_idle_groups_is_a_cpuset_and_says_so() -> None:
+    plan = decide_cpu_suppress(view(policy="idleCpuset", threshold_percent=65, pod_used_milli={"ls": 4_800, "be": 0}))
+    plain = decide_cpu_suppress(view(policy="cpuset", threshold_percent=65, pod_used_milli={"ls": 4_800, "be": 0}))
+    assert writes(plan, CPUSET) == writes(plain, CPUSET)
+    assert "not idle here" in plan.why
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -208,11 +263,16 @@ def test_disabled_and_already_given_back_leaves_the_quota() -> None:
 
 
 @settings(max_examples=100)
-@given(busy=st.integers(0, 90_000), more=st.integers(0, 20_000), policy=st.sampled_from(["cfsQuota", "cpuset"]))
+@given(
+    busy=st.integers(0, 90_000),
+    more=st.integers(0, 20_000),
+    policy=st.sampled_from(["cfsQuota", "cpuset", "idleCpuset"]),
+)
 def test_more_ls_load_never_buys_be_more_cpu(busy: int, more: int, policy: str) -> None:
     sizes = []
     for used in (busy, busy + more):
-        seen = view(policy=policy, node_used_milli=used + 2_000, pod_used_milli={"ls": used, "be": 2_000})
+        used_milli = {"ls": used, "be": 2_000}
+        seen = view(policy=policy, be_yields=True, node_used_milli=used + 2_000, pod_used_milli=used_milli)
         plan = decide_cpu_suppress(seen)
         if policy == "cfsQuota":
             sizes.append(int(writes(plan, CPU_QUOTA)[-1][1]))

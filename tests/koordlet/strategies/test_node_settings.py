@@ -345,6 +345,17 @@ ROOT_AWAKE = (BE_GROUP, knob.CPU_IDLE, "0")  # the kubelet writes its shares
             [ROOT_AWAKE, (BE_GROUP, knob.CPU_SHARES, "2")],
             id="an-idle-root-of-an-earlier-version",
         ),
+        pytest.param(
+            {"be": False, "idle_cpuset": True},
+            [ROOT_AWAKE, (BE_POD, knob.CPU_IDLE, "1")],
+            id="wanted-by-cpu-suppression",
+        ),
+        pytest.param(
+            {"be": False, "idle_cpuset": True, "pods": (pod("p", LS, kube_qos=BEST_EFFORT),)},
+            [ROOT_AWAKE],
+            id="wanted-for-be-alone",
+        ),
+        pytest.param({"be": False, "idle_cpuset": True, "idle_stands_in": False}, [], id="the-flag-decides"),
         pytest.param({"has_idle": False}, [], id="kernel-has-neither"),
         pytest.param({"policy": "coreSched", "idle": 1}, [], id="another-owner"),
         pytest.param({"strategy": None}, [], id="no-node-slo"),

@@ -497,3 +497,20 @@ def test_the_row_of_a_disabled_strategy_says_what_is_restored(stage: RunnerFixtu
     )
     assert [one.plan.why for one in ran] == ["its gate is off"]
     assert stage.world.value(knob.CPU_SHARES, TOP) == original
+
+
+def test_an_idle_cpuset_makes_be_pods_idle_and_gives_both_back(stage: RunnerFixture) -> None:
+    stage.start(GATES | {"GroupIdentity"})
+    used = {"ls": 1_000, "be": 900}
+    for _ in range(3):
+        stage.measure(2_000, used)
+        stage.tick(suppress_by("idleCpuset"))
+    assert stage.world.value(knob.CPU_IDLE, BE_POD) == "1"
+    assert stage.world.value(knob.CPU_IDLE, TOP) == "0", "the kubelet writes the shares of this group"
+    # 65 % of 4000m less 1100m is 1500m; others use 27 % of each CPU, and 1500 / 0.73 is two CPUs.
+    assert stage.cpus(TOP) == stage.cpus(BE_BOX) == "0-1"
+    assert stage.quota(TOP) == -1
+    stage.measure(2_000, used)
+    stage.tick(suppress_by("cpuset", enable=False))
+    assert stage.world.value(knob.CPU_IDLE, BE_POD) == "0"
+    assert stage.cpus(TOP) == "0-3"

@@ -316,7 +316,7 @@ def test_a_value_that_the_schema_refuses_is_not_written_and_told_on_the_configma
                 "SLOCfgInvalid",
                 "resource-threshold-config: clusterStrategy.cpuSuppressThresholdPercent is 160, must be from 1 to 100; "
                 "resource-threshold-config: clusterStrategy.cpuSuppressPolicy is \"some\", must be one of 'cpuset', "
-                "'cfsQuota'; nothing is changed until it is corrected",
+                "'cfsQuota', 'idleCpuset'; nothing is changed until it is corrected",
             )
         ]
         await write_config(context, resource_threshold_config={"clusterStrategy": {"cpuSuppressThresholdPercent": 50}})

@@ -11,10 +11,10 @@ from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
     GpuChoice,
     NodeFreeGpus,
     choose_by_best_fit,
-    choose_by_fgd,
     typical_pods,
 )
 from koord.sim.openb.trace import NODES, ORDER, PODS, ArrivalOrder, OpenbTrace
+from tests.scheduler.plugins.fragmentation_aware.fgd_definition import choose_by_fgd
 
 MODELS = ("T4", "P100", "G2")
 

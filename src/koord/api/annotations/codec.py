@@ -35,10 +35,7 @@ class MalformedAnnotation(msgspec.Struct, frozen=True):
 
 
 def parse_json(
-    values: Mapping[str, str],
-    key: str,
-    shape: type[T],
-    amounts: Callable[[T], Iterable[QuantityText]] | None = None,
+    values: Mapping[str, str], key: str, shape: type[T], amounts: Callable[[T], Iterable[QuantityText]] | None = None
 ) -> T | MalformedAnnotation | None:
     """Parse the typed value under `key`; JSON null counts as missing.
 
@@ -112,6 +109,14 @@ def _fields(shape: type[msgspec.Struct]) -> dict[str, tuple[str, Any]]:
 
 def _is_struct(shape: Any) -> bool:
     return isinstance(shape, type) and issubclass(shape, msgspec.Struct)
+
+
+def value_or_none(found: T | MalformedAnnotation | None, faults: list[str]) -> T | None:
+    """Return the value that was read; a malformed one is added to `faults` and counts as missing."""
+    if isinstance(found, MalformedAnnotation):
+        faults.append(str(found))
+        return None
+    return found
 
 
 def dump_json(value: Any) -> str:

@@ -1,6 +1,4 @@
-"""This module holds the codecs of CPUs: the topology, model and pools of a node, the kubelet's CPU manager,
-CPU normalization, SYSTEM pods and core scheduling.
-"""
+"""This module holds the codecs of CPUs: topology, model and pools of a node, normalization, core scheduling."""
 
 from __future__ import annotations
 
@@ -9,20 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.koordinator.protocol import (
-    A_BE_CPU_SHARED_POOLS,
-    A_CPU_BASIC_INFO,
-    A_CPU_MANAGER_POLICY,
-    A_CPU_NORMALIZATION_RATIO,
-    A_CPU_SHARED_POOLS,
-    A_CPU_TOPOLOGY,
-    A_POD_CPU_ALLOCS,
-    A_SYSTEM_QOS_RESOURCE,
-    L_CORE_SCHED_GROUP_ID,
-    L_CORE_SCHED_POLICY,
-    L_CPU_NORMALIZATION_ENABLED,
-    TRUE,
-)
+from koord.api.koordinator import protocol
 from koord.api.model import Submodel
 from koord.api.schema_markers import never_omitted
 from koord.values.go_format import parse_bool, parse_finite_float
@@ -42,7 +27,7 @@ class CPUTopology(Submodel, frozen=True, kw_only=True):
 
 
 def parse_cpu_topology(annotations: Mapping[str, str]) -> CPUTopology | MalformedAnnotation | None:
-    return parse_json(annotations, A_CPU_TOPOLOGY, CPUTopology)
+    return parse_json(annotations, protocol.A_CPU_TOPOLOGY, CPUTopology)
 
 
 def dump_cpu_topology(value: CPUTopology) -> str:
@@ -60,7 +45,7 @@ class CPUBasicInfo(Submodel, frozen=True, kw_only=True):
 
 
 def parse_cpu_basic_info(annotations: Mapping[str, str]) -> CPUBasicInfo | MalformedAnnotation | None:
-    return parse_json(annotations, A_CPU_BASIC_INFO, CPUBasicInfo)
+    return parse_json(annotations, protocol.A_CPU_BASIC_INFO, CPUBasicInfo)
 
 
 def dump_cpu_basic_info(value: CPUBasicInfo) -> str:
@@ -68,9 +53,7 @@ def dump_cpu_basic_info(value: CPUBasicInfo) -> str:
 
 
 CPU_MANAGER_STATIC = "static"
-CPU_MANAGER_NONE = "none"
 CPU_MANAGER_FULL_PCPUS_ONLY = "full-pcpus-only"
-CPU_MANAGER_DISTRIBUTE_ACROSS_NUMA = "distribute-cpus-across-numa"
 
 
 class CPUManagerPolicy(Submodel, frozen=True, kw_only=True):
@@ -82,11 +65,11 @@ class CPUManagerPolicy(Submodel, frozen=True, kw_only=True):
 
     @property
     def wants_full_cores(self) -> bool:
-        return self.policy == CPU_MANAGER_STATIC and self.options.get(CPU_MANAGER_FULL_PCPUS_ONLY) == TRUE
+        return self.policy == CPU_MANAGER_STATIC and self.options.get(CPU_MANAGER_FULL_PCPUS_ONLY) == protocol.TRUE
 
 
 def parse_cpu_manager_policy(annotations: Mapping[str, str]) -> CPUManagerPolicy | MalformedAnnotation | None:
-    return parse_json(annotations, A_CPU_MANAGER_POLICY, CPUManagerPolicy)
+    return parse_json(annotations, protocol.A_CPU_MANAGER_POLICY, CPUManagerPolicy)
 
 
 def dump_cpu_manager_policy(value: CPUManagerPolicy) -> str:
@@ -99,12 +82,12 @@ CPU_NORMALIZATION_NO_EFFECT = "1.00"
 
 def parse_cpu_normalization_ratio(annotations: Mapping[str, str]) -> float | MalformedAnnotation | None:
     """Parse the CPU normalization ratio that the manager found for a node."""
-    text = annotations.get(A_CPU_NORMALIZATION_RATIO)
+    text = annotations.get(protocol.A_CPU_NORMALIZATION_RATIO)
     if text is None:
         return None
     ratio = parse_finite_float(text)
     if ratio is None or ratio <= 0:
-        return MalformedAnnotation(A_CPU_NORMALIZATION_RATIO, f"{text!r} is not a positive number")
+        return MalformedAnnotation(protocol.A_CPU_NORMALIZATION_RATIO, f"{text!r} is not a positive number")
     return ratio
 
 
@@ -114,12 +97,14 @@ def dump_cpu_normalization_ratio(value: float) -> str:
 
 def parse_cpu_normalization_enabled(labels: Mapping[str, str]) -> bool | MalformedAnnotation | None:
     """Parse the label that switches normalization of a node; it overrides the strategy's own switch."""
-    text = labels.get(L_CPU_NORMALIZATION_ENABLED)
+    text = labels.get(protocol.L_CPU_NORMALIZATION_ENABLED)
     if text is None:
         return None
     enabled = parse_bool(text)
     return (
-        MalformedAnnotation(L_CPU_NORMALIZATION_ENABLED, f"{text!r} is not a boolean") if enabled is None else enabled
+        MalformedAnnotation(protocol.L_CPU_NORMALIZATION_ENABLED, f"{text!r} is not a boolean")
+        if enabled is None
+        else enabled
     )
 
 
@@ -127,16 +112,6 @@ class CPUSharedPool(Submodel, frozen=True, kw_only=True):
     socket: int = never_omitted(0)
     node: int = never_omitted(0)
     cpuset: str = ""
-
-
-def parse_cpu_shared_pools(annotations: Mapping[str, str]) -> tuple[CPUSharedPool, ...] | MalformedAnnotation | None:
-    """Parse the CPUs that LS pods share, by NUMA node."""
-    return parse_json(annotations, A_CPU_SHARED_POOLS, tuple[CPUSharedPool, ...])
-
-
-def parse_be_cpu_shared_pools(annotations: Mapping[str, str]) -> tuple[CPUSharedPool, ...] | MalformedAnnotation | None:
-    """Parse the CPUs that BE pods share, by NUMA node."""
-    return parse_json(annotations, A_BE_CPU_SHARED_POOLS, tuple[CPUSharedPool, ...])
 
 
 def dump_cpu_shared_pools(value: Sequence[CPUSharedPool]) -> str:
@@ -154,7 +129,7 @@ class PodCPUAlloc(Submodel, frozen=True, kw_only=True):
 
 
 def parse_pod_cpu_allocs(annotations: Mapping[str, str]) -> tuple[PodCPUAlloc, ...] | MalformedAnnotation | None:
-    return parse_json(annotations, A_POD_CPU_ALLOCS, tuple[PodCPUAlloc, ...])
+    return parse_json(annotations, protocol.A_POD_CPU_ALLOCS, tuple[PodCPUAlloc, ...])
 
 
 def dump_pod_cpu_allocs(value: Sequence[PodCPUAlloc]) -> str:
@@ -173,7 +148,7 @@ class SystemQOSResource(Submodel, frozen=True, kw_only=True):
 
 
 def parse_system_qos_resource(annotations: Mapping[str, str]) -> SystemQOSResource | MalformedAnnotation | None:
-    return parse_json(annotations, A_SYSTEM_QOS_RESOURCE, SystemQOSResource)
+    return parse_json(annotations, protocol.A_SYSTEM_QOS_RESOURCE, SystemQOSResource)
 
 
 def dump_system_qos_resource(value: SystemQOSResource) -> str:
@@ -188,19 +163,17 @@ CORE_SCHED_POLICIES = (CORE_SCHED_DEFAULT, CORE_SCHED_NONE, CORE_SCHED_EXCLUSIVE
 
 def parse_core_sched_policy(labels: Mapping[str, str]) -> str | MalformedAnnotation:
     """Parse koordinator.sh/core-sched-policy, which says with which pods a pod may share a physical core."""
-    stated = labels.get(L_CORE_SCHED_POLICY, CORE_SCHED_DEFAULT)
+    stated = labels.get(protocol.L_CORE_SCHED_POLICY, CORE_SCHED_DEFAULT)
     if stated not in CORE_SCHED_POLICIES:
-        return MalformedAnnotation(L_CORE_SCHED_POLICY, f"{stated!r} is not one of '', 'none', 'exclusive'")
+        return MalformedAnnotation(protocol.L_CORE_SCHED_POLICY, f"{stated!r} is not one of '', 'none', 'exclusive'")
     return stated
 
 
 def core_sched_group_id(labels: Mapping[str, str], pod_uid: str) -> str | MalformedAnnotation | None:
-    """Return the core-scheduling group of a pod: its own for an exclusive pod, None for one that opted out, else
-    the label's.
-    """
+    """Return the core-scheduling group of a pod: its own if exclusive, None if it opted out, else the label's."""
     policy = parse_core_sched_policy(labels)
     if isinstance(policy, MalformedAnnotation):
         return policy
     if policy == CORE_SCHED_NONE:
         return None
-    return pod_uid if policy == CORE_SCHED_EXCLUSIVE else labels.get(L_CORE_SCHED_GROUP_ID, "")
+    return pod_uid if policy == CORE_SCHED_EXCLUSIVE else labels.get(protocol.L_CORE_SCHED_GROUP_ID, "")

@@ -1,6 +1,4 @@
-"""This module holds the codecs of devices: what a pod was given, what it asks for, and the partitions of a
-node's GPUs.
-"""
+"""This module holds the codecs of devices: what a pod has and asks for, and the partitions of GPUs."""
 
 from __future__ import annotations
 
@@ -9,17 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.koordinator.protocol import (
-    A_DEVICE_ALLOCATE_HINT,
-    A_DEVICE_ALLOCATED,
-    A_DEVICE_JOINT_ALLOCATE,
-    A_GPU_PARTITION_SPEC,
-    A_GPU_PARTITIONS,
-    FALSE,
-    L_GPU_PARTITION_POLICY,
-    L_SECONDARY_DEVICE_WELL_PLANNED,
-    TRUE,
-)
+from koord.api.koordinator import protocol
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import QuantityText, ResourceList, Submodel
 from koord.api.schema_markers import never_omitted, never_omitted_resources
@@ -51,17 +39,13 @@ DeviceAllocations = dict[str, tuple[AllocatedDevice, ...]]
 
 def parse_device_allocated(annotations: Mapping[str, str]) -> DeviceAllocations | MalformedAnnotation | None:
     """Parse scheduling.koordinator.sh/device-allocated: the devices that the scheduler gave a pod, by device type."""
-    return parse_json(annotations, A_DEVICE_ALLOCATED, DeviceAllocations, _amounts)
+    return parse_json(annotations, protocol.A_DEVICE_ALLOCATED, DeviceAllocations, _amounts)
 
 
 def _amounts(value: DeviceAllocations) -> Iterator[QuantityText]:
     for devices in value.values():
         for device in devices:
             yield from device.resources.values()
-
-
-def dump_device_allocated(value: Mapping[str, Sequence[AllocatedDevice]]) -> str:
-    return dump_json(value)
 
 
 APPLY_FOR_ALL = "ApplyForAll"
@@ -88,11 +72,7 @@ DeviceHints = dict[str, DeviceHint]
 
 
 def parse_device_hints(annotations: Mapping[str, str]) -> DeviceHints | MalformedAnnotation | None:
-    return parse_json(annotations, A_DEVICE_ALLOCATE_HINT, DeviceHints)
-
-
-def dump_device_hints(value: Mapping[str, DeviceHint]) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_DEVICE_ALLOCATE_HINT, DeviceHints)
 
 
 SAME_PCIE = "SamePCIe"
@@ -106,11 +86,7 @@ class DeviceJointAllocate(Submodel, frozen=True, kw_only=True):
 
 
 def parse_device_joint_allocate(annotations: Mapping[str, str]) -> DeviceJointAllocate | MalformedAnnotation | None:
-    return parse_json(annotations, A_DEVICE_JOINT_ALLOCATE, DeviceJointAllocate)
-
-
-def dump_device_joint_allocate(value: DeviceJointAllocate) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_DEVICE_JOINT_ALLOCATE, DeviceJointAllocate)
 
 
 GPU_PARTITION_RESTRICTED = "Restricted"
@@ -146,22 +122,18 @@ GPUPartitionTable = dict[int, tuple[GPUPartition, ...]]  # number of GPUs -> par
 
 
 def parse_gpu_partition_spec(annotations: Mapping[str, str]) -> GPUPartitionSpec | MalformedAnnotation | None:
-    return parse_json(annotations, A_GPU_PARTITION_SPEC, GPUPartitionSpec, _spec_bandwidths)
+    return parse_json(annotations, protocol.A_GPU_PARTITION_SPEC, GPUPartitionSpec, _spec_bandwidths)
 
 
 def _spec_bandwidths(value: GPUPartitionSpec) -> tuple[QuantityText, ...]:
     return () if value.ring_bus_bandwidth is None else (value.ring_bus_bandwidth,)
 
 
-def dump_gpu_partition_spec(value: GPUPartitionSpec) -> str:
-    return dump_json(value)
-
-
 def parse_gpu_partition_table(annotations: Mapping[str, str]) -> GPUPartitionTable | MalformedAnnotation | None:
     """Parse the partition table of a Device. Here null is malformed and not a missing table."""
-    if annotations.get(A_GPU_PARTITIONS, "").strip() == "null":
-        return MalformedAnnotation(A_GPU_PARTITIONS, "the partition table is null")
-    return parse_json(annotations, A_GPU_PARTITIONS, GPUPartitionTable, _table_bandwidths)
+    if annotations.get(protocol.A_GPU_PARTITIONS, "").strip() == "null":
+        return MalformedAnnotation(protocol.A_GPU_PARTITIONS, "the partition table is null")
+    return parse_json(annotations, protocol.A_GPU_PARTITIONS, GPUPartitionTable, _table_bandwidths)
 
 
 def _table_bandwidths(value: GPUPartitionTable) -> list[QuantityText]:
@@ -176,9 +148,13 @@ def dump_gpu_partition_table(value: Mapping[int, Sequence[GPUPartition]]) -> str
 
 def node_gpu_partition_policy(labels: Mapping[str, str]) -> str:
     """Return the node's policy: Honor binds the scheduler to the table; anything else only makes it preferred."""
-    return GPU_PARTITION_HONOR if labels.get(L_GPU_PARTITION_POLICY) == GPU_PARTITION_HONOR else GPU_PARTITION_PREFER
+    return (
+        GPU_PARTITION_HONOR
+        if labels.get(protocol.L_GPU_PARTITION_POLICY) == GPU_PARTITION_HONOR
+        else GPU_PARTITION_PREFER
+    )
 
 
 def parse_secondary_device_well_planned(labels: Mapping[str, str]) -> bool | None:
     """Return whether the network cards of a node were laid out to match its GPUs; None when nobody has said."""
-    return {TRUE: True, FALSE: False}.get(labels.get(L_SECONDARY_DEVICE_WELL_PLANNED, ""))
+    return {protocol.TRUE: True, protocol.FALSE: False}.get(labels.get(protocol.L_SECONDARY_DEVICE_WELL_PLANNED, ""))

@@ -1,28 +1,11 @@
-"""This module holds the codecs of gangs: which one a pod is in, the settings that pods or a PodGroup state for
-it, and its network topology.
-"""
+"""This module holds the codecs of gangs: which one a pod is in, its settings, and its network topology."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.koordinator.protocol import (
-    A_GANG_GROUPS,
-    A_GANG_MATCH_POLICY,
-    A_GANG_MIN_AVAILABLE,
-    A_GANG_MODE,
-    A_GANG_NAME,
-    A_GANG_NETWORK_TOPOLOGY_INDEX,
-    A_GANG_NETWORK_TOPOLOGY_SPEC,
-    A_GANG_TOTAL_NUMBER,
-    A_GANG_WAITING_TIME,
-    A_NETWORK_TOPOLOGY_SELECTOR,
-    A_POD_GROUP_MATCH_POLICY_ALIAS,
-    L_POD_GROUP,
-    L_POD_GROUP_MIN_AVAILABLE_DEPRECATED,
-    L_POD_GROUP_NAME_DEPRECATED,
-)
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
+from koord.api.koordinator import protocol
 from koord.api.model import Submodel
 from koord.api.schema_markers import never_omitted
 from koord.values import duration
@@ -39,12 +22,17 @@ GANG_MATCH_POLICIES = (ONLY_WAITING, WAITING_AND_RUNNING, ONCE_SATISFIED)
 
 def gang_name_of_pod(labels: Mapping[str, str], annotations: Mapping[str, str]) -> str | None:
     """Return the name of a pod's gang; the pod's namespace completes its id."""
-    return labels.get(L_POD_GROUP) or labels.get(L_POD_GROUP_NAME_DEPRECATED) or annotations.get(A_GANG_NAME) or None
+    return (
+        labels.get(protocol.L_POD_GROUP)
+        or labels.get(protocol.L_POD_GROUP_NAME_DEPRECATED)
+        or annotations.get(protocol.A_GANG_NAME)
+        or None
+    )
 
 
 def is_defined_by_pod_group(labels: Mapping[str, str]) -> bool:
     """Return whether the gang takes all its settings from a PodGroup object and exists only once that does."""
-    return bool(labels.get(L_POD_GROUP))
+    return bool(labels.get(protocol.L_POD_GROUP))
 
 
 def gang_id(namespace: str, name: str) -> str:
@@ -52,12 +40,10 @@ def gang_id(namespace: str, name: str) -> str:
 
 
 def gang_min_available(labels: Mapping[str, str], annotations: Mapping[str, str]) -> int | MalformedAnnotation | None:
-    """Return how many members must fit at once. None and MalformedAnnotation alike leave the gang waiting for a
-    pod that states it.
-    """
-    key, text = L_POD_GROUP_MIN_AVAILABLE_DEPRECATED, labels.get(L_POD_GROUP_MIN_AVAILABLE_DEPRECATED)
+    """Return how many members must fit at once; with None or MalformedAnnotation the gang waits for a pod that says."""
+    key, text = protocol.L_POD_GROUP_MIN_AVAILABLE_DEPRECATED, labels.get(protocol.L_POD_GROUP_MIN_AVAILABLE_DEPRECATED)
     if not text:
-        key, text = A_GANG_MIN_AVAILABLE, annotations.get(A_GANG_MIN_AVAILABLE)
+        key, text = protocol.A_GANG_MIN_AVAILABLE, annotations.get(protocol.A_GANG_MIN_AVAILABLE)
     if text is None:
         return None
     value = parse_decimal_int(text, bits=32)
@@ -66,30 +52,24 @@ def gang_min_available(labels: Mapping[str, str], annotations: Mapping[str, str]
 
 def gang_total_number(annotations: Mapping[str, str], minimum: int) -> int:
     """Return the expected number of members, never below the minimum."""
-    return max(parse_decimal_int(annotations.get(A_GANG_TOTAL_NUMBER, ""), bits=32) or 0, minimum)
+    return max(parse_decimal_int(annotations.get(protocol.A_GANG_TOTAL_NUMBER, ""), bits=32) or 0, minimum)
 
 
 def gang_mode(annotations: Mapping[str, str]) -> str:
     """Return the gang's mode: Strict unless NonStrict is spelled out."""
-    return GANG_MODE_NON_STRICT if annotations.get(A_GANG_MODE) == GANG_MODE_NON_STRICT else GANG_MODE_STRICT
+    return GANG_MODE_NON_STRICT if annotations.get(protocol.A_GANG_MODE) == GANG_MODE_NON_STRICT else GANG_MODE_STRICT
 
 
 def gang_match_policy(annotations: Mapping[str, str], default: str = ONCE_SATISFIED) -> str:
     """Return the match policy of the first key that is not empty, if it is a known one."""
-    stated = annotations.get(A_GANG_MATCH_POLICY) or annotations.get(A_POD_GROUP_MATCH_POLICY_ALIAS)
+    stated = annotations.get(protocol.A_GANG_MATCH_POLICY) or annotations.get(protocol.A_POD_GROUP_MATCH_POLICY_ALIAS)
     return stated if stated in GANG_MATCH_POLICIES else default
 
 
 def gang_groups(annotations: Mapping[str, str], own_id: str) -> tuple[str, ...]:
-    """Return the ids of the gangs that are scheduled together, sorted; the own id alone when nothing readable is
-    stated.
-    """
-    found = parse_json(annotations, A_GANG_GROUPS, tuple[str, ...])
+    """Return the ids of the gangs that are scheduled together, sorted; its own id alone when none is readable."""
+    found = parse_json(annotations, protocol.A_GANG_GROUPS, tuple[str, ...])
     return (own_id,) if not found or isinstance(found, MalformedAnnotation) else tuple(sorted(found))
-
-
-def dump_gang_groups(ids: Sequence[str]) -> str:
-    return dump_json(ids)
 
 
 def gang_group_id(ids: Sequence[str]) -> str:
@@ -97,18 +77,15 @@ def gang_group_id(ids: Sequence[str]) -> str:
 
 
 def gang_waiting_time_ns(annotations: Mapping[str, str]) -> int | None:
-    """Return the permit timeout in nanoseconds; None, which means the default, when missing, unreadable or not
-    positive.
-    """
+    """Return the permit timeout in nanoseconds; None (the default) when missing, unreadable or not positive."""
     try:
-        stated = duration.parse(annotations.get(A_GANG_WAITING_TIME, ""))
+        stated = duration.parse(annotations.get(protocol.A_GANG_WAITING_TIME, ""))
     except duration.DurationError:
         return None
     return stated if stated > 0 else None
 
 
 MUST_GATHER = "MustGather"
-PREFER_GATHER = "PreferGather"
 
 
 class GatherStrategy(Submodel, frozen=True, kw_only=True):
@@ -125,20 +102,16 @@ class NetworkTopologySpec(Submodel, frozen=True, kw_only=True):
 
 def parse_network_topology_spec(annotations: Mapping[str, str]) -> NetworkTopologySpec | MalformedAnnotation | None:
     """Parse the layers to gather in. A gang with a malformed spec is scheduled as one without."""
-    return parse_json(annotations, A_GANG_NETWORK_TOPOLOGY_SPEC, NetworkTopologySpec)
-
-
-def dump_network_topology_spec(value: NetworkTopologySpec) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_GANG_NETWORK_TOPOLOGY_SPEC, NetworkTopologySpec)
 
 
 def parse_network_topology_index(annotations: Mapping[str, str]) -> int | MalformedAnnotation | None:
-    text = annotations.get(A_GANG_NETWORK_TOPOLOGY_INDEX)
+    text = annotations.get(protocol.A_GANG_NETWORK_TOPOLOGY_INDEX)
     if text is None:
         return None
     value = parse_decimal_int(text)
     if value is None:
-        return MalformedAnnotation(A_GANG_NETWORK_TOPOLOGY_INDEX, f"{text!r} is not an integer")
+        return MalformedAnnotation(protocol.A_GANG_NETWORK_TOPOLOGY_INDEX, f"{text!r} is not an integer")
     return value if value >= 0 else None
 
 
@@ -148,4 +121,4 @@ def network_topology_sort_key(index: int | None, name: str) -> tuple[bool, int, 
 
 
 def network_topology_selector(annotations: Mapping[str, str]) -> str:
-    return annotations.get(A_NETWORK_TOPOLOGY_SELECTOR, "")
+    return annotations.get(protocol.A_NETWORK_TOPOLOGY_SELECTOR, "")

@@ -11,21 +11,7 @@ import msgspec
 from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.koordinator.protocol import (
-    A_NETWORK_BANDWIDTH,
-    A_NODE_RESERVATION,
-    A_ORIGIN_EXTENDED_ALLOCATABLE,
-    A_RAW_ALLOCATABLE,
-    A_RESOURCE_AMPLIFICATION_RATIO,
-    A_THIRD_PARTY_ALLOCATIONS,
-    A_USAGE_THRESHOLDS,
-    L_CPU_RECLAIM_RATIO,
-    L_ENABLE_NUMA_RESERVATION,
-    L_MEMORY_RECLAIM_RATIO,
-    L_MID_STATIC_CPU_RESERVED_RATIO,
-    L_MID_STATIC_MEMORY_RESERVED_RATIO,
-    TRUE,
-)
+from koord.api.koordinator import protocol
 from koord.api.model import ResourceList, Submodel
 from koord.api.schema_markers import Duration
 from koord.values.go_format import parse_finite_float
@@ -34,10 +20,8 @@ from koord.values.quantity_syntax import QuantityError
 
 
 def parse_amplification_ratios(annotations: Mapping[str, str]) -> dict[str, float] | MalformedAnnotation | None:
-    """Parse the amplification ratio by resource. A ratio of 1 or less has no effect, but it is returned as it
-    stands.
-    """
-    return parse_json(annotations, A_RESOURCE_AMPLIFICATION_RATIO, dict[str, float])
+    """Parse the amplification ratio by resource. A ratio of 1 or less has no effect, but is returned as it stands."""
+    return parse_json(annotations, protocol.A_RESOURCE_AMPLIFICATION_RATIO, dict[str, float])
 
 
 def dump_amplification_ratios(ratios: Mapping[str, float]) -> str:
@@ -47,11 +31,7 @@ def dump_amplification_ratios(ratios: Mapping[str, float]) -> str:
 
 
 def parse_raw_allocatable(annotations: Mapping[str, str]) -> ResourceList | MalformedAnnotation | None:
-    return parse_json(annotations, A_RAW_ALLOCATABLE, ResourceList, lambda v: v.values())
-
-
-def dump_raw_allocatable(value: ResourceList) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_RAW_ALLOCATABLE, ResourceList, lambda v: v.values())
 
 
 class OriginAllocatable(Submodel, frozen=True, kw_only=True):
@@ -73,28 +53,21 @@ class ThirdPartyAllocations(Submodel, frozen=True, kw_only=True):
 
 
 def parse_origin_allocatable(annotations: Mapping[str, str]) -> OriginAllocatable | MalformedAnnotation | None:
-    return parse_json(annotations, A_ORIGIN_EXTENDED_ALLOCATABLE, OriginAllocatable, lambda v: v.resources.values())
-
-
-def dump_origin_allocatable(value: OriginAllocatable) -> str:
-    return dump_json(value)
+    return parse_json(
+        annotations, protocol.A_ORIGIN_EXTENDED_ALLOCATABLE, OriginAllocatable, lambda v: v.resources.values()
+    )
 
 
 def parse_third_party_allocations(annotations: Mapping[str, str]) -> ThirdPartyAllocations | MalformedAnnotation | None:
     return parse_json(
         annotations,
-        A_THIRD_PARTY_ALLOCATIONS,
+        protocol.A_THIRD_PARTY_ALLOCATIONS,
         ThirdPartyAllocations,
         lambda v: (amount for taken in v.allocations for amount in taken.resources.values()),
     )
 
 
-def dump_third_party_allocations(value: ThirdPartyAllocations) -> str:
-    return dump_json(value)
-
-
 APPLY_DEFAULT = "Default"  # the reserved part is taken off allocatable
-APPLY_RESERVED_CPUS_ONLY = "ReservedCPUsOnly"  # only CPU binding avoids the reserved CPUs
 
 
 class NodeReservation(Submodel, frozen=True, kw_only=True):
@@ -112,7 +85,7 @@ class NodeReservation(Submodel, frozen=True, kw_only=True):
 
 
 def parse_node_reservation(annotations: Mapping[str, str]) -> NodeReservation | MalformedAnnotation | None:
-    return parse_json(annotations, A_NODE_RESERVATION, NodeReservation, lambda v: v.resources.values())
+    return parse_json(annotations, protocol.A_NODE_RESERVATION, NodeReservation, lambda v: v.resources.values())
 
 
 def dump_node_reservation(value: NodeReservation) -> str:
@@ -120,47 +93,41 @@ def dump_node_reservation(value: NodeReservation) -> str:
 
 
 def reserves_per_numa_node(labels: Mapping[str, str]) -> bool:
-    return labels.get(L_ENABLE_NUMA_RESERVATION) == TRUE
+    return labels.get(protocol.L_ENABLE_NUMA_RESERVATION) == protocol.TRUE
 
 
 def ratio_label_percent(labels: Mapping[str, str], key: str) -> int | None:
-    """Return a ratio label as percent, truncated as a binary fraction is, so 0.29 gives 28. Negative and
-    unreadable labels are ignored.
-    """
+    """Return a ratio label as percent, truncated as a binary fraction (0.29 is 28); None if negative or unreadable."""
     ratio = parse_finite_float(labels.get(key, ""))
     return None if ratio is None or not 0 <= ratio * 100 < math.inf else int(ratio * 100)
 
 
 def cpu_reclaim_percent(labels: Mapping[str, str]) -> int | None:
-    return ratio_label_percent(labels, L_CPU_RECLAIM_RATIO)
+    return ratio_label_percent(labels, protocol.L_CPU_RECLAIM_RATIO)
 
 
 def memory_reclaim_percent(labels: Mapping[str, str]) -> int | None:
-    return ratio_label_percent(labels, L_MEMORY_RECLAIM_RATIO)
+    return ratio_label_percent(labels, protocol.L_MEMORY_RECLAIM_RATIO)
 
 
 def mid_static_cpu_percent(labels: Mapping[str, str]) -> int | None:
-    return ratio_label_percent(labels, L_MID_STATIC_CPU_RESERVED_RATIO)
+    return ratio_label_percent(labels, protocol.L_MID_STATIC_CPU_RESERVED_RATIO)
 
 
 def mid_static_memory_percent(labels: Mapping[str, str]) -> int | None:
-    return ratio_label_percent(labels, L_MID_STATIC_MEMORY_RESERVED_RATIO)
+    return ratio_label_percent(labels, protocol.L_MID_STATIC_MEMORY_RESERVED_RATIO)
 
 
 def parse_network_bandwidth(annotations: Mapping[str, str]) -> str | MalformedAnnotation | None:
     """Parse the node's bandwidth in bits per second: the quantity as text, known to be one."""
-    text = annotations.get(A_NETWORK_BANDWIDTH)
+    text = annotations.get(protocol.A_NETWORK_BANDWIDTH)
     if text is None:
         return None
     try:
         Quantity.parse(text)
     except QuantityError as error:
-        return MalformedAnnotation(A_NETWORK_BANDWIDTH, str(error))
+        return MalformedAnnotation(protocol.A_NETWORK_BANDWIDTH, str(error))
     return text
-
-
-def dump_network_bandwidth(value: str) -> str:
-    return value
 
 
 class AggregatedThresholds(Submodel, frozen=True, kw_only=True):
@@ -178,8 +145,4 @@ class UsageThresholds(Submodel, frozen=True, kw_only=True):
 
 
 def parse_usage_thresholds(annotations: Mapping[str, str]) -> UsageThresholds | MalformedAnnotation | None:
-    return parse_json(annotations, A_USAGE_THRESHOLDS, UsageThresholds)
-
-
-def dump_usage_thresholds(value: UsageThresholds) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_USAGE_THRESHOLDS, UsageThresholds)

@@ -1,6 +1,4 @@
-"""This module holds the codecs of CPU binding and NUMA placement: what a pod asks for, what it was given, and
-the labels of a node.
-"""
+"""This module holds the codecs of CPU binding and NUMA placement: what a pod asks for and was given, node labels."""
 
 from __future__ import annotations
 
@@ -8,15 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import field
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.koordinator.protocol import (
-    A_NUMA_TOPOLOGY_SPEC,
-    A_RESOURCE_SPEC,
-    A_RESOURCE_STATUS,
-    L_CPU_BIND_POLICY,
-    L_NUMA_ALLOCATE_STRATEGY,
-    L_NUMA_TOPOLOGY_POLICY,
-)
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
+from koord.api.koordinator import protocol
 from koord.api.model import QuantityText, ResourceList, Submodel
 from koord.api.schema_markers import never_omitted
 
@@ -24,12 +15,10 @@ CPU_BIND_DEFAULT = "Default"
 CPU_BIND_FULL_PCPUS = "FullPCPUs"
 CPU_BIND_SPREAD_BY_PCPUS = "SpreadByPCPUs"
 CPU_BIND_CONSTRAINED_BURST = "ConstrainedBurst"
-CPU_BIND_POLICIES = (CPU_BIND_DEFAULT, CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS, CPU_BIND_CONSTRAINED_BURST)
 
 CPU_EXCLUSIVE_NONE = "None"
 CPU_EXCLUSIVE_PCPU_LEVEL = "PCPULevel"
 CPU_EXCLUSIVE_NUMA_NODE_LEVEL = "NUMANodeLevel"
-CPU_EXCLUSIVE_POLICIES = (CPU_EXCLUSIVE_NONE, CPU_EXCLUSIVE_PCPU_LEVEL, CPU_EXCLUSIVE_NUMA_NODE_LEVEL)
 
 
 class ResourceSpec(Submodel, frozen=True, kw_only=True):
@@ -41,11 +30,7 @@ class ResourceSpec(Submodel, frozen=True, kw_only=True):
 
 
 def parse_resource_spec(annotations: Mapping[str, str]) -> ResourceSpec | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESOURCE_SPEC, ResourceSpec)
-
-
-def dump_resource_spec(value: ResourceSpec) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_RESOURCE_SPEC, ResourceSpec)
 
 
 class NUMANodeResource(Submodel, frozen=True, kw_only=True):
@@ -54,25 +39,19 @@ class NUMANodeResource(Submodel, frozen=True, kw_only=True):
 
 
 class PodResourceStatus(Submodel, frozen=True, kw_only=True):
-    """PodResourceStatus is the CPUs and NUMA nodes that the scheduler gave a pod. `cpuset` is a Linux CPU list
-    such as 0-3,8.
-    """
+    """PodResourceStatus is the CPUs and NUMA nodes given to a pod. `cpuset` is a Linux CPU list such as 0-3,8."""
 
     cpuset: str = ""
     numa_node_resources: tuple[NUMANodeResource, ...] = ()
 
 
 def parse_resource_status(annotations: Mapping[str, str]) -> PodResourceStatus | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESOURCE_STATUS, PodResourceStatus, _amounts)
+    return parse_json(annotations, protocol.A_RESOURCE_STATUS, PodResourceStatus, _amounts)
 
 
 def _amounts(value: PodResourceStatus) -> Iterator[QuantityText]:
     for node in value.numa_node_resources:
         yield from node.resources.values()
-
-
-def dump_resource_status(value: PodResourceStatus) -> str:
-    return dump_json(value)
 
 
 NODE_BIND_NONE = "None"
@@ -81,25 +60,22 @@ NODE_BIND_SPREAD_BY_PCPUS = "SpreadByPCPUs"
 
 NUMA_MOST_ALLOCATED = "MostAllocated"
 NUMA_LEAST_ALLOCATED = "LeastAllocated"
-NUMA_DISTRIBUTE_EVENLY = "DistributeEvenly"  # a known name; the accumulator treats it as LeastAllocated
 
 
 def node_cpu_bind_policy(labels: Mapping[str, str]) -> str:
-    """Return a known CPU bind policy of the node, else None. The caller adds what the kubelet's full-pcpus-only
-    implies.
-    """
-    stated = labels.get(L_CPU_BIND_POLICY)
+    """Return a known CPU bind policy of the node, else None. The caller adds the kubelet's full-pcpus-only."""
+    stated = labels.get(protocol.L_CPU_BIND_POLICY)
     return stated if stated in (NODE_BIND_FULL_PCPUS_ONLY, NODE_BIND_SPREAD_BY_PCPUS) else NODE_BIND_NONE
 
 
 def node_numa_allocate_strategy(labels: Mapping[str, str]) -> str | None:
     """Return the node's NUMA allocate strategy; None leaves it to the plugin's arguments."""
-    return labels.get(L_NUMA_ALLOCATE_STRATEGY) or None
+    return labels.get(protocol.L_NUMA_ALLOCATE_STRATEGY) or None
 
 
 def node_numa_topology_policy(labels: Mapping[str, str]) -> str:
     """Return the node's NUMA topology policy as stated; the values are those of the numa-topology-spec annotation."""
-    return labels.get(L_NUMA_TOPOLOGY_POLICY, "")
+    return labels.get(protocol.L_NUMA_TOPOLOGY_POLICY, "")
 
 
 NUMA_POLICY_NONE = ""
@@ -113,7 +89,6 @@ NUMA_TOPOLOGY_POLICIES = (
     NUMA_POLICY_SINGLE_NUMA_NODE,
 )
 
-NUMA_EXCLUSIVE_PREFERRED = "Preferred"
 NUMA_EXCLUSIVE_REQUIRED = "Required"
 
 
@@ -125,8 +100,4 @@ class NUMATopologySpec(Submodel, frozen=True, kw_only=True):
 
 
 def parse_numa_topology_spec(annotations: Mapping[str, str]) -> NUMATopologySpec | MalformedAnnotation | None:
-    return parse_json(annotations, A_NUMA_TOPOLOGY_SPEC, NUMATopologySpec)
-
-
-def dump_numa_topology_spec(value: NUMATopologySpec) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_NUMA_TOPOLOGY_SPEC, NUMATopologySpec)

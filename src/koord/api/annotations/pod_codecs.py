@@ -5,50 +5,27 @@ preemption (costs, priorities, policies, reasons, soft evictions).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.koordinator.protocol import (
-    A_EVICT_REASON,
-    A_EVICT_TRIGGER,
-    A_EVICTION_COST,
-    A_EVICTION_POLICY,
-    A_EVICTION_PRIORITY,
-    A_EXTENDED_RESOURCE_SPEC,
-    A_LOAD_ESTIMATED_SCALING_FACTORS,
-    A_LOAD_ESTIMATED_SECONDS_AFTER_INITIALIZED,
-    A_LOAD_ESTIMATED_SECONDS_AFTER_POD_SCHEDULED,
-    A_REPLACE_RESOURCES,
-    A_SCHEDULING_HINT,
-    A_SCHEDULING_HINT_DEPRECATED,
-    A_SKIP_UPDATE_RESOURCES,
-    A_SOFT_EVICTION,
-    EVICT_REASON_NOT_SET,
-    L_CONTROLLER_MANAGED,
-    L_DISABLE_PREEMPTIBLE,
-    L_PREEMPTION_POLICY,
-    L_PRIORITY,
-    TRUE,
-)
+from koord.api.koordinator import protocol
 from koord.api.kubernetes.meta import DeleteOptions
 from koord.api.model import QuantityText, ResourceList, Submodel
 from koord.values.go_format import parse_any_base_int, parse_decimal_int
 
 
 def skips_resource_update(annotations: Mapping[str, str]) -> bool:
-    """Return whether cpu and memory are kept from being rewritten to a tier. The key alone counts, whatever its
-    value.
-    """
-    return A_SKIP_UPDATE_RESOURCES in annotations
+    """Return whether cpu and memory are not rewritten to a tier. The key alone counts, whatever its value."""
+    return protocol.A_SKIP_UPDATE_RESOURCES in annotations
 
 
 def is_controller_managed(labels: Mapping[str, str]) -> bool:
     """Return whether the controller applies the profile to pods that exist already."""
-    return labels.get(L_CONTROLLER_MANAGED) == TRUE
+    return labels.get(protocol.L_CONTROLLER_MANAGED) == protocol.TRUE
 
 
 class ExtendedResources(Submodel, frozen=True, kw_only=True):
@@ -63,7 +40,7 @@ class ExtendedResourceSpec(Submodel, frozen=True, kw_only=True):
 
 
 def parse_extended_resource_spec(annotations: Mapping[str, str]) -> ExtendedResourceSpec | MalformedAnnotation | None:
-    return parse_json(annotations, A_EXTENDED_RESOURCE_SPEC, ExtendedResourceSpec, _amounts)
+    return parse_json(annotations, protocol.A_EXTENDED_RESOURCE_SPEC, ExtendedResourceSpec, _amounts)
 
 
 def _amounts(value: ExtendedResourceSpec) -> Iterator[QuantityText]:
@@ -72,19 +49,13 @@ def _amounts(value: ExtendedResourceSpec) -> Iterator[QuantityText]:
         yield from container.requests.values()
 
 
-def dump_extended_resource_spec(value: ExtendedResourceSpec) -> str:
-    return dump_json(value)
-
-
 ERASED = ""
 
 
 def parse_replace_resources(annotations: Mapping[str, str]) -> dict[str, str]:
-    """Parse `from:to,erased:` to source and target names, in order; an empty target erases. Malformed items are
-    skipped.
-    """
+    """Parse `from:to,erased:` to names in order; an empty target erases. Malformed ones are skipped."""
     found: dict[str, str] = {}
-    for item in annotations.get(A_REPLACE_RESOURCES, "").split(","):
+    for item in annotations.get(protocol.A_REPLACE_RESOURCES, "").split(","):
         parts = [part.strip() for part in item.split(":")]
         if len(parts) == 2 and parts[0]:
             found[parts[0]] = parts[1]
@@ -96,9 +67,7 @@ def dump_replace_resources(replacements: Mapping[str, str]) -> str:
 
 
 class PodSchedulingHint(Submodel, frozen=True, kw_only=True):
-    """PodSchedulingHint hints at nodes: `node_names` bounds the search; `preferred_node_names` are tried first, in
-    order.
-    """
+    """PodSchedulingHint hints at nodes: `node_names` bound the search; `preferred_node_names` come first, in order."""
 
     node_names: tuple[str, ...] = ()
     preferred_node_names: tuple[str, ...] = ()
@@ -107,31 +76,25 @@ class PodSchedulingHint(Submodel, frozen=True, kw_only=True):
 
 def parse_scheduling_hint(annotations: Mapping[str, str]) -> PodSchedulingHint | MalformedAnnotation | None:
     """Parse the hint under the internal key, else under the deprecated public one; empty text is ignored."""
-    key = next((k for k in (A_SCHEDULING_HINT, A_SCHEDULING_HINT_DEPRECATED) if annotations.get(k)), None)
+    key = next(
+        (k for k in (protocol.A_SCHEDULING_HINT, protocol.A_SCHEDULING_HINT_DEPRECATED) if annotations.get(k)), None
+    )
     return None if key is None else parse_json(annotations, key, PodSchedulingHint)
-
-
-def dump_scheduling_hint(value: PodSchedulingHint) -> str:
-    return dump_json(value)
 
 
 def estimated_scaling_factors(annotations: Mapping[str, str]) -> dict[str, int]:
     """Return the percent by resource; empty means that the plugin's factors apply."""
-    found = parse_json(annotations, A_LOAD_ESTIMATED_SCALING_FACTORS, dict[str, int])
+    found = parse_json(annotations, protocol.A_LOAD_ESTIMATED_SCALING_FACTORS, dict[str, int])
     return {} if found is None or isinstance(found, MalformedAnnotation) else found
-
-
-def dump_estimated_scaling_factors(value: Mapping[str, int]) -> str:
-    return dump_json(value)
 
 
 def estimated_seconds_after_scheduled(annotations: Mapping[str, str]) -> int | None:
     """Return the pod's own setting, honoured when the plugin allows it. Unreadable text counts as missing."""
-    return _seconds(annotations.get(A_LOAD_ESTIMATED_SECONDS_AFTER_POD_SCHEDULED))
+    return _seconds(annotations.get(protocol.A_LOAD_ESTIMATED_SECONDS_AFTER_POD_SCHEDULED))
 
 
 def estimated_seconds_after_initialized(annotations: Mapping[str, str]) -> int | None:
-    return _seconds(annotations.get(A_LOAD_ESTIMATED_SECONDS_AFTER_INITIALIZED))
+    return _seconds(annotations.get(protocol.A_LOAD_ESTIMATED_SECONDS_AFTER_INITIALIZED))
 
 
 def _seconds(text: str | None) -> int | None:
@@ -145,15 +108,11 @@ def parse_sub_priority(labels: Mapping[str, str]) -> int | MalformedAnnotation |
 
     Missing is None: callers treat it as 0, the webhook compares it as text.
     """
-    text = labels.get(L_PRIORITY)
+    text = labels.get(protocol.L_PRIORITY)
     if text is None:
         return None
     value = parse_any_base_int(text, bits=32)
-    return MalformedAnnotation(L_PRIORITY, f"{text!r} is not a 32-bit integer") if value is None else value
-
-
-def dump_sub_priority(value: int) -> str:
-    return str(value)
+    return MalformedAnnotation(protocol.L_PRIORITY, f"{text!r} is not a 32-bit integer") if value is None else value
 
 
 A_INTERFERENCE = "node.koordinator.sh/interference"
@@ -183,29 +142,28 @@ def dump_interference(value: Mapping[str, MetricInterference]) -> str:
 
 def parse_evict_reason(annotations: Mapping[str, str]) -> str:
     """Return why a migration job exists: the stated reason, else the plugin that asked, else NotSet."""
-    return annotations.get(A_EVICT_REASON) or annotations.get(A_EVICT_TRIGGER) or EVICT_REASON_NOT_SET
+    return (
+        annotations.get(protocol.A_EVICT_REASON)
+        or annotations.get(protocol.A_EVICT_TRIGGER)
+        or protocol.EVICT_REASON_NOT_SET
+    )
 
 
 NEVER_EVICT_COST = 2**31 - 1
 
 
 def parse_eviction_cost(annotations: Mapping[str, str]) -> int | MalformedAnnotation:
-    """Parse the eviction cost: lower goes first, missing is 0.
-
-    A plus sign and leading zeros are malformed, so that equal costs have one text.
-    """
-    text = annotations.get(A_EVICTION_COST)
+    """Parse the eviction cost: lower goes first, missing is 0. Plus signs and leading zeros are malformed."""
+    text = annotations.get(protocol.A_EVICTION_COST)
     if text is None:
         return 0
     if text == "0" or (text and text[0] in "-123456789"):
         value = parse_decimal_int(text, bits=32)
         if value is not None:
             return value
-    return MalformedAnnotation(A_EVICTION_COST, f"{text!r} is not a 32-bit integer without plus sign and leading zeros")
-
-
-def dump_eviction_cost(value: int) -> str:
-    return str(value)
+    return MalformedAnnotation(
+        protocol.A_EVICTION_COST, f"{text!r} is not a 32-bit integer without plus sign and leading zeros"
+    )
 
 
 def eviction_cost_or_zero(annotations: Mapping[str, str]) -> int:
@@ -216,11 +174,7 @@ def eviction_cost_or_zero(annotations: Mapping[str, str]) -> int:
 
 def parse_eviction_policy(annotations: Mapping[str, str]) -> tuple[str, ...] | MalformedAnnotation | None:
     """Parse koordinator.sh/eviction-policy: the koordlet features that may evict this pod."""
-    return parse_json(annotations, A_EVICTION_POLICY, tuple[str, ...])
-
-
-def dump_eviction_policy(features: Sequence[str]) -> str:
-    return dump_json(features)
+    return parse_json(annotations, protocol.A_EVICTION_POLICY, tuple[str, ...])
 
 
 def allows_eviction_by(annotations: Mapping[str, str], feature: str) -> bool:
@@ -236,11 +190,7 @@ def allows_eviction_by(annotations: Mapping[str, str], feature: str) -> bool:
 
 def parse_eviction_priority(annotations: Mapping[str, str]) -> int:
     """Parse the eviction priority: lower goes first; missing and unreadable are 0, as the protocol has it."""
-    return parse_decimal_int(annotations.get(A_EVICTION_PRIORITY, ""), bits=32) or 0
-
-
-def dump_eviction_priority(value: int) -> str:
-    return str(value)
+    return parse_decimal_int(annotations.get(protocol.A_EVICTION_PRIORITY, ""), bits=32) or 0
 
 
 class SoftEviction(Submodel, frozen=True, kw_only=True):
@@ -253,7 +203,7 @@ class SoftEviction(Submodel, frozen=True, kw_only=True):
 
 
 def parse_soft_eviction(annotations: Mapping[str, str]) -> SoftEviction | MalformedAnnotation | None:
-    return parse_json(annotations, A_SOFT_EVICTION, SoftEviction)
+    return parse_json(annotations, protocol.A_SOFT_EVICTION, SoftEviction)
 
 
 def dump_soft_eviction(value: SoftEviction) -> str:
@@ -268,10 +218,10 @@ PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
 
 def pod_preemption_policy(labels: Mapping[str, str]) -> str:
     """Return what the transformer writes into spec.preemptionPolicy: a known value, else Never."""
-    stated = labels.get(L_PREEMPTION_POLICY)
+    stated = labels.get(protocol.L_PREEMPTION_POLICY)
     return stated if stated in (PREEMPT_NEVER, PREEMPT_LOWER_PRIORITY) else PREEMPT_NEVER
 
 
 def is_preemptible(labels: Mapping[str, str]) -> bool:
     """Return whether reservations and gangs may take this pod as a victim."""
-    return labels.get(L_DISABLE_PREEMPTIBLE) != TRUE
+    return labels.get(protocol.L_DISABLE_PREEMPTIBLE) != protocol.TRUE

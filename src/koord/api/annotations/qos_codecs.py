@@ -8,17 +8,8 @@ from collections.abc import Mapping
 
 from msgspec import field
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.koordinator.protocol import (
-    A_BLKIO_QOS,
-    A_CPU_BURST,
-    A_CPU_QOS,
-    A_MEMORY_QOS,
-    A_NETWORK_QOS,
-    A_OOM_SCORE_ADJ,
-    A_OOM_SCORE_ADJ_SPEC,
-    A_RESCTRL,
-)
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
+from koord.api.koordinator import protocol
 from koord.api.koordinator.slo_strategy import BlkIOQOS, CPUBurst, CPUQOSConfig, MemoryQOS
 from koord.api.model import Submodel
 from koord.values.go_format import parse_decimal_int
@@ -26,20 +17,12 @@ from koord.values.go_format import parse_decimal_int
 
 def parse_blkio_qos(annotations: Mapping[str, str]) -> BlkIOQOS | MalformedAnnotation | None:
     """Parse koordinator.sh/blkioQOS: one pod's own disk limits, by volume. Pods without it are left alone."""
-    return parse_json(annotations, A_BLKIO_QOS, BlkIOQOS)
-
-
-def dump_blkio_qos(value: BlkIOQOS) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_BLKIO_QOS, BlkIOQOS)
 
 
 def parse_cpu_burst(annotations: Mapping[str, str]) -> CPUBurst | MalformedAnnotation | None:
     """Parse koordinator.sh/cpuBurst: one pod's override of the node's CPU burst strategy."""
-    return parse_json(annotations, A_CPU_BURST, CPUBurst)
-
-
-def dump_cpu_burst(value: CPUBurst) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_CPU_BURST, CPUBurst)
 
 
 MIN_GROUP_IDENTITY, MAX_GROUP_IDENTITY = -1, 2
@@ -47,24 +30,19 @@ MIN_GROUP_IDENTITY, MAX_GROUP_IDENTITY = -1, 2
 
 def parse_cpu_qos(annotations: Mapping[str, str]) -> CPUQOSConfig | MalformedAnnotation | None:
     """Parse a pod's override of its group identity. A value out of range makes the whole annotation malformed."""
-    found = parse_json(annotations, A_CPU_QOS, CPUQOSConfig)
+    found = parse_json(annotations, protocol.A_CPU_QOS, CPUQOSConfig)
     if isinstance(found, CPUQOSConfig) and found.group_identity is not None:
         identity = found.group_identity
         if not MIN_GROUP_IDENTITY <= identity <= MAX_GROUP_IDENTITY:
             return MalformedAnnotation(
-                A_CPU_QOS, f"groupIdentity {identity} is not from {MIN_GROUP_IDENTITY} to {MAX_GROUP_IDENTITY}"
+                protocol.A_CPU_QOS, f"groupIdentity {identity} is not from {MIN_GROUP_IDENTITY} to {MAX_GROUP_IDENTITY}"
             )
     return found
-
-
-def dump_cpu_qos(value: CPUQOSConfig) -> str:
-    return dump_json(value)
 
 
 MEMORY_QOS_DEFAULT = "default"  # the node's settings
 MEMORY_QOS_NONE = "none"  # nothing for this pod
 MEMORY_QOS_AUTO = "auto"  # the built-in settings of the pod's QoS class
-MEMORY_QOS_POLICIES = (MEMORY_QOS_DEFAULT, MEMORY_QOS_NONE, MEMORY_QOS_AUTO)
 
 
 class PodMemoryQOS(MemoryQOS, frozen=True, kw_only=True):
@@ -78,11 +56,7 @@ class PodMemoryQOS(MemoryQOS, frozen=True, kw_only=True):
 
 
 def parse_memory_qos(annotations: Mapping[str, str]) -> PodMemoryQOS | MalformedAnnotation | None:
-    return parse_json(annotations, A_MEMORY_QOS, PodMemoryQOS)
-
-
-def dump_memory_qos(value: PodMemoryQOS) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_MEMORY_QOS, PodMemoryQOS)
 
 
 class PodNetworkQOS(Submodel, frozen=True, kw_only=True):
@@ -93,21 +67,15 @@ class PodNetworkQOS(Submodel, frozen=True, kw_only=True):
 
 
 def parse_network_qos(annotations: Mapping[str, str]) -> PodNetworkQOS | MalformedAnnotation | None:
-    return parse_json(annotations, A_NETWORK_QOS, PodNetworkQOS, _amounts)
+    return parse_json(annotations, protocol.A_NETWORK_QOS, PodNetworkQOS, _amounts)
 
 
 def _amounts(value: PodNetworkQOS) -> list[str]:
     return [limit for limit in (value.ingress_limit, value.egress_limit) if limit]
 
 
-def dump_network_qos(value: PodNetworkQOS) -> str:
-    return dump_json(value)
-
-
 class ResctrlSchemata(Submodel, frozen=True, kw_only=True):
-    """ResctrlSchemata: `range` is [start, end] in percent of the cache ways, `percent` a share of the memory
-    bandwidth.
-    """
+    """ResctrlSchemata: `range` is [start, end] in percent of cache ways, `percent` a share of memory bandwidth."""
 
     percent: int = 0
     range: tuple[int, ...] = ()
@@ -132,11 +100,7 @@ class PodResctrl(Submodel, frozen=True, kw_only=True):
 
 
 def parse_resctrl(annotations: Mapping[str, str]) -> PodResctrl | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESCTRL, PodResctrl)
-
-
-def dump_resctrl(value: PodResctrl) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_RESCTRL, PodResctrl)
 
 
 MIN_OOM_SCORE_ADJ, MAX_OOM_SCORE_ADJ = -1000, 1000
@@ -144,28 +108,20 @@ MIN_OOM_SCORE_ADJ, MAX_OOM_SCORE_ADJ = -1000, 1000
 
 def parse_oom_score_adj(annotations: Mapping[str, str]) -> int | MalformedAnnotation | None:
     """Parse the pod's own oom_score_adj."""
-    text = annotations.get(A_OOM_SCORE_ADJ)
+    text = annotations.get(protocol.A_OOM_SCORE_ADJ)
     if text is None:
         return None
     value = parse_decimal_int(text)
     if value is None or not MIN_OOM_SCORE_ADJ <= value <= MAX_OOM_SCORE_ADJ:
         return MalformedAnnotation(
-            A_OOM_SCORE_ADJ, f"{text!r} is not an integer from {MIN_OOM_SCORE_ADJ} to {MAX_OOM_SCORE_ADJ}"
+            protocol.A_OOM_SCORE_ADJ, f"{text!r} is not an integer from {MIN_OOM_SCORE_ADJ} to {MAX_OOM_SCORE_ADJ}"
         )
     return value
 
 
-def dump_oom_score_adj(value: int) -> str:
-    return str(value)
-
-
 def parse_container_oom_score_adjs(annotations: Mapping[str, str]) -> dict[str, int] | MalformedAnnotation | None:
     """Parse the values by container; each overrides the pod's."""
-    return parse_json(annotations, A_OOM_SCORE_ADJ_SPEC, dict[str, int])
-
-
-def dump_container_oom_score_adjs(values: Mapping[str, int]) -> str:
-    return dump_json(values)
+    return parse_json(annotations, protocol.A_OOM_SCORE_ADJ_SPEC, dict[str, int])
 
 
 def container_oom_score_adj(annotations: Mapping[str, str], container: str) -> int | MalformedAnnotation | None:
@@ -178,6 +134,7 @@ def container_oom_score_adj(annotations: Mapping[str, str], container: str) -> i
     value = own[container]
     if not MIN_OOM_SCORE_ADJ <= value <= MAX_OOM_SCORE_ADJ:
         return MalformedAnnotation(
-            A_OOM_SCORE_ADJ_SPEC, f"{container}: {value} is not from {MIN_OOM_SCORE_ADJ} to {MAX_OOM_SCORE_ADJ}"
+            protocol.A_OOM_SCORE_ADJ_SPEC,
+            f"{container}: {value} is not from {MIN_OOM_SCORE_ADJ} to {MAX_OOM_SCORE_ADJ}",
         )
     return value

@@ -1,54 +1,17 @@
-"""This module holds the codecs of ElasticQuotas: settings and published status in annotations, the tree in
-labels, and the quota labels of pods.
-"""
+"""This module holds the codecs of ElasticQuotas: settings, published status and tree, and the quota labels of pods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.koordinator.protocol import (
-    A_QUOTA_ALLOCATED,
-    A_QUOTA_CHILD_REQUEST,
-    A_QUOTA_GUARANTEED,
-    A_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS,
-    A_QUOTA_NAMESPACES,
-    A_QUOTA_NON_PREEMPTIBLE_REQUEST,
-    A_QUOTA_NON_PREEMPTIBLE_USED,
-    A_QUOTA_REQUEST,
-    A_QUOTA_RESOURCE_KEYS,
-    A_QUOTA_RUNTIME,
-    A_QUOTA_SHARED_WEIGHT,
-    FALSE,
-    L_QUOTA_ALLOW_FORCE_UPDATE,
-    L_QUOTA_ALLOW_LENT_RESOURCE,
-    L_QUOTA_IGNORE_DEFAULT_TREE,
-    L_QUOTA_IS_PARENT,
-    L_QUOTA_IS_ROOT,
-    L_QUOTA_NAME,
-    L_QUOTA_PARENT,
-    L_QUOTA_PREEMPTIBLE,
-    L_QUOTA_PROFILE,
-    L_QUOTA_TREE_ID,
-    ROOT_QUOTA,
-    TRUE,
-)
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
+from koord.api.koordinator import protocol
 from koord.api.koordinator.resource_name import CPU, MEMORY
-from koord.api.model import QuantityText, ResourceList
+from koord.api.model import ResourceList
 from koord.values.quantity import Quantity
 
-# Written by the scheduler, in the order in which it publishes them.
-QUOTA_STATUS_KEYS = (
-    A_QUOTA_RUNTIME,
-    A_QUOTA_REQUEST,
-    A_QUOTA_CHILD_REQUEST,
-    A_QUOTA_ALLOCATED,
-    A_QUOTA_GUARANTEED,
-    A_QUOTA_NON_PREEMPTIBLE_REQUEST,
-    A_QUOTA_NON_PREEMPTIBLE_USED,
-)
 DEFAULT_QUOTA_RESOURCE_KEYS = (CPU, MEMORY)
 
 
@@ -57,13 +20,9 @@ def parse_quota_resources(annotations: Mapping[str, str], key: str) -> ResourceL
     return parse_json(annotations, key, ResourceList, lambda v: v.values())
 
 
-def dump_quota_resources(value: Mapping[str, QuantityText]) -> str:
-    return dump_json(value)
-
-
 def quota_shared_weight(annotations: Mapping[str, str], maximum: ResourceList) -> ResourceList:
     """Return the stated weights, or spec.max when they are missing, unreadable or all zero."""
-    found = parse_quota_resources(annotations, A_QUOTA_SHARED_WEIGHT)
+    found = parse_quota_resources(annotations, protocol.A_QUOTA_SHARED_WEIGHT)
     if (
         found is None
         or isinstance(found, MalformedAnnotation)
@@ -75,22 +34,18 @@ def quota_shared_weight(annotations: Mapping[str, str], maximum: ResourceList) -
 
 def quota_namespaces(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """Return the namespaces whose pods belong to the quota; unreadable text names none."""
-    found = parse_json(annotations, A_QUOTA_NAMESPACES, tuple[str, ...])
+    found = parse_json(annotations, protocol.A_QUOTA_NAMESPACES, tuple[str, ...])
     return () if found is None or isinstance(found, MalformedAnnotation) else found
 
 
 def quota_resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...] | MalformedAnnotation:
     """Return the resources of a profile's root quota."""
-    found = parse_json(annotations, A_QUOTA_RESOURCE_KEYS, tuple[str, ...])
+    found = parse_json(annotations, protocol.A_QUOTA_RESOURCE_KEYS, tuple[str, ...])
     return DEFAULT_QUOTA_RESOURCE_KEYS if found is None else found
 
 
 def quota_max_strict_check_keys(annotations: Mapping[str, str]) -> tuple[str, ...] | MalformedAnnotation | None:
-    return parse_json(annotations, A_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS, tuple[str, ...])
-
-
-def dump_quota_names(names: Sequence[str]) -> str:
-    return dump_json(names)
+    return parse_json(annotations, protocol.A_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS, tuple[str, ...])
 
 
 class QuotaLabels(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,22 +65,22 @@ class QuotaLabels(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_quota_labels(labels: Mapping[str, str]) -> QuotaLabels:
     return QuotaLabels(
-        parent=labels.get(L_QUOTA_PARENT) or ROOT_QUOTA,
-        is_parent=labels.get(L_QUOTA_IS_PARENT) == TRUE,
-        allow_lent_resource=labels.get(L_QUOTA_ALLOW_LENT_RESOURCE) != FALSE,
-        allow_force_update=labels.get(L_QUOTA_ALLOW_FORCE_UPDATE) == TRUE,
-        tree_id=labels.get(L_QUOTA_TREE_ID, ""),
-        is_tree_root=labels.get(L_QUOTA_IS_ROOT) == TRUE,
-        ignore_default_tree=labels.get(L_QUOTA_IGNORE_DEFAULT_TREE) == TRUE,
-        profile=labels.get(L_QUOTA_PROFILE, ""),
+        parent=labels.get(protocol.L_QUOTA_PARENT) or protocol.ROOT_QUOTA,
+        is_parent=labels.get(protocol.L_QUOTA_IS_PARENT) == protocol.TRUE,
+        allow_lent_resource=labels.get(protocol.L_QUOTA_ALLOW_LENT_RESOURCE) != protocol.FALSE,
+        allow_force_update=labels.get(protocol.L_QUOTA_ALLOW_FORCE_UPDATE) == protocol.TRUE,
+        tree_id=labels.get(protocol.L_QUOTA_TREE_ID, ""),
+        is_tree_root=labels.get(protocol.L_QUOTA_IS_ROOT) == protocol.TRUE,
+        ignore_default_tree=labels.get(protocol.L_QUOTA_IGNORE_DEFAULT_TREE) == protocol.TRUE,
+        profile=labels.get(protocol.L_QUOTA_PROFILE, ""),
     )
 
 
 def pod_quota_name(labels: Mapping[str, str]) -> str | None:
     """Return the quota that a pod names; None leaves it to its namespace and then to the default quota."""
-    return labels.get(L_QUOTA_NAME) or None
+    return labels.get(protocol.L_QUOTA_NAME) or None
 
 
 def is_quota_preemptible(labels: Mapping[str, str]) -> bool:
     """Return whether the pod is preemptible; non-preemptible pods are counted against the quota's min."""
-    return labels.get(L_QUOTA_PREEMPTIBLE) != FALSE
+    return labels.get(protocol.L_QUOTA_PREEMPTIBLE) != protocol.FALSE

@@ -1,28 +1,11 @@
-"""This module holds the codecs of reservations: the affinity and allocation of pods, the options of
-Reservations, and pods that operate as reservations.
-"""
+"""This module holds the codecs of reservations: affinity and allocation of pods, options, pods that operate as one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
-from koord.api.koordinator.protocol import (
-    A_EXACT_MATCH_RESERVATION,
-    A_PRE_ALLOCATABLE_PRIORITY,
-    A_RESERVATION_AFFINITY,
-    A_RESERVATION_ALLOCATED,
-    A_RESERVATION_CURRENT_OWNER,
-    A_RESERVATION_OWNERS,
-    A_RESERVATION_RESIZE_ALLOCATABLE,
-    A_RESERVATION_RESTRICTED_OPTIONS,
-    L_IS_PRE_ALLOCATABLE,
-    L_OPERATING_MODE,
-    L_PRE_ALLOCATION_REQUIRED,
-    L_RESERVATION_IGNORED,
-    L_RESERVATION_ORDER,
-    TRUE,
-)
+from koord.api.annotations.codec import MalformedAnnotation, parse_json
+from koord.api.koordinator import protocol
 from koord.api.koordinator.scheduling import ReservationOwner
 from koord.api.kubernetes.affinity import NodeSelectorTerm, Toleration
 from koord.api.model import ObjectReference, ResourceList, Submodel
@@ -36,9 +19,7 @@ class ReservationSelector(Submodel, frozen=True, kw_only=True):
 
 
 class ReservationAffinity(Submodel, frozen=True, kw_only=True):
-    """ReservationAffinity selects the reservations that a pod must run in. `name` overrides everything else;
-    `tolerations` are for the taints of reservations.
-    """
+    """ReservationAffinity selects the reservations that a pod must run in, tolerating taints; `name` overrides all."""
 
     name: str = ""
     required_during_scheduling_ignored_during_execution: ReservationSelector | None = None
@@ -48,13 +29,9 @@ class ReservationAffinity(Submodel, frozen=True, kw_only=True):
 
 def parse_reservation_affinity(annotations: Mapping[str, str]) -> ReservationAffinity | MalformedAnnotation | None:
     """Parse the affinity. Empty text is an affinity without conditions: any reservation, but a reservation."""
-    if annotations.get(A_RESERVATION_AFFINITY) == "":
+    if annotations.get(protocol.A_RESERVATION_AFFINITY) == "":
         return ReservationAffinity()
-    return parse_json(annotations, A_RESERVATION_AFFINITY, ReservationAffinity)
-
-
-def dump_reservation_affinity(value: ReservationAffinity) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_RESERVATION_AFFINITY, ReservationAffinity)
 
 
 class ReservationAllocated(Submodel, frozen=True, kw_only=True):
@@ -65,11 +42,7 @@ class ReservationAllocated(Submodel, frozen=True, kw_only=True):
 
 
 def parse_reservation_allocated(annotations: Mapping[str, str]) -> ReservationAllocated | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESERVATION_ALLOCATED, ReservationAllocated)
-
-
-def dump_reservation_allocated(value: ReservationAllocated) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_RESERVATION_ALLOCATED, ReservationAllocated)
 
 
 class ExactMatchReservation(Submodel, frozen=True, kw_only=True):
@@ -79,17 +52,11 @@ class ExactMatchReservation(Submodel, frozen=True, kw_only=True):
 
 
 def parse_exact_match_reservation(annotations: Mapping[str, str]) -> ExactMatchReservation | MalformedAnnotation | None:
-    return parse_json(annotations, A_EXACT_MATCH_RESERVATION, ExactMatchReservation)
-
-
-def dump_exact_match_reservation(value: ExactMatchReservation) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_EXACT_MATCH_RESERVATION, ExactMatchReservation)
 
 
 class ReservationRestrictedOptions(Submodel, frozen=True, kw_only=True):
-    """ReservationRestrictedOptions names the resources that the Restricted policy covers; none stated means all
-    reserved ones.
-    """
+    """ReservationRestrictedOptions names the resources that the Restricted policy covers; none means all."""
 
     resources: tuple[str, ...] = ()
 
@@ -102,76 +69,64 @@ class ReservationResizeAllocatable(Submodel, frozen=True, kw_only=True):
 
 def parse_reservation_order(labels: Mapping[str, str]) -> int | MalformedAnnotation:
     """Parse the order: lower non-zero orders are preferred; 0, which is also the default, leaves it to the score."""
-    text = labels.get(L_RESERVATION_ORDER)
+    text = labels.get(protocol.L_RESERVATION_ORDER)
     if text is None:
         return 0
     value = parse_decimal_int(text)
-    return MalformedAnnotation(L_RESERVATION_ORDER, f"{text!r} is not an integer") if value is None else value
+    return MalformedAnnotation(protocol.L_RESERVATION_ORDER, f"{text!r} is not an integer") if value is None else value
 
 
 def parse_restricted_options(
     annotations: Mapping[str, str],
 ) -> ReservationRestrictedOptions | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESERVATION_RESTRICTED_OPTIONS, ReservationRestrictedOptions)
-
-
-def dump_restricted_options(value: ReservationRestrictedOptions) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_RESERVATION_RESTRICTED_OPTIONS, ReservationRestrictedOptions)
 
 
 def parse_resize_allocatable(
     annotations: Mapping[str, str],
 ) -> ReservationResizeAllocatable | MalformedAnnotation | None:
     return parse_json(
-        annotations, A_RESERVATION_RESIZE_ALLOCATABLE, ReservationResizeAllocatable, lambda v: v.resources.values()
+        annotations,
+        protocol.A_RESERVATION_RESIZE_ALLOCATABLE,
+        ReservationResizeAllocatable,
+        lambda v: v.resources.values(),
     )
 
 
-def dump_resize_allocatable(value: ReservationResizeAllocatable) -> str:
-    return dump_json(value)
-
-
 def requires_pre_allocation(labels: Mapping[str, str]) -> bool:
-    return labels.get(L_PRE_ALLOCATION_REQUIRED) == TRUE
+    return labels.get(protocol.L_PRE_ALLOCATION_REQUIRED) == protocol.TRUE
 
 
 def ignores_reservations(labels: Mapping[str, str]) -> bool:
     """Return whether a pod may use reserved but unallocated capacity and never becomes an owner."""
-    return labels.get(L_RESERVATION_IGNORED) == TRUE
+    return labels.get(protocol.L_RESERVATION_IGNORED) == protocol.TRUE
 
 
-OPERATING_MODE_RUNNABLE = "Runnable"
 OPERATING_MODE_RESERVATION = "Reservation"
 
 
 def is_in_reservation_mode(labels: Mapping[str, str]) -> bool:
     """Return whether the pod operates as a reservation itself."""
-    return labels.get(L_OPERATING_MODE) == OPERATING_MODE_RESERVATION
+    return labels.get(protocol.L_OPERATING_MODE) == OPERATING_MODE_RESERVATION
 
 
 def parse_reservation_owners(
     annotations: Mapping[str, str],
 ) -> tuple[ReservationOwner, ...] | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESERVATION_OWNERS, tuple[ReservationOwner, ...])
-
-
-def dump_reservation_owners(value: Sequence[ReservationOwner]) -> str:
-    return dump_json(value)
+    return parse_json(annotations, protocol.A_RESERVATION_OWNERS, tuple[ReservationOwner, ...])
 
 
 def parse_reservation_current_owner(annotations: Mapping[str, str]) -> ObjectReference | MalformedAnnotation | None:
-    return parse_json(annotations, A_RESERVATION_CURRENT_OWNER, ObjectReference)
+    return parse_json(annotations, protocol.A_RESERVATION_CURRENT_OWNER, ObjectReference)
 
 
-def dump_reservation_current_owner(value: ObjectReference) -> str:
-    return dump_json(value)
-
-
-def is_pre_allocatable(labels: Mapping[str, str], key: str = L_IS_PRE_ALLOCATABLE) -> bool:
+def is_pre_allocatable(labels: Mapping[str, str], key: str = protocol.L_IS_PRE_ALLOCATABLE) -> bool:
     """Return whether a running pod may be pre-allocated to a reservation. The key is configurable."""
-    return labels.get(key) == TRUE
+    return labels.get(key) == protocol.TRUE
 
 
-def parse_pre_allocatable_priority(annotations: Mapping[str, str], key: str = A_PRE_ALLOCATABLE_PRIORITY) -> float:
+def parse_pre_allocatable_priority(
+    annotations: Mapping[str, str], key: str = protocol.A_PRE_ALLOCATABLE_PRIORITY
+) -> float:
     """Parse the pre-allocation priority: higher goes first; missing and unreadable are 0."""
     return parse_finite_float(annotations.get(key, "")) or 0.0

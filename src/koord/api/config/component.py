@@ -1,11 +1,8 @@
-"""This module holds what every Kubernetes component configures alike: leader election, its client, profiling,
-addresses.
-"""
+"""This module holds what every component configures alike: leader election, client, profiling, addresses."""
 
 from __future__ import annotations
 
-import msgspec
-
+from koord.api.config.defaulting import fill_empty
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, required_error
 from koord.api.model import Model
 from koord.api.schema_markers import Duration
@@ -53,15 +50,8 @@ def _duration_or_default(given: str | None, default: str) -> str:
 
 
 def defaulted_client(given: ClientConnectionConfiguration) -> ClientConnectionConfiguration:
-    """Fill in the client's defaults. The content type is JSON: upstream prefers protobuf, which buys a Python
-    client nothing.
-    """
-    return msgspec.structs.replace(
-        given,
-        content_type=given.content_type or "application/json",
-        qps=given.qps or 50.0,
-        burst=given.burst or 100,
-    )
+    """Fill in the client's defaults. The content type is JSON: upstream's protobuf buys a Python client nothing."""
+    return fill_empty(given, content_type="application/json", qps=50.0, burst=100)
 
 
 def validate_election(given: LeaderElectionConfiguration, path: str = "leaderElection") -> list[FieldError]:

@@ -1,6 +1,4 @@
-"""This module selects the plugins of an extension point: defaults, what a profile enables and disables, and
-their merge; and it types the arguments of plugins.
-"""
+"""This module selects the plugins of an extension point from defaults and a profile, and types plugins' arguments."""
 
 from __future__ import annotations
 
@@ -41,15 +39,13 @@ class PluginArgsKind(msgspec.Struct, Generic[A], frozen=True):
     """PluginArgsKind is the shape of a plugin's arguments: their model, defaults and validation."""
 
     model: type[A]
-    defaulted: Callable[[Any], A]
+    defaulted: Callable[[Any], A] = lambda args: args
     validate: Callable[[Any], list[FieldError]] = lambda _: []
 
     def typed(
         self, plugin: str, raw: dict[str, Any] | None, api_version: str, mismatch: str = ""
     ) -> A | list[FieldError]:
-        """Return the defaulted, validated arguments, or all that is wrong with them. `mismatch` introduces the error
-        about a type header of another kind.
-        """
+        """Return the defaulted, validated arguments, or all errors. `mismatch` introduces that of another kind."""
         document = raw or {}
         errors = [
             FieldError(field, document[field], f"{mismatch}must be {wanted!r}")

@@ -11,7 +11,6 @@ from koord.api.schema_markers import NULLABLE, REQUIRED, ResourceList, SchemaRul
 
 TARGET_WORKLOAD = "workload"
 TARGET_POD_SELECTOR = "podSelector"
-CONDITIONS = ("LowConfidence", "NoObjectsMatched", "FetchingHistory", "ConfigDeprecated", "ConfigUnsupported")
 
 
 class CrossVersionObjectReference(Submodel, frozen=True, kw_only=True):

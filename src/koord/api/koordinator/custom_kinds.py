@@ -1,24 +1,22 @@
-"""This module is the table of Koordinator's custom resources: how each kind is addressed, printed and
-modelled.
-"""
+"""This module is the table of Koordinator's custom resources: how each kind is addressed, printed and modelled."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
+
+from koord.api.koordinator import sigs_scheduling
 from koord.api.koordinator.analysis import Recommendation
 from koord.api.koordinator.device import Device
 from koord.api.koordinator.profiles import ClusterColocationProfile, ElasticQuotaProfile
 from koord.api.koordinator.scheduling import ClusterNetworkTopology, PodMigrationJob, Reservation, ScheduleExplanation
-from koord.api.koordinator.sigs_scheduling import (
-    ElasticQuota,
-    NodeResourceTopology,
-    NodeResourceTopologyV1Alpha2,
-    PodGroup,
-)
 from koord.api.koordinator.slo import NodeMetric, NodeSLO
 from koord.api.kubernetes.builtin_kinds import BUILTIN_KINDS
+from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import CrdPrinterColumn, Resource
+
+O = TypeVar("O", bound=Object)  # noqa: E741
 
 SLO_GROUP = "slo.koordinator.sh"
 SCHEDULING_GROUP = "scheduling.koordinator.sh"
@@ -29,55 +27,42 @@ ANALYSIS_GROUP = "analysis.koordinator.sh"
 TOPOLOGY_GROUP = "topology.node.k8s.io"
 
 
-def _columns(*stated: tuple[str, str, str]) -> tuple[CrdPrinterColumn, ...]:
-    return tuple(CrdPrinterColumn(name=name, type=kind, json_path=path) for name, kind, path in stated)
+def _v1alpha1(
+    group: str,
+    model: type[O],
+    plural: str,
+    *short_names: str,
+    namespaced: bool = False,
+    status: bool = False,
+    columns: tuple[tuple[str, str, str], ...] = (),
+) -> Resource[O]:
+    """Make the entry of a custom kind, named like its model; a column is a name, a type and a JSON path."""
+    return Resource(
+        group=group,
+        version="v1alpha1",
+        kind=model.__name__,
+        plural=plural,
+        singular=model.__name__.lower(),
+        short_names=short_names,
+        namespaced=namespaced,
+        status_subresource=status,
+        model=model,
+        columns=tuple(CrdPrinterColumn(name=name, type=kind, json_path=path) for name, kind, path in columns),
+        custom=True,
+    )
 
 
 _AGE = ("Age", "date", ".metadata.creationTimestamp")
 
-NODE_METRICS = Resource(
-    group=SLO_GROUP,
-    version="v1alpha1",
-    kind="NodeMetric",
-    plural="nodemetrics",
-    singular="nodemetric",
-    namespaced=False,
-    model=NodeMetric,
-    status_subresource=True,
-    custom=True,
-)
-NODE_SLOS = Resource(
-    group=SLO_GROUP,
-    version="v1alpha1",
-    kind="NodeSLO",
-    plural="nodeslos",
-    singular="nodeslo",
-    namespaced=False,
-    model=NodeSLO,
-    status_subresource=True,
-    custom=True,
-)
-DEVICES = Resource(
-    group=SCHEDULING_GROUP,
-    version="v1alpha1",
-    kind="Device",
-    plural="devices",
-    singular="device",
-    namespaced=False,
-    model=Device,
-    custom=True,
-)
-RESERVATIONS = Resource(
-    group=SCHEDULING_GROUP,
-    version="v1alpha1",
-    kind="Reservation",
-    plural="reservations",
-    singular="reservation",
-    namespaced=False,
-    model=Reservation,
-    status_subresource=True,
-    custom=True,
-    columns=_columns(
+NODE_METRICS = _v1alpha1(SLO_GROUP, NodeMetric, "nodemetrics", status=True)
+NODE_SLOS = _v1alpha1(SLO_GROUP, NodeSLO, "nodeslos", status=True)
+DEVICES = _v1alpha1(SCHEDULING_GROUP, Device, "devices")
+RESERVATIONS = _v1alpha1(
+    SCHEDULING_GROUP,
+    Reservation,
+    "reservations",
+    status=True,
+    columns=(
         ("Phase", "string", ".status.phase"),
         _AGE,
         ("Node", "string", ".status.nodeName"),
@@ -85,18 +70,13 @@ RESERVATIONS = Resource(
         ("Expires", "string", ".spec.expires"),
     ),
 )
-POD_MIGRATION_JOBS = Resource(
-    group=SCHEDULING_GROUP,
-    version="v1alpha1",
-    kind="PodMigrationJob",
-    plural="podmigrationjobs",
-    singular="podmigrationjob",
-    short_names=("pmj",),
-    namespaced=False,
-    model=PodMigrationJob,
-    status_subresource=True,
-    custom=True,
-    columns=_columns(
+POD_MIGRATION_JOBS = _v1alpha1(
+    SCHEDULING_GROUP,
+    PodMigrationJob,
+    "podmigrationjobs",
+    "pmj",
+    status=True,
+    columns=(
         ("Phase", "string", ".status.phase"),
         ("Status", "string", ".status.status"),
         _AGE,
@@ -108,83 +88,26 @@ POD_MIGRATION_JOBS = Resource(
         ("TTL", "string", ".spec.ttl"),
     ),
 )
-CLUSTER_NETWORK_TOPOLOGIES = Resource(
-    group=SCHEDULING_GROUP,
-    version="v1alpha1",
-    kind="ClusterNetworkTopology",
-    plural="clusternetworktopologies",
-    singular="clusternetworktopology",
-    namespaced=False,
-    model=ClusterNetworkTopology,
-    status_subresource=True,
-    custom=True,
+CLUSTER_NETWORK_TOPOLOGIES = _v1alpha1(
+    SCHEDULING_GROUP, ClusterNetworkTopology, "clusternetworktopologies", status=True
 )
-SCHEDULE_EXPLANATIONS = Resource(
-    group=SCHEDULING_GROUP,
-    version="v1alpha1",
-    kind="ScheduleExplanation",
-    plural="scheduleexplanations",
-    singular="scheduleexplanation",
-    short_names=("sched-exp",),
+SCHEDULE_EXPLANATIONS = _v1alpha1(
+    SCHEDULING_GROUP, ScheduleExplanation, "scheduleexplanations", "sched-exp", namespaced=True, status=True
+)
+ELASTIC_QUOTAS = _v1alpha1(SIGS_SCHEDULING_GROUP, sigs_scheduling.ElasticQuota, "elasticquotas", namespaced=True)
+POD_GROUPS = _v1alpha1(SIGS_SCHEDULING_GROUP, sigs_scheduling.PodGroup, "podgroups", namespaced=True)
+ELASTIC_QUOTA_PROFILES = _v1alpha1(QUOTA_GROUP, ElasticQuotaProfile, "elasticquotaprofiles", "eqp", namespaced=True)
+CLUSTER_COLOCATION_PROFILES = _v1alpha1(
+    CONFIG_GROUP, ClusterColocationProfile, "clustercolocationprofiles", status=True
+)
+RECOMMENDATIONS = _v1alpha1(
+    ANALYSIS_GROUP,
+    Recommendation,
+    "recommendations",
+    "recom",
     namespaced=True,
-    model=ScheduleExplanation,
-    status_subresource=True,
-    custom=True,
-)
-ELASTIC_QUOTAS = Resource(
-    group=SIGS_SCHEDULING_GROUP,
-    version="v1alpha1",
-    kind="ElasticQuota",
-    plural="elasticquotas",
-    singular="elasticquota",
-    namespaced=True,
-    model=ElasticQuota,
-    custom=True,
-)
-POD_GROUPS = Resource(
-    group=SIGS_SCHEDULING_GROUP,
-    version="v1alpha1",
-    kind="PodGroup",
-    plural="podgroups",
-    singular="podgroup",
-    namespaced=True,
-    model=PodGroup,
-    custom=True,
-)
-ELASTIC_QUOTA_PROFILES = Resource(
-    group=QUOTA_GROUP,
-    version="v1alpha1",
-    kind="ElasticQuotaProfile",
-    plural="elasticquotaprofiles",
-    singular="elasticquotaprofile",
-    short_names=("eqp",),
-    namespaced=True,
-    model=ElasticQuotaProfile,
-    custom=True,
-)
-CLUSTER_COLOCATION_PROFILES = Resource(
-    group=CONFIG_GROUP,
-    version="v1alpha1",
-    kind="ClusterColocationProfile",
-    plural="clustercolocationprofiles",
-    singular="clustercolocationprofile",
-    namespaced=False,
-    model=ClusterColocationProfile,
-    status_subresource=True,
-    custom=True,
-)
-RECOMMENDATIONS = Resource(
-    group=ANALYSIS_GROUP,
-    version="v1alpha1",
-    kind="Recommendation",
-    plural="recommendations",
-    singular="recommendation",
-    short_names=("recom",),
-    namespaced=True,
-    model=Recommendation,
-    status_subresource=True,
-    custom=True,
-    columns=_columns(
+    status=True,
+    columns=(
         _AGE,
         ("Type", "string", ".spec.target.type"),
         ("Kind", "string", ".spec.target.workload.kind"),
@@ -192,46 +115,14 @@ RECOMMENDATIONS = Resource(
         ("LastUpdateTime", "date", ".status.updateTime"),
     ),
 )
-NODE_RESOURCE_TOPOLOGIES = Resource(
-    group=TOPOLOGY_GROUP,
-    version="v1alpha1",
-    kind="NodeResourceTopology",
-    plural="noderesourcetopologies",
-    singular="noderesourcetopology",
-    short_names=("node-res-topo",),
-    namespaced=False,
-    model=NodeResourceTopology,
-    custom=True,
+NODE_RESOURCE_TOPOLOGIES = _v1alpha1(
+    TOPOLOGY_GROUP, sigs_scheduling.NodeResourceTopology, "noderesourcetopologies", "node-res-topo"
 )
-NODE_RESOURCE_TOPOLOGIES_V1ALPHA2 = Resource(
-    group=TOPOLOGY_GROUP,
-    version="v1alpha2",
-    kind="NodeResourceTopology",
-    plural="noderesourcetopologies",
-    singular="noderesourcetopology",
-    short_names=("node-res-topo",),
-    namespaced=False,
-    model=NodeResourceTopologyV1Alpha2,
-    custom=True,
+NODE_RESOURCE_TOPOLOGIES_V1ALPHA2 = msgspec.structs.replace(
+    NODE_RESOURCE_TOPOLOGIES.with_model(sigs_scheduling.NodeResourceTopologyV1Alpha2), version="v1alpha2"
 )
 
-# One entry per served version; where a kind has several, the last one is stored.
-CUSTOM_KINDS: tuple[Resource[Any], ...] = (
-    NODE_METRICS,
-    NODE_SLOS,
-    DEVICES,
-    RESERVATIONS,
-    POD_MIGRATION_JOBS,
-    CLUSTER_NETWORK_TOPOLOGIES,
-    SCHEDULE_EXPLANATIONS,
-    ELASTIC_QUOTAS,
-    POD_GROUPS,
-    ELASTIC_QUOTA_PROFILES,
-    CLUSTER_COLOCATION_PROFILES,
-    RECOMMENDATIONS,
-    NODE_RESOURCE_TOPOLOGIES,
-    NODE_RESOURCE_TOPOLOGIES_V1ALPHA2,
-)
-
+# All of the above, in their order. One entry per served version; where a kind has several, the last one is stored.
+CUSTOM_KINDS: tuple[Resource[Any], ...] = tuple(one for one in globals().values() if isinstance(one, Resource))
 ALL_KINDS: tuple[Resource[Any], ...] = BUILTIN_KINDS + CUSTOM_KINDS
 KINDS_BY_API_VERSION: dict[tuple[str, str], Resource[Any]] = {(kind.api_version, kind.kind): kind for kind in ALL_KINDS}

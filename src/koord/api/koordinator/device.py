@@ -1,6 +1,4 @@
-"""This module holds scheduling.koordinator.sh/v1alpha1 Device: the accelerators, network cards and FPGAs of
-one node.
-"""
+"""This module holds scheduling.koordinator.sh/v1alpha1 Device: the GPUs, network cards and FPGAs of one node."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module lists the QoS classes and priority classes of the protocol, with their numeric bands. Resolution
-is in koord.policy.qos.
-"""
+"""This module lists the QoS and priority classes of the protocol, with their bands. koord.policy.qos resolves."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ BEST_EFFORT = "BestEffort"
 
 
 class PriorityBand(msgspec.Struct, frozen=True, kw_only=True):
-    """PriorityBand holds the spec.priority values of one class, its default for pods without a value, and the
-    shipped PriorityClass.
-    """
+    """PriorityBand holds the spec.priority values of one class, its default value, and the shipped PriorityClass."""
 
     low: int
     high: int

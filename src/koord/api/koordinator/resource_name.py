@@ -36,10 +36,7 @@ NPU_DVPP = "huawei.com/npu-dvpp"
 WHOLE_CARDS = (NVIDIA_GPU, AMD_GPU, HYGON_DCU)  # n of these are gpu-core n·100 and gpu-memory-ratio n·100
 
 # Old name -> the one in use; readers rename on sight.
-DEPRECATED_BATCH = {
-    "koordinator.sh/batch-cpu": BATCH_CPU,
-    "koordinator.sh/batch-memory": BATCH_MEMORY,
-}
+DEPRECATED_BATCH = {"koordinator.sh/batch-cpu": BATCH_CPU, "koordinator.sh/batch-memory": BATCH_MEMORY}
 DEPRECATED_DEVICES = {
     "kubernetes.io/rdma": RDMA,
     "kubernetes.io/fpga": FPGA,

@@ -1,6 +1,4 @@
-"""This module holds scheduling.koordinator.sh/v1alpha1 apart from Device: Reservation, PodMigrationJob,
-ClusterNetworkTopology and ScheduleExplanation.
-"""
+"""This module holds scheduling.koordinator.sh/v1alpha1 apart from Device: Reservation, PodMigrationJob and others."""
 
 from __future__ import annotations
 
@@ -29,8 +27,6 @@ WAITING = "Waiting"
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
 ABORTED = "Aborted"
-RESERVATION_PHASES = (PENDING, AVAILABLE, SUCCEEDED, WAITING, FAILED)
-MIGRATION_PHASES = (PENDING, RUNNING, SUCCEEDED, FAILED, ABORTED)
 
 ALIGNED = "Aligned"
 RESTRICTED = "Restricted"
@@ -39,9 +35,6 @@ PRE_ALLOCATION_CLUSTER = "Cluster"
 
 RESERVATION_FIRST = "ReservationFirst"
 EVICT_DIRECTLY = "EvictDirectly"
-
-CLUSTER_LAYER = "ClusterTopologyLayer"
-NODE_LAYER = "NodeTopologyLayer"
 
 
 class ReservationControllerReference(OwnerReference, frozen=True, kw_only=True):

@@ -11,17 +11,6 @@ from koord.api.kubernetes.meta import Object
 from koord.api.model import Submodel
 from koord.api.schema_markers import NULLABLE, REQUIRED, Int32, Quantity, ResourceList, never_omitted
 
-POD_GROUP_PHASES = (
-    "Pending",
-    "PreScheduling",
-    "Scheduling",
-    "Scheduled",
-    "Running",
-    "Unknown",
-    "Finished",
-    "Failed",
-)
-
 
 class ElasticQuotaSpec(Submodel, frozen=True, kw_only=True):
     min: ResourceList = {}
@@ -68,17 +57,6 @@ ZONE_TYPE_NODE = "Node"
 ZONE_NAME_PREFIX = "node-"  # and the NUMA node's number
 
 # kubelet topology manager policy × scope
-TOPOLOGY_MANAGER_POLICIES = (
-    "None",
-    "BestEffort",
-    "BestEffortContainerLevel",
-    "BestEffortPodLevel",
-    "Restricted",
-    "RestrictedContainerLevel",
-    "RestrictedPodLevel",
-    "SingleNUMANodeContainerLevel",
-    "SingleNUMANodePodLevel",
-)
 
 
 class AttributeInfo(Submodel, frozen=True, kw_only=True):

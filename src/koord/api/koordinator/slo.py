@@ -1,6 +1,4 @@
-"""This module holds slo.koordinator.sh/v1alpha1: the load that a node reports (NodeMetric) and how it shall be
-run (NodeSLO).
-"""
+"""This module holds slo.koordinator.sh/v1alpha1: a node's load (NodeMetric) and how it shall be run (NodeSLO)."""
 
 from __future__ import annotations
 
@@ -9,14 +7,8 @@ from typing import Annotated, Any
 
 from msgspec import field
 
+from koord.api.koordinator import slo_strategy
 from koord.api.koordinator.device import DeviceInfo
-from koord.api.koordinator.slo_strategy import (
-    CPUBurstStrategy,
-    HostApplicationSpec,
-    ResourceQOSStrategy,
-    ResourceThresholdStrategy,
-    SystemStrategy,
-)
 from koord.api.kubernetes.meta import Object
 from koord.api.model import Submodel
 from koord.api.schema_markers import NULLABLE, PRESERVE_UNKNOWN, REQUIRED, Duration, Int32, ResourceList, SchemaRule
@@ -134,13 +126,13 @@ class NodeMetric(Object, frozen=True, kw_only=True):
 
 
 class NodeSLOSpec(Submodel, frozen=True, kw_only=True):
-    resource_used_threshold_with_be: ResourceThresholdStrategy | None = field(
+    resource_used_threshold_with_be: slo_strategy.ResourceThresholdStrategy | None = field(
         default=None, name="resourceUsedThresholdWithBE"
     )
-    resource_qos_strategy: ResourceQOSStrategy | None = field(default=None, name="resourceQOSStrategy")
-    cpu_burst_strategy: CPUBurstStrategy | None = None
-    system_strategy: SystemStrategy | None = None
-    host_applications: tuple[HostApplicationSpec, ...] = ()
+    resource_qos_strategy: slo_strategy.ResourceQOSStrategy | None = field(default=None, name="resourceQOSStrategy")
+    cpu_burst_strategy: slo_strategy.CPUBurstStrategy | None = None
+    system_strategy: slo_strategy.SystemStrategy | None = None
+    host_applications: tuple[slo_strategy.HostApplicationSpec, ...] = ()
     extensions: Annotated[Extensions, PRESERVE_UNKNOWN] | None = None
 
 

@@ -32,7 +32,7 @@ class ResourceThresholdStrategy(Submodel, frozen=True, kw_only=True):
     enable: bool | None = None
     cpu_suppress_threshold_percent: Percent | None = None
     cpu_suppress_min_percent: Percent | None = None
-    cpu_suppress_policy: str = ""  # cpuset, cfsQuota
+    cpu_suppress_policy: str = ""  # cpuset, cfsQuota, idleCpuset
     memory_evict_threshold_percent: Percent | None = None
     memory_evict_lower_percent: Percent | None = None
     memory_allocatable_evict_threshold_percent: NonNegative | None = None

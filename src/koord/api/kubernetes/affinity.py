@@ -1,6 +1,4 @@
-"""This module holds the core/v1 types of placement as data: selectors, affinity, taints, tolerations, topology
-spread.
-"""
+"""This module holds the core/v1 types of placement: selectors, affinity, taints, tolerations, topology spread."""
 
 from __future__ import annotations
 

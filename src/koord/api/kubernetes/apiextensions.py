@@ -1,6 +1,4 @@
-"""This module holds apiextensions.k8s.io/v1 CustomResourceDefinition as programs read it. Schemas stay
-unstructured; koord.api.crd generates ours.
-"""
+"""This module holds apiextensions.k8s.io/v1 CustomResourceDefinition with unstructured schemas."""
 
 from __future__ import annotations
 

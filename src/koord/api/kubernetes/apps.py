@@ -1,6 +1,4 @@
-"""This module holds apps/v1: the workload kinds. Templates stay unstructured, because controllers create
-objects from them (see RawTemplate).
-"""
+"""This module holds apps/v1: the workload kinds. Templates stay unstructured: objects are made from them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module holds batch/v1: Job and CronJob. Templates stay unstructured, because controllers create objects
-from them (see RawTemplate).
-"""
+"""This module holds batch/v1: Job and CronJob. Templates stay unstructured: objects are made from them."""
 
 from __future__ import annotations
 

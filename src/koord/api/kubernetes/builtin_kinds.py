@@ -44,9 +44,7 @@ RESOURCE = "resource.k8s.io"
 def _v1(
     group: str, model: type[O], plural: str, *short_names: str, namespaced: bool = True, status: bool = False
 ) -> Resource[O]:
-    """Make the entry of a built-in kind: every one is v1, is named like its model, and has the lower-case kind as
-    singular.
-    """
+    """Make the entry of a built-in kind: v1, named like its model, with the lower-case kind as singular."""
     return Resource(
         group=group,
         version="v1",
@@ -104,10 +102,7 @@ ROLE_BINDINGS = _v1(RBAC, rbac.RoleBinding, "rolebindings")
 CLUSTER_ROLE_BINDINGS = _v1(RBAC, rbac.ClusterRoleBinding, "clusterrolebindings", namespaced=False)
 
 MUTATING_WEBHOOK_CONFIGURATIONS = _v1(
-    ADMISSION_REGISTRATION,
-    admission.MutatingWebhookConfiguration,
-    "mutatingwebhookconfigurations",
-    namespaced=False,
+    ADMISSION_REGISTRATION, admission.MutatingWebhookConfiguration, "mutatingwebhookconfigurations", namespaced=False
 )
 VALIDATING_WEBHOOK_CONFIGURATIONS = _v1(
     ADMISSION_REGISTRATION,
@@ -134,48 +129,5 @@ DEVICE_CLASSES = _v1(RESOURCE, dynamic_resources.DeviceClass, "deviceclasses", n
 RESOURCE_SLICES = _v1(RESOURCE, dynamic_resources.ResourceSlice, "resourceslices", namespaced=False)
 
 # Order matters: where two groups share a name (events), the earlier one is meant when no group is given.
-BUILTIN_KINDS: tuple[Resource[Any], ...] = (
-    PODS,
-    NODES,
-    NAMESPACES,
-    CONFIG_MAPS,
-    SECRETS,
-    SERVICES,
-    SERVICE_ACCOUNTS,
-    REPLICATION_CONTROLLERS,
-    POD_TEMPLATES,
-    PERSISTENT_VOLUMES,
-    PERSISTENT_VOLUME_CLAIMS,
-    CORE_EVENTS,
-    RESOURCE_QUOTAS,
-    LIMIT_RANGES,
-    BINDINGS,
-    DEPLOYMENTS,
-    REPLICA_SETS,
-    STATEFUL_SETS,
-    DAEMON_SETS,
-    CONTROLLER_REVISIONS,
-    JOBS,
-    CRON_JOBS,
-    POD_DISRUPTION_BUDGETS,
-    PRIORITY_CLASSES,
-    RUNTIME_CLASSES,
-    STORAGE_CLASSES,
-    CSI_NODES,
-    CSI_DRIVERS,
-    CSI_STORAGE_CAPACITIES,
-    VOLUME_ATTACHMENTS,
-    LEASES,
-    ROLES,
-    CLUSTER_ROLES,
-    ROLE_BINDINGS,
-    CLUSTER_ROLE_BINDINGS,
-    MUTATING_WEBHOOK_CONFIGURATIONS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-    CUSTOM_RESOURCE_DEFINITIONS,
-    EVENTS_EVENTS,
-    RESOURCE_CLAIMS,
-    RESOURCE_CLAIM_TEMPLATES,
-    DEVICE_CLASSES,
-    RESOURCE_SLICES,
-)
+# All of the above, in their order.
+BUILTIN_KINDS: tuple[Resource[Any], ...] = tuple(one for one in globals().values() if isinstance(one, Resource))

@@ -1,6 +1,4 @@
-"""This module holds events.k8s.io/v1 Event: the same stored objects as core/v1 events, under newer field
-names.
-"""
+"""This module holds events.k8s.io/v1 Event: the same stored objects as core/v1 events, under newer field names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""This module holds core/v1 Pod, its template, and its binding. Aggregated requests are in
-koord.api.pod_resources.
-"""
+"""This module holds core/v1 Pod, its template, and its binding. Aggregated requests are in koord.api.pod_resources."""
 
 from __future__ import annotations
 

@@ -44,9 +44,7 @@ def is_extended_resource(name: str) -> bool:
 
 
 def pod_requests(spec: PodSpec, status: PodStatus | None = None) -> dict[str, int]:
-    """Return a pod's requests. With the status of a placed pod a resize under way counts; without it only the spec
-    does.
-    """
+    """Return a pod's requests. A resize under way counts with a placed pod's status, else the spec does."""
     return vector.to_units(_requests(spec, status, {}))
 
 

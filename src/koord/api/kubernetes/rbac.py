@@ -1,6 +1,4 @@
-"""This module holds rbac.authorization.k8s.io/v1, and the rules that the parts of a program declare to need.
-It decides no access.
-"""
+"""This module holds rbac.authorization.k8s.io/v1 and the rules that parts of programs declare to need."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ READ_VERBS = ("get", "list", "watch")
 
 
 class RbacRule(msgspec.Struct, frozen=True):
-    """RbacRule is one permission that a program needs. `namespace` limits it to a Role there, `names` to objects
-    so named.
-    """
+    """RbacRule is one permission that a program needs. `namespace` limits it to a Role, `names` to such objects."""
 
     group: str  # "" is the core group
     resources: tuple[str, ...]  # plural, with "/status" and the like where that is what is written

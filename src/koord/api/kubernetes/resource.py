@@ -1,6 +1,4 @@
-"""This module describes how a kind is addressed: group, version, plural, scope. The registry is the table of
-all of them.
-"""
+"""This module describes how a kind is addressed: group, version, plural, scope. The registry lists all."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ class CrdPrinterColumn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resource(msgspec.Struct, Generic[O_co], frozen=True, kw_only=True, eq=False):
-    """Resource is one served kind. `model` is the typed view that programs read; it may cover only part of the
-    object.
-    """
+    """Resource is one served kind. `model` is the typed view of programs; it may cover only part of the object."""
 
     group: str  # "" is the core group
     version: str

@@ -1,3 +1,1 @@
-"""This package applies patches of the Kubernetes API to unstructured objects: JSON merge patch and strategic
-merge patch, as pure functions.
-"""
+"""This package applies patches to unstructured objects: JSON merge patch and strategic merge patch, purely."""

@@ -1,6 +1,4 @@
-"""This module merges lists under strategic merge: items are matched by key or value, deleted, added, and
-ordered.
-"""
+"""This module merges lists under strategic merge: items are matched by key or value, deleted, added, and ordered."""
 
 from __future__ import annotations
 
@@ -112,9 +110,7 @@ def split_by_presence(items: list[Any], order: list[Any], key: str) -> tuple[lis
 
 
 def interleave_in_order(named: list[Any], others: list[Any], order: list[Any], live: list[Any], key: str) -> list[Any]:
-    """Order named items as the order says; the server's own keep their place relative to the live list where they
-    can.
-    """
+    """Order named items as the order says; the server's own keep their place in the live list where they can."""
     named = _sorted(named, order, key)
     others = _sorted(others, live, key)
     out: list[Any] = []

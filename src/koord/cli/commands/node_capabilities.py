@@ -11,9 +11,15 @@ from koord.api.kubernetes.builtin_kinds import NODES
 from koord.cli import cluster_access
 from koord.cli.printing import plain_table, print_result
 from koord.host.capability import probe_capabilities as probed
+from koord.host.cgroup import knob
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host, HostPaths, strip_trailing_slashes
-from koord.koordlet.reporters.builders.node_conditions import PREFIX, CapabilityRow, capability_rows
+from koord.koordlet.reporters.builders.node_conditions import (
+    PREFIX,
+    CapabilityRow,
+    capability_rows,
+    recommended_suppress_policy,
+)
 from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
@@ -99,3 +105,5 @@ def print_capabilities(out: Console, found: list[CapabilityRow]) -> None:
     for row in found:
         table.add_row(row.knob, row.state, row.errno or "-", ", ".join(row.strategies) or "-", row.how)
     out.print(table)
+    if any(row.knob == knob.CPUSET for row in found):  # a Node's conditions name strategies instead
+        out.print(recommended_suppress_policy(found))

@@ -1,6 +1,4 @@
-"""This module decides whether a pod could run on another node: selectors, taints, requests and cordons. Usage is left
-to others.
-"""
+"""This module decides whether a pod could run on another node: selectors, taints, requests and cordons."""
 
 from __future__ import annotations
 

@@ -32,9 +32,7 @@ class EvictionFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EvictionProposal(msgspec.Struct, frozen=True, kw_only=True):
-    """An eviction that a plugin proposes. `target` is the node that the plugin counted on, if any; the scheduler
-    decides.
-    """
+    """An eviction that a plugin proposes. `target` is the node that the plugin counted on; the scheduler decides."""
 
     pod: Pod
     node: str
@@ -88,9 +86,7 @@ RoundEffect: TypeAlias = EvictionProposal | CordonEffect | AnnotateEffect
 
 
 class RoundLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """RoundLimits bounds the evictions of one round: per node, per namespace and in total, over all profiles. None is
-    no limit.
-    """
+    """RoundLimits bounds a round's evictions by node, by namespace and in all, over all profiles; None: no limit."""
 
     per_node: int | None = None
     per_namespace: int | None = None
@@ -273,9 +269,7 @@ class DeschedulerPlugin:
         return None
 
     def pre_eviction_filter(self, pod: Pod, round_state: RoundState) -> str | None:
-        """PreEvictionFilter: run a closer check right before a proposal, for plugins that ask for it; None lets it
-        pass.
-        """
+        """PreEvictionFilter: run a closer check right before a proposal, for plugins that ask; None passes."""
         return None
 
     def evict(self, proposal: EvictionProposal, round_state: RoundState) -> str | None:

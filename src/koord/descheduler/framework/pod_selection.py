@@ -9,20 +9,7 @@ import msgspec
 
 from koord.api.annotations import pod_codecs
 from koord.api.config.descheduler.plugin_args import DeschedulerPodSelector, NamespaceFilter
-from koord.api.koordinator.qos_class import (
-    BATCH,
-    BE,
-    BEST_EFFORT,
-    BURSTABLE,
-    FREE,
-    GUARANTEED,
-    LS,
-    LSE,
-    LSR,
-    MID,
-    PROD,
-    SYSTEM,
-)
+from koord.api.koordinator import qos_class
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class
@@ -61,9 +48,7 @@ DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 class PodRank(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """PodRank holds what ranks a pod in eviction order: its QoS and priority classes, its priority, its costs and its
-    age.
-    """
+    """PodRank holds what ranks a pod in eviction order: QoS and priority classes, priority, costs and age."""
 
     kube_qos: str
     qos: str  # as labelled; empty when it says nothing known
@@ -96,9 +81,9 @@ def _parse_deletion_cost(text: str) -> int:
     return 0
 
 
-_PRIORITY_CLASS_ORDER = {FREE: 1, BATCH: 2, MID: 3, PROD: 4}
-_KUBERNETES_QOS_ORDER = {BEST_EFFORT: 1, BURSTABLE: 2, GUARANTEED: 3}
-_KOORDINATOR_QOS_ORDER = {BE: 1, LS: 2, LSR: 3, LSE: 4, SYSTEM: 4}
+_PRIORITY_CLASS_ORDER = {qos_class.FREE: 1, qos_class.BATCH: 2, qos_class.MID: 3, qos_class.PROD: 4}
+_KUBERNETES_QOS_ORDER = {qos_class.BEST_EFFORT: 1, qos_class.BURSTABLE: 2, qos_class.GUARANTEED: 3}
+_KOORDINATOR_QOS_ORDER = {qos_class.BE: 1, qos_class.LS: 2, qos_class.LSR: 3, qos_class.LSE: 4, qos_class.SYSTEM: 4}
 _LAST = 5
 
 

@@ -76,9 +76,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return known
 
     def pods_on_node(self, node_name: str, *, ended: bool = False) -> list[Pod]:
-        """Return the pods of a node, terminated ones only on request, sorted by name so that equal clusters decide
-        alike.
-        """
+        """Return the pods of a node, terminated ones only on request, by name so that equal clusters decide alike."""
         return sorted(self.iter_pods_on_node(node_name, ended=ended), key=namespaced_name)
 
     def iter_pods_on_node(self, node_name: str, *, ended: bool = False) -> Iterator[Pod]:

@@ -24,6 +24,7 @@ from koord.api.kubernetes.rbac import RbacRule
 from koord.api.model import to_dict
 from koord.descheduler.context import DeschedulerContext
 from koord.descheduler.framework.plugin import EvictionProposal
+from koord.descheduler.migration import step
 from koord.descheduler.migration.arbiter import MigrationArbiter
 from koord.descheduler.migration.evictor import PodEvictor
 from koord.descheduler.migration.job import (
@@ -37,20 +38,6 @@ from koord.descheduler.migration.job import (
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.migration.protection import controller_uid
 from koord.descheduler.migration.reservation_fit import reservation_misfit
-from koord.descheduler.migration.step import (
-    CreateReservation,
-    EvictPod,
-    JobEvent,
-    MigrationFacts,
-    MigrationStep,
-    NormalizeReservationTtl,
-    SetPodUid,
-    StampReservationOrder,
-    StepAction,
-    next_step,
-    refused_for_good,
-    reservation_refused,
-)
 from koord.descheduler.migration.writer import JobGarbageCollector, JobWriteCache, MigrationWriter
 from koord.descheduler.snapshot_source import SnapshotSource
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
@@ -226,20 +213,20 @@ class MigrationJobController:
             facts = await self._gather_facts(job)
             if isinstance(facts, ApiError):
                 return Requeue(str(facts))
-            now = next_step(job, facts)
-            if isinstance(now.action, EvictPod) and facts.reservation is not None:
+            now = step.next_step(job, facts)
+            if isinstance(now.action, step.EvictPod) and facts.reservation is not None:
                 # The watch may be behind: the place is looked at once more before anybody has to leave for it.
                 reservation = await self._get_reservation(facts.reservation.metadata.name)
                 if isinstance(reservation, ApiError):
                     return Requeue(str(reservation))
                 misfit = self._reservation_misfit(facts.pod, reservation)
                 looked = msgspec.structs.replace(facts, reservation=reservation, reservation_misfit=misfit)
-                now = next_step(job, looked)
+                now = step.next_step(job, looked)
             if now.action is not None:
                 done = await self._execute_action(job, now.action)
                 if isinstance(done, str):
                     return Requeue(done)
-                if isinstance(done, MigrationStep):
+                if isinstance(done, step.MigrationStep):
                     now = done
                 else:
                     job = done or job
@@ -270,7 +257,7 @@ class MigrationJobController:
         seen = self._snapshot_source.jobs.get("", name)
         return None if seen is None else self._write_cache.newest(seen)
 
-    async def _gather_facts(self, job: PodMigrationJob) -> MigrationFacts | ApiError:
+    async def _gather_facts(self, job: PodMigrationJob) -> step.MigrationFacts | ApiError:
         """Gather the facts of a job. What the informer lacks is read from the server: an absence must be certain."""
         ref, name, after = job.spec.pod_ref, reservation_name(job), job.status.pod_ref
         pod = await self._get_pod(ref.namespace, ref.name) if ref is not None and ref.namespace and ref.name else None
@@ -287,7 +274,7 @@ class MigrationJobController:
         uid = job.metadata.uid
         if pod is not None and ref is not None and ref.uid in ("", pod.metadata.uid):
             self._seen_before_eviction.add(uid)
-        return MigrationFacts(
+        return step.MigrationFacts(
             now_s=self._context.clock.time(),
             default_mode=self._plugin.args.default_job_mode,
             default_delete_options=self._plugin.args.default_delete_options,
@@ -320,26 +307,26 @@ class MigrationJobController:
         return None if isinstance(asked, ApiError) and asked.not_found else asked
 
     async def _execute_action(
-        self, job: PodMigrationJob, action: StepAction
-    ) -> PodMigrationJob | MigrationStep | str | None:
+        self, job: PodMigrationJob, action: step.StepAction
+    ) -> PodMigrationJob | step.MigrationStep | str | None:
         """Execute the action. Return the changed job, None when it is unchanged, the error message when it is to be
         tried again, or the step to take instead when it never is.
         """
-        if isinstance(action, EvictPod):
+        if isinstance(action, step.EvictPod):
             return await self._evict(job, action)
-        if isinstance(action, SetPodUid):
+        if isinstance(action, step.SetPodUid):
             written = await self._writer.set_pod_uid(job, action.uid)
             return str(written) if isinstance(written, ApiError) else written
-        if isinstance(action, CreateReservation):
+        if isinstance(action, step.CreateReservation):
             reserved = await self._writer.create_reservation(job)
             if isinstance(reserved, ApiError):
                 if reserved.code in (400, 422):
-                    return reservation_refused(job, str(reserved), self._context.clock.time())
+                    return step.reservation_refused(job, str(reserved), self._context.clock.time())
                 return await self._record_reservation_failure(job, reserved)
             return reserved
-        if isinstance(action, NormalizeReservationTtl):
+        if isinstance(action, step.NormalizeReservationTtl):
             refused = await self._writer.normalize_reservation_ttl(action.name, action.uid, action.ttl)
-        elif isinstance(action, StampReservationOrder):
+        elif isinstance(action, step.StampReservationOrder):
             refused = await self._writer.stamp_reservation_order(action.name, action.uid, action.order_ms)
         else:
             refused = await self._writer.delete_reservation(action.name)
@@ -352,10 +339,10 @@ class MigrationJobController:
         )
         if status is not job.status:
             await self._writer.patch_status(job, status)
-            self._record_event(job, JobEvent("Warning", "FailedCreateReservation", text))
+            self._record_event(job, step.JobEvent("Warning", "FailedCreateReservation", text))
         return text
 
-    async def _evict(self, job: PodMigrationJob, action: EvictPod) -> MigrationStep | str | None:
+    async def _evict(self, job: PodMigrationJob, action: step.EvictPod) -> step.MigrationStep | str | None:
         pod, options = action.pod, action.options
         uid, uncertain = job.metadata.uid, self._uncertain_evictions
         was_uncertain = uid in uncertain
@@ -368,10 +355,10 @@ class MigrationJobController:
                 self._record_in_limiter(pod)
             return None
         if result.is_final or (result.outcome == REFUSED and options is not None and options.is_dry_run):
-            return refused_for_good(job, options, result.error_text, self._context.clock.time())
+            return step.refused_for_good(job, options, result.error_text, self._context.clock.time())
         if not result.evicted:
             name, why = f"{pod.metadata.namespace}/{pod.metadata.name}", result.error_text
-            self._record_event(job, JobEvent("Warning", "Evicting", f'Failed evict Pod "{name}" caused by {why}'))
+            self._record_event(job, step.JobEvent("Warning", "Evicting", f'Failed evict Pod "{name}" caused by {why}'))
             return why
         self._record_in_limiter(pod)
         return None
@@ -380,7 +367,7 @@ class MigrationJobController:
         workload = self._snapshot_source.workloads.get(controller_uid(pod))
         self._plugin.limiter.record_eviction(pod, workload, self._context.clock.time())
 
-    def _record_event(self, job: PodMigrationJob, event: JobEvent) -> None:
+    def _record_event(self, job: PodMigrationJob, event: step.JobEvent) -> None:
         about = object_reference(POD_MIGRATION_JOBS, job)
         kind: Any = event.type
         self._context.recorder.record(about, kind, event.reason, event.message, action="Migrating")

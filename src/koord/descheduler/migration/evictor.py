@@ -11,13 +11,7 @@ import msgspec
 
 from koord.api.annotations import pod_codecs
 from koord.api.annotations.pod_codecs import SoftEviction
-from koord.api.config.descheduler.migration_args import (
-    DELETE,
-    EVICTION_POLICIES,
-    SOFT_EVICTION,
-    MigrationControllerArgs,
-    evict_qps,
-)
+from koord.api.config.descheduler import migration_args
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS
 from koord.api.koordinator.protocol import A_EVICT_TRIGGER, A_SOFT_EVICTION, L_EVICT_POLICY, REASON_TOO_MANY_EVICTIONS
 from koord.api.koordinator.scheduling import PodMigrationJob
@@ -52,10 +46,10 @@ class PodEvictor:
         RbacRule("", ("pods/eviction",), ("create",)),
     )
 
-    def __init__(self, context: DeschedulerContext, args: MigrationControllerArgs) -> None:
+    def __init__(self, context: DeschedulerContext, args: migration_args.MigrationControllerArgs) -> None:
         self._context = context
         self._policy = args.eviction_policy
-        self._bucket = TokenBucket(evict_qps(args), args.evict_burst or 1, context.clock.monotonic())
+        self._bucket = TokenBucket(migration_args.evict_qps(args), args.evict_burst or 1, context.clock.monotonic())
         # By job: the records begun by the plugins of this process. A job carries no annotation but upstream's, so the
         # numbers of a job that an earlier process made are lost with it; its reason and trigger are not.
         self._begun: dict[str, EvictionRecord] = {}
@@ -90,14 +84,14 @@ class PodEvictor:
 
     def eviction_policy(self, job: PodMigrationJob, pod: Pod) -> str:
         for labels in (pod.metadata.labels, job.metadata.labels):
-            if labels.get(L_EVICT_POLICY) in EVICTION_POLICIES:
+            if labels.get(L_EVICT_POLICY) in migration_args.EVICTION_POLICIES:
                 return str(labels[L_EVICT_POLICY])
         return self._policy
 
     async def _request_eviction(self, job: PodMigrationJob, pod: Pod, options: DeleteOptions | None) -> EvictionResult:
         meta, client, policy = pod.metadata, self._context.client, self.eviction_policy(job, pod)
-        if policy != SOFT_EVICTION:
-            request = delete_pod if policy == DELETE else evict_pod
+        if policy != migration_args.SOFT_EVICTION:
+            request = delete_pod if policy == migration_args.DELETE else evict_pod
             return await request(
                 client, meta.namespace, meta.name, uid=meta.uid, options=options, retries_conflict=True
             )

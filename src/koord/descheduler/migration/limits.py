@@ -42,11 +42,7 @@ def migration_of_job(job: PodMigrationJob, snapshot: ClusterSnapshot) -> InFligh
 def migration_of_pod(pod: Pod) -> InFlightMigration:
     meta = pod.metadata
     return InFlightMigration(
-        namespace=meta.namespace,
-        name=meta.name,
-        uid=meta.uid,
-        node=pod.spec.node_name,
-        owner=controller_uid(pod),
+        namespace=meta.namespace, name=meta.name, uid=meta.uid, node=pod.spec.node_name, owner=controller_uid(pod)
     )
 
 

@@ -1,6 +1,4 @@
-"""Whether the successor of a job's pod could take the reservation that the job refers to, so that nobody is evicted for
-a place that is none.
-"""
+"""Whether the successor of a job's pod could take the reservation of the job, else nobody is evicted."""
 
 from __future__ import annotations
 

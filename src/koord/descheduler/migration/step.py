@@ -142,9 +142,7 @@ class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MigrationFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """MigrationFacts holds what is known about a job now. `rate_limit_reason` says why evictions of the pod's workload
-    must wait, if so.
-    """
+    """MigrationFacts holds what is known about a job now. `rate_limit_reason` says why evictions must wait, if so."""
 
     now_s: float
     default_mode: str

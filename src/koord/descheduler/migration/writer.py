@@ -59,9 +59,8 @@ class MigrationWriter:
     async def _patch(
         self, job: PodMigrationJob, patch: dict[str, Any], subresource: str | None = None
     ) -> JobPatchResult:
-        meta = job.metadata
-        return await self._context.client.patch(
-            POD_MIGRATION_JOBS, meta.name, patch, kind="merge", uid=meta.uid, subresource=subresource
+        return await self._context.client.patch_object(
+            POD_MIGRATION_JOBS, job, patch, kind="merge", subresource=subresource
         )
 
     # Reservations ------------------------------------------------------------------------------------------------
@@ -148,9 +147,7 @@ MAX_AGE_WITHOUT_TTL_S = 1800.0
 
 
 class JobGarbageCollector:
-    """Deletes jobs that are long past their ttl, each with the reservation that was made for it, and reservations whose
-    job was deleted while nobody watched.
-    """
+    """Deletes jobs past their ttl with their reservations, and reservations whose job was deleted unseen."""
 
     def __init__(
         self,

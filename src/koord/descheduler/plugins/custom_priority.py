@@ -7,7 +7,6 @@ from typing import ClassVar
 
 from koord.api.config.descheduler.plugin_args import CUSTOM_PRIORITY_DRAIN_NODE, CustomPriorityArgs
 from koord.api.koordinator.resource_name import CPU, MEMORY, PODS
-from koord.api.kubernetes.container import Container
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import resource_amounts
@@ -145,10 +144,6 @@ def _smallest_first(handle: EvictorHandle, node: Node) -> list[Pod]:
 
 def _requests_sort_key(pod: Pod) -> tuple[int, int, str, str]:
     """Return the sort key by the requests of the containers alone."""
-    asked = [_container_requests(container) for container in pod.spec.containers]
+    asked = [resource_amounts(container.resources.requests) for container in pod.spec.containers]
     cpu, memory = (sum(one.get(name, 0) for one in asked) for name in (CPU, MEMORY))
     return cpu, memory, pod.metadata.namespace, pod.metadata.name
-
-
-def _container_requests(container: Container) -> Mapping[str, int]:
-    return resource_amounts(container.resources.requests)

@@ -9,33 +9,8 @@ from koord.descheduler.framework.plugin import DeschedulerPlugin
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.custom_priority import CustomPriority
 from koord.descheduler.plugins.fragmentation_aware import FragmentationAwareBalance
+from koord.descheduler.plugins.kube import inter_pod, node_constraints, node_utilization, pod_state
 from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor, build_default_evictor
-from koord.descheduler.plugins.kube.inter_pod import (
-    RemoveDuplicates,
-    RemovePodsViolatingInterPodAntiAffinity,
-    build_inter_pod_anti_affinity,
-    build_remove_duplicates,
-)
-from koord.descheduler.plugins.kube.node_constraints import (
-    RemovePodsViolatingNodeAffinity,
-    RemovePodsViolatingNodeTaints,
-    build_violated_node_affinity,
-    build_violated_node_taints,
-)
-from koord.descheduler.plugins.kube.node_utilization import (
-    HighNodeUtilization,
-    LowNodeUtilization,
-    build_high_node_utilization,
-    build_low_node_utilization,
-)
-from koord.descheduler.plugins.kube.pod_state import (
-    PodLifeTime,
-    RemoveFailedPods,
-    RemovePodsHavingTooManyRestarts,
-    build_pod_life_time,
-    build_remove_failed_pods,
-    build_too_many_restarts,
-)
 from koord.descheduler.plugins.kube.topology_spread import (
     RemovePodsViolatingTopologySpreadConstraint,
     build_violated_topology_spread,
@@ -57,15 +32,15 @@ REGISTRY: Mapping[str, PluginFactory] = {
     FragmentationAwareBalance.name: FragmentationAwareBalance,
     ScaleDownBinPack.name: ScaleDownBinPack,
     DefaultEvictor.name: build_default_evictor,
-    HighNodeUtilization.name: build_high_node_utilization,
-    LowNodeUtilization.name: build_low_node_utilization,
-    PodLifeTime.name: build_pod_life_time,
-    RemoveFailedPods.name: build_remove_failed_pods,
-    RemoveDuplicates.name: build_remove_duplicates,
-    RemovePodsHavingTooManyRestarts.name: build_too_many_restarts,
-    RemovePodsViolatingInterPodAntiAffinity.name: build_inter_pod_anti_affinity,
-    RemovePodsViolatingNodeAffinity.name: build_violated_node_affinity,
-    RemovePodsViolatingNodeTaints.name: build_violated_node_taints,
+    node_utilization.HighNodeUtilization.name: node_utilization.build_high_node_utilization,
+    node_utilization.LowNodeUtilization.name: node_utilization.build_low_node_utilization,
+    pod_state.PodLifeTime.name: pod_state.build_pod_life_time,
+    pod_state.RemoveFailedPods.name: pod_state.build_remove_failed_pods,
+    inter_pod.RemoveDuplicates.name: inter_pod.build_remove_duplicates,
+    pod_state.RemovePodsHavingTooManyRestarts.name: pod_state.build_too_many_restarts,
+    inter_pod.RemovePodsViolatingInterPodAntiAffinity.name: inter_pod.build_inter_pod_anti_affinity,
+    node_constraints.RemovePodsViolatingNodeAffinity.name: node_constraints.build_violated_node_affinity,
+    node_constraints.RemovePodsViolatingNodeTaints.name: node_constraints.build_violated_node_taints,
     RemovePodsViolatingTopologySpreadConstraint.name: build_violated_topology_spread,
 }
 

@@ -1,3 +1,1 @@
-"""A Kubernetes API server in Python: object store, schemas, kinds, REST verbs, admission, an HTTPS server
-and an in-process transport.
-"""
+"""A Kubernetes API server in Python: store, schemas, kinds, REST verbs, admission, HTTPS and in-process transport."""

@@ -131,9 +131,7 @@ class ResourceCatalog:
         return list(self._served.values())
 
     def versions(self) -> dict[str, list[str]]:
-        """Return each group with its versions, preferred first; built-in groups in their own order, then custom
-        ones by name.
-        """
+        """Return each group with its versions, preferred first; built-in groups in their order, then custom by name."""
         found: dict[str, dict[str, None]] = {}
         custom: dict[str, dict[str, None]] = {}
         for resource in self._served.values():
@@ -204,9 +202,7 @@ def builtin_resources(
     strategies: Mapping[tuple[str, str], KindStrategy],
     conversions: Mapping[tuple[str, str, str], tuple[str, VersionConversion]],
 ) -> list[ServedResource]:
-    """Return the built-in resources. `strategies` are by (group, kind); `conversions` by (group, version,
-    plural), with the storage that they convert to.
-    """
+    """Return the built-in resources. `strategies` are by (group, kind); `conversions` by (group, version, plural)."""
     return [_builtin_resource(table, row, decoder, strategies, conversions) for row in table.resources()]
 
 

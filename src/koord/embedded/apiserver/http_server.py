@@ -1,7 +1,4 @@
-"""Serve the API server over HTTPS: bearer tokens, one handler for all paths, and watches as chunked lines.
-
-What a request means is decided in `server`.
-"""
+"""Serve the API server over HTTPS: bearer tokens, one handler for all paths, and watches as chunked lines."""
 
 from __future__ import annotations
 
@@ -54,9 +51,7 @@ class HttpServer:
         self.url = ""
 
     async def start(self, host: str, port: int, context: ssl.SSLContext | None, *, allow_remote: bool = False) -> str:
-        """Start listening and return the URL. Port 0 lets the system choose. Raises NotLoopbackError unless
-        `allow_remote`.
-        """
+        """Listen and return the URL; port 0 lets the system choose. Raises NotLoopbackError unless `allow_remote`."""
         if not allow_remote and not _is_loopback(host):
             raise NotLoopbackError(f"{host} is not a loopback address; allow remote clients explicitly to listen there")
         low_level = web.Server(self._handle, request_factory=_make_request, handler_cancellation=True)

@@ -45,9 +45,7 @@ class ApiServerCertificates(msgspec.Struct, frozen=True):
 def create_certificates(
     hosts: Sequence[str] = DEFAULT_HOSTS, *, now: datetime.datetime | None = None
 ) -> ApiServerCertificates:
-    """Create a certificate authority and a serving certificate that it signed for `hosts` (names and
-    addresses).
-    """
+    """Create a certificate authority and a serving certificate that it signed for `hosts` (names and addresses)."""
     moment = now or datetime.datetime.now(datetime.UTC)
     authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     authority = certificates.new_authority(authority_key, "koord-ca", moment)
@@ -82,10 +80,7 @@ def load_or_create_certificates(folder: Path, hosts: Sequence[str] = DEFAULT_HOS
 
 
 def load_certificates(certificate: Path, key: Path) -> ApiServerCertificates:
-    """Return a certificate that a user names. Clients trust what its file holds: a chain should end in its authority.
-
-    Raises DataDirectoryError.
-    """
+    """Return the certificate that a user names; its file is what clients trust. Raises DataDirectoryError."""
     try:
         pair = CertKeyPair(certificate.read_bytes(), key.read_bytes())
         made = ApiServerCertificates(CertKeyPair(pair.certificate, b""), pair)

@@ -20,21 +20,13 @@ import msgspec
 from koord.api.kubernetes.builtin_kinds import LEASES
 from koord.api.kubernetes.builtin_kinds import NODES as FULL_NODES
 from koord.embedded.kubelet import node_objects as objects
-from koord.embedded.kubelet import slim_views
+from koord.embedded.kubelet import simulated_host, slim_views
 from koord.embedded.kubelet.heartbeat import HEARTBEAT_TICK_S, LEASE_PERIOD_S, STATUS_PERIOD_S, HeartbeatLoop
 from koord.embedded.kubelet.node_metric_reporter import SimulatedNodeMetricReporter
 from koord.embedded.kubelet.node_objects import PRESSURES, SimulatedNodeSpec
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.kubelet.pod_lifecycle import after_delay, after_kill, after_reboot
 from koord.embedded.kubelet.pod_worker import PodWorker
-from koord.embedded.kubelet.simulated_host import (
-    Failure,
-    HostUsage,
-    NodeIpam,
-    PodCidrAllocator,
-    SimulatedHost,
-    SimulatedPod,
-)
 from koord.embedded.kubelet.slim_views import SlimNode, SlimPod
 from koord.embedded.kubelet.usage_model import ZERO_USAGE, SimulatedUsage, UsageTrace
 from koord.kube.client.typed_client import Client
@@ -77,17 +69,15 @@ class SimulatedFleet:
         settings: FleetSettings = FleetSettings(),  # noqa: B008 - a frozen value
         traces: Mapping[str, UsageTrace] = MappingProxyType({}),
     ) -> None:
-        """Make a fleet. `seed` decides all that is random; `traces` are those that usage models of the kind
-        "trace" name.
-        """
+        """Make a fleet. `seed` decides all that is random; `traces` are those that "trace" usage models name."""
         self._seed = seed
         self._client = client
         self._clock = clock
         self._pools = tuple(pools)
-        self._ipam = NodeIpam()
+        self._ipam = simulated_host.NodeIpam()
         self._next_number: dict[str, int] = {}  # pool name -> number of the next node
-        self._hosts: dict[str, SimulatedHost] = {}
-        self._sim_pods: dict[str, SimulatedPod] = {}
+        self._hosts: dict[str, simulated_host.SimulatedHost] = {}
+        self._sim_pods: dict[str, simulated_host.SimulatedPod] = {}
         self._pods = informers.for_resource(slim_views.PODS, transform=slim_views.slim_pod)
         self._nodes = informers.for_resource(slim_views.NODES)
         self._heartbeats = HeartbeatLoop(
@@ -153,7 +143,7 @@ class SimulatedFleet:
         return self._seed
 
     @property
-    def hosts(self) -> Mapping[str, SimulatedHost]:
+    def hosts(self) -> Mapping[str, simulated_host.SimulatedHost]:
         return self._hosts
 
     async def add_pool(self, pool: SimulatedPool) -> list[str]:
@@ -188,7 +178,7 @@ class SimulatedFleet:
             if isinstance(answer, ApiError) and not answer.not_found:
                 raise NodeRegistrationError(f"node {node} cannot be removed: {answer}")
 
-    def fail_node(self, node: str, how: Failure = "machine") -> None:
+    def fail_node(self, node: str, how: simulated_host.Failure = "machine") -> None:
         """Make a node send no heartbeat and no pod status until `heal_node`."""
         host = self._hosts[node]
         if host.failure is None:
@@ -196,9 +186,7 @@ class SimulatedFleet:
         host.failure = how
 
     def heal_node(self, node: str) -> None:
-        """End the failure of a node. After a "machine" failure it has rebooted: its containers died and are
-        restarted as their pods say.
-        """
+        """End the failure of a node. After a "machine" failure it has rebooted, and containers restart as pods say."""
         host = self._hosts[node]
         if host.failure is None:
             return
@@ -242,16 +230,16 @@ class SimulatedFleet:
         host.pressures[condition] = (on, self._clock.time())
         self._heartbeats.report_soon(host)
 
-    def _make_host(self, pool: SimulatedPool, number: int) -> SimulatedHost:
+    def _make_host(self, pool: SimulatedPool, number: int) -> simulated_host.SimulatedHost:
         name = pool.node_name(number)
         if name in self._hosts:
             raise ValueError(f"there is a node {name} already")
         address, cidr = self._ipam.allocate_node_ip(), self._ipam.allocate_pod_cidr(pool.pods)
         shape = pool.hardware(name)
         machine = SimulatedNodeSpec(name=name, pool=pool, number=number, address=address, pod_cidr=cidr, hardware=shape)
-        return SimulatedHost(machine, self._clock.time())
+        return simulated_host.SimulatedHost(machine, self._clock.time())
 
-    async def _register(self, host: SimulatedHost) -> None:
+    async def _register(self, host: simulated_host.SimulatedHost) -> None:
         now = self._clock.time()
         created = await self._client.create(slim_views.NODES, objects.node_object(host.machine, now))
         if isinstance(created, ApiError) and created.already_exists:
@@ -263,7 +251,7 @@ class SimulatedFleet:
             raise NodeRegistrationError(f"node {host.name}: {created}")
         host.uid = created.metadata.uid
         if created.spec.pod_cidr and created.spec.pod_cidr != host.pod_cidr.cidr:
-            host.pod_cidr = PodCidrAllocator(created.spec.pod_cidr)
+            host.pod_cidr = simulated_host.PodCidrAllocator(created.spec.pod_cidr)
         lease = await self._client.create(LEASES, objects.lease_object(host.name, host.uid, now))
         if isinstance(lease, ApiError) and not lease.already_exists:
             raise NodeRegistrationError(f"lease of node {host.name}: {lease}")
@@ -284,7 +272,7 @@ class SimulatedFleet:
 
     # Usage -------------------------------------------------------------------------------------------------------
 
-    def node_usage(self, node: str, t: float) -> HostUsage:
+    def node_usage(self, node: str, t: float) -> simulated_host.HostUsage:
         """Return what a node and each of its present pods use at `t`."""
         return self._hosts[node].usage(t, self._seed)
 
@@ -308,7 +296,7 @@ class SimulatedFleet:
             host = self._hosts.get(pod.spec.node_name)
             if host is None:
                 return
-            sim_pod = self._sim_pods[uid] = host.sim_pods[uid] = SimulatedPod(pod, host)
+            sim_pod = self._sim_pods[uid] = host.sim_pods[uid] = simulated_host.SimulatedPod(pod, host)
             self._queue.add(uid)
             return
         old, sim_pod.view = sim_pod.view, pod
@@ -329,7 +317,7 @@ class SimulatedFleet:
         return await self._pod_worker.sync(sim_pod)
 
 
-def _needs_sync(sim_pod: SimulatedPod, old: SlimPod, new: SlimPod) -> bool:
+def _needs_sync(sim_pod: simulated_host.SimulatedPod, old: SlimPod, new: SlimPod) -> bool:
     """Return whether a pod change needs a sync: most changes are echoes of the kubelet's own writes."""
     return (
         old.metadata.deletion_timestamp != new.metadata.deletion_timestamp

@@ -24,6 +24,7 @@ from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError, error_from_response
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.telemetry.clock import Clock
+from koord.values import timestamp
 
 _LOG = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class HeartbeatLoop:
         await asyncio.gather(*(lane(number) for number in range(min(CONCURRENT_WRITES, len(hosts)))))
 
     async def _renew(self, host: SimulatedHost) -> None:
-        patch = {"spec": {"renewTime": objects.rfc3339_micros(self._clock.time())}}
+        patch = {"spec": {"renewTime": timestamp.unix_micro_text(self._clock.time())}}
         request = request_builder.patch(LEASES, host.name, patch, objects.LEASE_NAMESPACE, kind="merge")
         refused = await self._send(request, "lease", host)
         self.counts.leases += 1

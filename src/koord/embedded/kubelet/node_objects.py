@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
@@ -69,11 +68,7 @@ def rfc3339_seconds(moment: float) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _rfc3339_second(moment: int) -> str:
-    return timestamp.text(datetime.fromtimestamp(moment, UTC))
-
-
-def rfc3339_micros(moment: float) -> str:
-    return timestamp.micro_text(datetime.fromtimestamp(moment, UTC))
+    return timestamp.unix_text(moment)
 
 
 def node_capacity(pool: SimulatedPool) -> dict[str, str]:
@@ -171,9 +166,7 @@ def node_status(machine: SimulatedNodeSpec, now: float) -> dict[str, Any]:
 def node_conditions(
     now: float, since: float, pressures: Mapping[str, tuple[bool, float]] = MappingProxyType({})
 ) -> list[dict[str, Any]]:
-    """Return the node conditions. `since` is when the kubelet started; `pressures` are those that changed
-    later, with their state and its beginning.
-    """
+    """Return the node conditions. `since` is the kubelet's start; `pressures` are those that changed later."""
     found = []
     stamp = rfc3339_seconds(now)
     for type, (calm, calm_text, tense, tense_text) in _PRESSURE_TEXTS.items():
@@ -206,5 +199,9 @@ def lease_object(name: str, node_uid: str, now: float) -> dict[str, Any]:
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": name, "namespace": LEASE_NAMESPACE, "ownerReferences": [owner]},
-        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_DURATION_S, "renewTime": rfc3339_micros(now)},
+        "spec": {
+            "holderIdentity": name,
+            "leaseDurationSeconds": LEASE_DURATION_S,
+            "renewTime": timestamp.unix_micro_text(now),
+        },
     }

@@ -1,6 +1,4 @@
-"""Node profiles and hardware: the file that says how many nodes of which kind exist, parsed and validated,
-and what each simulated machine is made of.
-"""
+"""Node profiles: the parsed and validated file that says how many nodes of which hardware exist."""
 
 from __future__ import annotations
 
@@ -12,14 +10,7 @@ import msgspec
 
 from koord.api.config.field_error import FieldError, duplicate_errors, enum_errors, range_errors
 from koord.api.kubernetes.affinity import Taint
-from koord.embedded.kubelet.usage_model import (
-    Constant,
-    InvalidUsageModel,
-    Trace,
-    UsageModel,
-    resolve_load,
-    usage_model_error,
-)
+from koord.embedded.kubelet import usage_model
 from koord.values.json_text import MalformedText
 from koord.values.names import dns1123_subdomain, label_value, qualified_name
 from koord.values.quantity import Quantity
@@ -79,9 +70,7 @@ class NodeHardware(msgspec.Struct, frozen=True, kw_only=True):
         return self.cores * self.threads_per_core
 
     def logical_cpus(self) -> tuple[LogicalCpu, ...]:
-        """Return the CPUs numbered as Linux does on x86: first every core's first thread, then every core's second
-        one.
-        """
+        """Return the CPUs numbered as Linux does on x86: first every core's first thread, then every second one."""
         per_numa, per_socket = self.cores // self.numa_nodes, self.cores // self.sockets
         return tuple(
             LogicalCpu(cpu=cpu, core=core, numa=core // per_numa, socket=core // per_socket)
@@ -196,7 +185,7 @@ class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     instance_type: str = ""
     reserved: KubeletReserved = KubeletReserved()
     system: SystemDaemonUsage = SystemDaemonUsage()
-    usage: UsageModel = Constant()  # of pods that say nothing of theirs
+    usage: usage_model.UsageModel = usage_model.Constant()  # of pods that say nothing of theirs
 
     def node_name(self, number: int) -> str:
         return f"{self.name}-{number}"
@@ -338,11 +327,13 @@ def _hardware_errors(at: str, pool: SimulatedPool) -> list[FieldError]:
     return errors
 
 
-def _usage_errors(field: str, model: UsageModel) -> list[FieldError]:
-    wrong = usage_model_error(model)
-    if wrong is None and not isinstance(model, Trace):  # whether a trace exists is known when the fleet is made
-        tried = resolve_load(model, {}, {}, {})
-        wrong = tried if isinstance(tried, InvalidUsageModel) else None
+def _usage_errors(field: str, model: usage_model.UsageModel) -> list[FieldError]:
+    wrong = usage_model.usage_model_error(model)
+    if wrong is None and not isinstance(
+        model, usage_model.Trace
+    ):  # whether a trace exists is known when the fleet is made
+        tried = usage_model.resolve_load(model, {}, {}, {})
+        wrong = tried if isinstance(tried, usage_model.InvalidUsageModel) else None
     return [] if wrong is None else [FieldError(field, type(model).__name__.lower(), wrong.rule)]
 
 

@@ -1,6 +1,4 @@
-"""Build a pod's status from its PodRun as its kubelet writes it, and the smallest patch from one status to
-the next. Pure.
-"""
+"""Build a pod's status from its PodRun as its kubelet writes it, and the smallest patch to the next."""
 
 from __future__ import annotations
 
@@ -66,10 +64,7 @@ def rejected_pod_status(reason: str, message: str, about: PodStatusFacts, at: fl
 
 
 def pod_status_patch(before: Plain | None, after: Plain) -> Plain | None:
-    """Return the strategic merge patch from `before` to `after`; None when they are equal.
-
-    Without `before`, whatever the server has is overwritten.
-    """
+    """Return the strategic merge patch from `before`, or whatever the server has, to `after`; None if equal."""
     if before is None:
         return {**after, "conditions": [_CLEARED_CONDITION | condition for condition in after["conditions"]]}
     changed = {key: value for key, value in after.items() if before.get(key) != value}

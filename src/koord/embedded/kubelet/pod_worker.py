@@ -283,9 +283,7 @@ def admit_pod(
     ports: Collection[tuple[str, str, int]],
     labels: Mapping[str, str],
 ) -> PodRejection | None:
-    """Return why the node rejects the pod, or None. `used` and `ports` are those of the pods on the node that
-    are not over.
-    """
+    """Return why the node rejects the pod, or None. `used` and `ports` are those of pods that are not over."""
     for name, asked in (("pods", 1), *template.requests.items()):
         known = name in allocatable
         if asked == 0 or (not known and name not in _NATIVE_RESOURCES):

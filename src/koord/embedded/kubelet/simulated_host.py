@@ -1,6 +1,4 @@
-"""One simulated host from the inside: its pods, the resources and IP addresses that they take, and whether
-its kubelet can be reached.
-"""
+"""One simulated host from the inside: its pods, their resources and IP addresses, and whether its kubelet answers."""
 
 from __future__ import annotations
 
@@ -89,9 +87,7 @@ class SimulatedPod:
         return usage_at(load, t, started=min(since), seed=seed, pod=self.uid) if since else ZERO_USAGE
 
     def is_overwritten(self) -> bool:
-        """Return whether someone else wrote the pod's phase or readiness, as the node lifecycle controller does
-        for lost nodes.
-        """
+        """Return whether someone else wrote the pod's phase or readiness, as is done for lost nodes."""
         if self.reported is None:
             return False
         reported, shown = self.reported[0], self.view.status
@@ -149,9 +145,7 @@ class SimulatedHost:
         return {uid: sim_pod.usage(t, seed) for uid, sim_pod in self.sim_pods.items()}
 
     def usage(self, t: float, seed: int) -> HostUsage:
-        """Return what a node agent measured last, where one runs; else the demands of the pods, limited to the CPU
-        that there is.
-        """
+        """Return what a node agent measured last, else the demands of the pods, limited to the CPU that there is."""
         system = ZERO_USAGE if self.failure == "machine" else self.system
         if self.measured is not None and self.failure is None:
             return self.measured

@@ -58,9 +58,7 @@ class Burst(_UsageModel, frozen=True, kw_only=True, tag="burst"):
 
 
 class Ramp(_UsageModel, frozen=True, kw_only=True, tag="ramp"):
-    """Usage that grows from low to high in `over_s` after the pod started, then stays high: a leak, or a cache
-    that fills.
-    """
+    """Usage that grows from low to high in `over_s` after the start, then stays: a leak, or a cache that fills."""
 
     over_s: float = msgspec.field(default=3600.0, name="overSeconds")
 

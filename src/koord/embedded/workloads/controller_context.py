@@ -158,16 +158,8 @@ async def patch_status(
     """Patch the status; return None when there was nothing to write. `exactly`: only over the version that was read."""
     if not patch:
         return None
-    meta = obj.metadata
-    return await client.patch(
-        resource,
-        meta.name,
-        {"status": patch},
-        meta.namespace or None,
-        kind="merge",
-        subresource="status",
-        uid=meta.uid,
-        resource_version=meta.resource_version if exactly else None,
+    return await client.patch_object(
+        resource, obj, {"status": patch}, kind="merge", subresource="status", exactly=exactly
     )
 
 

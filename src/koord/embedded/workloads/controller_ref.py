@@ -146,10 +146,7 @@ async def apply_object_claims(
 
 
 async def _patch_metadata(client: Client, resource: Resource[O], obj: O, change: Unstructured) -> ApiError | None:
-    meta = obj.metadata
-    answer = await client.patch(
-        resource, meta.name, {"metadata": change}, meta.namespace, kind="strategic", uid=meta.uid
-    )
+    answer = await client.patch_object(resource, obj, {"metadata": change}, kind="strategic")
     return error_unless_gone(answer)
 
 

@@ -141,9 +141,8 @@ class RevisionHistory:
             return await self._create(owner, template, plan.number, collisions)
         if not plan.renumber:
             return plan.known
-        meta = plan.known.metadata
-        return await self._client.patch(
-            CONTROLLER_REVISIONS, meta.name, {"revision": plan.number}, meta.namespace, kind="merge", uid=meta.uid
+        return await self._client.patch_object(
+            CONTROLLER_REVISIONS, plan.known, {"revision": plan.number}, kind="merge"
         )
 
     async def _create(

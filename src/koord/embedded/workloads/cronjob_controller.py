@@ -13,13 +13,8 @@ from cronsim import CronSim, CronSimError
 from koord.api.kubernetes.batch import CronJob, CronJobStatus, Job
 from koord.api.kubernetes.builtin_kinds import CRON_JOBS, JOBS
 from koord.api.model import ObjectReference
+from koord.embedded.workloads import controller_ref
 from koord.embedded.workloads.controller_context import ControllerContext, seconds_until, status_patch, sync_result
-from koord.embedded.workloads.controller_ref import (
-    controller_owner_of_kind,
-    controller_reference,
-    index_by_controller,
-    owned_objects,
-)
 from koord.embedded.workloads.expectations import WrittenVersions
 from koord.embedded.workloads.job_plan import COMPLETE, is_job_finished, job_finished_at
 from koord.kube.client.request_builder import Unstructured
@@ -176,7 +171,7 @@ def job_body(cron: CronJob, due: datetime) -> Unstructured:
         "name": job_name(cron, due),
         "namespace": cron.metadata.namespace,
         "annotations": {**(given.get("annotations") or {}), SCHEDULED_ANNOTATION: timestamp.text(due)},
-        "ownerReferences": [controller_reference(CRON_JOBS, cron)],
+        "ownerReferences": [controller_ref.controller_reference(CRON_JOBS, cron)],
     }
     if given.get("labels"):
         meta["labels"] = given["labels"]
@@ -193,7 +188,7 @@ class CronJobController:
         self._jobs = context.informers.for_resource(JOBS)
         self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
         self._written_versions = WrittenVersions()
-        index_by_controller(self._jobs)
+        controller_ref.index_by_controller(self._jobs)
         self._crons.add_event_handler(self._cron_changed)
         self._jobs.add_event_handler(self._job_changed)
 
@@ -203,7 +198,7 @@ class CronJobController:
         self._queue.add(object_key(change.object))
 
     def _job_changed(self, change: ObjectChange[Job]) -> None:
-        owner = controller_owner_of_kind(change.object.metadata, CRON_JOBS)
+        owner = controller_ref.controller_owner_of_kind(change.object.metadata, CRON_JOBS)
         if owner is not None:
             self._queue.add((change.object.metadata.namespace, owner.name))
 
@@ -214,7 +209,7 @@ class CronJobController:
         cron = self._crons.get(*key)
         if cron is None or self._written_versions.is_stale(cron):
             return Done()
-        jobs = tuple(owned_objects(self._jobs, cron.metadata.uid))
+        jobs = tuple(controller_ref.owned_objects(self._jobs, cron.metadata.uid))
         plan = decide_cron_job(CronJobView(cron=cron, jobs=jobs, now=self._context.now()))
         return await self.apply(cron, plan)
 
@@ -252,7 +247,7 @@ class CronJobController:
             live = await self._client.get(JOBS, body["metadata"]["name"], cron.metadata.namespace)
             if isinstance(live, ApiError):
                 return live
-            owner = controller_owner_of_kind(live.metadata, CRON_JOBS)
+            owner = controller_ref.controller_owner_of_kind(live.metadata, CRON_JOBS)
             return live if owner is not None and owner.uid == cron.metadata.uid else answer
         if not isinstance(answer, ApiError):
             self._record_event(

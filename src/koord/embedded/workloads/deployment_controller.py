@@ -28,10 +28,9 @@ from koord.embedded.workloads.deployment_plan import (
     decide_deployment,
     replica_set_body,
 )
-from koord.embedded.workloads.deployment_rollout import replica_set_size
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.pod_state import is_pod_finished
-from koord.embedded.workloads.pod_template import same_template
+from koord.embedded.workloads.pod_template import desired_replicas, same_template
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue
@@ -137,9 +136,7 @@ class DeploymentController:
         meta = deployment.metadata
         number = deployment_rollout.revision_patch(deployment, plan.revision)
         if number is not None:
-            written = await self._client.patch(
-                DEPLOYMENTS, meta.name, number, meta.namespace, kind="merge", uid=meta.uid
-            )
+            written = await self._client.patch_object(DEPLOYMENTS, deployment, number, kind="merge")
             if isinstance(written, ApiError) and not written.not_found:
                 return Requeue(written.message)
         patch = status_patch(deployment.status, status)
@@ -220,19 +217,11 @@ class DeploymentController:
             spec["minReadySeconds"] = change.min_ready_seconds
         if spec:
             patch["spec"] = spec
-        answer = await self._client.patch(
-            REPLICA_SETS,
-            meta.name,
-            patch,
-            meta.namespace,
-            kind="merge",
-            uid=meta.uid,
-            resource_version=meta.resource_version,
-        )
+        answer = await self._client.patch_object(REPLICA_SETS, change.set, patch, kind="merge", exactly=True)
         if isinstance(answer, ApiError):
             return answer
         self._written_versions.record(answer)
-        before = replica_set_size(change.set)
+        before = desired_replicas(change.set)
         if change.replicas is not None and change.replicas != before:
             way = "up" if change.replicas > before else "down"
             message = f"Scaled {way} replica set {meta.name} from {before} to {change.replicas}"

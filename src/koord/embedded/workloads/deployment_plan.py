@@ -15,7 +15,6 @@ from koord.embedded.workloads.controller_ref import controller_reference
 from koord.embedded.workloads.deployment_rollout import (
     ReplicaSetFamily,
     ReplicaSetSizes,
-    replica_set_size,
     rollout_bounds,
     total_size,
 )
@@ -97,7 +96,7 @@ def _replica_set_changes(
         annotations: dict[str, str] = {}
         # Of the ReplicaSets that keep their size only live ones and the current one are annotated: only theirs are
         # read.
-        if replicas is not None or replica_set_size(s) > 0 or s is family.new:
+        if replicas is not None or desired_replicas(s) > 0 or s is family.new:
             have = s.metadata.annotations
             annotations = {key: value for key, value in remembered.items() if have.get(key) != value}
         wait = None
@@ -138,7 +137,7 @@ def replica_sets_to_prune(deployment: Deployment, family: ReplicaSetFamily) -> t
     idle = [
         s
         for s in ordered[:excess]
-        if replica_set_size(s) == 0 and s.status.replicas == 0 and s.metadata.generation <= s.status.observed_generation
+        if desired_replicas(s) == 0 and s.status.replicas == 0 and s.metadata.generation <= s.status.observed_generation
     ]
     return tuple(idle)
 

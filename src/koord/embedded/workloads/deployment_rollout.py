@@ -55,23 +55,13 @@ def rollout_bounds(deployment: Deployment) -> RolloutBounds:
     return RolloutBounds(replicas, surge, min(unavailable, replicas))
 
 
-def replica_set_size(replica_set: ReplicaSet) -> int:
-    replicas = replica_set.spec.replicas
-    return 1 if replicas is None else replicas
-
-
 def total_size(sets: Iterable[ReplicaSet]) -> int:
-    return sum(replica_set_size(replica_set) for replica_set in sets)
+    return sum(desired_replicas(replica_set) for replica_set in sets)
 
 
 def available_replicas(replica_set: ReplicaSet) -> int:
     """Return the available replicas of a set, at most its size: a status may lag behind a scale-down."""
-    return min(replica_set.status.available_replicas, replica_set_size(replica_set))
-
-
-def _is_status_stale(replica_set: ReplicaSet) -> bool:
-    """Return whether the status of a ReplicaSet is older than the last change of its size."""
-    return replica_set.status.observed_generation < replica_set.metadata.generation
+    return min(replica_set.status.available_replicas, desired_replicas(replica_set))
 
 
 def creation_order(replica_set: ReplicaSet) -> tuple[datetime, str]:
@@ -102,7 +92,7 @@ ReplicaSetSizes = dict[str, int]  # set name -> its new size; sets that keep the
 def new_replica_set_size(deployment: Deployment, family: ReplicaSetFamily) -> int:
     """Return the size of the current ReplicaSet, now or when it is made: all that the bounds leave room for."""
     bounds = rollout_bounds(deployment)
-    have = replica_set_size(family.new) if family.new is not None else 0
+    have = desired_replicas(family.new) if family.new is not None else 0
     if deployment.spec.strategy.type == RECREATE:
         return bounds.replicas
     room = bounds.max_replicas - total_size(family.all)
@@ -114,25 +104,25 @@ def roll_step(deployment: Deployment, family: ReplicaSetFamily) -> ReplicaSetSiz
     new = family.new
     assert new is not None, "a rolling update has a set to roll to"
     bounds = rollout_bounds(deployment)
-    if replica_set_size(new) > bounds.replicas:
+    if desired_replicas(new) > bounds.replicas:
         return {new.metadata.name: bounds.replicas}
-    if replica_set_size(new) < bounds.replicas and (
+    if desired_replicas(new) < bounds.replicas and (
         grown := new_replica_set_size(deployment, family)
-    ) != replica_set_size(new):
+    ) != desired_replicas(new):
         return {new.metadata.name: grown}
     return _shrink_old(bounds, family, new)
 
 
 def _shrink_old(bounds: RolloutBounds, family: ReplicaSetFamily, new: ReplicaSet) -> ReplicaSetSizes:
-    old = [s for s in family.old if replica_set_size(s) > 0]
+    old = [s for s in family.old if desired_replicas(s) > 0]
     if not old:
         return {}
-    if any(_is_status_stale(s) for s in family.all):
+    if any(s.status.observed_generation < s.metadata.generation for s in family.all):
         return {}  # it says what was, and to shrink on that could leave too few
-    may_go = total_size(family.all) - bounds.min_available - (replica_set_size(new) - available_replicas(new))
+    may_go = total_size(family.all) - bounds.min_available - (desired_replicas(new) - available_replicas(new))
     if may_go <= 0:
         return {}
-    left = {s.metadata.name: replica_set_size(s) for s in old}
+    left = {s.metadata.name: desired_replicas(s) for s in old}
     cleaned = 0
     for s in old:  # what is not available serves nobody: it goes first, wherever it is
         fewer = min(may_go - cleaned, left[s.metadata.name] - available_replicas(s))
@@ -145,25 +135,25 @@ def _shrink_old(bounds: RolloutBounds, family: ReplicaSetFamily, new: ReplicaSet
         if fewer > 0:
             left[s.metadata.name] -= fewer
             spare -= fewer
-    return {s.metadata.name: left[s.metadata.name] for s in old if left[s.metadata.name] != replica_set_size(s)}
+    return {s.metadata.name: left[s.metadata.name] for s in old if left[s.metadata.name] != desired_replicas(s)}
 
 
 def recreate_step(deployment: Deployment, family: ReplicaSetFamily, old_pods_remain: bool) -> ReplicaSetSizes | None:
     """Return the sizes after one step: old pods go before new ones start. None: create the new ReplicaSet."""
-    down = {s.metadata.name: 0 for s in family.old if replica_set_size(s) > 0}
+    down = {s.metadata.name: 0 for s in family.old if desired_replicas(s) > 0}
     if down or old_pods_remain:
         return down
     if family.new is None:
         return None
     replicas = desired_replicas(deployment)
-    return {} if replica_set_size(family.new) == replicas else {family.new.metadata.name: replicas}
+    return {} if desired_replicas(family.new) == replicas else {family.new.metadata.name: replicas}
 
 
 def is_scaling(deployment: Deployment, family: ReplicaSetFamily) -> bool:
     """Return whether a ReplicaSet was sized for another total than the present one."""
     replicas = desired_replicas(deployment)
     desired = (
-        annotation_number(s.metadata.annotations, DESIRED_ANNOTATION) for s in family.all if replica_set_size(s) > 0
+        annotation_number(s.metadata.annotations, DESIRED_ANNOTATION) for s in family.all if desired_replicas(s) > 0
     )
     return any(number is not None and number != replicas for number in desired)
 
@@ -171,12 +161,12 @@ def is_scaling(deployment: Deployment, family: ReplicaSetFamily) -> bool:
 def scale_step(deployment: Deployment, family: ReplicaSetFamily) -> ReplicaSetSizes:
     """Bring the sum of the ReplicaSets to the Deployment's size; during a rollout every one keeps its share."""
     replicas = desired_replicas(deployment)
-    alive = [s for s in family.all if replica_set_size(s) > 0]
+    alive = [s for s in family.all if desired_replicas(s) > 0]
     if len(alive) <= 1:
         only = alive[0] if alive else family.new or (family.old[-1] if family.old else None)
-        return {} if only is None or replica_set_size(only) == replicas else {only.metadata.name: replicas}
+        return {} if only is None or desired_replicas(only) == replicas else {only.metadata.name: replicas}
     if _is_saturated(deployment, family.new):
-        return {s.metadata.name: 0 for s in family.old if replica_set_size(s) > 0}
+        return {s.metadata.name: 0 for s in family.old if desired_replicas(s) > 0}
     if deployment.spec.strategy.type == RECREATE:
         return {}
     return _proportional(deployment, alive)
@@ -187,7 +177,7 @@ def _is_saturated(deployment: Deployment, new: ReplicaSet | None) -> bool:
         return False
     replicas = desired_replicas(deployment)
     desired = annotation_number(new.metadata.annotations, DESIRED_ANNOTATION)
-    return replica_set_size(new) == replicas == desired and new.status.available_replicas == replicas
+    return desired_replicas(new) == replicas == desired and new.status.available_replicas == replicas
 
 
 def _proportional(deployment: Deployment, alive: Sequence[ReplicaSet]) -> ReplicaSetSizes:
@@ -196,10 +186,10 @@ def _proportional(deployment: Deployment, alive: Sequence[ReplicaSet]) -> Replic
     to_add = allowed - total_size(alive)
     # The largest take the rounding; among equals the newer grows and the older shrinks first.
     if to_add > 0:
-        ordered = sorted(sorted(alive, key=creation_order, reverse=True), key=lambda s: -replica_set_size(s))
+        ordered = sorted(sorted(alive, key=creation_order, reverse=True), key=lambda s: -desired_replicas(s))
     else:
-        ordered = sorted(sorted(alive, key=creation_order), key=lambda s: -replica_set_size(s))
-    sizes, added = {s.metadata.name: replica_set_size(s) for s in ordered}, 0
+        ordered = sorted(sorted(alive, key=creation_order), key=lambda s: -desired_replicas(s))
+    sizes, added = {s.metadata.name: desired_replicas(s) for s in ordered}, 0
     for s in ordered:
         share = _proportional_change(deployment, bounds, s, to_add - added) if to_add else 0
         sizes[s.metadata.name] += share
@@ -207,12 +197,12 @@ def _proportional(deployment: Deployment, alive: Sequence[ReplicaSet]) -> Replic
     if ordered:
         first = ordered[0].metadata.name
         sizes[first] = max(0, sizes[first] + to_add - added)
-    return {s.metadata.name: sizes[s.metadata.name] for s in ordered if sizes[s.metadata.name] != replica_set_size(s)}
+    return {s.metadata.name: sizes[s.metadata.name] for s in ordered if sizes[s.metadata.name] != desired_replicas(s)}
 
 
 def _proportional_change(deployment: Deployment, bounds: RolloutBounds, replica_set: ReplicaSet, allowed: int) -> int:
     """Return how much one ReplicaSet grows (or shrinks), within what is left to hand out."""
-    have = replica_set_size(replica_set)
+    have = desired_replicas(replica_set)
     if not have or not allowed:
         return 0
     if not bounds.replicas:

@@ -7,24 +7,11 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from koord.api.kubernetes.builtin_kinds import (
-    DEPLOYMENTS,
-    POD_DISRUPTION_BUDGETS,
-    PODS,
-    REPLICA_SETS,
-    REPLICATION_CONTROLLERS,
-    STATEFUL_SETS,
-)
+from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Condition, OwnerReference
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PodDisruptionBudgetStatus
-from koord.embedded.workloads.controller_context import (
-    ControllerContext,
-    ServedKinds,
-    discover,
-    seconds_until,
-    status_patch,
-)
+from koord.embedded.workloads import controller_context
 from koord.embedded.workloads.controller_ref import (
     controller_owner,
     controller_owner_of_kind,
@@ -164,17 +151,17 @@ def _condition(
 class DisruptionController:
     name = "disruption"
 
-    def __init__(self, context: ControllerContext) -> None:
+    def __init__(self, context: controller_context.ControllerContext) -> None:
         self._context = context
         self._client = context.client
         informers = context.informers
-        self._budgets = informers.for_resource(POD_DISRUPTION_BUDGETS)
+        self._budgets = informers.for_resource(builtin_kinds.POD_DISRUPTION_BUDGETS)
         self._pods = context.pods()
-        self._deployments = informers.for_resource(DEPLOYMENTS)
-        self._sets = informers.for_resource(REPLICA_SETS)
-        self._stateful = informers.for_resource(STATEFUL_SETS)
-        self._replication = informers.for_resource(REPLICATION_CONTROLLERS)
-        self._kinds: ServedKinds | None = None
+        self._deployments = informers.for_resource(builtin_kinds.DEPLOYMENTS)
+        self._sets = informers.for_resource(builtin_kinds.REPLICA_SETS)
+        self._stateful = informers.for_resource(builtin_kinds.STATEFUL_SETS)
+        self._replication = informers.for_resource(builtin_kinds.REPLICATION_CONTROLLERS)
+        self._kinds: controller_context.ServedKinds | None = None
         self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
         index_by_selector(self._budgets, spec_selector)
         self._budgets.add_event_handler(self._budget_changed)
@@ -214,15 +201,17 @@ class DisruptionController:
         view = BudgetView(budget=budget, pods=pods, scales=scales, now=self._context.now())
         status = decide_budget_status(view)
         self._record_events(view, status)
-        patch = status_patch(budget.status, status)
+        patch = controller_context.status_patch(budget.status, status)
         # Evictions write the same status: over a newer one of theirs we would give away what they took.
-        ended = await self._context.update_status(POD_DISRUPTION_BUDGETS, budget, patch, exactly=True)
+        ended = await self._context.update_status(builtin_kinds.POD_DISRUPTION_BUDGETS, budget, patch, exactly=True)
         if ended is not None:
             return ended
         moments = [since for since in status.disrupted_pods.values() if since is not None]
         if not moments:
             return Done()
-        return RequeueAfter(max(1.0, seconds_until(min(moments) + timedelta(seconds=EVICTION_TIMEOUT_S), view.now)))
+        return RequeueAfter(
+            max(1.0, controller_context.seconds_until(min(moments) + timedelta(seconds=EVICTION_TIMEOUT_S), view.now))
+        )
 
     def _selected_pods(self, budget: PodDisruptionBudget) -> tuple[Pod, ...]:
         selector = spec_selector(budget)
@@ -247,23 +236,23 @@ class DisruptionController:
     async def _scale(self, pod: Pod, owner: OwnerReference) -> ControllerScale | ApiError | None:
         """Return how many pods the controller wants; for a ReplicaSet of a Deployment, the Deployment's number."""
         where, meta = pod.metadata.namespace, pod.metadata
-        if controller_owner_of_kind(meta, REPLICA_SETS):
+        if controller_owner_of_kind(meta, builtin_kinds.REPLICA_SETS):
             replica_set = self._sets.get(where, owner.name)
             if replica_set is None or replica_set.metadata.uid != owner.uid:
                 return None
-            above = controller_owner_of_kind(replica_set.metadata, DEPLOYMENTS)
+            above = controller_owner_of_kind(replica_set.metadata, builtin_kinds.DEPLOYMENTS)
             if above is None:
                 return ControllerScale(owner.uid, _replicas_or_one(replica_set.spec.replicas))
             deployment = self._deployments.get(where, above.name)
             if deployment is None or deployment.metadata.uid != above.uid:
                 return None
             return ControllerScale(above.uid, _replicas_or_one(deployment.spec.replicas))
-        if controller_owner_of_kind(meta, STATEFUL_SETS):
+        if controller_owner_of_kind(meta, builtin_kinds.STATEFUL_SETS):
             stateful = self._stateful.get(where, owner.name)
             return (
                 ControllerScale(owner.uid, _replicas_or_one(stateful.spec.replicas)) if stateful is not None else None
             )
-        if controller_owner_of_kind(meta, REPLICATION_CONTROLLERS):
+        if controller_owner_of_kind(meta, builtin_kinds.REPLICATION_CONTROLLERS):
             replication = self._replication.get(where, owner.name)
             return (
                 ControllerScale(owner.uid, _replicas_or_one(replication.spec.replicas))
@@ -276,7 +265,7 @@ class DisruptionController:
         """Return the scale of an unknown kind from its scale subresource, if it has one."""
         kind = self._kinds.find(owner.api_version, owner.kind) if self._kinds is not None else None
         if kind is None:
-            found = await discover(self._client)
+            found = await controller_context.discover(self._client)
             if isinstance(found, ApiError):
                 return found
             self._kinds = found
@@ -289,7 +278,7 @@ class DisruptionController:
         return ControllerScale(owner.uid, int((scale.get("spec") or {}).get("replicas") or 0))
 
     def _record_events(self, view: BudgetView, status: PodDisruptionBudgetStatus) -> None:
-        about = recorder.object_reference(POD_DISRUPTION_BUDGETS, view.budget)
+        about = recorder.object_reference(builtin_kinds.POD_DISRUPTION_BUDGETS, view.budget)
         if not view.pods and view.budget.status.expected_pods != 0:
             self._context.recorder.record(about, "Normal", "NoPods", "No matching pods found")
         expired = [
@@ -300,7 +289,9 @@ class DisruptionController:
         for pod in view.pods:
             if pod.metadata.name in expired and pod.metadata.deletion_timestamp is None:
                 message = f'Pod was expected by PDB "{about.namespace}/{about.name}" to be deleted but it wasn\'t'
-                self._context.recorder.record(recorder.object_reference(PODS, pod), "Warning", "NotDeleted", message)
+                self._context.recorder.record(
+                    recorder.object_reference(builtin_kinds.PODS, pod), "Warning", "NotDeleted", message
+                )
         if needs_controller_scale(view.budget):
             alone = [pod.metadata.name for pod in view.pods if controller_owner(pod.metadata) is None]
             if alone:

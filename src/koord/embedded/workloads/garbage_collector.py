@@ -16,19 +16,8 @@ import msgspec
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
 from koord.api.kubernetes.meta import Object, ObjectMeta, OwnerReference
 from koord.api.model import to_dict
+from koord.embedded.workloads import owner_graph
 from koord.embedded.workloads.controller_context import ControllerContext, ServedKind, ServedKinds, discover
-from koord.embedded.workloads.owner_graph import (
-    FOREGROUND_FINALIZER,
-    ORPHAN_FINALIZER,
-    DeleteDependent,
-    OwnerGraph,
-    OwnerGraphNode,
-    OwnerState,
-    RemoveOwnerReferences,
-    decide_dependent,
-    decide_waiting_owner,
-    graph_node,
-)
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
@@ -63,7 +52,7 @@ class GarbageCollector:
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
         self._client = context.client
-        self._graph = OwnerGraph()
+        self._graph = owner_graph.OwnerGraph()
         self._kinds = ServedKinds((), {})
         self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
         self._watched_kinds: dict[str, _WatchedKind] = {}
@@ -163,7 +152,7 @@ class GarbageCollector:
         if change.kind == "deleted":
             self._enqueue(self._graph.remove(change.object.metadata.uid))
         else:
-            self._enqueue(self._graph.put(graph_node(change.object, kind)))
+            self._enqueue(self._graph.put(owner_graph.graph_node(change.object, kind)))
 
     def _enqueue(self, uids: Iterable[str]) -> None:
         for uid in uids:
@@ -178,27 +167,29 @@ class GarbageCollector:
         if item.orphans_dependents:
             return await self._orphan(item)
         if item.deletes_dependents_first:
-            may_go, look = decide_waiting_owner(item, self._graph.dependents(uid))
+            may_go, look = owner_graph.decide_waiting_owner(item, self._graph.dependents(uid))
             self._enqueue(look)
-            return await self._without_finalizer(item, FOREGROUND_FINALIZER) if may_go else Done()
+            return await self._without_finalizer(item, owner_graph.FOREGROUND_FINALIZER) if may_go else Done()
         if item.deleting or not item.owners:
             return Done()
-        standings: dict[str, OwnerState] = {}
+        standings: dict[str, owner_graph.OwnerState] = {}
         for ref in item.owners:
             standing = await self._owner_state(item, ref)
             if isinstance(standing, RequeueAfter | Requeue):
                 return standing
             standings[ref.uid] = standing
-        match decide_dependent(item, standings, self._graph.dependents(uid)):
-            case RemoveOwnerReferences(owners):
+        match owner_graph.decide_dependent(item, standings, self._graph.dependents(uid)):
+            case owner_graph.RemoveOwnerReferences(owners):
                 kept = [ref for ref in item.owners if ref.uid not in owners]
                 return await self._patch(item, {"ownerReferences": [to_dict(ref) for ref in kept] or None})
-            case DeleteDependent() as verdict:
+            case owner_graph.DeleteDependent() as verdict:
                 return await self._delete(item, verdict)
             case None:
                 return Done()
 
-    async def _owner_state(self, item: OwnerGraphNode, ref: OwnerReference) -> OwnerState | RequeueAfter | Requeue:
+    async def _owner_state(
+        self, item: owner_graph.OwnerGraphNode, ref: OwnerReference
+    ) -> owner_graph.OwnerState | RequeueAfter | Requeue:
         """Return the state of an owner. Only the server can say that one is absent: the graph may lack it."""
         owner = self._graph.get(ref.uid)
         if owner is not None and owner.namespace in ("", item.namespace):
@@ -218,14 +209,17 @@ class GarbageCollector:
             if not live.not_found:
                 return Requeue(live.message)
         elif live.metadata.uid == ref.uid:
-            going = live.metadata.deletion_timestamp is not None and FOREGROUND_FINALIZER in live.metadata.finalizers
+            going = (
+                live.metadata.deletion_timestamp is not None
+                and owner_graph.FOREGROUND_FINALIZER in live.metadata.finalizers
+            )
             return "waiting" if going else "solid"
         self._absent_owners[ref.uid, item.namespace] = None
         if len(self._absent_owners) > _MAX_ABSENT_OWNERS:
             self._absent_owners.popitem(last=False)
         return "absent"
 
-    async def _delete(self, item: OwnerGraphNode, verdict: DeleteDependent) -> ReconcileResult:
+    async def _delete(self, item: owner_graph.OwnerGraphNode, verdict: owner_graph.DeleteDependent) -> ReconcileResult:
         version = item.version
         if verdict.unblock:
             refs = [to_dict(msgspec.structs.replace(ref, block_owner_deletion=False)) for ref in item.owners]
@@ -243,19 +237,19 @@ class GarbageCollector:
             return Requeue(answer.message)
         return Done()
 
-    async def _orphan(self, item: OwnerGraphNode) -> ReconcileResult:
+    async def _orphan(self, item: owner_graph.OwnerGraphNode) -> ReconcileResult:
         for dependent in self._graph.dependents(item.uid):
             kept = [to_dict(ref) for ref in dependent.owners if ref.uid != item.uid]
             outcome = await self._patch(dependent, {"ownerReferences": kept or None})
             if not isinstance(outcome, Done):
                 return outcome
-        return await self._without_finalizer(item, ORPHAN_FINALIZER)
+        return await self._without_finalizer(item, owner_graph.ORPHAN_FINALIZER)
 
-    async def _without_finalizer(self, item: OwnerGraphNode, finalizer: str) -> ReconcileResult:
+    async def _without_finalizer(self, item: owner_graph.OwnerGraphNode, finalizer: str) -> ReconcileResult:
         kept = [name for name in item.finalizers if name != finalizer]
         return await self._patch(item, {"finalizers": kept or None})
 
-    async def _patch(self, item: OwnerGraphNode, change: Unstructured) -> ReconcileResult:
+    async def _patch(self, item: owner_graph.OwnerGraphNode, change: Unstructured) -> ReconcileResult:
         """Patch metadata over the version that was read, because lists are replaced whole."""
         answer = await self._client.patch(
             item.kind.resource,

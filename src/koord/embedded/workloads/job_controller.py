@@ -11,21 +11,7 @@ from koord.api.kubernetes.batch import Job
 from koord.api.kubernetes.builtin_kinds import JOBS, PODS
 from koord.api.kubernetes.meta import LabelSelector, stored_label_selector
 from koord.api.kubernetes.pod import Pod
-from koord.embedded.workloads import job_accounting
-from koord.embedded.workloads.controller_context import (
-    ControllerContext,
-    error_unless_gone,
-    seconds_until,
-    status_patch,
-    sync_result,
-)
-from koord.embedded.workloads.controller_ref import (
-    claim_objects,
-    controller_owner_of_kind,
-    controller_reference,
-    owned_objects,
-    spec_selector,
-)
+from koord.embedded.workloads import controller_context, controller_ref, job_accounting
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.job_accounting import TRACKING_FINALIZER, JobBackoff, has_tracking_finalizer, is_indexed
 from koord.embedded.workloads.job_plan import JobPlan, JobView, NewJobPod, decide_job, is_job_finished, job_finished_at
@@ -51,7 +37,7 @@ _LARGE_JOB = 20
 class JobController:
     name = "job"
 
-    def __init__(self, context: ControllerContext) -> None:
+    def __init__(self, context: controller_context.ControllerContext) -> None:
         self._context = context
         self._client = context.client
         self._rng = context.rng_for(self.name)
@@ -78,7 +64,7 @@ class JobController:
             uid = change.object.metadata.uid
             self._backoffs.pop(uid, None)
             self._written_versions.forget(uid)
-            for pod in owned_objects(self._pods, uid):
+            for pod in controller_ref.owned_objects(self._pods, uid):
                 if has_tracking_finalizer(pod):
                     self._orphan_pods.add((pod.metadata.namespace, pod.metadata.name))
 
@@ -91,7 +77,7 @@ class JobController:
             self._orphan_pods.add((pod.metadata.namespace, pod.metadata.name))
 
     def _has_job(self, pod: Pod) -> bool:
-        owner = controller_owner_of_kind(pod.metadata, JOBS)
+        owner = controller_ref.controller_owner_of_kind(pod.metadata, JOBS)
         job = self._jobs.get(pod.metadata.namespace, owner.name) if owner is not None else None
         return job is not None and owner is not None and job.metadata.uid == owner.uid
 
@@ -113,14 +99,14 @@ class JobController:
         pod = self._pods.get(*key)
         if pod is None or not has_tracking_finalizer(pod):
             return Done()
-        if (owner := controller_owner_of_kind(pod.metadata, JOBS)) is not None:
+        if (owner := controller_ref.controller_owner_of_kind(pod.metadata, JOBS)) is not None:
             live = await self._client.get(JOBS, owner.name, key[0])
             if not isinstance(live, ApiError) and live.metadata.uid == owner.uid:
                 return Done()  # the cache is behind; the Job's own turn comes
             if isinstance(live, ApiError) and not live.not_found:
                 return Requeue(live.message)
         refused = await self._remove_finalizer(pod)
-        return sync_result(refused)
+        return controller_context.sync_result(refused)
 
     # -- one job
 
@@ -131,8 +117,10 @@ class JobController:
         if self._written_versions.is_stale(job):
             return Done()
         if is_job_finished(job):
-            return await self._clean_up_finished(job, owned_objects(self._pods, job.metadata.uid))
-        held = await claim_objects(self._client, JOBS, job, _selector(job), self._pods, finalizer=TRACKING_FINALIZER)
+            return await self._clean_up_finished(job, controller_ref.owned_objects(self._pods, job.metadata.uid))
+        held = await controller_ref.claim_objects(
+            self._client, JOBS, job, _selector(job), self._pods, finalizer=TRACKING_FINALIZER
+        )
         if not isinstance(held, tuple):
             return held
         view = JobView(
@@ -157,7 +145,7 @@ class JobController:
         if plan.delete_as_failed:
             refused = await self._writer.delete(job, plan.delete_as_failed) or refused
         ended = await self._context.update_status(
-            JOBS, job, status_patch(job.status, status), exactly=True, written=self._written_versions
+            JOBS, job, controller_context.status_patch(job.status, status), exactly=True, written=self._written_versions
         )
         if ended is not None:
             return ended
@@ -167,15 +155,14 @@ class JobController:
             self._context.recorder.record(about, "Warning" if type == "Warning" else "Normal", reason, message)
         refusals = await asyncio.gather(*(self._remove_finalizer(pod) for pod in plan.release))
         refused = next((found for found in refusals if found is not None), refused)
-        return sync_result(refused, plan.requeue_after_s)
+        return controller_context.sync_result(refused, plan.requeue_after_s)
 
     async def _remove_finalizer(self, pod: Pod) -> ApiError | None:
         if not has_tracking_finalizer(pod):
             return None
-        meta = pod.metadata
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [TRACKING_FINALIZER]}}
-        answer = await self._client.patch(PODS, meta.name, patch, meta.namespace, kind="strategic", uid=meta.uid)
-        return error_unless_gone(answer)
+        answer = await self._client.patch_object(PODS, pod, patch, kind="strategic")
+        return controller_context.error_unless_gone(answer)
 
     async def _clean_up_finished(self, job: Job, pods: list[Pod]) -> ReconcileResult:
         """Remove the finalizers of the pods, and delete the Job when its TTL has passed."""
@@ -186,7 +173,7 @@ class JobController:
         ttl, at = job.spec.ttl_seconds_after_finished, job_finished_at(job)
         if ttl is None or at is None or job.metadata.deletion_timestamp is not None:
             return Done()
-        left = seconds_until(at + timedelta(seconds=ttl), self._context.now())
+        left = controller_context.seconds_until(at + timedelta(seconds=ttl), self._context.now())
         if left > 0:
             return RequeueAfter(left)
         meta = job.metadata
@@ -231,7 +218,7 @@ class JobController:
             name=name,
             generate_name=base[: _MAX_NAME_LENGTH - 5],
             namespace=meta.namespace,
-            owner=controller_reference(JOBS, job),
+            owner=controller_ref.controller_reference(JOBS, job),
             labels=labels,
             annotations=annotations,
             finalizers=(TRACKING_FINALIZER,),
@@ -253,4 +240,4 @@ def _selector(job: Job) -> Selector:
     """Return the selector of a Job, by default the one by its UID that servers set."""
     if job.spec.selector is None and not job.spec.manual_selector:
         return stored_label_selector(LabelSelector(match_labels={CONTROLLER_UID_LABEL: job.metadata.uid}))
-    return spec_selector(job)
+    return controller_ref.spec_selector(job)

@@ -11,19 +11,8 @@ from koord.api.kubernetes.affinity import Taint
 from koord.api.kubernetes.builtin_kinds import LEASES, NODES, PODS
 from koord.api.kubernetes.node import Lease, Node
 from koord.api.model import to_dict
-from koord.embedded.workloads import pod_state
+from koord.embedded.workloads import node_health, pod_state
 from koord.embedded.workloads.controller_context import ControllerContext
-from koord.embedded.workloads.node_health import (
-    MONITOR_GRACE_S,
-    STARTUP_GRACE_S,
-    ZoneEvictionRates,
-    awaits_eviction,
-    decide_taints,
-    ready_status,
-    unknown_conditions,
-    zone_eviction_rates,
-    zone_of,
-)
 from koord.embedded.workloads.pod_state import index_pods_by_node, pods_on_node
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
@@ -55,7 +44,7 @@ class NodeLifecycleController:
         self._queue: WorkQueue[str] = WorkQueue(context.clock, name=self.name)
         self._last_heartbeat: dict[str, float] = {}  # node -> its last heartbeat, by our own clock
         self._has_posted: set[str] = set()  # nodes whose kubelet has ever said something
-        self._cached_zone_rates: tuple[float, ZoneEvictionRates] | None = None
+        self._cached_zone_rates: tuple[float, node_health.ZoneEvictionRates] | None = None
         self._all_zones_down = False
         self._next_eviction: dict[str, float] = {}  # zone -> when the next node may be evicted
         index_pods_by_node(self._pods)
@@ -73,7 +62,7 @@ class NodeLifecycleController:
             self._record_heartbeat(name)
         if said:
             self._has_posted.add(name)
-        if change.old is None or ready_status(change.old) != ready_status(change.object):
+        if change.old is None or node_health.ready_status(change.old) != node_health.ready_status(change.object):
             self._queue.add_after(CLUSTER_KEY, ZONE_CHECK_DELAY_S)
         self._queue.add(name)
 
@@ -116,21 +105,23 @@ class NodeLifecycleController:
             return Done()
         left = self._grace_left_s(name)
         silent = left <= 0
-        if silent and ready_status(node) != "Unknown":
+        if silent and node_health.ready_status(node) != "Unknown":
             return await self._declare_unknown(node)
-        waits = awaits_eviction(node) and not self._all_zones_down  # its end wakes every node
+        waits = node_health.awaits_eviction(node) and not self._all_zones_down  # its end wakes every node
         may_evict, evict_in = self._may_evict(node) if waits else (False, 0.0)
-        taints = decide_taints(node, self._context.now(), may_evict=may_evict, all_zones_down=self._all_zones_down)
+        taints = node_health.decide_taints(
+            node, self._context.now(), may_evict=may_evict, all_zones_down=self._all_zones_down
+        )
         if taints is not None:
             refused = await self._write_taints(node, taints)
             if refused is not None:
                 return Requeue(refused.message)
             if waits and may_evict:
                 rate = self._rate(node)
-                self._next_eviction[zone_of(node)] = self._clock.monotonic() + (
+                self._next_eviction[node_health.zone_of(node)] = self._clock.monotonic() + (
                     1 / rate if rate else _BLOCKED_ZONE_RETRY_S
                 )
-        if ready_status(node) != "True" and (refused := await self._mark_pods_not_ready(node)) is not None:
+        if node_health.ready_status(node) != "True" and (refused := await self._mark_pods_not_ready(node)) is not None:
             return Requeue(refused.message)
         if waits and not may_evict:
             return RequeueAfter(max(0.1, min(evict_in, left) if not silent else evict_in))
@@ -139,58 +130,47 @@ class NodeLifecycleController:
     def _grace_left_s(self, name: str) -> float:
         """Return the seconds until the node counts as lost if nothing more is heard."""
         heard = self._last_heartbeat.get(name, self._clock.monotonic())
-        grace = MONITOR_GRACE_S if name in self._has_posted else STARTUP_GRACE_S
+        grace = node_health.MONITOR_GRACE_S if name in self._has_posted else node_health.STARTUP_GRACE_S
         return heard + grace - self._clock.monotonic()
 
     # -- evictions by zone
 
-    def _zone_rates(self) -> ZoneEvictionRates:
+    def _zone_rates(self) -> node_health.ZoneEvictionRates:
         """Return the zone eviction rates, computed over all nodes at most once per ZONE_CHECK_DELAY_S."""
         now = self._clock.monotonic()
         if self._cached_zone_rates is None or now - self._cached_zone_rates[0] >= ZONE_CHECK_DELAY_S:
-            seen = zone_eviction_rates(
+            seen = node_health.zone_eviction_rates(
                 (node, self._grace_left_s(node.metadata.name) <= 0) for node in self._nodes.list()
             )
             self._cached_zone_rates = (now, seen)
         return self._cached_zone_rates[1]
 
     def _rate(self, node: Node) -> float:
-        return self._zone_rates().rates.get(zone_of(node), 0.0)
+        return self._zone_rates().rates.get(node_health.zone_of(node), 0.0)
 
     def _may_evict(self, node: Node) -> tuple[bool, float]:
         """Return whether the node may be evicted now, and otherwise the seconds until to ask again."""
         if not self._rate(node):
             return False, _BLOCKED_ZONE_RETRY_S
-        left = self._next_eviction.get(zone_of(node), 0.0) - self._clock.monotonic()
+        left = self._next_eviction.get(node_health.zone_of(node), 0.0) - self._clock.monotonic()
         return left <= 0, left
 
     # -- writes
 
     async def _declare_unknown(self, node: Node) -> ReconcileResult:
-        conditions = unknown_conditions(node, self._context.now())
-        answer = await self._client.patch(
-            NODES,
-            node.metadata.name,
-            {"status": {"conditions": [to_dict(condition) for condition in conditions]}},
-            kind="strategic",
-            subresource="status",
-            uid=node.metadata.uid,
-        )
+        conditions = node_health.unknown_conditions(node, self._context.now())
+        patch = {"status": {"conditions": [to_dict(condition) for condition in conditions]}}
+        answer = await self._client.patch_object(NODES, node, patch, kind="strategic", subresource="status")
         if isinstance(answer, ApiError):
             return Done() if answer.not_found else Requeue(answer.message)
-        self._record_event(node, "NodeNotReady", f"Node {node.metadata.name} status is now: NodeNotReady")
+        message = f"Node {node.metadata.name} status is now: NodeNotReady"
+        self._context.recorder.record(recorder.object_reference(NODES, node), "Normal", "NodeNotReady", message)
         return Done()  # the write comes back as a change, and the taints follow
 
     async def _write_taints(self, node: Node, taints: tuple[Taint, ...]) -> ApiError | None:
         """Write the taints over the version that was read, because the list is replaced whole."""
-        answer = await self._client.patch(
-            NODES,
-            node.metadata.name,
-            {"spec": {"taints": [to_dict(taint) for taint in taints] or None}},
-            kind="merge",
-            uid=node.metadata.uid,
-            resource_version=node.metadata.resource_version,
-        )
+        patch = {"spec": {"taints": [to_dict(taint) for taint in taints] or None}}
+        answer = await self._client.patch_object(NODES, node, patch, kind="merge", exactly=True)
         return answer if isinstance(answer, ApiError) and not answer.not_found else None
 
     async def _mark_pods_not_ready(self, node: Node) -> ApiError | None:
@@ -206,15 +186,8 @@ class NodeLifecycleController:
                 "message": "Node is not ready",
                 "lastTransitionTime": timestamp.text(self._context.now()),
             }
-            meta = pod.metadata
-            answer = await self._client.patch(
-                PODS,
-                meta.name,
-                {"status": {"conditions": [not_ready]}},
-                meta.namespace,
-                kind="strategic",
-                subresource="status",
-                uid=meta.uid,
+            answer = await self._client.patch_object(
+                PODS, pod, {"status": {"conditions": [not_ready]}}, kind="strategic", subresource="status"
             )
             if isinstance(answer, ApiError):
                 if not answer.not_found and not answer.conflict:
@@ -224,9 +197,6 @@ class NodeLifecycleController:
                 recorder.object_reference(PODS, pod), "Warning", "NodeNotReady", "Node is not ready"
             )
         return None
-
-    def _record_event(self, node: Node, reason: str, message: str) -> None:
-        self._context.recorder.record(recorder.object_reference(NODES, node), "Normal", reason, message)
 
 
 def _kubelet_report(node: Node) -> tuple[datetime | None, str] | tuple[()]:

@@ -113,10 +113,7 @@ async def add_disruption_target(
         status["phase"] = phase
     if not status:
         return None
-    meta = pod.metadata
-    answer = await client.patch(
-        PODS, meta.name, {"status": status}, meta.namespace, kind="strategic", subresource="status", uid=meta.uid
-    )
+    answer = await client.patch_object(PODS, pod, {"status": status}, kind="strategic", subresource="status")
     return error_unless_gone(answer)
 
 

@@ -17,25 +17,10 @@ from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import LegacyCondition
+from koord.embedded.workloads import controller_ref, pod_state
 from koord.embedded.workloads.controller_context import ControllerContext, status_patch, sync_result
-from koord.embedded.workloads.controller_ref import (
-    claim_objects,
-    controller_owner_of_kind,
-    controller_reference,
-    index_by_controller,
-    owned_objects,
-    spec_selector,
-)
 from koord.embedded.workloads.expectations import ControllerExpectations
 from koord.embedded.workloads.pod_control import BURST_REPLICAS, OwnedPodWatch, PodControl
-from koord.embedded.workloads.pod_state import (
-    is_pod_active,
-    is_pod_available,
-    is_pod_ready,
-    is_pod_terminating,
-    next_available_s,
-    pods_to_delete,
-)
 from koord.embedded.workloads.pod_template import desired_replicas, generate_name, pod_from_template, template_labels
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult
@@ -61,7 +46,7 @@ class ReplicaSetView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.pods if is_pod_active(pod) and pod.metadata.uid not in self.leaving)
+        return tuple(pod for pod in self.pods if pod_state.is_pod_active(pod) and pod.metadata.uid not in self.leaving)
 
 
 class ReplicaSetPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +63,7 @@ def decide_replicas(view: ReplicaSetView) -> ReplicaSetPlan:
         return ReplicaSetPlan(create=min(missing, BURST_REPLICAS))
     if missing < 0:
         return ReplicaSetPlan(
-            delete=pods_to_delete(alive, min(-missing, BURST_REPLICAS), view.related or view.pods, view.now)
+            delete=pod_state.pods_to_delete(alive, min(-missing, BURST_REPLICAS), view.related or view.pods, view.now)
         )
     return ReplicaSetPlan()
 
@@ -92,10 +77,10 @@ def decide_replica_set_status(view: ReplicaSetView, plan: ReplicaSetPlan, refuse
     return ReplicaSetStatus(
         replicas=len(alive),
         fully_labeled_replicas=sum(labels.items() <= pod.metadata.labels.items() for pod in alive),
-        ready_replicas=sum(is_pod_ready(pod) for pod in alive),
-        available_replicas=sum(is_pod_available(pod, spec.min_ready_seconds, view.now) for pod in alive),
+        ready_replicas=sum(pod_state.is_pod_ready(pod) for pod in alive),
+        available_replicas=sum(pod_state.is_pod_available(pod, spec.min_ready_seconds, view.now) for pod in alive),
         terminating_replicas=sum(
-            is_pod_terminating(pod) or pod.metadata.uid in gone | view.leaving for pod in view.pods
+            pod_state.is_pod_terminating(pod) or pod.metadata.uid in gone | view.leaving for pod in view.pods
         ),
         observed_generation=view.set.metadata.generation,
         conditions=_conditions(old.conditions, plan, refused, view.now),
@@ -128,7 +113,7 @@ class ReplicaSetController:
         return replica_set
 
     def _selector(self, owner: Any) -> Selector:
-        return spec_selector(self.as_replica_set(owner))
+        return controller_ref.spec_selector(self.as_replica_set(owner))
 
     def __init__(self, context: ControllerContext) -> None:
         self._context = context
@@ -137,7 +122,7 @@ class ReplicaSetController:
         self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
         self._expectations = ControllerExpectations(context.clock)
         self._writer = PodControl(context, self.resource, self._expectations)
-        index_by_controller(self._sets)
+        controller_ref.index_by_controller(self._sets)
         watch = OwnedPodWatch(context, self._sets, self._expectations, self._selector, self._enqueue)
         self._pods = watch.pods
 
@@ -152,7 +137,7 @@ class ReplicaSetController:
         await self._context.run_controller(self.name, self._queue, self.reconcile, (self._sets, self._pods))
 
     def observe(self, replica_set: ReplicaSet, pods: tuple[Pod, ...]) -> ReplicaSetView:
-        excess = sum(is_pod_active(pod) for pod in pods) > desired_replicas(replica_set)
+        excess = sum(pod_state.is_pod_active(pod) for pod in pods) > desired_replicas(replica_set)
         return ReplicaSetView(
             set=replica_set,
             pods=pods,
@@ -163,15 +148,17 @@ class ReplicaSetController:
         )
 
     def _related(self, replica_set: ReplicaSet) -> tuple[Pod, ...]:
-        owner = controller_owner_of_kind(replica_set.metadata, DEPLOYMENTS)
-        family = owned_objects(self._sets, owner.uid) if owner is not None else [replica_set]
-        return tuple(pod for member in family for pod in owned_objects(self._pods, member.metadata.uid))
+        owner = controller_ref.controller_owner_of_kind(replica_set.metadata, DEPLOYMENTS)
+        family = controller_ref.owned_objects(self._sets, owner.uid) if owner is not None else [replica_set]
+        return tuple(pod for member in family for pod in controller_ref.owned_objects(self._pods, member.metadata.uid))
 
     async def reconcile(self, key: ObjectKey) -> ReconcileResult:
         owner = self._sets.get(*key)
         if owner is None:
             return Done()
-        held = await claim_objects(self._context.client, self.resource, owner, self._selector(owner), self._pods)
+        held = await controller_ref.claim_objects(
+            self._context.client, self.resource, owner, self._selector(owner), self._pods
+        )
         if not isinstance(held, tuple):
             return held
         replica_set = self.as_replica_set(owner)
@@ -185,8 +172,8 @@ class ReplicaSetController:
         ended = await self._context.update_status(self.resource, owner, patch)
         if ended is not None:
             return ended
-        active = (pod for pod in view.pods if is_pod_active(pod))
-        return sync_result(refused, next_available_s(active, replica_set.spec.min_ready_seconds, view.now))
+        active = (pod for pod in view.pods if pod_state.is_pod_active(pod))
+        return sync_result(refused, pod_state.next_available_s(active, replica_set.spec.min_ready_seconds, view.now))
 
     async def _apply(self, replica_set: ReplicaSet, plan: ReplicaSetPlan) -> ApiError | None:
         if plan.create:
@@ -203,7 +190,7 @@ class ReplicaSetController:
             name=generate_name(f"{meta.name}-", self._rng),
             generate_name=f"{meta.name}-",
             namespace=meta.namespace,
-            owner=controller_reference(self.resource, replica_set),
+            owner=controller_ref.controller_reference(self.resource, replica_set),
         )
 
 

@@ -8,14 +8,8 @@ from koord.api.kubernetes.apps import ControllerRevision, StatefulSet
 from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, PERSISTENT_VOLUME_CLAIMS, PODS, STATEFUL_SETS
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import RawTemplate
-from koord.embedded.workloads import controller_revision
+from koord.embedded.workloads import controller_ref, controller_revision
 from koord.embedded.workloads.controller_context import ControllerContext, error_unless_gone, status_patch, sync_result
-from koord.embedded.workloads.controller_ref import (
-    claim_objects,
-    controller_reference,
-    index_by_controller,
-    spec_selector,
-)
 from koord.embedded.workloads.controller_revision import RevisionHistory
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.pod_control import OwnedPodWatch, is_namespace_terminating
@@ -56,10 +50,10 @@ class StatefulSetController:
         self._revisions = informers.for_resource(CONTROLLER_REVISIONS)
         self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
         self._written_versions = WrittenVersions()
-        index_by_controller(self._revisions)
+        controller_ref.index_by_controller(self._revisions)
         # Names are fixed, so nothing can be made twice: what the cache does not show yet needs no memory here.
         self._pods = OwnedPodWatch(
-            context, self._sets, ControllerExpectations(context.clock), spec_selector, self._queue.add
+            context, self._sets, ControllerExpectations(context.clock), controller_ref.spec_selector, self._queue.add
         ).pods
         self._history = RevisionHistory(context.client, STATEFUL_SETS, self._revisions)
         self._sets.add_event_handler(self._set_changed)
@@ -76,11 +70,11 @@ class StatefulSetController:
         stateful = self._sets.get(*key)
         if stateful is None or self._written_versions.is_stale(stateful):
             return Done()
-        held = await claim_objects(
+        held = await controller_ref.claim_objects(
             self._client,
             STATEFUL_SETS,
             stateful,
-            spec_selector(stateful),
+            controller_ref.spec_selector(stateful),
             self._pods,
             is_eligible=lambda pod: ordinal_of(stateful, pod.metadata.name) is not None,
         )
@@ -170,7 +164,7 @@ class StatefulSetController:
             name=name,
             generate_name=f"{stateful.metadata.name}-",
             namespace=stateful.metadata.namespace,
-            owner=controller_reference(STATEFUL_SETS, stateful),
+            owner=controller_ref.controller_reference(STATEFUL_SETS, stateful),
             labels=labels,
             spec=spec,
         )
@@ -221,15 +215,8 @@ class StatefulSetController:
             owners = claim_owner_references(stateful, pod, meta, condemned=is_condemned(stateful, pod.metadata.name))
             if owners is None:
                 continue
-            answer = await self._client.patch(
-                PERSISTENT_VOLUME_CLAIMS,
-                name,
-                {"metadata": {"ownerReferences": owners or None}},
-                meta.namespace,
-                kind="merge",
-                uid=meta.uid,
-                resource_version=meta.resource_version,
-            )
+            patch = {"metadata": {"ownerReferences": owners or None}}
+            answer = await self._client.patch_object(PERSISTENT_VOLUME_CLAIMS, claim, patch, kind="merge", exactly=True)
             if isinstance(answer, ApiError) and not answer.not_found:
                 return answer
         return None

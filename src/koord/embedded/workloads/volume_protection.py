@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from koord.api.kubernetes.meta import ObjectMeta
+from koord.api.kubernetes.meta import Object, ObjectMeta
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
 from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
@@ -93,19 +93,17 @@ class VolumeProtectionController:
         claim = self._claims.get(*key)
         if claim is None or not can_release_claim(claim, self._pods.by_index(_CLAIM_INDEX, f"{key[0]}/{key[1]}")):
             return Done()
-        return await self._remove_finalizer(PERSISTENT_VOLUME_CLAIMS, claim.metadata, CLAIM_FINALIZER)
+        return await self._remove_finalizer(PERSISTENT_VOLUME_CLAIMS, claim, CLAIM_FINALIZER)
 
     async def _release_volume(self, key: ObjectKey) -> ReconcileResult:
         volume = self._volumes.get(*key)
         if volume is None or not can_release_volume(volume):
             return Done()
-        return await self._remove_finalizer(PERSISTENT_VOLUMES, volume.metadata, VOLUME_FINALIZER)
+        return await self._remove_finalizer(PERSISTENT_VOLUMES, volume, VOLUME_FINALIZER)
 
-    async def _remove_finalizer(self, resource: Resource[Any], meta: ObjectMeta, finalizer: str) -> ReconcileResult:
+    async def _remove_finalizer(self, resource: Resource[Any], obj: Object, finalizer: str) -> ReconcileResult:
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [finalizer]}}
-        answer = await self._client.patch(
-            resource, meta.name, patch, meta.namespace or None, kind="strategic", uid=meta.uid
-        )
+        answer = await self._client.patch_object(resource, obj, patch, kind="strategic")
         if isinstance(answer, ApiError) and not answer.not_found and not answer.conflict:
             return Requeue(answer.message)
         return Done()

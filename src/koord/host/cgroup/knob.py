@@ -101,11 +101,7 @@ def _class_id(value: str) -> bool:
 
 
 def _read_only(name: str, subsystem: str, v2: str | None = None) -> Knob:
-    return Knob(
-        name,
-        KnobFile(subsystem, name, _TEXT, writable=False),
-        KnobFile("", v2 or name, _TEXT, writable=False),
-    )
+    return Knob(name, KnobFile(subsystem, name, _TEXT, writable=False), KnobFile("", v2 or name, _TEXT, writable=False))
 
 
 def _pressure(name: str) -> Knob:
@@ -285,12 +281,7 @@ _ALL = (
     _system(PAGE_CACHE_LIMIT_ENABLED, KnobRoot.SYS, "kernel/mm/pagecache_limit/enabled", FileCodec(_SWITCH)),
     _system("kidled/scan_period_in_seconds", KnobRoot.SYS, "kernel/mm/kidled/scan_period_in_seconds", FileCodec(_SIZE)),
     _system("kidled/use_hierarchy", KnobRoot.SYS, "kernel/mm/kidled/use_hierarchy", FileCodec(_SWITCH)),
-    _system(
-        GROUP_IDENTITY_ENABLED,
-        KnobRoot.PROC,
-        "sys/kernel/sched_group_identity_enabled",
-        FileCodec(_SWITCH),
-    ),
+    _system(GROUP_IDENTITY_ENABLED, KnobRoot.PROC, "sys/kernel/sched_group_identity_enabled", FileCodec(_SWITCH)),
     _system(SCHED_CORE, KnobRoot.PROC, "sys/kernel/sched_core", FileCodec(_SWITCH)),
     _system(IDLE_SAVER_WMARK, KnobRoot.PROC, "sys/kernel/sched_idle_saver_wmark", FileCodec()),
     _system(SCHED_FEATURES, KnobRoot.SYS, "kernel/debug/sched_features", SchedFeatureCodec()),

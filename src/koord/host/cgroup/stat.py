@@ -22,7 +22,6 @@ _V1_MEMORY = (
 _V2_MEMORY = ("file", "anon", "inactive_file", "active_file", "inactive_anon", "active_anon", "unevictable")
 _IDLE_LINES = 31
 _COLD_KEYS = frozenset({"cfei", "dfei", "cfui", "dfui"})
-NUMA_PAGE = 4096
 
 
 class Throttling(msgspec.Struct, frozen=True):
@@ -173,7 +172,3 @@ def _v1_numa(line: str) -> dict[int, int] | None:
             return None
         found[int(node[1:])] = int(pages)
     return found
-
-
-def _v2_numa(line: str) -> dict[int, int] | None:
-    return _v1_numa(line) if line else None

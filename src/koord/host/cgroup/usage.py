@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from koord.host.cgroup import stat
 from koord.host.cgroup.codec import CFS_PERIOD_US
 from koord.host.cgroup.knob import (
     CPU_PERIOD,
@@ -20,17 +21,6 @@ from koord.host.cgroup.knob import (
     TASKS,
     CgroupFile,
 )
-from koord.host.cgroup.stat import (
-    MemoryStat,
-    Pressure,
-    Throttling,
-    parse_cold_bytes,
-    parse_ids,
-    parse_memory_stat,
-    parse_pressure,
-    parse_throttling,
-    parse_usage_ns,
-)
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.values.cpuset import CPUSet, CPUSetError
@@ -41,24 +31,24 @@ T = TypeVar("T")
 
 def cpu_usage_ns(tree: CgroupTree, group: str) -> int | IoError:
     """Return the CPU time since the group was made."""
-    return _read_parsed(tree, CPUACCT_USAGE, group, lambda text: parse_usage_ns(text, tree.version))
+    return _read_parsed(tree, CPUACCT_USAGE, group, lambda text: stat.parse_usage_ns(text, tree.version))
 
 
-def throttling(tree: CgroupTree, group: str) -> Throttling | IoError:
-    return _read_parsed(tree, CPU_STAT, group, lambda text: parse_throttling(text, tree.version))
+def throttling(tree: CgroupTree, group: str) -> stat.Throttling | IoError:
+    return _read_parsed(tree, CPU_STAT, group, lambda text: stat.parse_throttling(text, tree.version))
 
 
-def memory_stat(tree: CgroupTree, group: str) -> MemoryStat | IoError:
-    return _read_parsed(tree, MEMORY_STAT, group, lambda text: parse_memory_stat(text, tree.version))
+def memory_stat(tree: CgroupTree, group: str) -> stat.MemoryStat | IoError:
+    return _read_parsed(tree, MEMORY_STAT, group, lambda text: stat.parse_memory_stat(text, tree.version))
 
 
 def cold_bytes(tree: CgroupTree, group: str, boundary: int = 5) -> int | IoError:
-    return _read_parsed(tree, MEMORY_IDLE_PAGES, group, lambda text: parse_cold_bytes(text, boundary))
+    return _read_parsed(tree, MEMORY_IDLE_PAGES, group, lambda text: stat.parse_cold_bytes(text, boundary))
 
 
-def pressure(tree: CgroupTree, knob: str, group: str) -> Pressure | IoError:
+def pressure(tree: CgroupTree, knob: str, group: str) -> stat.Pressure | IoError:
     """Return the PSI of a group; `knob` is cpu.pressure, memory.pressure or io.pressure."""
-    return _read_parsed(tree, knob, group, parse_pressure)
+    return _read_parsed(tree, knob, group, stat.parse_pressure)
 
 
 def cpu_quota_us(tree: CgroupTree, group: str) -> int | IoError:
@@ -94,28 +84,11 @@ def cpuset(tree: CgroupTree, group: str) -> CPUSet | IoError:
 
 
 def processes(tree: CgroupTree, group: str) -> list[int] | IoError:
-    return _read_parsed(tree, PROCS, group, parse_ids)
+    return _read_parsed(tree, PROCS, group, stat.parse_ids)
 
 
 def threads(tree: CgroupTree, group: str) -> list[int] | IoError:
-    return _read_parsed(tree, TASKS, group, parse_ids)
-
-
-def sandbox_group(tree: CgroupTree, pod_dir: str, container_ids: list[str]) -> str | IoError | None:
-    """Return the group of the pod's pause container: the one group of the pod that no known container has.
-
-    None when it cannot be determined, because no container is known yet or more than one group is left.
-    """
-    known = {name for name in map(tree.layout.container_name, container_ids) if name}
-    if not known:
-        return None
-    groups = tree.children(pod_dir, "cpuset")
-    if isinstance(groups, IoError):
-        return groups
-    names = [group.rpartition("/")[2] for group in groups]
-    # cri-o keeps a sandbox in a plain group and its scopes are containers
-    left = [name for name in names if name not in known and not (name.startswith("crio-") and name.endswith(".scope"))]
-    return f"{pod_dir}/{left[0]}" if len(left) == 1 else None
+    return _read_parsed(tree, TASKS, group, stat.parse_ids)
 
 
 def _read_parsed(tree: CgroupTree, knob: str, group: str, parse: Callable[[str], T | None]) -> T | IoError:

@@ -2,6 +2,9 @@
 
 A block device that cannot be found now keeps its limits, and so do disks that are not mentioned any more: they may be
 the same. Where all devices are found, limits that nobody wants any more are removed.
+
+On cgroup v1 the kernel compares a process with the limits of its own group alone, not with those of the groups above
+it. So there the running containers below a limited group get equal parts of its limits.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ class BlkioView(msgspec.Struct, frozen=True, kw_only=True):
     mounts: Mapping[tuple[str, str], str] = {}  # mount point by a pod's uid and the name of one of its volumes
     supported: frozenset[str] = frozenset(knob.IO_THROTTLES)  # files that this kernel has
     present: Mapping[str, frozenset[str]] = {}  # disks that have settings now, by cgroup
+    inherited: bool = True  # limits of a group hold for the groups below it, as on cgroup v2
 
 
 def decide_blkio(view: BlkioView) -> StrategyPlan:
@@ -43,6 +47,7 @@ def decide_blkio(view: BlkioView) -> StrategyPlan:
         return StrategyPlan(why="no NodeSLO was seen yet")
     writes: list[WriteCgroup] = []
     said: list[str] = []
+    divided: dict[str, dict[tuple[str, str], int]] = {}  # by container group, then by knob and disk
     targets: list[tuple[str, tuple[BlockConfig, ...], PodMeta | None]] = [
         (view.besteffort, _enabled_blocks(view.strategy.be_class), None)
     ]
@@ -58,9 +63,13 @@ def decide_blkio(view: BlkioView) -> StrategyPlan:
         said += [f"{group}: {name} is no disk of this node" for name in lost]
         for number, config in found.items():
             writes += _limits(view, group, number, config)
+            if not view.inherited:
+                _divide(divided, _running_containers(view, owner), number, config)
         stale = () if lost else sorted(view.present.get(group, frozenset()) - found.keys())
         for number in stale:
             writes += _limits(view, group, number, IOConfig())
+    for group, limits in divided.items():
+        writes += _writes(view, group, [(name, f"{number} {limit}") for (name, number), limit in limits.items()])
     effects = (*writes, *_root(view, view.strategy, said))
     # A disk that cannot be found now is named in `why`, and its limits must stay.
     return StrategyPlan(effects=effects, why="; ".join(said), complete=not said)
@@ -98,13 +107,40 @@ def _resolve_disks(
     return found, lost
 
 
+def _throttles(config: IOConfig) -> list[tuple[str, int]]:
+    """Return each knob with its limit; 0 is none."""
+    limits = (config.read_iops, config.read_bps, config.write_iops, config.write_bps)
+    return [(name, value or 0) for name, value in zip(knob.IO_THROTTLES, limits, strict=True)]
+
+
 def _limits(view: BlkioView, group: str, number: str, config: IOConfig) -> list[WriteCgroup]:
-    values = zip(
-        knob.IO_THROTTLES, (config.read_iops, config.read_bps, config.write_iops, config.write_bps), strict=True
-    )
-    lines = [(name, f"{number} {value or 0}") for name, value in values]
+    lines = [(name, f"{number} {value}") for name, value in _throttles(config)]
     lines.append((knob.IO_WEIGHT, f"{number} {config.io_weight_percent or FULL_WEIGHT}"))
     return _writes(view, group, lines)
+
+
+def _running_containers(view: BlkioView, owner: PodMeta | None) -> list[str]:
+    """Return the groups of the running containers of one pod, or of all best-effort pods."""
+    pods = view.pods if owner is None else (owner,)
+    return [
+        container.group
+        for pod in pods
+        if owner is not None or pod.group.startswith(f"{view.besteffort}/")
+        for container in (*pod.containers, *pod.init_containers)
+        if container.running and container.group
+    ]
+
+
+def _divide(
+    divided: dict[str, dict[tuple[str, str], int]], containers: list[str], number: str, config: IOConfig
+) -> None:
+    """Give containers equal parts of the limits of one disk; the smaller part counts where two limits meet."""
+    for group in containers:
+        for name, limit in _throttles(config):
+            if limit:
+                part = max(1, limit // len(containers))
+                limits = divided.setdefault(group, {})
+                limits[name, number] = min(part, limits.get((name, number), part))
 
 
 def _root(view: BlkioView, strategy: ResourceQOSStrategy, said: list[str]) -> list[WriteCgroup]:
@@ -166,4 +202,5 @@ def observe_blkio(inputs: StrategyInputs) -> BlkioView:
         mounts=inputs.node_inputs.mounts,
         supported=frozenset(name for name in knob.PER_DISK_FILES if machine.has_knob(name)),
         present=limited,
+        inherited=machine.shape.cgroup_version == 2,
     )

@@ -1,7 +1,8 @@
 """The CPUSuppress strategy: how much CPU best-effort work may have so that the node stays under its threshold.
 
 It acts by cpuset or by quota; when it is off, both are restored. CPUs are chosen as whole cores first, spread over NUMA
-nodes, and the same for the same machine.
+nodes, and the same for the same machine. The idleCpuset policy is a cpuset for idle groups: as services push BE off its
+CPUs at once, the set is so large that BE gets its allowance on what services leave of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from itertools import pairwise
 
 import msgspec
 
-from koord.api.config.slo.defaults import CFS_QUOTA
+from koord.api.config.slo.defaults import CFS_QUOTA, IDLE_CPUSET
 from koord.api.koordinator.qos_class import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.host.cgroup.codec import UNLIMITED
@@ -22,7 +23,7 @@ from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
-from koord.koordlet.strategies import file_ownership
+from koord.koordlet.strategies import file_ownership, group_identity
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 from koord.values.cpuset import EMPTY, CPUSet
 
@@ -85,6 +86,7 @@ OWNER = file_ownership.CPU_SUPPRESS
 CAUSE = "AdjustBEByNodeCPUUsage"
 MIN_QUOTA_US = 2_000
 MIN_CPUS = 2
+MIN_IDLE_CPUS = 1  # a second CPU of two would leave services none of their own
 BESTEFFORT_BASE = "KubepodsBesteffort"
 ROOT, PODS, CONTAINERS = 0, 1, 2  # depths below the BE root
 
@@ -112,6 +114,7 @@ class CpuSuppressView(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool | None = None
     cpu_manager: bool = False  # whether BE pods are given CPUs of their own instead
     policy: str = "cpuset"
+    be_yields: bool = False  # whether services that wake up run at once where BE runs
     threshold_percent: int = 65
     min_percent: int | None = None
     capacity_milli: int | None = None
@@ -135,6 +138,7 @@ class CpuSuppressView(msgspec.Struct, frozen=True, kw_only=True):
 class BeCpuAllowance(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     milli: int
     non_be_pods_milli: int
+    others_milli: int  # all use of the node but that of BE
     why: str
 
 
@@ -156,7 +160,8 @@ def be_cpu_allowance(view: CpuSuppressView) -> BeCpuAllowance | None:
     )
     if view.min_percent is not None and room < (least := view.capacity_milli * view.min_percent // 100):
         room, why = least, f"{why}, raised to {view.min_percent}% of the node = {least}m"
-    return BeCpuAllowance(milli=room, non_be_pods_milli=of_pods, why=why)
+    others = max(view.node_used_milli, explained) - (explained - of_pods - of_applications)
+    return BeCpuAllowance(milli=room, non_be_pods_milli=of_pods, others_milli=others, why=why)
 
 
 def decide_cpu_suppress(view: CpuSuppressView) -> StrategyPlan:
@@ -178,7 +183,7 @@ def decide_cpu_suppress(view: CpuSuppressView) -> StrategyPlan:
         return StrategyPlan(effects=(*writes, *_free_cpuset(view, "the policy is cfsQuota")), why=why, figures=figures)
     cpus, why = decide_cpuset(view, room)
     figures["be_suppress_cpu_cores"] = len(cpus or view.cpuset)
-    freed = _free_quota(view, "the policy is cpuset")
+    freed = _free_quota(view, f"the policy is {view.policy}")
     return StrategyPlan(effects=(*_set_cpus(view, cpus, why), *freed), why=why, figures=figures)
 
 
@@ -201,15 +206,30 @@ def decide_quota(view: CpuSuppressView, room: BeCpuAllowance) -> tuple[int | Non
 
 def decide_cpuset(view: CpuSuppressView, room: BeCpuAllowance) -> tuple[CPUSet, str]:
     """Decide the CPUs of BE; none when the node has none to give, and then nothing must be written."""
-    want = max(-(-room.milli // 1000), MIN_CPUS)
     growth = len(view.cpuset) + -(-len(view.processors) // 10)
     lse, lsr = (_cpus_of(view, qos) for qos in (LSE, LSR))
     barred = view.reserved_cpus | view.exclusive_cpus | lse
     free = [one for one in view.processors if one.cpu not in barred] if barred else view.processors
+    want, why = _cpuset_size(view, room, len(free))
     theirs = [one for one in free if one.cpu in lsr] if lsr else ()
     chosen = select_be_cpus(min(want, growth), theirs, [one for one in free if one.cpu not in lsr] if lsr else free)
     limit = f", at most {growth} this tick" if want > growth else ""
-    return chosen, f"{room.why}: {want} CPUs of {len(free)}{limit}"
+    return chosen, f"{why}: {want} CPUs of {len(free)}{limit}"
+
+
+def _cpuset_size(view: CpuSuppressView, room: BeCpuAllowance, free: int) -> tuple[int, str]:
+    if view.policy != IDLE_CPUSET:
+        return max(-(-room.milli // 1000), MIN_CPUS), room.why
+    if not view.be_yields:
+        return max(-(-room.milli // 1000), MIN_CPUS), f"{room.why}, sized as cpuset because BE groups are not idle here"
+    lse = {pod.uid for pod in view.pods if pod.qos == LSE}  # they use CPUs that BE cannot have
+    others = max(0, room.others_milli - sum(milli for uid, milli in view.pod_used_milli.items() if uid in lse))
+    left = free * 1000 - others
+    if room.milli <= 0 or left <= 0:
+        return MIN_IDLE_CPUS, room.why
+    # Services use each CPU alike, so BE gets left / free of every one in its set.
+    size = room.milli * free // left
+    return max(size, MIN_IDLE_CPUS), f"{room.why}, on CPUs of which others use {others * 100 // (free * 1000)}%"
 
 
 def unsuppressed_cpus(view: CpuSuppressView) -> CPUSet:
@@ -283,6 +303,7 @@ def observe_cpu_suppress(inputs: StrategyInputs) -> CpuSuppressView:
         enabled=inputs.threshold_enabled and (inputs.slo is None or percent is not None),
         cpu_manager=file_ownership.MANAGER_GATE in inputs.gates,
         policy=config.cpu_suppress_policy,
+        be_yields=config.cpu_suppress_policy == IDLE_CPUSET and group_identity.be_yields(inputs),
         threshold_percent=percent or 0,
         min_percent=config.cpu_suppress_min_percent,
         capacity_milli=inputs.capacity(CPU),

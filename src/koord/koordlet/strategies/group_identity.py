@@ -14,7 +14,8 @@ import msgspec
 
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED, LS
+from koord.api.config.slo.defaults import IDLE_CPUSET
+from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup, WriteSystem
@@ -37,6 +38,7 @@ class GroupIdentityView(msgspec.Struct, frozen=True, kw_only=True):
     core_switch: int | None = None  # of core scheduling, which excludes group identity
     has_idle: bool = False
     idle_stands_in: bool = True  # the operator's word: upstream leaves such kernels alone
+    idle_cpuset: bool = False  # whether CPU suppression wants BE pods idle, whatever their identity
     idle: int | None = None  # of the BE root now
     idle_candidates: tuple[str, ...] = ()  # groups of pods in the BE root that have containers, listed or not
     groups: Mapping[str, str] = {}  # cgroup by Kubernetes' QoS class
@@ -96,14 +98,20 @@ def _decide_idle(view: GroupIdentityView, strategy: ResourceQOSStrategy, found: 
         effects.append(_write(root, knob.CPU_IDLE, 0, "the kubelet writes its shares", SWITCH_OWNER))
         if view.idle:
             effects.append(_write(root, knob.CPU_SHARES, BE_SHARES, "after idle", SWITCH_OWNER))
-    if not view.idle_stands_in or found.be is None or found.be >= 0:
+    below_others = found.be is not None and found.be < 0
+    if not view.idle_stands_in or not (below_others or view.idle_cpuset):
         return StrategyPlan(effects=tuple(effects), why="BE has no identity below others", complete=True)
     pods = {pod.group: pod for pod in view.pods}
     for group in view.idle_candidates:
-        value = found.for_pod(pods[group]) if group in pods else found.be
+        pod = pods.get(group)
+        value = found.be if pod is None else found.for_pod(pod)
         if isinstance(value, int) and value < 0:
             why = f"identity {value}, idle groups stand in"
-            effects.append(_write(group, knob.CPU_IDLE, 1, why, SWITCH_OWNER))
+        elif view.idle_cpuset and (pod is None or pod.qos in ("", BE)):
+            why = f"cpuSuppressPolicy {IDLE_CPUSET}"
+        else:
+            continue
+        effects.append(_write(group, knob.CPU_IDLE, 1, why, SWITCH_OWNER))
     return StrategyPlan(effects=tuple(effects), complete=True)
 
 
@@ -139,6 +147,16 @@ def depends_on(inputs: StrategyInputs) -> tuple[object, ...]:
     return (inputs.pods, inputs.slo)
 
 
+def be_yields(inputs: StrategyInputs) -> bool:
+    """Return whether BE pods run behind everybody else while CPU suppression wants an idle cpuset."""
+    strategy, machine = inputs.resource_qos_strategy, inputs.machine
+    if strategy is None or not is_group_identity_policy(strategy):
+        return False
+    if machine.has_knob(knob.CPU_BVT):
+        return (bvt_values(strategy).be or 0) < 0
+    return inputs.settings.idle_stands_in and machine.has_knob(knob.CPU_IDLE) and NAME in inputs.gates
+
+
 def observe_group_identity(inputs: StrategyInputs) -> GroupIdentityView:
     """Observe the kernel's switches and all groups that have an identity."""
     machine, slo = inputs.machine, inputs.slo
@@ -154,6 +172,7 @@ def observe_group_identity(inputs: StrategyInputs) -> GroupIdentityView:
         core_switch=inputs.number("", knob.SCHED_CORE),
         has_idle=machine.has_knob(knob.CPU_IDLE),
         idle_stands_in=inputs.settings.idle_stands_in,
+        idle_cpuset=bool(inputs.threshold_enabled) and inputs.threshold.cpu_suppress_policy == IDLE_CPUSET,
         idle=inputs.number(shape.besteffort, knob.CPU_IDLE),
         idle_candidates=() if has_bvt else _pod_groups_with_containers(inputs),
         groups=shape.groups,

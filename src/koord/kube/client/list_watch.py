@@ -54,9 +54,7 @@ class Listing(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 @functools.cache
 def list_page_type(model: type[Any]) -> Any:
-    """Return the decoder's type for a list of `model`, cached because building it is slower than decoding a small
-    list.
-    """
+    """Return the decoder's type for a list of `model`, cached: building it is slower than decoding a small list."""
     return ListPage[model]  # type: ignore[valid-type]
 
 
@@ -98,9 +96,7 @@ PageDecoder = Callable[[ResponseBody], tuple[ListPage[T], list[UndecodableObject
 
 
 async def list_all_pages(caller: RetryingCaller, first: ApiRequest, read: PageDecoder[T]) -> Listing[T] | ApiError:
-    """List all pages. A token that expires on the way restarts the list, once and in one page, which has no token
-    to expire.
-    """
+    """List all pages. A token that expires on the way restarts the list once, in one page without token."""
     request, restarted = first, False
     items: list[T] = []
     undecodable: list[UndecodableObject] = []
@@ -147,9 +143,7 @@ class WatchEvent(msgspec.Struct, Generic[O], frozen=True, kw_only=True):
 
 
 class Watch(Generic[O]):
-    """Watch is iterated for events. The end of iteration is the normal end of the stream; Unreachable means a cut
-    stream.
-    """
+    """Watch is iterated for events. The end of iteration is the stream's normal end; Unreachable is a cut stream."""
 
     def __init__(self, stream: WatchStream, model: type[O]) -> None:
         self._stream = stream

@@ -22,9 +22,7 @@ _PATCH_TYPE = {"merge": MERGE_PATCH, "strategic": STRATEGIC_PATCH, "json": JSON_
 
 
 def _object_path(resource: Resource[Object], namespace: str | None, name: str, subresource: str | None = None) -> str:
-    """Return the path of one object. A missing name would turn a delete into a delete of everything, so it is an
-    error.
-    """
+    """Return the path of one object. A missing name is an error: a delete would become a delete of everything."""
     if not name:
         raise ValueError(f"a {resource.kind} is addressed by name, and the name is empty")
     return resource.path(_required_namespace(resource, namespace), name, subresource)
@@ -55,9 +53,7 @@ def _write_query(
 
 
 def _with_type_meta(resource: Resource[Object], obj: Model | Unstructured, subresource: str | None) -> Unstructured:
-    """Return the object as dicts with apiVersion and kind. Bodies of subresources (Binding, Scale, ...) are other
-    kinds.
-    """
+    """Return the object as dicts with apiVersion and kind. Subresources' bodies (Binding, Scale) are other kinds."""
     plain = to_dict(obj) if isinstance(obj, Model) else obj
     if subresource and subresource != "status":
         return plain
@@ -103,9 +99,7 @@ def listing(
 
 
 def next_page(first: ApiRequest, token: str) -> ApiRequest:
-    """Build the request of the next page. A continue token names its version already; the server refuses both
-    together.
-    """
+    """Build the request of the next page. A continue token names its version; the server refuses both together."""
     kept = {k: v for k, v in first.query.items() if k not in ("resourceVersion", "resourceVersionMatch")}
     return msgspec.structs.replace(first, query={**kept, "continue": token})
 
@@ -222,6 +216,30 @@ def patch(
         query=_write_query(dry_run, field_manager, field_validation),
         body=body,
         content_type=_PATCH_TYPE[kind],
+    )
+
+
+def patch_object(
+    resource: Resource[Object],
+    obj: Object,
+    change: Unstructured,
+    *,
+    kind: PatchKind,
+    subresource: str | None = None,
+    exactly: bool = False,
+) -> ApiRequest:
+    """Build a patch of the very object that was read, known by its UID; `exactly`: in the version that was read."""
+    meta = obj.metadata
+    version = meta.resource_version if exactly else None
+    return patch(
+        resource,
+        meta.name,
+        change,
+        meta.namespace or None,
+        kind=kind,
+        subresource=subresource,
+        uid=meta.uid,
+        resource_version=version,
     )
 
 

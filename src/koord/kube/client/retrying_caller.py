@@ -1,6 +1,4 @@
-"""This module sends one call for a client: it waits for the request throttle, retries where the policy allows,
-and returns the response.
-"""
+"""This module sends one call for a client: throttled, and retried where the policy allows."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ from koord.values.token_bucket import TokenBucket
 
 
 def request_throttle(rate: float, burst: int, now_s: float) -> TokenBucket | None:
-    """Return the throttle of a client: `rate` calls a second with `burst` saved up at most; None, for a burst of 0,
-    is no limit.
-    """
+    """Return the throttle of a client: `rate` calls a second, at most `burst` saved up; None (burst 0) is no limit."""
     if not burst:
         return None
     if rate <= 0:
@@ -53,9 +49,7 @@ NEVER_RETRY = RetryPolicy(attempts=1)
 def retry_delay_s(
     policy: RetryPolicy, tried: int, request: ApiRequest, outcome: ApiResponse | Unreachable, chance: float
 ) -> float | None:
-    """Return the seconds to wait before the next try, or None to let the outcome stand. `chance` is uniform in [0,
-    1).
-    """
+    """Return the seconds to the next try, or None to let the outcome stand. `chance` is uniform in [0, 1)."""
     if tried >= policy.attempts or not _is_retryable(request, outcome):
         return None
     backoff = min(policy.cap_s, policy.first_s * policy.factor ** (tried - 1)) * (1 + policy.jitter * chance)

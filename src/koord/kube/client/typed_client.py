@@ -18,19 +18,11 @@ import msgspec
 from koord.api.kubernetes.meta import Object, Status, TypeMeta
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import Model
-from koord.kube.client import request_builder
-from koord.kube.client.list_watch import (
-    DynamicWatch,
-    Listing,
-    Watch,
-    decode_typed_page,
-    decode_unstructured_page,
-    list_all_pages,
-)
+from koord.kube.client import list_watch, request_builder
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.retrying_caller import RetryingCaller, RetryPolicy, request_throttle
 from koord.kube.transport.api_error import ApiError, error_from_response
-from koord.kube.transport.interface import ApiRequest, ApiResponse, ResponseBody, Transport
+from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport
 from koord.telemetry.clock import Clock, WallClock
 
 P = ParamSpec("P")
@@ -86,32 +78,30 @@ async def read_unstructured(caller: RetryingCaller, request: ApiRequest, _: type
     return plain
 
 
-async def read_list(caller: RetryingCaller, first: ApiRequest, model: type[T]) -> Listing[T] | ApiError:
-    return await list_all_pages(caller, first, functools.partial(decode_typed_page, model=model))
+async def read_list(caller: RetryingCaller, first: ApiRequest, model: type[T]) -> list_watch.Listing[T] | ApiError:
+    return await list_watch.list_all_pages(caller, first, functools.partial(list_watch.decode_typed_page, model=model))
 
 
 async def read_unstructured_list(
     caller: RetryingCaller, first: ApiRequest, _: type[Object]
-) -> Listing[Unstructured] | ApiError:
-    return await list_all_pages(caller, first, decode_unstructured_page)
+) -> list_watch.Listing[Unstructured] | ApiError:
+    return await list_watch.list_all_pages(caller, first, list_watch.decode_unstructured_page)
 
 
-async def read_watch(caller: RetryingCaller, request: ApiRequest, model: type[T]) -> Watch[T] | ApiError:
+async def read_watch(caller: RetryingCaller, request: ApiRequest, model: type[T]) -> list_watch.Watch[T] | ApiError:
     stream = await caller.watch(request)
-    return error_from_response(stream) if isinstance(stream, ApiResponse) else Watch(stream, model)
+    return error_from_response(stream) if isinstance(stream, ApiResponse) else list_watch.Watch(stream, model)
 
 
 async def read_unstructured_watch(
     caller: RetryingCaller, request: ApiRequest, _: type[Object]
-) -> DynamicWatch | ApiError:
+) -> list_watch.DynamicWatch | ApiError:
     stream = await caller.watch(request)
-    return error_from_response(stream) if isinstance(stream, ApiResponse) else DynamicWatch(stream)
+    return error_from_response(stream) if isinstance(stream, ApiResponse) else list_watch.DynamicWatch(stream)
 
 
 class DeleteResult(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """DeleteResult holds the object as the server returned it, if it did: as it was, or as it waits for its
-    finalizers.
-    """
+    """DeleteResult holds the object, if the server returned it: as it was, or waiting for its finalizers."""
 
     object: T | None
     uid: str
@@ -127,15 +117,11 @@ async def read_deletion(caller: RetryingCaller, request: ApiRequest, model: type
     answer = await caller.send(request)
     if not answer.ok:
         return error_from_response(answer)
-    if _is_status(answer.body):
+    if answer.body.typed(TypeMeta).kind == "Status":
         details = answer.body.typed(Status).details
         return DeleteResult(object=None, uid=details.uid if details else "")
     obj = answer.body.typed(model)
     return DeleteResult(object=obj, uid=obj.metadata.uid)
-
-
-def _is_status(body: ResponseBody) -> bool:
-    return body.typed(TypeMeta).kind == "Status"
 
 
 USER_AGENT = "koord"
@@ -187,9 +173,7 @@ class Client:
         retry: RetryPolicy = RetryPolicy(),  # noqa: B008 - a frozen value
         chance: random.Random | None = None,
     ) -> None:
-        """Create a client. A `burst` of 0 lifts the rate limit; `chance` spreads retries and is seeded where runs must
-        repeat.
-        """
+        """Create a client. A `burst` of 0 lifts the rate limit; a seeded `chance` makes retries repeat."""
         clock = clock or WallClock()
         throttle = request_throttle(qps, burst, clock.monotonic())
         self.caller = RetryingCaller(transport, clock, throttle, retry, user_agent, chance or random.Random())
@@ -201,6 +185,7 @@ class Client:
     create = verb(request_builder.create, read_object)
     replace = verb(request_builder.replace, read_object)
     patch = verb(request_builder.patch, read_object)
+    patch_object = verb(request_builder.patch_object, read_object)
     apply = verb(request_builder.apply, read_object)
     delete = verb(request_builder.delete, read_deletion)
     delete_collection = verb(request_builder.delete_collection, read_nothing)

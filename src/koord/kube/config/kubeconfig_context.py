@@ -1,6 +1,4 @@
-"""This module resolves a merged kubeconfig and a user's overrides to one Connection. It is pure: paths are
-resolved, files are not opened.
-"""
+"""This module resolves a merged kubeconfig and a user's overrides to one Connection; it opens no file."""
 
 from __future__ import annotations
 
@@ -64,9 +62,7 @@ class ConnectionOverrides(msgspec.Struct, frozen=True, kw_only=True):
 def resolve_connection(
     config: Kubeconfig, choice: ConnectionOverrides, environ: Mapping[str, str], *, now_s: float, terminal: bool = False
 ) -> Connection:
-    """Resolve the connection. `environ` gives plugins their environment and the proxy settings; `now_s` checks the
-    expiry of legacy OIDC tokens.
-    """
+    """Resolve the connection. `environ` is for plugins and proxies, `now_s` for the expiry of legacy OIDC tokens."""
     name, context = _context(config, choice)
     cluster_name = choice.cluster or context.cluster
     user_name = choice.user or context.user
@@ -107,9 +103,7 @@ def _entry(
 
 
 class _ConnectionBuilder:
-    """_ConnectionBuilder converts one cluster entry and one user entry to a Connection; it carries their names for
-    messages.
-    """
+    """_ConnectionBuilder converts a cluster and a user entry to a Connection; it has their names for messages."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""This module loads connections: it finds, reads and merges kubeconfig files, or uses a pod's service account.
-The environment comes in as a value, from the CLI.
-"""
+"""This module loads connections: from kubeconfig files, merged, or a pod's service account."""
 
 from __future__ import annotations
 

@@ -44,17 +44,10 @@ class ControllerCounts(msgspec.Struct, kw_only=True):
 
 
 class Controller(Generic[K]):
-    """Controller reconciles keys until its queue is shut down and empty; cancelling `run` stops the workers at
-    once.
-    """
+    """Controller reconciles keys until its queue is shut down and empty; cancelling `run` stops at once."""
 
     def __init__(
-        self,
-        name: str,
-        queue: WorkQueue[K],
-        reconcile: Callable[[K], Awaitable[ReconcileResult]],
-        *,
-        workers: int = 1,
+        self, name: str, queue: WorkQueue[K], reconcile: Callable[[K], Awaitable[ReconcileResult]], *, workers: int = 1
     ) -> None:
         if workers < 1:
             raise ValueError(f"controller {name}: needs at least one worker, got {workers}")

@@ -104,9 +104,7 @@ class TransportFactory(Protocol):
 
 
 class ControllerProcess:
-    """ControllerProcess owns what every program needs. Build a program from its parts, add the program's routes to
-    `server`, then `run` it.
-    """
+    """ControllerProcess owns what every program needs: build one from its parts, add its routes, then `run` it."""
 
     def __init__(
         self,
@@ -328,9 +326,7 @@ class ControllerProcess:
 
 
 class StandaloneProgram(Generic[P]):
-    """StandaloneProgram runs a program as one that always leads, in a process that has no rival and starts the
-    informers itself.
-    """
+    """StandaloneProgram runs a program that always leads, in a process that starts the informers itself."""
 
     def __init__(self, name: str, program: P) -> None:
         self.program = program
@@ -358,9 +354,6 @@ class StandaloneProgram(Generic[P]):
         await self.program.lead()
 
     def _log_if_failed(self, task: asyncio.Task[None]) -> None:
-        """Log a program that ended with an exception at once.
-
-        Otherwise nothing would be done until somebody stops it, and nobody would know why.
-        """
+        """Log a program that ended with an exception at once: nobody may stop the process and see it for long."""
         if not task.cancelled() and task.exception() is not None:
             _LOG.critical("%s ended and does nothing any more", self._name, exc_info=task.exception())

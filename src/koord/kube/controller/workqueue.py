@@ -171,10 +171,6 @@ class WorkQueue(Generic[K]):
     def working(self) -> int:
         return len(self._working_since)
 
-    def longest_running_s(self) -> float:
-        now = self.clock.monotonic()
-        return max((now - started for started in self._working_since.values()), default=0.0)
-
     def _wake_one(self) -> None:
         while self._waiting_getters:
             taker = self._waiting_getters.popleft()

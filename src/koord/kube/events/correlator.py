@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -21,7 +20,7 @@ import msgspec
 from koord.api.kubernetes.core_v1 import EventSource
 from koord.api.model import ObjectReference, to_dict
 from koord.telemetry.clock import Clock
-from koord.values import timestamp
+from koord.values.timestamp import unix_micro_text, unix_text
 from koord.values.token_bucket import TokenBucket
 
 MAX_NOTE_BYTES = 1024  # the server refuses more
@@ -67,9 +66,7 @@ class CachedEvent(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def needs_write(self) -> bool:
-        """Return whether the event must be written now: its first occurrence and its first repetition are; later
-        counts can wait.
-        """
+        """Return whether the event must be written now: the first occurrence and repetition are; later counts wait."""
         return self.written == 0 or (self.written == 1 and self.count > 1)
 
     def size_bytes(self) -> int:
@@ -78,22 +75,14 @@ class CachedEvent(msgspec.Struct, kw_only=True, eq=False):
         return _EVENT_BYTES + len(self.note) + len(self.name) + len(self.regarding.name) + texts
 
     def series(self) -> dict[str, Any] | None:
-        return {"count": self.count, "lastObservedTime": _micro_time(self.last_s)} if self.count > 1 else None
+        return {"count": self.count, "lastObservedTime": unix_micro_text(self.last_s)} if self.count > 1 else None
 
     def repetition_patch(self, *, core: bool) -> dict[str, Any]:
         """Return the patch that tells the server of repetitions; the annotations are those of the latest."""
         patch: dict[str, Any] = (
-            {"count": self.count, "lastTimestamp": _time(self.last_s)} if core else {"series": self.series()}
+            {"count": self.count, "lastTimestamp": unix_text(self.last_s)} if core else {"series": self.series()}
         )
         return {**patch, "metadata": {"annotations": self.annotations}} if self.annotations else patch
-
-
-def _micro_time(seconds: float) -> str:
-    return timestamp.micro_text(datetime.fromtimestamp(seconds, UTC))
-
-
-def _time(seconds: float) -> str:
-    return timestamp.text(datetime.fromtimestamp(seconds, UTC))
 
 
 def truncate_utf8(text: str, limit: int = MAX_NOTE_BYTES) -> str:
@@ -109,7 +98,7 @@ def event_body(event: CachedEvent, controller: str, instance: str) -> dict[str, 
     key = event.key
     body: dict[str, Any] = {
         "metadata": _event_metadata(event),
-        "eventTime": _micro_time(event.first_s),
+        "eventTime": unix_micro_text(event.first_s),
         "reportingController": controller,
         "reportingInstance": instance,
         "action": key.action,
@@ -130,8 +119,8 @@ def core_event_body(event: CachedEvent, source: EventSource, instance: str) -> d
     key = event.key
     body: dict[str, Any] = {
         "metadata": _event_metadata(event),
-        "firstTimestamp": _time(event.first_s),
-        "lastTimestamp": _time(event.last_s),
+        "firstTimestamp": unix_text(event.first_s),
+        "lastTimestamp": unix_text(event.last_s),
         "count": event.count,
         "source": to_dict(source),
         "reportingComponent": source.component,
@@ -154,9 +143,7 @@ def _event_metadata(event: CachedEvent) -> dict[str, Any]:
 
 
 class EventCorrelator:
-    """EventCorrelator caches the events that are being recorded. Time comes from the clock; nothing is sent from
-    here.
-    """
+    """EventCorrelator caches the events that are being recorded; it sends nothing."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -203,13 +190,7 @@ class EventCorrelator:
         """Cache a new event; return it and the evicted events whose counts the server does not have yet."""
         now = self._clock.time()
         event = CachedEvent(
-            key=key,
-            regarding=regarding,
-            name=name,
-            note=note,
-            annotations=annotations or {},
-            first_s=now,
-            last_s=now,
+            key=key, regarding=regarding, name=name, note=note, annotations=annotations or {}, first_s=now, last_s=now
         )
         old = self._events.get(key)
         pushed = [] if old is None else [self._remove(old)]

@@ -132,9 +132,7 @@ class ObjectCache(Generic[O]):
     # -- news
 
     def upsert(self, obj: O) -> builtins.list[ObjectChange[O]]:
-        """Store the current state of an object. The same name with another UID is another object: the old one
-        is gone.
-        """
+        """Store the current state of an object. The same name with another UID is another object."""
         old = self.get(obj.metadata.namespace, obj.metadata.name)
         if old is None:
             self._put(None, obj)
@@ -210,9 +208,7 @@ def _deleted_unseen(old: O) -> ObjectChange[O]:
 
 
 def _same_version(old: O, new: O) -> bool:
-    """Return whether both are the same version of one object; servers that omit resource versions get no such
-    shortcut.
-    """
+    """Return whether both are the same version of one object, which needs servers that set resource versions."""
     return (
         old.metadata.uid == new.metadata.uid
         and old.metadata.resource_version == new.metadata.resource_version

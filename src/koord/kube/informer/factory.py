@@ -1,6 +1,4 @@
-"""This module makes informers: one shared informer for each model and scope of a kind, started and stopped
-together.
-"""
+"""This module makes informers: one shared for each model and scope of a kind, started and stopped together."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ class InformerFactory:
         transform: Callable[[O], O | None] | None = None,
         resync_s: float | None = None,
     ) -> Informer[O]:
-        """Return the shared informer of this resource and scope. The first caller settles `transform` and
-        `resync_s`.
-        """
+        """Return the shared informer of this resource and scope; its first caller sets `transform` and `resync_s`."""
         scope = WatchScope(namespace=namespace, labels=labels, fields=fields)
         view: _InformerKey = (resource.api_version, resource.plural, resource.model, scope)
         known = self._shared.get(view)
@@ -91,9 +87,7 @@ class InformerFactory:
                 self._start(view, informer)
 
     async def wait_for_cache_sync(self, timeout: float | None = None) -> None:
-        """Wait until every informer and all its handlers know the first state. Raise TimeoutError naming the late
-        ones.
-        """
+        """Wait until every informer and all its handlers know the first state. TimeoutError names the late ones."""
         waiting = [asyncio.create_task(informer.wait_for_sync()) for informer in self._shared.values()]
         try:
             async with asyncio.timeout(timeout):

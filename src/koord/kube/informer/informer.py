@@ -46,9 +46,7 @@ class HandlerRegistration(Generic[O]):
         )  # a handler that fails on everything fails 50,000 times in one list
 
     def notify(self, change: ObjectChange[O]) -> None:
-        """Notify the handler. A handler that raises is logged by name and counted; it misses this change, others do
-        not.
-        """
+        """Notify the handler. One that raises is logged by name and counted; it misses this change alone."""
         if not self._live:
             return
         try:

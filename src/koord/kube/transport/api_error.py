@@ -1,6 +1,4 @@
-"""This module represents a server's error as a value: what verbs return in place of an object, with a property
-for each answer that programs act on.
-"""
+"""This module represents a server's error as a value, which verbs return in place of an object."""
 
 from __future__ import annotations
 

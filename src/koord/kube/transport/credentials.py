@@ -50,9 +50,7 @@ class CredentialSource(Protocol):
     """CredentialSource supplies the credential that a transport presents."""
 
     async def credential(self) -> Credential:
-        """Return the credential to present now. Raise BadConfig when there is no way to get it, Unreachable when it
-        may come later.
-        """
+        """Return the credential to present now. Raise BadConfig without any way to it, Unreachable if it may come."""
         ...
 
     def rejected(self, credential: Credential) -> bool:
@@ -150,9 +148,7 @@ def _inline_pem(spec: ExecAuth, field: str, text: str) -> PemSource:
 
 
 class ExecCredentialSource:
-    """ExecCredentialSource caches one plugin's credential for all requests of a transport; the plugin runs at most
-    once at a time.
-    """
+    """ExecCredentialSource caches one plugin's credential for all requests of a transport, run once at a time."""
 
     def __init__(self, spec: ExecAuth, connection: Connection, clock: Clock) -> None:
         self._spec = spec
@@ -292,9 +288,7 @@ class IdTokenCredentialSource:
 
 
 class TokenFileCredentialSource:
-    """TokenFileCredentialSource reads its token again whenever the file changes: service account tokens are
-    renewed in place.
-    """
+    """TokenFileCredentialSource reads its token again whenever the file changes, as tokens are renewed in place."""
 
     def __init__(self, auth: TokenFileAuth, certificate: ClientKeyPair | None) -> None:
         self._auth = auth

@@ -81,16 +81,13 @@ class DelegatedAuth:
             user = await self._user(call)
             if user is None:
                 return status_reply(401, "Unauthorized", "Unauthorized")
-            if self._is_open(call.path) or _MASTERS in user.groups:
+            if call.path in self._open or call.path.startswith(self._open_below) or _MASTERS in user.groups:
                 return None
             refusal = await self._denial(user, call.method.lower(), call.path)
         except _REVIEW_ERRORS as trouble:
             _LOG.warning("cannot decide on %s %s: %s", call.method, call.path, trouble)
             return status_reply(500, "InternalError", "Internal Server Error: the API server could not be asked")
         return None if refusal is None else status_reply(403, "Forbidden", refusal)
-
-    def _is_open(self, path: str) -> bool:
-        return path in self._open or path.startswith(self._open_below)
 
     async def _user(self, call: HttpCall) -> AuthenticatedUser | None:
         """Return the caller's user, or None when the credentials shown are invalid."""
@@ -184,9 +181,7 @@ def _user_from_review(status: Mapping[str, Any]) -> AuthenticatedUser:
 
 
 def _user_from_certificate(certificate: Mapping[str, Any]) -> AuthenticatedUser | None:
-    """Return the user of a client certificate: the common name is the user, organisations are groups, as in
-    Kubernetes.
-    """
+    """Return the user of a client certificate: the common name is the user, organisations are its groups."""
     pairs = [pair for part in certificate.get("subject", ()) for pair in part]
     names = [value for field, value in pairs if field == "commonName"]
     if not names:

@@ -40,9 +40,7 @@ class WriteFence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FenceClosed(ConnectionError):
-    """FenceClosed ends a connection whose next bytes may not leave. `sent` says whether earlier bytes of the same
-    request did.
-    """
+    """FenceClosed ends a connection whose next bytes may not leave. `sent` says whether earlier bytes of it did."""
 
     def __init__(self, *, sent: bool) -> None:
         super().__init__("this process may no longer write")

@@ -1,6 +1,4 @@
-"""This module is the transport over HTTP: sessions, TLS, proxies, credentials, the fence of a leader's writes, and
-failures as Unreachable. It does not retry.
-"""
+"""This module is the transport over HTTP: sessions, TLS, proxies, credentials, a leader's fence. It does not retry."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ _EVENTS_PATH = "/apis/events.k8s.io/"
 
 
 class HttpResponseBody(BytesResponseBody):
-    """HttpResponseBody pauses the garbage collector while it decodes a large list: nothing that it creates is
-    garbage yet.
-    """
+    """HttpResponseBody pauses the garbage collector while it decodes a large list: nothing of it is garbage yet."""
 
     __slots__ = ()
 

@@ -43,9 +43,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseBody(Protocol):
-    """ResponseBody is a response's body in whichever form the reader wants. A form is made when asked for: do not
-    ask twice.
-    """
+    """ResponseBody is a response's body in any form. A form is made when asked for: do not ask twice."""
 
     def raw(self) -> bytes: ...
 
@@ -104,9 +102,7 @@ class ApiResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchFrame(Protocol):
-    """WatchFrame is one watch event: `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; the body is the object
-    or Status.
-    """
+    """WatchFrame is one watch event: `type` is ADDED, MODIFIED, DELETED, BOOKMARK or ERROR; the body has the object."""
 
     @property
     def type(self) -> str: ...

@@ -17,9 +17,7 @@ class RestMetrics:
 
     def __init__(self, registry: MetricRegistry) -> None:
         self.requests = registry.counter(
-            "rest_client_requests_total",
-            "HTTP requests by status code, method and host.",
-            ("code", "host", "method"),
+            "rest_client_requests_total", "HTTP requests by status code, method and host.", ("code", "host", "method")
         )
         self.seconds = registry.histogram(
             "rest_client_request_duration_seconds",

@@ -1,6 +1,4 @@
-"""This module builds the TLS contexts of a connection, again when the files behind them change. It opens no
-socket.
-"""
+"""This module builds the TLS contexts of a connection, again when the files behind them change. It opens no socket."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ FileStamp = tuple[object, ...]
 
 
 class TlsContexts:
-    """TlsContexts returns the context to use with a client certificate, or with none. A new context means new
-    connections.
-    """
+    """TlsContexts returns the context to use with a client certificate, or with none. A new one: new connections."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection

@@ -66,9 +66,7 @@ class WatchLineBody:
 
 
 class WatchFrameSplitter:
-    """WatchFrameSplitter is fed chunks in order. `broken` turns true at a line that is no event: nothing after it
-    is valid.
-    """
+    """WatchFrameSplitter is fed chunks in order. `broken` is true from a line on that is no event."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []

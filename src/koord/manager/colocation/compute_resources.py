@@ -28,8 +28,7 @@ class ComputeResources(msgspec.Struct, frozen=True, gc=False):
 
     def maximum(self, other: ComputeResources) -> ComputeResources:
         return ComputeResources(
-            self.cpu if self.cpu > other.cpu else other.cpu,
-            self.memory if self.memory > other.memory else other.memory,
+            self.cpu if self.cpu > other.cpu else other.cpu, self.memory if self.memory > other.memory else other.memory
         )
 
     def floor_zero(self) -> ComputeResources:

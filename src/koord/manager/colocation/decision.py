@@ -12,17 +12,11 @@ import msgspec
 
 from koord.api.config.slo.colocation import ColocationStrategy
 from koord.api.config.slo.slo_documents import CPUNormalizationStrategy, ResourceAmplificationStrategy
+from koord.manager.colocation import models, strategy
 from koord.manager.colocation.batch import BatchDecision, BatchView, decide_batch
 from koord.manager.colocation.compute_resources import ComputeResources
 from koord.manager.colocation.device_resources import DeviceResources, decide_gpu, decide_rdma
 from koord.manager.colocation.mid import MidDecision, MidView, decide_mid
-from koord.manager.colocation.models import (
-    ColocationDevice,
-    ColocationNode,
-    ColocationNodeMetric,
-    ColocationTopology,
-    PodShare,
-)
 from koord.manager.colocation.node_metric import DegradedMetric, evaluate_metric
 from koord.manager.colocation.normalization import (
     AmplificationDecision,
@@ -33,13 +27,6 @@ from koord.manager.colocation.normalization import (
 )
 from koord.manager.colocation.numa_zones import zone_capacities
 from koord.manager.colocation.reserved_usage import node_reserved
-from koord.manager.colocation.strategy import (
-    ColocationRules,
-    LayeredStrategy,
-    ResolvedStrategy,
-    colocation_rules,
-    resolve_strategy,
-)
 
 DISABLED = "node colocation is disabled in Config, reason: DisableInConfig"
 
@@ -62,27 +49,27 @@ RESOURCE_PLUGINS = (
 class ColocationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """ColocationSettings holds what the ConfigMap and the program's flags say, for every node."""
 
-    colocation: LayeredStrategy[ColocationStrategy]
-    normalization: LayeredStrategy[CPUNormalizationStrategy] | None  # None: not readable yet
-    amplification: LayeredStrategy[ResourceAmplificationStrategy] | None
+    colocation: strategy.LayeredStrategy[ColocationStrategy]
+    normalization: strategy.LayeredStrategy[CPUNormalizationStrategy] | None  # None: not readable yet
+    amplification: strategy.LayeredStrategy[ResourceAmplificationStrategy] | None
     parts: Collection[str] = RESOURCE_PLUGINS
     gpu_shared: bool = False
 
 
 class ColocationNodeView(msgspec.Struct, frozen=True, kw_only=True):
     now: datetime
-    node: ColocationNode
-    metric: ColocationNodeMetric | None = None
-    pods: Sequence[PodShare] = ()
-    topology: ColocationTopology | None = None
-    device: ColocationDevice | None = None
+    node: models.ColocationNode
+    metric: models.ColocationNodeMetric | None = None
+    pods: Sequence[models.PodShare] = ()
+    topology: models.ColocationTopology | None = None
+    device: models.ColocationDevice | None = None
 
 
 class ColocationDecision(msgspec.Struct, frozen=True, kw_only=True):
     """The decision on one node. A part that is None is not decided here and leaves the node as it is."""
 
-    resolved: ResolvedStrategy
-    rules: ColocationRules
+    resolved: strategy.ResolvedStrategy
+    rules: strategy.ColocationRules
     normalization: CpuNormalizationDecision | None = None
     amplification: AmplificationDecision | None = None
     mid: MidDecision | None = None
@@ -131,8 +118,8 @@ class ColocationDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide_colocation(seen: ColocationNodeView, settings: ColocationSettings) -> ColocationDecision:
     meta = seen.node.metadata
-    resolved = resolve_strategy(settings.colocation, meta.labels, meta.annotations)
-    numbers, parts = colocation_rules(resolved.strategy), settings.parts
+    resolved = strategy.resolve_strategy(settings.colocation, meta.labels, meta.annotations)
+    numbers, parts = strategy.colocation_rules(resolved.strategy), settings.parts
     if not resolved.enabled:
         # The resources go, and so does the amplification; what devices and normalization left stays where it is.
         return ColocationDecision(

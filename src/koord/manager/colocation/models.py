@@ -132,9 +132,7 @@ def transform_pod(pod: ColocationPod) -> ColocationPod | None:
         return None
     meta = pod.metadata
     return ColocationPod(
-        metadata=_identity_of(meta),
-        spec=ColocationPodSpec(node_name=pod.spec.node_name),
-        share=pod_share_of(pod),
+        metadata=_identity_of(meta), spec=ColocationPodSpec(node_name=pod.spec.node_name), share=pod_share_of(pod)
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koord.api.annotations import node_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator.protocol import (
     A_CPU_NORMALIZATION_RATIO,
     A_ORIGIN_EXTENDED_ALLOCATABLE,
@@ -190,7 +190,7 @@ def _origin(annotations: Mapping[str, str], origin: dict[str, Quantity]) -> str:
     before = node_codecs.parse_origin_allocatable(annotations)
     kept = {} if before is None or isinstance(before, MalformedAnnotation) else before.resources
     stated = {**kept, **{name: str(amount) for name, amount in origin.items()}}
-    return node_codecs.dump_origin_allocatable(node_codecs.OriginAllocatable(resources=stated))
+    return dump_json(node_codecs.OriginAllocatable(resources=stated))
 
 
 def _labels(node: ColocationNode, gpu: DeviceResources | None) -> dict[str, str]:

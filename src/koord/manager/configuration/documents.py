@@ -14,13 +14,7 @@ from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError
 from koord.api.config.slo import colocation, defaults, slo_documents, slo_validation
 from koord.api.config.slo.defaults import overlay
-from koord.api.koordinator.slo_strategy import (
-    CPUBurstStrategy,
-    HostApplicationSpec,
-    ResourceQOSStrategy,
-    ResourceThresholdStrategy,
-    SystemStrategy,
-)
+from koord.api.koordinator import slo_strategy
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer
 from koord.values.selector import Selector, SelectorError
@@ -28,7 +22,7 @@ from koord.values.selector import Selector, SelectorError
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
-HostApplications = tuple[HostApplicationSpec, ...]
+HostApplications = tuple[slo_strategy.HostApplicationSpec, ...]
 
 
 class ParsedDocument(msgspec.Struct, Generic[T], frozen=True):
@@ -59,19 +53,21 @@ def parse_colocation(text: str) -> ParsedDocument[LayeredStrategy[colocation.Col
     )
 
 
-def parse_threshold(text: str) -> ParsedDocument[LayeredStrategy[ResourceThresholdStrategy]] | RejectedDocument:
+def parse_threshold(
+    text: str,
+) -> ParsedDocument[LayeredStrategy[slo_strategy.ResourceThresholdStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.ThresholdConfig, defaults.THRESHOLD, slo_validation.validate_threshold)
 
 
-def parse_qos(text: str) -> ParsedDocument[LayeredStrategy[ResourceQOSStrategy]] | RejectedDocument:
-    return _parse_nested(text, slo_documents.QOSConfig, ResourceQOSStrategy(), slo_validation.validate_qos)
+def parse_qos(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.ResourceQOSStrategy]] | RejectedDocument:
+    return _parse_nested(text, slo_documents.QOSConfig, slo_strategy.ResourceQOSStrategy(), slo_validation.validate_qos)
 
 
-def parse_cpu_burst(text: str) -> ParsedDocument[LayeredStrategy[CPUBurstStrategy]] | RejectedDocument:
+def parse_cpu_burst(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.CPUBurstStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.CPUBurstConfig, defaults.CPU_BURST, slo_validation.validate_cpu_burst)
 
 
-def parse_system(text: str) -> ParsedDocument[LayeredStrategy[SystemStrategy]] | RejectedDocument:
+def parse_system(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.SystemStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.SystemConfig, defaults.SYSTEM_STRATEGY, slo_validation.validate_system)
 
 

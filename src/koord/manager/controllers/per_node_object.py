@@ -107,10 +107,7 @@ class PerNodeObjectController(ABC, Generic[O]):
         return self._outcome(answer, f"create{self._resource.kind}", node)
 
     async def _update(self, node: Node, obj: O, patch: dict[str, Any]) -> ReconcileResult:
-        meta = obj.metadata
-        answer = await self._context.client.patch(
-            self._resource, meta.name, {"spec": patch}, kind="merge", uid=meta.uid
-        )
+        answer = await self._context.client.patch_object(self._resource, obj, {"spec": patch}, kind="merge")
         if isinstance(answer, ApiError) and (answer.not_found or answer.conflict):
             return Requeue("changed meanwhile")
         return self._outcome(answer, f"update{self._resource.kind}", node)

@@ -21,16 +21,7 @@ from koord.kube.informer.cache import ObjectChange, ObjectKey
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.manager.context import ManagerContext
-from koord.manager.controllers.root_quota import (
-    PoolNode,
-    RootQuota,
-    create_body,
-    default_tree_id,
-    desired_root_quota,
-    parse_resource_ratio,
-    sum_pool,
-    update_patch,
-)
+from koord.manager.controllers import root_quota
 from koord.manager.reconcile_loop import ReconcileLoop
 from koord.values.quantity_syntax import QuantityError
 from koord.values.selector import SelectorError
@@ -55,7 +46,7 @@ class QuotaProfileController:
         self._profiles = context.informers.for_resource(ELASTIC_QUOTA_PROFILES)
         self._quotas = context.informers.for_resource(ELASTIC_QUOTAS)
         self._nodes = context.informers.for_resource(NODES)
-        self._pool_nodes: dict[str, PoolNode] = {}
+        self._pool_nodes: dict[str, root_quota.PoolNode] = {}
         self._quiet = RateLimitedLog(_LOG, context.clock)
         self._loop: ReconcileLoop[ObjectKey] = ReconcileLoop(self.name, context.clock, self.reconcile)
 
@@ -76,7 +67,7 @@ class QuotaProfileController:
             return Done()
         tree_id = profile.metadata.labels.get(L_QUOTA_TREE_ID, "")
         if not tree_id:
-            tree_id = default_tree_id(*key)
+            tree_id = root_quota.default_tree_id(*key)
             if refused := await self._label_tree_id(profile, tree_id):
                 return Done() if refused.not_found else Requeue(str(refused))
         root = self._decide(profile, tree_id)
@@ -87,7 +78,7 @@ class QuotaProfileController:
             self._quiet.warning("quota profile %s/%s: %s; cpu and memory are used", *key, root.warning)
         return await self._write(profile, root)
 
-    def _decide(self, profile: ElasticQuotaProfile, tree_id: str) -> RootQuota | str:
+    def _decide(self, profile: ElasticQuotaProfile, tree_id: str) -> root_quota.RootQuota | str:
         try:
             selector = label_selector_as_selector(profile.spec.node_selector)
         except SelectorError as error:
@@ -95,31 +86,28 @@ class QuotaProfileController:
         if not profile.spec.quota_name:
             return "quotaName is empty"
         nodes = (self._pool_nodes[name] for name in sorted(self._pool_nodes))
-        return desired_root_quota(
-            profile, tree_id, sum_pool(nodes, selector, parse_resource_ratio(profile.spec.resource_ratio))
+        return root_quota.desired_root_quota(
+            profile,
+            tree_id,
+            root_quota.sum_pool(nodes, selector, root_quota.parse_resource_ratio(profile.spec.resource_ratio)),
         )
 
     async def _label_tree_id(self, profile: ElasticQuotaProfile, tree_id: str) -> ApiError | None:
-        meta = profile.metadata
         patch = {"metadata": {"labels": {L_QUOTA_TREE_ID: tree_id}}}
-        answer = await self._client.patch(
-            ELASTIC_QUOTA_PROFILES, meta.name, patch, meta.namespace, kind="merge", uid=meta.uid
-        )
+        answer = await self._client.patch_object(ELASTIC_QUOTA_PROFILES, profile, patch, kind="merge")
         return answer if isinstance(answer, ApiError) else None
 
-    async def _write(self, profile: ElasticQuotaProfile, root: RootQuota) -> ReconcileResult:
+    async def _write(self, profile: ElasticQuotaProfile, root: root_quota.RootQuota) -> ReconcileResult:
         namespace, name = profile.metadata.namespace, profile.spec.quota_name
         quota = self._quotas.get(namespace, name)
         if quota is None:
-            answer = await self._client.create(ELASTIC_QUOTAS, create_body(root, namespace, name))
+            answer = await self._client.create(ELASTIC_QUOTAS, root_quota.create_body(root, namespace, name))
             failure = "CreateQuotaFailed"
         else:
-            patch = update_patch(root, quota)
+            patch = root_quota.update_patch(root, quota)
             if patch is None:
                 return RequeueAfter(RESYNC_S)
-            answer = await self._client.patch(
-                ELASTIC_QUOTAS, name, patch, namespace, kind="merge", uid=quota.metadata.uid
-            )
+            answer = await self._client.patch_object(ELASTIC_QUOTAS, quota, patch, kind="merge")
             failure = "UpdateQuotaFailed"
         if not isinstance(answer, ApiError):
             return RequeueAfter(RESYNC_S)
@@ -146,7 +134,7 @@ class QuotaProfileController:
             self._pool_nodes.pop(name, None)
             return
         try:
-            self._pool_nodes[name] = PoolNode.from_node(change.object)
+            self._pool_nodes[name] = root_quota.PoolNode.from_node(change.object)
         except QuantityError as error:
             _LOG.warning("node %s counts for no quota profile: %s", name, error)
             self._pool_nodes.pop(name, None)

@@ -7,16 +7,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koord.api.annotations import quota_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
+from koord.api.koordinator import protocol
 from koord.api.koordinator.profiles import ElasticQuotaProfile
-from koord.api.koordinator.protocol import (
-    A_QUOTA_TOTAL_RESOURCE,
-    A_QUOTA_UNSCHEDULABLE_RESOURCE,
-    L_QUOTA_IS_ROOT,
-    L_QUOTA_PROFILE,
-    L_QUOTA_TREE_ID,
-    TRUE,
-)
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.node import Node
 from koord.kube.client.request_builder import Unstructured
@@ -113,14 +106,14 @@ def desired_root_quota(profile: ElasticQuotaProfile, tree_id: str, pool: NodePoo
     return RootQuota(
         warning=str(stated) if isinstance(stated, MalformedAnnotation) else "",
         labels={
-            L_QUOTA_PROFILE: profile.metadata.name,
+            protocol.L_QUOTA_PROFILE: profile.metadata.name,
             **profile.spec.quota_labels,
-            L_QUOTA_TREE_ID: tree_id,
-            L_QUOTA_IS_ROOT: TRUE,
+            protocol.L_QUOTA_TREE_ID: tree_id,
+            protocol.L_QUOTA_IS_ROOT: protocol.TRUE,
         },
         annotations={
-            A_QUOTA_TOTAL_RESOURCE: quota_codecs.dump_quota_resources(vector.to_wire(pool.total)),
-            A_QUOTA_UNSCHEDULABLE_RESOURCE: quota_codecs.dump_quota_resources(vector.to_wire(pool.unschedulable)),
+            protocol.A_QUOTA_TOTAL_RESOURCE: dump_json(vector.to_wire(pool.total)),
+            protocol.A_QUOTA_UNSCHEDULABLE_RESOURCE: dump_json(vector.to_wire(pool.unschedulable)),
         },
         min={key: pool.total.get(key, ZERO) for key in keys},
         max=dict.fromkeys(keys, UNLIMITED_QUANTITY),

@@ -108,12 +108,7 @@ class NodeLendingHistory:
 def _change(entry: LendingRecord, earlier: LendingRecord | None) -> LendingChange:
     moved = () if earlier is None else term_changes(earlier.terms, entry.terms)
     return LendingChange(
-        at=entry.at,
-        reasons=entry.reasons,
-        before=entry.before,
-        after=entry.after,
-        moved=moved,
-        withheld=entry.withheld,
+        at=entry.at, reasons=entry.reasons, before=entry.before, after=entry.after, moved=moved, withheld=entry.withheld
     )
 
 

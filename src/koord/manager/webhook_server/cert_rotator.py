@@ -16,12 +16,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from koord.api.kubernetes.builtin_kinds import (
-    MUTATING_WEBHOOK_CONFIGURATIONS,
-    PODS,
-    SECRETS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-)
+from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.resource import Resource
@@ -30,12 +25,6 @@ from koord.kube.transport.api_error import ApiError
 from koord.manager.context import NAMESPACE, ManagerContext
 from koord.manager.reconcile_loop import ReconcileLoop
 from koord.manager.webhook_server import cert_store, certificate, registration
-from koord.manager.webhook_server.cert_store import (
-    CertStore,
-    StoredCertificate,
-    acknowledge_serving,
-    ensure_certificate,
-)
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.manager.webhook_server.registration import WebhookAddress
 from koord.manager.webhook_server.server import ServingIdentity
@@ -89,7 +78,7 @@ class CertRotator:
         self,
         context: ManagerContext,
         identity: ServingIdentity,
-        store: CertStore,
+        store: cert_store.CertStore,
         metrics: WebhookMetrics,
         *,
         address: WebhookAddress,
@@ -126,9 +115,9 @@ class CertRotator:
     async def start(self) -> None:
         informers, names = self._context.informers, self._names
         named: Sequence[tuple[Resource[Any], str, str | None]] = (
-            (SECRETS, names.secret, self._address.namespace),
-            (MUTATING_WEBHOOK_CONFIGURATIONS, names.mutating, None),
-            (VALIDATING_WEBHOOK_CONFIGURATIONS, names.validating, None),
+            (builtin_kinds.SECRETS, names.secret, self._address.namespace),
+            (builtin_kinds.MUTATING_WEBHOOK_CONFIGURATIONS, names.mutating, None),
+            (builtin_kinds.VALIDATING_WEBHOOK_CONFIGURATIONS, names.validating, None),
         )
         watched = [
             informers.for_resource(resource, namespace, fields=f"metadata.name={name}")
@@ -154,7 +143,7 @@ class CertRotator:
         return outcome
 
     async def _sync(self) -> ReconcileResult:
-        kept = await ensure_certificate(self._store, self._address.dns_name, self._context.clock)
+        kept = await cert_store.ensure_certificate(self._store, self._address.dns_name, self._context.clock)
         configurations = await self._configurations()
         others = [] if await self._is_rotation_complete(kept, configurations) else [self._identity.material.ca_cert]
         if others:
@@ -170,7 +159,7 @@ class CertRotator:
         overlapping = len(certificate.parse_authorities(trusted)) > 1
         return RequeueAfter(min(SYNC_PERIOD_S, self._wait_s(kept, served=served, overlapping=overlapping)))
 
-    def _wait_s(self, kept: StoredCertificate, *, served: bool, overlapping: bool) -> float:
+    def _wait_s(self, kept: cert_store.StoredCertificate, *, served: bool, overlapping: bool) -> float:
         """Return the seconds until the next step. Steps of other replicas show as changes of the Secret."""
         moment = self._context.clock.monotonic()
         if not served:
@@ -185,8 +174,8 @@ class CertRotator:
     async def _configurations(self) -> list[tuple[Resource[Any], Obj]]:
         found: list[tuple[Resource[Any], Obj]] = []
         for resource, name in (
-            (MUTATING_WEBHOOK_CONFIGURATIONS, self._names.mutating),
-            (VALIDATING_WEBHOOK_CONFIGURATIONS, self._names.validating),
+            (builtin_kinds.MUTATING_WEBHOOK_CONFIGURATIONS, self._names.mutating),
+            (builtin_kinds.VALIDATING_WEBHOOK_CONFIGURATIONS, self._names.validating),
         ):
             current = await self._context.client.dynamic.get(resource, name)
             if isinstance(current, ApiError):
@@ -221,7 +210,7 @@ class CertRotator:
         return True
 
     async def _is_rotation_complete(
-        self, kept: StoredCertificate, configurations: Sequence[tuple[Resource[Any], Obj]]
+        self, kept: cert_store.StoredCertificate, configurations: Sequence[tuple[Resource[Any], Obj]]
     ) -> bool:
         """Return whether no replica can be left that serves a certificate of another CA than the present one."""
         present = registration.merge_authorities(kept.material.ca_cert, (), now(self._context.clock))
@@ -232,7 +221,7 @@ class CertRotator:
         if self._identity.fingerprint != fingerprint:
             return False
         replicas = await self._replicas()
-        serving = await acknowledge_serving(self._store, self._replica, fingerprint, replicas)
+        serving = await cert_store.acknowledge_serving(self._store, self._replica, fingerprint, replicas)
         self._acknowledged = serving.get(self._replica, "")
         late = [name for name in {*replicas, self._replica} if serving.get(name) != fingerprint]
         if late:
@@ -245,14 +234,14 @@ class CertRotator:
 
         One of an older release never says what it serves, so the old CA stays until it is gone.
         """
-        listing = await self._context.client.list(PODS, self._address.namespace, labels=OWN_POD_SELECTOR)
+        listing = await self._context.client.list(builtin_kinds.PODS, self._address.namespace, labels=OWN_POD_SELECTOR)
         if isinstance(listing, ApiError):
             raise WebhookConfigurationError(f"cannot see the other replicas: {listing}")
         return [pod.metadata.name for pod in listing.items if pod.status.phase not in ("Succeeded", "Failed")]
 
     # Serving -----------------------------------------------------------------------------------------------------
 
-    async def _serve(self, kept: StoredCertificate) -> bool:
+    async def _serve(self, kept: cert_store.StoredCertificate) -> bool:
         """Serve the stored certificate, unless API servers may not trust it yet."""
         identity, material = self._identity, kept.material
         moment = self._context.clock.monotonic()

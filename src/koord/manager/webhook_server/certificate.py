@@ -71,7 +71,7 @@ def find_problem(material: CertificateMaterial, dns_name: str, now: datetime.dat
         for what, one in (("the certificate", certificate), ("its authority", authority)):
             if not one.not_valid_before_utc <= at <= one.not_valid_after_utc:
                 return f"{what} is valid from {one.not_valid_before_utc:%F} to {one.not_valid_after_utc:%F} only"
-        if not _is_valid_for_name(certificate, dns_name):
+        if dns_name.lower() not in (known.lower() for known in certificates.hosts_of(certificate)):
             return f"the certificate is not for {dns_name}"
     except _CERTIFICATE_ERRORS as error:
         return f"it cannot be verified: {type(error).__name__}: {error}"
@@ -136,7 +136,3 @@ def _is_key_pair(certificate: x509.Certificate, key: bytes) -> bool:
 def _public_key(key: bytes) -> object:
     """Return the public key. Parsing takes 50 ms in which no webhook is answered, so it is cached."""
     return serialization.load_pem_private_key(key, password=None).public_key()
-
-
-def _is_valid_for_name(certificate: x509.Certificate, name: str) -> bool:
-    return name.lower() in (known.lower() for known in certificates.hosts_of(certificate))

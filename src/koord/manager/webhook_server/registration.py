@@ -113,9 +113,7 @@ def merge_authorities(authority: bytes, others: Iterable[bytes], now: datetime.d
 
 
 def _saved_template(current: Obj) -> list[Obj]:
-    """Return the saved entries, else the current ones. An empty saved list would lock entries out, so it counts as
-    none.
-    """
+    """Return the saved entries, else the current. An empty saved list counts as none: it would lock entries out."""
     saved = decode_text(_annotations(current).get(TEMPLATE_ANNOTATION) or "[]", list[Obj])
     entries = current.get("webhooks") or [] if isinstance(saved, MalformedText) or not saved else saved
     return [_without_ca_bundle(entry) for entry in entries]

@@ -54,11 +54,7 @@ ROUTES: tuple[WebhookRoute, ...] = (
         object_type="pod",
         excludes_system=True,
         entries=(
-            WebhookEntry(
-                name="mpod-create.koordinator.sh",
-                operations=("CREATE",),
-                resources=("pods",),
-            ),
+            WebhookEntry(name="mpod-create.koordinator.sh", operations=("CREATE",), resources=("pods",)),
             WebhookEntry(
                 name="mpod-update.koordinator.sh",
                 operations=("UPDATE",),
@@ -73,13 +69,7 @@ ROUTES: tuple[WebhookRoute, ...] = (
         mutates=False,
         object_type="pod",
         excludes_system=True,
-        entries=(
-            WebhookEntry(
-                name="vpod.koordinator.sh",
-                operations=("CREATE", "UPDATE"),
-                resources=("pods",),
-            ),
-        ),
+        entries=(WebhookEntry(name="vpod.koordinator.sh", operations=("CREATE", "UPDATE"), resources=("pods",)),),
     ),
     WebhookRoute(
         path="/validate-pod-binding",
@@ -88,13 +78,7 @@ ROUTES: tuple[WebhookRoute, ...] = (
         mutates=False,
         object_type="pod",
         excludes_system=True,
-        entries=(
-            WebhookEntry(
-                name="vpodbinding.koordinator.sh",
-                operations=("CREATE",),
-                resources=("pods/binding",),
-            ),
-        ),
+        entries=(WebhookEntry(name="vpodbinding.koordinator.sh", operations=("CREATE",), resources=("pods/binding",)),),
     ),
     WebhookRoute(
         path="/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota",

@@ -42,10 +42,7 @@ T = TypeVar("T")
 
 
 def decode_object(obj: PlainObject, model: type[T]) -> tuple[PlainObject, T]:
-    """Return the object to work on, and its typed model. Raise msgspec.ValidationError.
-
-    Nulls where work expects maps and lists are removed.
-    """
+    """Return the object to work on, without nulls for maps and lists, and its model. Raise msgspec.ValidationError."""
     try:
         return obj, msgspec.convert(obj, model, str_keys=True)
     except msgspec.ValidationError:

@@ -30,9 +30,7 @@ class QuotaLookup(Protocol):
 
 
 class AdmissionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """AdmissionContext is what is known at the time of a request. It is cheap to build: compiled profiles and
-    cache lookups.
-    """
+    """AdmissionContext is what is known at a request, cheap to build: compiled profiles and cache lookups."""
 
     gates: Mapping[str, bool]
     profiles: tuple[CompiledProfile, ...]  # in the order of their names

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 
+from koord.api.annotations.pod_codecs import skips_resource_update
 from koord.api.koordinator.profiles import ClusterColocationProfile
-from koord.api.koordinator.protocol import A_SKIP_UPDATE_RESOURCES, L_PRIORITY, L_QOS_CLASS
+from koord.api.koordinator.protocol import L_PRIORITY, L_QOS_CLASS
 from koord.api.kubernetes.meta import LabelSelector, Object, label_selector_as_selector
 from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.model import convert
@@ -63,7 +64,7 @@ def compile_profile(profile: ClusterColocationProfile) -> CompiledProfile:
         pod_selector=_build_selector("selector", spec.selector, complaints),
         probability_percent=percent,
         bad_probability=wrong,
-        keeps_resources=A_SKIP_UPDATE_RESOURCES in profile.metadata.annotations,
+        keeps_resources=skips_resource_update(profile.metadata.annotations),
         labels=_sorted_pairs(spec.labels),
         annotations=_sorted_pairs(spec.annotations),
         label_mapping=_sorted_pairs(spec.label_keys_mapping),

@@ -185,16 +185,12 @@ def _read_document(key: str, data: Mapping[str, str], context: ConfigMapAdmissio
     text = data.get(key, "")
     config = decode_lenient(text, slo_documents.DOCUMENT_MODELS[key])
     if isinstance(config, FieldError):
-        why = "unexpected end of JSON input" if not text.strip() else _format_error(config)
+        why = "unexpected end of JSON input" if not text.strip() else f"{config.field} {config.rule}".strip()
         where = f"{context.namespace}/{context.name}"
         return ConfigRefusal(
             REASON_PARSE_CONFIG, f"Failed to parse {_TITLES[key]} config in configmap {where}, err: {why}"
         )
     return config
-
-
-def _format_error(flaw: FieldError) -> str:
-    return f"{flaw.field} {flaw.rule}".strip()
 
 
 def _build_selector(key: str, name: str, given: LabelSelector | None) -> Selector | ConfigRefusal:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koord.api.annotations import node_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.config.slo.slo_validation import strategy_errors
 from koord.api.koordinator.protocol import A_RAW_ALLOCATABLE, A_RESOURCE_AMPLIFICATION_RATIO
 from koord.api.koordinator.resource_name import CPU, MEMORY
@@ -60,7 +60,7 @@ def _amplify(node: PlainObject, old: PlainObject) -> PlainObject | AdmissionDeni
     raw = _raw_allocatable(node, old)
     if isinstance(raw, MalformedAnnotation):
         return AdmissionDenied(500, f"failed to unmarshal node raw allocatable: {raw.reason}")
-    writable(node, "metadata", "annotations")[A_RAW_ALLOCATABLE] = node_codecs.dump_raw_allocatable(raw)
+    writable(node, "metadata", "annotations")[A_RAW_ALLOCATABLE] = dump_json(raw)
     for name in _AMPLIFIED_RESOURCES:
         ratio = (ratios or {}).get(name, 1.0)
         if ratio > 1 and name in raw:

@@ -7,13 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.pod_codecs import (
-    ExtendedResources,
-    ExtendedResourceSpec,
-    dump_extended_resource_spec,
-    parse_extended_resource_spec,
-)
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
+from koord.api.annotations.pod_codecs import ExtendedResources, ExtendedResourceSpec, parse_extended_resource_spec
 from koord.api.koordinator.protocol import A_EXTENDED_RESOURCE_SPEC, L_QUOTA_NAME
 from koord.api.koordinator.resource_name import (
     BATCH_CPU,
@@ -208,7 +203,7 @@ def sync_extended_resource_spec(obj: PlainObject) -> PlainObject | AdmissionDeni
     actual = _actual_spec(obj)
     if _is_same_spec(actual, stated or ExtendedResourceSpec()):
         return obj
-    writable(obj, "metadata", "annotations")[A_EXTENDED_RESOURCE_SPEC] = dump_extended_resource_spec(actual)
+    writable(obj, "metadata", "annotations")[A_EXTENDED_RESOURCE_SPEC] = dump_json(actual)
     return obj
 
 

@@ -10,26 +10,8 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koord.api.koordinator.protocol import (
-    A_RESERVE_POD,
-    L_PRIORITY,
-    L_QOS_CLASS,
-    L_QUOTA_PREEMPTIBLE,
-    L_SKIP_ENHANCED_VALIDATION,
-    TRUE,
-)
+from koord.api.koordinator import protocol, resource_name
 from koord.api.koordinator.qos_class import BE, LSE, LSR
-from koord.api.koordinator.resource_name import (
-    BATCH_CPU,
-    BATCH_MEMORY,
-    CPU,
-    GPU,
-    GPU_CORE,
-    GPU_MEMORY,
-    GPU_MEMORY_RATIO,
-    GPU_SHARED,
-    NPU_CORE,
-)
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.container import Container
 from koord.api.kubernetes.pod import Pod, PodSpec
@@ -80,8 +62,8 @@ def validate_pod(
 
 def _first_error(about: PodReviewSubject, context: AdmissionContext, rules: Iterable[RequiredLabelRule]) -> str | None:
     pod, old, gates = about.pod, about.old, context.gates
-    if A_RESERVE_POD in pod.metadata.annotations:
-        return forbidden_field(f"annotations.{A_RESERVE_POD}", "cannot set in annotations")
+    if protocol.A_RESERVE_POD in pod.metadata.annotations:
+        return forbidden_field(f"annotations.{protocol.A_RESERVE_POD}", "cannot set in annotations")
     movable = gates["ColocationProfileSkipValidatingPriority"]
     if wrong := colocation_errors(pod, old, sub_priority_may_change=movable):
         return join_errors(wrong)
@@ -106,7 +88,7 @@ def forbidden_field(path: str, why: str) -> str:
     return f"{path}: Forbidden: {why}"
 
 
-_QOS_PATH = f"labels.{L_QOS_CLASS}"
+_QOS_PATH = f"labels.{protocol.L_QOS_CLASS}"
 _REQUESTS_PATH = "pod.spec.containers[*].resources.requests"
 _IMMUTABLE = "field is immutable"
 _CORE_MILLI = 1000
@@ -121,12 +103,12 @@ def colocation_errors(pod: Pod, old: Pod | None, *, sub_priority_may_change: boo
     qos, priority_class = qos_raw(labels), priority_class_raw(labels, pod.spec.priority)
     found = [] if old is None else _immutability_errors(pod, old, sub_priority_may_change=sub_priority_may_change)
     requests = pod_requests(pod.spec)
-    if qos != BE and (requests.get(BATCH_CPU) or requests.get(BATCH_MEMORY)):
+    if qos != BE and (requests.get(resource_name.BATCH_CPU) or requests.get(resource_name.BATCH_MEMORY)):
         found.append(required_value(_QOS_PATH, "must specify koordinator QoS BE with koordinator colocation resources"))
     if not is_legal(qos, priority_class):
         found.append(forbidden_field("Pod", illegal_combination(qos, priority_class)))
     if qos in (LSR, LSE):
-        found += _whole_cpu_errors(requests.get(CPU, 0))
+        found += _whole_cpu_errors(requests.get(resource_name.CPU, 0))
     return found
 
 
@@ -138,8 +120,8 @@ def _immutability_errors(pod: Pod, old: Pod, *, sub_priority_may_change: bool) -
     priority_class = priority_class_raw(labels, pod.spec.priority)
     if priority_class != priority_class_raw(before, old.spec.priority):
         found.append(invalid_value("spec.priority", priority_class, _IMMUTABLE))
-    if not sub_priority_may_change and labels.get(L_PRIORITY, "") != before.get(L_PRIORITY, ""):
-        found.append(invalid_value(f"labels.{L_PRIORITY}", labels.get(L_PRIORITY, ""), _IMMUTABLE))
+    if not sub_priority_may_change and labels.get(protocol.L_PRIORITY, "") != before.get(protocol.L_PRIORITY, ""):
+        found.append(invalid_value(f"labels.{protocol.L_PRIORITY}", labels.get(protocol.L_PRIORITY, ""), _IMMUTABLE))
     return found
 
 
@@ -164,7 +146,7 @@ def gpu_errors(spec: PodSpec) -> list[str]:
 
 def _container_gpu_errors(container: Container) -> list[str]:
     requests = {name: Quantity.parse(text) for name, text in container.resources.requests.items()}
-    percent, shared = requests.get(GPU), requests.get(GPU_SHARED)
+    percent, shared = requests.get(resource_name.GPU), requests.get(resource_name.GPU_SHARED)
     if percent is not None and shared is not None:
         return [forbidden_field(_REQUESTS_PATH, "Forbidden declare GPU and GPU share at same time")]
     if percent is not None:
@@ -183,10 +165,10 @@ def _gpu_percent_errors(percent: Quantity) -> list[str]:
 def _gpu_share_errors(requests: dict[str, Quantity], shared: Quantity) -> list[str]:
     if shared.is_zero():
         return [invalid_value(_REQUESTS_PATH, str(shared), _GPU_NOT_ZERO)]
-    if not requests.get(NPU_CORE, ZERO).is_zero():
+    if not requests.get(resource_name.NPU_CORE, ZERO).is_zero():
         return []
-    memory, ratio = requests.get(GPU_MEMORY, ZERO), requests.get(GPU_MEMORY_RATIO, ZERO)
-    core = requests.get(GPU_CORE, ZERO)
+    memory, ratio = requests.get(resource_name.GPU_MEMORY, ZERO), requests.get(resource_name.GPU_MEMORY_RATIO, ZERO)
+    core = requests.get(resource_name.GPU_CORE, ZERO)
     found = []
     if memory.is_zero() and ratio.is_zero():
         found.append(forbidden_field(_REQUESTS_PATH, "GPU memory and GPU memory ratio all is zero"))
@@ -204,7 +186,9 @@ def quota_error(
 ) -> str | None:
     """Return the error in the pod's quota: its preemptible label is fixed, and a parent quota takes no pods."""
     labels = pod.metadata.labels
-    if old is not None and labels.get(L_QUOTA_PREEMPTIBLE, "") != old.metadata.labels.get(L_QUOTA_PREEMPTIBLE, ""):
+    if old is not None and labels.get(protocol.L_QUOTA_PREEMPTIBLE, "") != old.metadata.labels.get(
+        protocol.L_QUOTA_PREEMPTIBLE, ""
+    ):
         return "Preemptible label is forbidden modify now."
     if gates["SupportParentQuotaSubmitPod"]:
         return None
@@ -225,14 +209,14 @@ def parse_rules(data: Mapping[str, str]) -> tuple[RequiredLabelRule, ...]:
 
     A caller that cannot read new rules keeps the old ones.
     """
-    if data.get("enable", "").strip().lower() != TRUE:
+    if data.get("enable", "").strip().lower() != protocol.TRUE:
         return ()
     text = data.get("rules", "")
     return decode(text.encode(), tuple[RequiredLabelRule, ...]) if text.strip() else ()
 
 
 def missing_label_error(labels: Mapping[str, str], namespace: str, demanded: Iterable[RequiredLabelRule]) -> str | None:
-    if labels.get(L_SKIP_ENHANCED_VALIDATION) == TRUE:
+    if labels.get(protocol.L_SKIP_ENHANCED_VALIDATION) == protocol.TRUE:
         return None
     for rule in demanded:
         missing = [] if namespace in rule.namespace_whitelist else [k for k in rule.required_labels if k not in labels]

@@ -10,13 +10,7 @@ import msgspec
 from koord.api.koordinator.scheduling import Reservation
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.patch.merge_schema import RESERVATION_MERGE_SCHEMA
-from koord.manager.webhooks.admission import (
-    AdmissionAllowed,
-    AdmissionDecision,
-    AdmissionDenied,
-    allow_with_changes,
-    decode_object,
-)
+from koord.manager.webhooks import admission
 from koord.manager.webhooks.admission_context import AdmissionContext
 from koord.manager.webhooks.colocation_profile import ObjectLayout, apply_profile, is_skipped_by_probability
 
@@ -28,25 +22,25 @@ RESERVATION_LAYOUT = ObjectLayout(
 )
 
 
-def mutate_reservation(request: AdmissionRequest, context: AdmissionContext) -> AdmissionDecision:
+def mutate_reservation(request: AdmissionRequest, context: AdmissionContext) -> admission.AdmissionDecision:
     given = request.object
     ours = request.resource.resource == "reservations" and not request.sub_resource and request.operation == "CREATE"
     if not ours or given is None:
-        return AdmissionAllowed()
+        return admission.AdmissionAllowed()
     try:
-        given, reservation = decode_object(given, Reservation)
+        given, reservation = admission.decode_object(given, Reservation)
     except msgspec.ValidationError as error:
-        return AdmissionDenied(400, str(error))
+        return admission.AdmissionDenied(400, str(error))
     made = dict(given)
     for profile in context.profiles:
         if not profile.pod_selector.matches(reservation.metadata.labels):
             continue
         if profile.bad_probability:
-            return AdmissionDenied(500, profile.bad_probability)
+            return admission.AdmissionDenied(500, profile.bad_probability)
         if is_skipped_by_probability(profile, context.draw):
             continue
         outcome = apply_profile(made, profile, RESERVATION_LAYOUT, context.priority_class)
-        if isinstance(outcome, AdmissionDenied):
+        if isinstance(outcome, admission.AdmissionDenied):
             return outcome
         made = outcome
-    return allow_with_changes(given, made)
+    return admission.allow_with_changes(given, made)

@@ -17,9 +17,7 @@ _LOG_LIMIT = 1 << 16
 
 
 class RowChangeLog:
-    """Log which rows changed. Readers hold a position and ask what came after it; the older half is dropped when it is
-    long.
-    """
+    """Log which rows changed. Readers hold a position and ask what came after; the older half is dropped."""
 
     __slots__ = ("_rows", "_start", "position")
 

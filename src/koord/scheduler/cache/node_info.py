@@ -54,9 +54,7 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 class NodeInfo:
-    """Hold one node, its pods and their sums. Only the cluster state that owns it changes it; dry runs work on a
-    `copy`.
-    """
+    """Hold one node, its pods and their sums. Only the owning cluster state changes it; dry runs work on a `copy`."""
 
     __slots__ = (
         "allocatable",

@@ -22,10 +22,7 @@ from koord.scheduler.cache.pod_shape import PodShape
 
 
 class LabelGroup:
-    """Hold a namespace and a label set that some pods share.
-
-    `memo` is where plugins keep what they derive from the two; it goes with the last such pod.
-    """
+    """Hold a namespace and label set that some pods share; `memo` keeps what plugins derive until the last is gone."""
 
     __slots__ = ("__weakref__", "labels", "memo", "namespace")
 
@@ -59,9 +56,7 @@ _NO_ANNOTATIONS: Mapping[str, str] = {}
 
 
 class HeldResources(msgspec.Struct, frozen=True):
-    """Hold what a pod takes of its node where that is less than its requests, because a part is counted for others
-    already.
-    """
+    """Hold what a pod takes of its node where that is less than its requests: a part is counted for others."""
 
     requests: dict[str, int]
     nonzero_cpu: int = 0
@@ -69,10 +64,7 @@ class HeldResources(msgspec.Struct, frozen=True):
 
 
 class PodInfo:
-    """Hold one pod; immutable by convention: a changed pod is a new PodInfo.
-
-    Requests of a placed pod include a resize in progress.
-    """
+    """Hold one pod; a changed pod is a new PodInfo. Requests of a placed pod include a resize in progress."""
 
     __slots__ = (
         "annotations",

@@ -18,10 +18,7 @@ HostPort = tuple[str, str, int]
 
 
 class PodShape:
-    """Hold what is derived from one spec, shared by every pod whose spec is equal.
-
-    `memo` is where plugins keep what they parse from it, by their name.
-    """
+    """Hold what is derived from one spec, shared by pods of an equal spec; `memo` keeps what plugins parse, by name."""
 
     __slots__ = (
         "__weakref__",
@@ -85,10 +82,7 @@ class PodShapes:
 
 
 def _placement_volumes(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
-    """Return the volumes that placement depends on.
-
-    The others would make every pod unique: the volume of a service account token has a random name.
-    """
+    """Return the volumes that placement depends on; token volumes have random names and would make every pod unique."""
     kept = tuple(v for v in volumes if any(getattr(v, source) is not None for source in _PLACEMENT_VOLUME_SOURCES))
     return volumes if len(kept) == len(volumes) else kept
 

@@ -1,7 +1,4 @@
-"""Build the reserve pod that represents a Reservation while it is scheduled and while it holds its node.
-
-No API server ever sees it.
-"""
+"""Build the reserve pod that represents a Reservation in scheduling and on its node; no API server ever sees it."""
 
 from __future__ import annotations
 

@@ -83,9 +83,7 @@ class SelectorCount:
         return self._start + len(self._log)
 
     def since(self, position: int) -> list[int] | None:
-        """Return what came after a position: a row for a pod that came there, ~row for one that left; None if
-        forgotten.
-        """
+        """Return what came after a position: a row for a pod that came, ~row for one that left; None if forgotten."""
         return None if position < self._start else self._log[position - self._start :]
 
     def add(self, row: int, sign: int) -> None:

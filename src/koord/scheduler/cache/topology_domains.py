@@ -11,9 +11,7 @@ DomainIds = npt.NDArray[np.intp]
 
 
 class TopologyDomains:
-    """Hold per row the number of its domain, 0 without such a label or node. Never changed, so it can be cached by
-    identity.
-    """
+    """Hold per row the number of its domain, 0 without such a label or node. Immutable: can be cached by identity."""
 
     __slots__ = ("ids", "size")
 

@@ -35,12 +35,7 @@ from koord.scheduler.configuration.plugin_selection import (
 from koord.scheduler.configuration.unsupported import unknown_plugins, unsupported_settings
 from koord.scheduler.framework import profile as framework
 from koord.scheduler.framework.attempt import describe_error
-from koord.scheduler.framework.extension_points import (
-    EXTENSION_POINTS,
-    METHODS_OF_ANY_POINT,
-    PluginMethod,
-    overrides,
-)
+from koord.scheduler.framework.extension_points import EXTENSION_POINTS, METHODS_OF_ANY_POINT, PluginMethod, overrides
 from koord.scheduler.framework.handle import Handle, Lister, SchedulerActions
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import PluginFactory
@@ -207,10 +202,7 @@ def _validate_plugins(
 
 
 def _make_profile(
-    profile: KubeSchedulerProfile,
-    found: PluginSelection,
-    made: Mapping[str, Plugin],
-    gates: Mapping[str, bool],
+    profile: KubeSchedulerProfile, found: PluginSelection, made: Mapping[str, Plugin], gates: Mapping[str, bool]
 ) -> framework.SchedulerProfile:
     points: dict[PluginMethod, list[Plugin]] = {}
     for point in EXTENSION_POINTS:

@@ -1,7 +1,4 @@
-"""Read a configuration file as strictly as kube-scheduler does, and write the effective configuration in full.
-
-Defaults are filled in by others.
-"""
+"""Read a configuration file as strictly as kube-scheduler does, and write the effective configuration in full."""
 
 from __future__ import annotations
 

@@ -83,9 +83,7 @@ class Explainer:
         return _node(info) if info is not None else None
 
     def evictions(self, namespace: str = "", name: str = "") -> list[EvictionRecord]:
-        """Return the evictions by this scheduler, newest first, of all pods or of those in that namespace or with that
-        name.
-        """
+        """Return the evictions by this scheduler, newest first, of all pods or of that namespace or name."""
         return self._scheduler.evictor.ledger.records(namespace, name)
 
 

@@ -16,19 +16,12 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.feature_gates import CROSS_SCHEDULER_NOMINATION
 from koord.scheduler.explain.report import LastAttemptReport, report_attempt
 from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
+from koord.scheduler.framework import runtime
 from koord.scheduler.framework.attempt import SchedulingAttempt, failure_of_decision, failure_of_rejection
 from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode, Decision, PreemptionPlan, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.runtime import (
-    PluginRejection,
-    run_nominate_reservation,
-    run_permit,
-    run_post_bind,
-    run_reserve,
-    run_unreserve,
-)
 from koord.scheduler.queue.backoff import QueueSettings
 from koord.scheduler.queue.nominations import is_nominated_by_others
 from koord.scheduler.queue.queued_pod import QueuedPod
@@ -153,14 +146,14 @@ class WhatIf:
                 self._fail(waiting.attempt.pod, message, waiting.report)
 
     def _assume_reserve_permit(self, attempt: SchedulingAttempt, report: LastAttemptReport) -> None:
-        rejection = run_nominate_reservation(attempt)
+        rejection = runtime.run_nominate_reservation(attempt)
         if rejection is not None:
             self._fail(attempt.pod, failure_of_rejection(rejection).message, report)
             return
         self._state.assume(attempt.pod, attempt.node_name)
-        rejection = run_reserve(attempt)
-        waits = run_permit(attempt) if rejection is None else {}
-        if isinstance(waits, PluginRejection):
+        rejection = runtime.run_reserve(attempt)
+        waits = runtime.run_permit(attempt) if rejection is None else {}
+        if isinstance(waits, runtime.PluginRejection):
             rejection, waits = waits, {}
         if rejection is not None:
             self._release(attempt)
@@ -175,7 +168,7 @@ class WhatIf:
     def _place(self, attempt: SchedulingAttempt, report: LastAttemptReport) -> None:
         pod, node = attempt.pod, attempt.node_name
         self._queue.done(pod.uid)
-        run_post_bind(attempt, _raise)
+        runtime.run_post_bind(attempt, _raise)
         earlier = self._preempted_for.get(pod.uid)
         if earlier is not None or pod.uid in self._nominated:
             self._conclude(pod, after_eviction_on=node, message=earlier.message if earlier else "", attempt=earlier)
@@ -214,7 +207,7 @@ class WhatIf:
 
     def _release(self, attempt: SchedulingAttempt) -> None:
         try:
-            run_unreserve(attempt)
+            runtime.run_unreserve(attempt)
         finally:
             self._state.forget(attempt.pod.uid)
 

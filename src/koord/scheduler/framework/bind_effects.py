@@ -1,6 +1,4 @@
-"""Describe, as data, what must be done to bind a pod: plugins return it from PreBind and Bind, the binder carries it
-out.
-"""
+"""Describe, as data, what must be done to bind a pod: PreBind and Bind return it, the binder executes it."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from koord.scheduler.framework.verdict import Fault
 
 
 class ObjectPatch(msgspec.Struct, frozen=True):
-    """Describe a merge patch of an object; it names the resourceVersion it was decided on, so that a later change
-    refuses it.
-    """
+    """Describe a merge patch of an object; it names its resourceVersion, so that a later change refuses it."""
 
     resource: Resource[Object]
     namespace: str

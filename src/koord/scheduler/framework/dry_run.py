@@ -55,9 +55,7 @@ class DryRuns:
         return dry_run
 
     def view_of(self, node: NodeInfo) -> tuple[CycleState, NodeInfo]:
-        """Return the node as such a pod sees it, to read only: the cycle state is copied only where a plugin counts
-        pods in it.
-        """
+        """Return the node as such a pod sees it, to read only; state is copied only where a plugin counts pods."""
         if self.remove_pod_plugins:
             dry_run = self.dry_run_on(node)
             return dry_run.cycle, dry_run.node

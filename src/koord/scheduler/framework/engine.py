@@ -165,9 +165,7 @@ class SchedulingEngine:
         return kept
 
     def _rejected_by_pre_filter(self, pod: PodInfo, cycle: CycleState, rejection: PluginRejection) -> SchedulingAttempt:
-        """End the attempt. After a rejection that preemption could resolve, admit is run as well: the last plugin that
-        rejects is reported.
-        """
+        """End the attempt. If preemption could help, admit runs as well: the last rejecting plugin is reported."""
         if isinstance(rejection.answer, Reject) and rejection.answer.resolvable:
             rejection = run_admit(self.profile, cycle, pod) or rejection
         return self._rejected(pod, cycle, rejection)

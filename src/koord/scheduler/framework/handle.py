@@ -42,9 +42,7 @@ class SchedulerActions:
         self.backend: SchedulerActionsBackend | None = None
 
     def waiting_pods(self) -> Iterator[tuple[PodInfo, str]]:
-        """Iterate over the pods that wait at Permit, each with its node, as of now: allowing one does not change the
-        iteration.
-        """
+        """Iterate over the pods that wait at Permit, with nodes, as of now: allowing one changes nothing here."""
         return iter(()) if self.backend is None else iter(tuple(self.backend.waiting_pods()))
 
     def allow(self, uid: str, plugin: str) -> bool:

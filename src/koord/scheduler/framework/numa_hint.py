@@ -34,9 +34,7 @@ class NumaHintProvider(Protocol):
     name: str
 
     def numa_hints(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> NumaTopologyHints | Reject | None:
-        """Return, by resource, the sets of NUMA nodes that could provide what this plugin allocates; None for no
-        opinion.
-        """
+        """Returnby resource the sets of NUMA nodes that could provide what this plugin allocates; None: no opinion."""
 
     def numa_fits(self, cycle: CycleState, pod: PodInfo, node: NodeInfo, zones: BitMask | None) -> Reject | None:
         """Return a rejection if this plugin cannot allocate within these NUMA nodes; nothing is allocated yet."""

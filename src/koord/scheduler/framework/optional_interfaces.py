@@ -34,9 +34,7 @@ class NodeCopySyncer(Protocol):
     """A plugin that gives a part of what one pod uses to another pod on the node."""
 
     def sync_node_copy(self, cycle: CycleState, other: PodInfo, node: NodeInfo) -> None:
-        """Correct what other pods hold on this copy of a node after `other` was added to it or removed from it in a dry
-        run; called for every pod.
-        """
+        """Correct what pods hold on this copy of a node after a dry run added or removed `other`; for every pod."""
 
 
 @runtime_checkable
@@ -57,6 +55,4 @@ class FallbackNodeProvider(Protocol):
     name: str
 
     def fallback_node(self, cycle: CycleState, pod: PodInfo, rows: RowList) -> tuple[int, str] | None:
-        """Return the row that takes the pod after all, and why, when no node fits and only this plugin rejects these
-        rows.
-        """
+        """Return the row that takes the pod after all, and why, when only this plugin rejects these rows."""

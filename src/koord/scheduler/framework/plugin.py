@@ -47,9 +47,7 @@ class CachePolicy:
     reads_pods: ClassVar[Literal["nothing", "sums", "all"]] = "all"
 
     def signature(self, pod: PodInfo) -> Hashable:
-        """Return what this plugin reads of a pod beyond its shape: pods with equal shapes and signatures share
-        verdicts.
-        """
+        """Return what this plugin reads of a pod beyond its shape: pods equal in both share verdicts."""
         return None
 
     def epoch(self, cycle: CycleState) -> Hashable:
@@ -57,9 +55,7 @@ class CachePolicy:
         return 0
 
     def moved_rows(self, cycle: CycleState) -> RowList | None:
-        """Return the rows whose verdict may differ since this was last called, after `epoch` moved; None for any of
-        them.
-        """
+        """Return the rows whose verdict may differ since the last call, after `epoch` moved; None for all of them."""
         return None
 
     def score_epoch(self, cycle: CycleState) -> Hashable:
@@ -67,9 +63,7 @@ class CachePolicy:
         return self.epoch(cycle)
 
     def prefilter_epoch(self, state: ClusterState) -> Hashable:
-        """Return a value that changes when what PreFilter or PreScore wrote, or their decision to skip, no longer
-        holds.
-        """
+        """Return a value that changes when what PreFilter or PreScore wrote, or their Skip, no longer holds."""
         return 0
 
 
@@ -179,9 +173,7 @@ class Plugin(CachePolicy):
     def bind(
         self, cycle: CycleState, pod: PodInfo, node_name: str
     ) -> BindEffect | StatusBinding | Skip | Reject | Fault | None:
-        """Return None for the usual binding, an effect to carry out in its place, or Skip to leave it to the next
-        plugin.
-        """
+        """Return None for the usual binding, an effect to execute instead, or Skip to leave it to the next plugin."""
         return SKIP
 
     def post_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
@@ -236,9 +228,7 @@ class Plugin(CachePolicy):
         return None
 
     def find_one_node(self, cycle: CycleState, pod: PodInfo) -> str | Skip | Reject | Fault:
-        """Return the one node that is planned for this very pod, at preFilter; no other is evaluated. Called for every
-        pod.
-        """
+        """Return the one node that is planned for this very pod; no other is evaluated. Called for every pod."""
         return SKIP
 
     def prefer_nodes(self, cycle: CycleState, pod: PodInfo) -> Sequence[str] | Skip:

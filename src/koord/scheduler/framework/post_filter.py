@@ -43,9 +43,7 @@ class PostFilterContext:
         nominator: PodNominator,
         rng: np.random.Generator,
     ) -> None:
-        """Take the results of the attempt; `filter_results` is None when PreFilter rejected, which then holds for every
-        node.
-        """
+        """Take the results of the attempt; `filter_results` is None when PreFilter rejected every node."""
         self.pod = pod
         self.decision = decision
         self.cycle = cycle

@@ -78,10 +78,7 @@ def run_begin_attempt(profile: SchedulerProfile, pod: PodInfo) -> PluginRejectio
 def run_pre_filter(
     profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, on_point_end: OnPointEnd | None = None
 ) -> PodInfo | PluginRejection:
-    """Run BeforePreFilter, PreFilter, AfterPreFilter and BeforeFilter of all plugins.
-
-    Return the pod as all that follows shall see it, or the rejection.
-    """
+    """Run BeforePreFilter to BeforeFilter of all plugins; return the pod as the rest shall see it, or the rejection."""
     for plugin in profile.plugins_at(Plugin.before_pre_filter):
         replaced = plugin.before_pre_filter(cycle, pod)
         if isinstance(replaced, Reject | Fault):
@@ -220,9 +217,7 @@ def run_pre_score(
 
 
 def pre_score_differs(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> bool:
-    """Run PreScore again for plugins that look across nodes; return whether one of them skips now and did not, or
-    reverse.
-    """
+    """Run PreScore again for plugins that look across nodes; return whether one skips now and did not, or reverse."""
     for plugin in profile.before_score_plugins:
         if plugin.scope is not ROW and plugin.before_score(cycle, pod, nodes) is not None:
             return True
@@ -412,11 +407,7 @@ def run_post_bind(attempt: SchedulingAttempt, on_error: Callable[[str], None]) -
 
 
 def run_attempt_failed(
-    profile: SchedulerProfile,
-    pod: PodInfo,
-    message: str,
-    rejectors: frozenset[str],
-    on_error: Callable[[str], None],
+    profile: SchedulerProfile, pod: PodInfo, message: str, rejectors: frozenset[str], on_error: Callable[[str], None]
 ) -> FailureOverride | None:
     """Tell all plugins of a failed attempt until one overrides what becomes of it.
 

@@ -17,16 +17,8 @@ from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
+from koord.scheduler.preemption import evaluator
 from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
-from koord.scheduler.preemption.evaluator import (
-    NOT_HELPFUL,
-    CandidateLimit,
-    CandidateSearchResult,
-    PreemptionsInProgress,
-    conclude_search,
-    find_candidates,
-    not_eligible_reason,
-)
 from koord.scheduler.preemption.victims import VictimRules
 
 _WAITING_FOR_PREEMPTION = unresolvable("waiting for the preemption for this pod to be finished")
@@ -44,10 +36,10 @@ class DefaultPreemption(Plugin):
         percent, at_least = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
         if percent is None or at_least is None:
             raise ValueError("how many candidate nodes to look for is not specified")
-        self._enough = CandidateLimit(percent, at_least)
+        self._enough = evaluator.CandidateLimit(percent, at_least)
         self._budgets = DisruptionBudgetLister(handle.lister(POD_DISRUPTION_BUDGETS))
         self._rules = VictimRules(may_evict)
-        self._under_way = handle.state.derived(PreemptionsInProgress)
+        self._under_way = handle.state.derived(evaluator.PreemptionsInProgress)
 
     # Queue -------------------------------------------------------------------------------------------------------
 
@@ -63,18 +55,20 @@ class DefaultPreemption(Plugin):
     def post_filter(
         self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext
     ) -> PreemptionPlan | PostFilterRejection | Fault | None:
-        against = not_eligible_reason(refused, lambda other: other.preempted and self._rules.may_preempt(pod, other))
+        against = evaluator.not_eligible_reason(
+            refused, lambda other: other.preempted and self._rules.may_preempt(pod, other)
+        )
         if against:
             return PostFilterRejection((f"preemption: {against}",))
-        found = find_candidates(refused, self._rules, self._budgets.current(), self._enough)
-        return conclude_search(refused, self.name, found, lambda: _failure_message(refused, found))
+        found = evaluator.find_candidates(refused, self._rules, self._budgets.current(), self._enough)
+        return evaluator.conclude_search(refused, self.name, found, lambda: _failure_message(refused, found))
 
 
-def _failure_message(refused: PostFilterContext, found: CandidateSearchResult) -> str:
+def _failure_message(refused: PostFilterContext, found: evaluator.CandidateSearchResult) -> str:
     """Return Kubernetes' message, which accounts for every node of the cluster."""
     total = refused.decision.node_count
     counts = dict(found.without)
     if total > found.nodes:
-        counts[NOT_HELPFUL] = total - found.nodes
+        counts[evaluator.NOT_HELPFUL] = total - found.nodes
     listed = sorted(f"{count} {reason}" for reason, count in counts.items())
     return f"0/{total} nodes are available: {', '.join(listed)}."

@@ -8,13 +8,7 @@ import numpy as np
 
 from koord.api.config.scheduler.in_tree_args import NodeAffinityArgs
 from koord.api.kubernetes.affinity import NodeSelector
-from koord.policy.node_match import (
-    NAME_FIELD,
-    NodeTerms,
-    PreferredNodeAffinity,
-    RequiredNodeAffinity,
-    required_node_selector,
-)
+from koord.policy import node_match
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
@@ -39,11 +33,11 @@ class _PodNodeAffinity:
 
     def __init__(self, shape: PodShape) -> None:
         spec = shape.spec
-        required = required_node_selector(spec)
+        required = node_match.required_node_selector(spec)
         affinity = spec.affinity.node_affinity if spec.affinity is not None else None
         preferred = affinity.preferred_during_scheduling_ignored_during_execution if affinity is not None else ()
-        self.required = RequiredNodeAffinity.from_spec(spec)
-        self.preferred = PreferredNodeAffinity(preferred) if preferred else None
+        self.required = node_match.RequiredNodeAffinity.from_spec(spec)
+        self.preferred = node_match.PreferredNodeAffinity(preferred) if preferred else None
         self.is_unconstrained = required is None and not spec.node_selector
         self.pinned_nodes = _pinned_node_names(required) if required is not None else None
 
@@ -60,8 +54,8 @@ class NodeAffinityPlugin(Plugin):
         added = args.added_affinity
         required = added.required_during_scheduling_ignored_during_execution if added is not None else None
         preferred = added.preferred_during_scheduling_ignored_during_execution if added is not None else ()
-        self._enforced = NodeTerms(required) if required is not None else None
-        self._added = PreferredNodeAffinity(preferred) if preferred else None
+        self._enforced = node_match.NodeTerms(required) if required is not None else None
+        self._added = node_match.PreferredNodeAffinity(preferred) if preferred else None
         for part, read in (("required", self._enforced), ("preferred", self._added)):
             if read is not None and read.error:
                 raise ValueError(f"parsing addedAffinity.{part}DuringSchedulingIgnoredDuringExecution: {read.error}")
@@ -122,7 +116,7 @@ class NodeAffinityPlugin(Plugin):
                 scores[node_term_mask(term, table, rows)] += term.weight
         return scores
 
-    def _preferences(self, pod: PodInfo) -> tuple[PreferredNodeAffinity, ...]:
+    def _preferences(self, pod: PodInfo) -> tuple[node_match.PreferredNodeAffinity, ...]:
         return tuple(wanted for wanted in (self._added, self._pod_affinity(pod).preferred) if wanted is not None)
 
 
@@ -130,7 +124,9 @@ def _pinned_node_names(required: NodeSelector) -> frozenset[str] | None:
     """Return the only node names that the terms allow; None when some term leaves the name open."""
     allowed: frozenset[str] = frozenset()
     for term in required.node_selector_terms:
-        pinned = [frozenset(r.values) for r in term.match_fields if r.key == NAME_FIELD and r.operator == "In"]
+        pinned = [
+            frozenset(r.values) for r in term.match_fields if r.key == node_match.NAME_FIELD and r.operator == "In"
+        ]
         if not pinned:
             return None
         allowed |= frozenset.intersection(*pinned)

@@ -129,10 +129,7 @@ def _conflicts_on_node(wanted: HostPort, node: NodeInfo) -> bool:
 
 
 def _conflicts_with(wanted: HostPort, held: Iterable[HostPort]) -> bool:
-    """Return whether the port conflicts with a held one: equal protocol and number, and a shared address.
-
-    All addresses are shared with 0.0.0.0.
-    """
+    """Return whether the port conflicts with a held one: equal protocol and number, and one address or 0.0.0.0."""
     protocol, address, number = wanted
     return any(
         port == number and kind == protocol and (other == address or _ANY_ADDRESS in (other, address))

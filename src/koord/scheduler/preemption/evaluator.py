@@ -192,9 +192,7 @@ class _CandidateSearch:
 
 
 def _rows_to_dry_run(context: PostFilterContext) -> frozenset[int]:
-    """Return the rows where sums do not show what the pod would see: nominated pods, or resources reserved for this
-    pod.
-    """
+    """Return the rows where sums do not show what the pod would see: nominated pods, or its own reservations."""
     index, nominator = context.table.index, context.nominator
     restored = context.cycle.restored_nodes
     held = frozenset(restored.rows()) if restored is not None else frozenset()
@@ -209,10 +207,7 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
 
 def not_eligible_reason(context: PostFilterContext, makes_way: Callable[[PodInfo], bool]) -> str:
-    """Return why the pod may not preempt at all, or not now; "" when it may.
-
-    `makes_way` tells whether a pod is leaving for its sake.
-    """
+    """Return why the pod may not preempt, or not now; "" when it may. `makes_way`: a pod is leaving for its sake."""
     if context.pod.shape.spec.preemption_policy == "Never":
         return NEVER
     node = context.cycle.state.node(context.nominated_node())

@@ -65,9 +65,7 @@ class LowerPriorityPods:
                     self._held[name][row] += amount
 
     def _count_all(self) -> None:
-        """Sum up all rows: pods of one shape hold the same, so requests are looked up once per shape and added in
-        columns.
-        """
+        """Sum up all rows: requests are looked up once per shape and added in columns."""
         size, priority, may_evict = self._table.size, self._priority, self._may_evict
         found: list[PodInfo] = []
         rows: list[int] = []

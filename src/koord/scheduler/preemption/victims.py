@@ -51,9 +51,7 @@ class VictimRules:
 
     @property
     def reclaimable(self) -> type[ReclaimableResources] | None:
-        """Return the class that sums up what eligible victims hold; None where only a look at each pod tells who is
-        eligible.
-        """
+        """Return the class that sums up what eligible victims hold; None where each pod must be looked at."""
         return (
             ReclaimableResources
             if self._may_evict is None and type(self).may_preempt is VictimRules.may_preempt

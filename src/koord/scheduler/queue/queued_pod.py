@@ -14,9 +14,7 @@ NO_PLUGINS: frozenset[str] = frozenset()
 
 
 class QueuedPod:
-    """Hold one pod and its history. Owned by the queue: whoever popped it reads it, and gives it back to
-    `attempt_failed`.
-    """
+    """Hold one pod and its history. Owned by the queue: who popped it reads it and returns it to `attempt_failed`."""
 
     __slots__ = (
         "attempts",

@@ -70,9 +70,7 @@ class PreEnqueueGates:
         return scheduler in self._profiles
 
     def first_rejection(self, queued: QueuedPod) -> tuple[str, Reject] | None:
-        """Return the first plugin that gates the pod; the one that did so last is asked first, as most likely it still
-        does.
-        """
+        """Return the first plugin that gates the pod; the last one is asked first, as likely it still does."""
         return run_pre_enqueue(self._profiles[queued.pod.scheduler], queued.pod, queued.gate)
 
 
@@ -202,9 +200,7 @@ def pods_to_requeue(
 def _eligible_classes(
     pods: UnschedulablePods, rejecting_plugin: RejectingPlugin, at_most_priority: int | None
 ) -> Iterator[tuple[EquivalentPods, QueuedPod]]:
-    """Yield each group of equivalent pods with one that represents it; priority is part of the shape, so they agree in
-    it.
-    """
+    """Yield each group of equivalent pods with one that represents it; priority is part of the shape."""
     for equivalents in pods.rejected_by(rejecting_plugin).values():
         one = next(iter(equivalents.values()))
         if at_most_priority is None or one.pod.priority <= at_most_priority:

@@ -42,9 +42,7 @@ from koord.scheduler.queue.update_events import may_open_gate, pod_update_events
 
 
 class SchedulingQueue:
-    """Hold all pods without a node in the active, back-off, unschedulable, gated and in-flight parts, as kube-
-    scheduler does.
-    """
+    """Hold all pods without a node: active, backing off, unschedulable, gated and in flight."""
 
     def __init__(self, profiles: Sequence[SchedulerProfile], settings: QueueSettings | None = None) -> None:
         self._settings = settings or QueueSettings()
@@ -254,9 +252,7 @@ class SchedulingQueue:
         self.nominations.nominate(in_flight.latest if in_flight is not None else queued.pod, node)
 
     def flush(self, now: float) -> int:
-        """Move pods whose back-off is over, and those that were unschedulable so long that an event may have been
-        missed.
-        """
+        """Move pods whose back-off is over, and those unschedulable so long that an event may have been missed."""
         moved = 0
         for queued in self._backoff.release(now):
             moved += self._enqueue(queued, "active", BACKOFF_COMPLETE, now, checked=self._settings.pop_from_backoff)

@@ -107,9 +107,7 @@ class _SimulatedNode:
 
 
 class SimulatedAgents:
-    """Runs the agents; start it after the fleet. `on_step` is told of every node's step, `on_round` of every full
-    round.
-    """
+    """Runs the agents; start it after the fleet. `on_step` is told of a node's step, `on_round` of a full round."""
 
     def __init__(
         self,
@@ -360,10 +358,7 @@ class SimulatedAgents:
 def build_agent(host: SimulatedHost, settings: SimulatedAgentSettings) -> SimulatedAgent:
     shape = host.machine.hardware
     hardware = SimulatedHardware(
-        processors=machine_cpus(shape),
-        memory_bytes=shape.memory_bytes,
-        disks=DISK,
-        files=settings.files,
+        processors=machine_cpus(shape), memory_bytes=shape.memory_bytes, disks=DISK, files=settings.files
     )
     return SimulatedAgent(
         host.name, hardware, ContainerDemand(host.system.cpu_milli, host.system.memory_bytes), settings

@@ -11,7 +11,7 @@ from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.host.cgroup.knob import CPUSET
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.strategies import cpu_suppress
-from koord.sim.agents.node_agent import AgentStep, SimulatedAgent
+from koord.sim.agents.node_agent import SimulatedAgent
 from koord.sim.machine.simulated_machine import GROUPS
 from koord.sim.machine.step_result import worst_latency_factor
 from koord.values.cpuset import CPUSet
@@ -20,9 +20,7 @@ MIN_SUPPRESSED_MILLI = 100.0  # less does not count as suppression
 
 
 class NodeLoadState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The load of one node, in milli-cores. `cpus_for_batch` is how many CPUs BE may use; `held_back` what it wanted
-    beyond.
-    """
+    """The load of one node, in milli-cores. `cpus_for_batch`: how many BE may use; `held_back`: wanted beyond."""
 
     name: str
     capacity_milli: int
@@ -151,9 +149,5 @@ def _node_load(agent: SimulatedAgent, facts: NodeInputs) -> NodeLoadState:
         held_back_milli=moment.short_milli(frozenset(batch)),
         short_milli=moment.short_milli(services),
         latency=worst_latency_factor(moment.outcomes, services),
-        why=_suppression_reason(step),
+        why=next((ran.plan.why for ran in step.ran if ran.strategy == cpu_suppress.OWNER), ""),
     )
-
-
-def _suppression_reason(step: AgentStep) -> str:
-    return next((ran.plan.why for ran in step.ran if ran.strategy == cpu_suppress.OWNER), "")

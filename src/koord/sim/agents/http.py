@@ -1,11 +1,8 @@
-"""The HTTP services of simulated agents, under the paths that real ones have: of all nodes together, and of
-one below /nodes/NAME.
-"""
+"""The HTTP services of simulated agents, as real ones have: of all nodes, and of one below /nodes/NAME."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from koord.host.cgroup.knob import CPU_BURST, KNOBS
@@ -85,10 +82,7 @@ def _containers(agents: SimulatedAgents, agent: SimulatedAgent, call: HttpCall) 
 
 
 def _strategy_statuses(agent: SimulatedAgent) -> list[Any]:
-    return [
-        strategy_status(ran, timestamp.text(datetime.fromtimestamp(at_s, UTC)))
-        for at_s, ran in agent.last_runs.values()
-    ]
+    return [strategy_status(ran, timestamp.unix_text(at_s)) for at_s, ran in agent.last_runs.values()]
 
 
 def _state(agents: SimulatedAgents, agent: SimulatedAgent) -> dict[str, Any]:

@@ -14,25 +14,7 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.node_metric import (
-    NodeMetricView,
-    ReportPolicy,
-    ReportWithheld,
-    build_node_metric,
-    report_policy,
-)
-from koord.koordlet.reporters.builders.reclaimable import (
-    PeakPrediction,
-    Reclaimable,
-    ResourceAmount,
-    decide_reclaimable,
-)
-from koord.koordlet.reporters.builders.usage_models import (
-    PredictionLimits,
-    UsageModels,
-    reclaimable_view,
-    training_samples,
-)
+from koord.koordlet.reporters.builders import node_metric, reclaimable, usage_models
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies import runtime_hooks
@@ -82,14 +64,14 @@ class SimulatedAgent:
         self.machine = SimulatedMachine(hardware)
         self._settings = settings
         self._system = system
-        self.policy = ReportPolicy()
+        self.policy = node_metric.ReportPolicy()
         step_s = settings.step_s
         keep = metric_kind.retention_s(aggregate_s=self.policy.aggregate_s, longest_s=int(self.policy.longest_s))
         self.store = SeriesStore(keep, default_keep_s=max(60, int(4 * step_s)), interval_s=step_s)
         self.strategy_runner = StrategyRunner(
             self.machine, self.store, settings.gates, StrategySettings(collect_interval_s=step_s)
         )
-        self._models = UsageModels()
+        self._models = usage_models.UsageModels()
         self._trained_s = self._expired_s = float("-inf")
         self._stepped_s: float | None = None
         self.applied_files = SimulatedAppliedFiles(self.machine)
@@ -115,7 +97,7 @@ class SimulatedAgent:
             self.hooks.note(now_s, self.strategy_runner.state_of(runtime_hooks.NAME))
         if now_s - self._trained_s >= TRAIN_INTERVAL_S:
             self._trained_s = now_s
-            self._models.train(now_s, training_samples(self.store, now_s, facts.pods))
+            self._models.train(now_s, usage_models.training_samples(self.store, now_s, facts.pods))
         if now_s - self._expired_s >= EXPIRE_INTERVAL_S:
             self._expired_s = now_s
             self.store.expire(now_s)
@@ -123,13 +105,13 @@ class SimulatedAgent:
         self.last_step = AgentStep(moment=moment, ran=ran, killed=_killed_containers(facts.pods, moment))
         return self.last_step
 
-    def set_collect_policy(self, spec: NodeMetricSpec) -> ReportPolicy:
-        self.policy = report_policy(spec)
+    def set_collect_policy(self, spec: NodeMetricSpec) -> node_metric.ReportPolicy:
+        self.policy = node_metric.report_policy(spec)
         return self.policy
 
-    def report(self, now_s: float, facts: NodeInputs) -> NodeMetricStatus | ReportWithheld:
-        return build_node_metric(
-            NodeMetricView(
+    def report(self, now_s: float, facts: NodeInputs) -> NodeMetricStatus | node_metric.ReportWithheld:
+        return node_metric.build_node_metric(
+            node_metric.NodeMetricView(
                 series=self.store,
                 now_s=now_s,
                 policy=self.policy,
@@ -139,18 +121,20 @@ class SimulatedAgent:
             )
         )
 
-    def prediction(self, now_s: float, facts: NodeInputs) -> PeakPrediction | None:
+    def prediction(self, now_s: float, facts: NodeInputs) -> reclaimable.PeakPrediction | None:
         node = facts.node
         allocatable = None if node is None else node.allocatable
-        seen = reclaimable_view(
+        seen = usage_models.reclaimable_view(
             self._models,
             now_s,
             facts.pods,
-            None if not allocatable else ResourceAmount(allocatable.get(CPU, 0), allocatable.get(MEMORY, 0)),
-            PredictionLimits(cold_start_s=self._settings.cold_start_s),
+            None
+            if not allocatable
+            else reclaimable.ResourceAmount(allocatable.get(CPU, 0), allocatable.get(MEMORY, 0)),
+            usage_models.PredictionLimits(cold_start_s=self._settings.cold_start_s),
         )
-        found = decide_reclaimable(seen)
-        return found.result if isinstance(found, Reclaimable) else None
+        found = reclaimable.decide_reclaimable(seen)
+        return found.result if isinstance(found, reclaimable.Reclaimable) else None
 
 
 def _killed_containers(pods: tuple[PodMeta, ...], moment: MachineStepResult) -> tuple[KilledContainer, ...]:

@@ -62,9 +62,7 @@ PERIOD_S = 0.1
 
 
 class CfsQuota(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A CFS quota and its burst buffer: `milli` is infinite without a quota; `burst_milli_s` is in milli-
-    core-seconds.
-    """
+    """A CFS quota and its burst buffer: `milli` is infinite without a quota; `burst_milli_s` is in milli-CPU s."""
 
     milli: float = UNBOUNDED
     burst_milli_s: float = 0.0

@@ -1,6 +1,4 @@
-"""The CPU side of the simulated machine: read cgroup files into the CFS tree, divide the CPUs, and measure
-contention.
-"""
+"""The CPU side of the simulated machine: read cgroup files into the CFS tree, divide CPUs, measure contention."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ DEFAULT_PARAMETERS = ContentionParameters()
 
 
 class CpuContention(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """CpuContention tells how one container suffered from others on its CPUs. Shares are from 0 to 1; factors are 1
-    on an idle machine.
-    """
+    """CpuContention tells how a container suffered from others on its CPUs: shares of 1, factors 1 when idle."""
 
     short_milli: float  # wanted, within its own bounds, and not given
     stalled_share: float  # of what was wanted in all: PSI's "some" of CPU
@@ -180,9 +176,7 @@ class CpuSimulation:
         return found
 
     def _allowed(self, group: CfsGroup, wanted: float) -> float:
-        """Return the demand within the quotas of the pod; a bound of the whole class is contention, not
-        the pod's own limit.
-        """
+        """Return the demand within the quotas of the pod; a bound of the class is contention, not the pod's limit."""
         allowed = min(wanted, group.bound_milli)
         return allowed if group.parent is None else min(allowed, group.parent.bound_milli)
 
@@ -215,9 +209,7 @@ class CpuSimulation:
 
 
 def _around(place: tuple[int, int], loads: Mapping[tuple[int, int], float]) -> tuple[float, float]:
-    """Return the load on these CPUs that runs first or alongside, and the load that yields; each spread
-    evenly over its CPUs.
-    """
+    """Return the load on these CPUs that runs first or alongside, and that which yields; each spread evenly."""
     mask, rank = place
     ahead = behind = 0.0
     for (other, its_rank), milli in loads.items():

@@ -52,9 +52,7 @@ def _sets(masks: tuple[int, ...]) -> tuple[tuple[tuple[int, ...], int, float], .
 
 
 def _by_cuts(masks: Sequence[int], loads: Sequence[float], rates: Sequence[float]) -> tuple[float, int]:
-    """Find the step by cuts: start with one too long, find the loads that do not fit, shorten it to
-    what they allow, repeat.
-    """
+    """Find the step by cuts: from one too long, find the loads that do not fit, shorten it for them, repeat."""
     growing = sum(rates)
     if growing <= 0:
         return float("inf"), 0
@@ -121,9 +119,7 @@ def _unplaceable_loads(regions: Sequence[tuple[float, tuple[int, ...]]], wanted:
 def _augmenting_path(
     start: int, reach: Sequence[Sequence[int]], room: Sequence[float], placed: Sequence[dict[int, float]]
 ) -> list[tuple[int, int]] | set[int]:
-    """Return the steps (load, region) from `start` to a region with room, each displacing the next
-    load; else all loads met.
-    """
+    """Return the steps (load, region) from `start` to a region with room, each displacing a load; else all met."""
     came: dict[int, tuple[int, int] | None] = {start: None}  # load -> (load before it, place that it was met at)
     queue = [start]
     for load in queue:

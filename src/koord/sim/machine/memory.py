@@ -68,10 +68,7 @@ def settle_memory(
     reserve: int = 0,
     parameters: ContentionParameters = DEFAULT_PARAMETERS,
 ) -> MemoryStepResult:
-    """Compute the memory of all groups after a step.
-
-    `spaces` has parents before children. `reserve` is min_free_kbytes, which nobody gets.
-    """
+    """Compute all groups' memory after a step; `spaces`: parents first; `reserve`: min_free_kbytes, for nobody."""
     by_name = {space.name: space for space in spaces}
     live = {holder.group: holder for holder in holders}
     paths = {group: _path(by_name, group) for group in live}

@@ -25,11 +25,7 @@ from koord.sim.machine.cfs import CfsQuota, throttled_share
 from koord.sim.machine.cgroup_files import MAINLINE_FILES, SimulatedCgroupFiles
 from koord.sim.machine.cpu_contention import DEFAULT_PARAMETERS, ContentionParameters, CpuSimulation
 from koord.sim.machine.memory import MemoryDemand, MemoryGroup, settle_memory
-from koord.sim.machine.step_result import (
-    ContainerDemand,
-    ContainerOutcome,
-    MachineStepResult,
-)
+from koord.sim.machine.step_result import ContainerDemand, ContainerOutcome, MachineStepResult
 from koord.values.cpuset import CPUSet
 
 _CPUS = (CPU, MID_CPU)
@@ -155,7 +151,7 @@ class SimulatedMachine:
         self._pods = pods
         here = {pod.uid: pod for pod in pods}
         for uid in [uid for uid in self._pods_by_uid if uid not in here]:
-            self._remove(self._pods_by_uid.pop(uid))
+            self._drop(self._pods_by_uid.pop(uid).group)
         for pod in pods:
             known = self._pods_by_uid.get(pod.uid)
             if known is not pod:
@@ -178,9 +174,6 @@ class SimulatedMachine:
                 values = initial_values(one.requests, one.limits)
                 self._files.make_group(group, values)
 
-    def _remove(self, pod: PodMeta) -> None:
-        self._drop(pod.group)
-
     def _drop(self, group: str) -> None:
         self._files.remove_group(group)
         self._cpu.drop(group)
@@ -191,9 +184,7 @@ class SimulatedMachine:
     def step(
         self, now_s: float, step_s: float, demands: Mapping[str, ContainerDemand], system: ContainerDemand
     ) -> MachineStepResult:
-        """Simulate the `step_s` seconds up to `now_s`. `demands` are by container id; a missing
-        container demands nothing.
-        """
+        """Simulate the `step_s` seconds up to `now_s`. `demands` are by container; a missing one demands nothing."""
         self._cpu.refresh(self._touched)
         self._touched.clear()
         running = [
@@ -251,9 +242,7 @@ class SimulatedMachine:
         )
 
     def _be_limit_milli(self) -> float:
-        """Return the smallest cpuset of the BE root and the groups two levels below it, or the root's
-        quota if that is less.
-        """
+        """Return the smallest cpuset of the BE root and two levels below it, or the root's quota if less."""
         root = GROUPS[BEST_EFFORT]
         fewest = self._cpu.usable_cpus(root)
         for pod in self._files.child_groups(root):

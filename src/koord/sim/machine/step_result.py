@@ -13,9 +13,7 @@ from koord.sim.machine.memory import OomKill
 
 
 class ContainerDemand(msgspec.Struct, frozen=True, gc=False):
-    """ContainerDemand is what a container would use if it were alone on the machine. `burstiness`: see
-    `throttled_share`.
-    """
+    """ContainerDemand is what a container would use alone on the machine. `burstiness`: see `throttled_share`."""
 
     cpu_milli: float
     memory_bytes: int

@@ -55,9 +55,7 @@ class ReplayRun(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 def replay(
     trace: OpenbTrace, order: ArrivalOrder, policy: str, up_to: int | None = None, told: ProgressCallback | None = None
 ) -> ReplayRun:
-    """Run the experiment. `up_to` is the load in percent after which to stop; `told` is called with the number of
-    arrivals.
-    """
+    """Run the experiment. `up_to` is the load in percent to stop after; `told` gets the number of arrivals."""
     cluster = ReplayCluster(trace.nodes)
     engine = _build_engine(cluster, trace, order, policy)
     pods, capacity = cluster.lister_of_kind("Pod"), trace.capacity_milli
@@ -139,9 +137,7 @@ def _build_engine(cluster: ReplayCluster, trace: OpenbTrace, order: ArrivalOrder
 
 
 def koord_profile_plugins() -> dict[str, Any]:
-    """Return the plugins of koord's profile: Kubernetes' filters and DeviceShare; FragmentationAware alone ranks
-    nodes.
-    """
+    """Return the plugins of koord's profile: Kubernetes' filters, DeviceShare; FragmentationAware alone ranks."""
     return {
         "multiPoint": {"enabled": [{"name": "DeviceShare"}]},
         "score": {"disabled": [{"name": "*"}], "enabled": [{"name": "FragmentationAware"}]},
@@ -151,9 +147,7 @@ def koord_profile_plugins() -> dict[str, Any]:
 def _published_plugins(
     trace: OpenbTrace, order: ArrivalOrder, policy: str
 ) -> tuple[dict[str, Any], dict[str, PluginFactory]]:
-    """Return the plugins of a published policy: filters of CPU, memory, pod count and model; cards and scores as
-    published.
-    """
+    """Return the plugins of a published policy: CPU, memory, pod count and model; cards and scores as published."""
     rank = {node.name: order.node_rank[place] for place, node in enumerate(trace.nodes)}
 
     def score(args: Any, handle: Handle) -> OpenbBestFit | OpenbFGD:

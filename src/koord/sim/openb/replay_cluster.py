@@ -1,6 +1,4 @@
-"""The trace as a cluster without an API server: nodes with Device objects, and pods that request GPUs as Koordinator's
-do.
-"""
+"""The trace as a cluster without an API server: nodes with Device objects, and pods that request GPUs."""
 
 from __future__ import annotations
 

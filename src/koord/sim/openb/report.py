@@ -1,6 +1,4 @@
-"""Compare runs with what was published of the same seeds: per run, and on average by policy and variant; with an SVG
-chart.
-"""
+"""Compare runs with what was published of the same seeds: per run, on average by policy and variant; with a chart."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ class Curve(msgspec.Struct, frozen=True):
 
 
 def render_chart(title: str, curves: Sequence[Curve], across: str, up: str) -> str:
-    """Render the curves as SVG, from 50 % of load on if there is that much, because below all policies place
-    everything.
-    """
+    """Render the curves as SVG, from 50 % of load on if there is that much: below, every policy places everything."""
     loads = [load for curve in curves for load in curve.points]
     if not loads:
         raise ValueError("there is nothing to draw")

@@ -68,9 +68,7 @@ class OpenbTrace(msgspec.Struct, frozen=True):
 
 
 class ArrivalOrder(msgspec.Struct, frozen=True):
-    """An arrival order. `pods` is which pod arrives next, by index; `node_rank` is of each node, and the lowest wins a
-    tie.
-    """
+    """An arrival order. `pods`: which arrives next, by index; `node_rank`: of each node, the lowest wins a tie."""
 
     seed: int
     pods: Sequence[int]

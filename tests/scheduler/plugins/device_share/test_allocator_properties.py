@@ -12,7 +12,8 @@ from koord.api.koordinator.resource_name import GPU, GPU_CORE, GPU_MEMORY, GPU_M
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, DeviceAllocateOptions, allocate_devices
 from koord.scheduler.plugins.device_share.annotations import from_annotation, to_annotation
 from koord.scheduler.plugins.device_share.device_amounts import vf_bus_ids
-from koord.scheduler.plugins.device_share.ledger import DeviceLedger, ledger_from_pods
+from koord.scheduler.plugins.device_share.inventory import DeviceInventory
+from koord.scheduler.plugins.device_share.ledger import DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
 from koord.scheduler.plugins.device_share.request import DeviceDemand
 from koord.scheduler.plugins.device_share.selection import DeviceTypeRequest, fitting_devices
@@ -35,6 +36,14 @@ PAIRS: dict[str, list[dict[str, Any]]] = {
     "2": [{"minors": [m, m + 1], "allocationScore": 1} for m in range(0, 8, 2)],
     "4": [{"minors": [0, 1, 2, 3], "allocationScore": 1}, {"minors": [4, 5, 6, 7], "allocationScore": 1}],
 }
+
+
+def rebuilt(ledger: DeviceLedger, inventory: DeviceInventory) -> DeviceLedger:
+    """Return the ledger that the allocations of another add up to."""
+    made = DeviceLedger(inventory)
+    for uid, held in ledger.allocations.items():
+        made = made.with_allocation(uid, held)
+    return made
 
 
 @st.composite
@@ -108,7 +117,7 @@ def test_nothing_is_given_twice_and_nothing_is_lost(empty: DeviceLedger, steps: 
         assert all(held == 1 for held in function_counts(ledger).values())
         if freed < number:
             ledger = ledger.without_allocation(f"pod-{freed}")
-        assert ledger == ledger_from_pods(empty.inventory, ledger.allocations.items())
+        assert ledger == rebuilt(ledger, empty.inventory)
     for uid in list(ledger.allocations):
         ledger = ledger.without_allocation(uid)
     assert ledger == empty

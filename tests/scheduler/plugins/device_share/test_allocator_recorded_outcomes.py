@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.annotations import device_codecs
+from koord.api.annotations.codec import dump_json
 from koord.api.koordinator.resource_name import (
     GPU,
     GPU_CORE,
@@ -153,7 +153,7 @@ def test_recorded(machine: Any, pods: list[tuple[Any, Any]]) -> None:
         if isinstance(result, DeviceRefusal):
             assert result.message == expected
             continue
-        text = device_codecs.dump_device_allocated(to_annotation(result))
+        text = dump_json(to_annotation(result))
         assert canonical(text) == expected
         ledger = ledger.with_allocation(f"pod-{number}", result.device_amounts)
 
@@ -170,7 +170,7 @@ def test_the_text_is_what_agents_read() -> None:
     result = allocate_devices(DeviceLedger(inventory(gpu(0, memory="80Gi"), rdma(1, vfs=1))), ask({GPU: 100, RDMA: 1},
                       hint={"rdma": {"vfSelector": {}}}))  # fmt: skip
     assert isinstance(result, AllocatedDevices)
-    assert device_codecs.dump_device_allocated(to_annotation(result)) == (
+    assert dump_json(to_annotation(result)) == (
         '{"gpu":[{"minor":0,"resources":{"koordinator.sh/gpu-core":"100","koordinator.sh/gpu-memory":"80Gi",'
         '"koordinator.sh/gpu-memory-ratio":"100"},"id":"GPU-0"}],"rdma":[{"minor":1,"resources":{"koordinator.sh/rdma":"1"},'
         '"id":"0000:11:00.0","extension":{"vfs":[{"busID":"0000:11:00.2"}]}}]}'

@@ -172,12 +172,6 @@ def test_a_restricted_reservation_of_half_a_card_is_no_more_than_half() -> None:
     assert place_pod(ledger, ask({GPU: 60}), ReusableDevices(matched=[loose], required=True)) == ((2,), "r")
 
 
-def test_what_was_taken_in_all() -> None:
-    found = allocate_devices(FLAT, gpus(2))
-    assert isinstance(found, AllocatedDevices)
-    assert found.total_amounts == {GPU_CORE: 200, GPU_MEMORY_RATIO: 200, GPU_MEMORY: 32 * GI}
-
-
 def test_on_the_node_a_reservation_and_its_pods_count_once() -> None:
     """Card 0 is reserved and half of it used by an owner: the other half is all that the next owner can get there."""
     half: DeviceAmounts = {"gpu": {0: {GPU_CORE: 50, GPU_MEMORY_RATIO: 50, GPU_MEMORY: 8 * GI}}}

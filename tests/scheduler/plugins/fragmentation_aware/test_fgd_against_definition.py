@@ -14,10 +14,9 @@ from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
     GpuPodShape,
     NodeFreeGpus,
     TypicalPod,
-    choose_by_fgd,
-    fragmentation_milli,
     typical_pods,
 )
+from tests.scheduler.plugins.fragmentation_aware.fgd_definition import choose_by_fgd, fragmentation_milli
 
 rooms = st.builds(
     NodeFreeGpus,

@@ -14,10 +14,12 @@ from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
     NodeFreeGpus,
     TypicalPod,
     choose_by_best_fit,
-    choose_by_fgd,
     fits,
-    fragmentation_milli,
     typical_pods,
+)
+from tests.scheduler.plugins.fragmentation_aware.fgd_definition import (
+    choose_by_fgd,
+    fragmentation_milli,
     unusable_milli,
 )
 

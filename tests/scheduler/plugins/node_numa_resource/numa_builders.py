@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.cpu_codecs import CPUInfo
 from koord.api.annotations.numa_codecs import ResourceSpec
 from koord.api.koordinator.sigs_scheduling import NodeResourceTopology
@@ -20,7 +21,13 @@ from koord.scheduler.plugins.node_numa_resource.cpu_binding import (
 )
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology, InvalidCpuTopology
 from koord.scheduler.plugins.node_numa_resource.hint_provider import provide_numa_hints
-from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation, NumaLedger
+from koord.scheduler.plugins.node_numa_resource.ledger import (
+    NO_REFERENCES,
+    CpuRefCounts,
+    NumaAllocation,
+    NumaLedger,
+    parse_allocation,
+)
 from koord.scheduler.plugins.node_numa_resource.numa_score import NumaScorer
 from koord.scheduler.plugins.node_numa_resource.refusal import MISSING_NUMA, NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_manager import (
@@ -167,3 +174,24 @@ class PlacementBench:
         if isinstance(given, NumaAllocation):
             self.ledger = self.ledger.add(uid, given)
         return given
+
+
+def ledger_from_pods(
+    topology: CpuTopology | InvalidCpuTopology | None, pods: Iterable[tuple[str, Mapping[str, str]]]
+) -> tuple[NumaLedger, dict[str, MalformedAnnotation]]:
+    """Build the ledger from (UID, annotations) of a node's live pods; return those that cannot be read, by UID."""
+    ledger, unread = NumaLedger.build(topology), {}
+    for uid, written in pods:
+        found = parse_allocation(written)
+        if isinstance(found, MalformedAnnotation):
+            unread[uid] = found
+        elif found is not None:
+            ledger = ledger.add(uid, found)
+    return ledger, unread
+
+
+def refcounts_of(holdings: Iterable[int]) -> CpuRefCounts:
+    tally = NO_REFERENCES
+    for cpus in holdings:
+        tally = tally.add(cpus)
+    return tally

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.annotations import numa_codecs
+from koord.api.annotations.codec import dump_json
 from koord.api.annotations.cpu_codecs import CPUInfo
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_numa
-from koord.scheduler.plugins.node_numa_resource.available import can_fit, summarize_free
 from koord.scheduler.plugins.node_numa_resource.cpu_accumulator import CpuRequest, lowest_cpus, take_cpus
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBinding, NumaRequest
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
@@ -18,14 +17,13 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     CpuRefCounts,
     NumaAllocation,
     NumaLedger,
-    ledger_from_pods,
     to_resource_status,
 )
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koord.values.bitmask import BitMask
 from koord.values.cpuset import CPUSet
-from tests.scheduler.plugins.node_numa_resource.numa_builders import node_of, valid
+from tests.scheduler.plugins.node_numa_resource.numa_builders import ledger_from_pods, node_of, refcounts_of, valid
 
 POLICIES = st.sampled_from(["FullPCPUs", "SpreadByPCPUs", "Default", "ConstrainedBurst"])
 EXCLUSIVES = st.sampled_from(["", "None", "PCPULevel", "NUMANodeLevel"])
@@ -99,7 +97,7 @@ def test_no_cpu_is_given_twice_and_all_come_back(
         ledger = after
         assert len(ledger.refcounts.levels) <= 1
     written = [
-        (uid, {"scheduling.koordinator.sh/resource-status": numa_codecs.dump_resource_status(to_resource_status(a))})
+        (uid, {"scheduling.koordinator.sh/resource-status": dump_json(to_resource_status(a))})
         for uid, a in sorted(ledger.pods.items(), reverse=True)
     ]
     again, unread = ledger_from_pods(node.cpu, written)
@@ -124,7 +122,7 @@ def test_choice_has_the_right_size_and_shape(
     free = topology.cpus & ~held
     found = take_cpus(
         topology,
-        CpuPool(available=free, refcounts=CpuRefCounts.from_holdings([held])),
+        CpuPool(available=free, refcounts=refcounts_of([held])),
         CpuRequest(count, policy, "", strategy),
     )
     if free.bit_count() < count:
@@ -147,7 +145,7 @@ def test_pods_that_want_to_be_alone_are_when_there_is_room(
     marked &= topology.cpus
     pool = CpuPool(
         available=topology.cpus & ~marked,
-        refcounts=CpuRefCounts.from_holdings([marked]),
+        refcounts=refcounts_of([marked]),
         numa_exclusive=marked,
         pcpu_exclusive=marked,
     )
@@ -169,18 +167,6 @@ def test_pods_that_want_to_be_alone_are_when_there_is_room(
         and any(topology.one_per_core(zone.cpus & others).bit_count() >= count for zone in topology.zones)
     ):
         assert spread & topology.cpus_sharing_cores(marked) == 0
-
-
-@settings(max_examples=100, deadline=None)
-@given(nodes(), st.integers(0), st.integers(0, 12), st.sampled_from(["", "FullPCPUs", "SpreadByPCPUs"]))
-def test_bound_is_exact(node: TopologyOptions, held: int, count: int, must: str) -> None:
-    assert isinstance(node.cpu, CpuTopology)
-    if any(core.bit_count() != node.cpu.per_core for core in node.cpu.cores):
-        return  # with uneven cores a required policy is checked against an average, and the bound is only an upper one
-    ledger = NumaLedger.build(node.cpu, {"p": NumaAllocation(cpus=CPUSet(held & node.cpu.cpus))})
-    binding = CpuBinding(count=count, policy=must or "FullPCPUs", required=bool(must))
-    found = allocate_numa(node, ledger, NumaRequest(amounts={"cpu": 1000 * count}, binding=binding))
-    assert can_fit(summarize_free(node, ledger), count, must) == isinstance(found, NumaAllocation)
 
 
 @settings(max_examples=60, deadline=None)

@@ -7,9 +7,9 @@ import pytest
 from koord.api.annotations.cpu_codecs import CPUInfo
 from koord.scheduler.plugins.node_numa_resource.cpu_accumulator import CpuRequest, take_cpus, take_preferred_cpus
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
-from koord.scheduler.plugins.node_numa_resource.ledger import NO_REFERENCES, CpuPool, CpuRefCounts
+from koord.scheduler.plugins.node_numa_resource.ledger import NO_REFERENCES, CpuPool
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
-from tests.scheduler.plugins.node_numa_resource.numa_builders import bits, machine, text, valid
+from tests.scheduler.plugins.node_numa_resource.numa_builders import bits, machine, refcounts_of, text, valid
 
 FULL, SPREAD = "FullPCPUs", "SpreadByPCPUs"
 MOST, LEAST = "MostAllocated", "LeastAllocated"
@@ -57,7 +57,7 @@ def test_choice(
     shape: tuple[int, int, int, int], policy: str, strategy: str, held: str, count: int, chosen: str
 ) -> None:
     topology = machine(*shape)
-    pool = CpuPool(available=topology.cpus & ~bits(held), refcounts=CpuRefCounts.from_holdings([bits(held)]))
+    pool = CpuPool(available=topology.cpus & ~bits(held), refcounts=refcounts_of([bits(held)]))
     assert text(take_cpus(topology, pool, CpuRequest(count, policy, "", strategy))) == chosen
 
 
@@ -95,7 +95,7 @@ def test_exclusive_choice(
     held = bits("0,2") if marked else 0
     pool = CpuPool(
         available=topology.cpus & ~held,
-        refcounts=CpuRefCounts.from_holdings([held]),
+        refcounts=refcounts_of([held]),
         pcpu_exclusive=held if marked == "PCPULevel" else 0,
         numa_exclusive=held if marked == "NUMANodeLevel" else 0,
     )
@@ -114,7 +114,7 @@ def test_zones_are_not_kept_apart_within_a_socket() -> None:
     topology = machine(2, 2, 4, 2)
     free = bits("0,2,4,8,10,12,16,18,20,24,26,28")
     held = topology.cpus & ~free
-    pool = CpuPool(available=free, refcounts=CpuRefCounts.from_holdings([held]), numa_exclusive=held & bits("0-7"))
+    pool = CpuPool(available=free, refcounts=refcounts_of([held]), numa_exclusive=held & bits("0-7"))
     assert text(take_cpus(topology, pool, CpuRequest(5, SPREAD, "NUMANodeLevel", MOST))) == "0,2,4,8,10"
 
 
@@ -157,7 +157,7 @@ def test_cpus_held_twice(shape: tuple[int, int, int, int], steps: list[tuple[str
 )
 def test_preferred_cpus_first(preferred: str, count: int, chosen: str) -> None:
     topology = machine(2, 1, 16, 2)
-    pool = CpuPool(available=topology.cpus & ~bits("1"), refcounts=CpuRefCounts.from_holdings([bits("1")]))
+    pool = CpuPool(available=topology.cpus & ~bits("1"), refcounts=refcounts_of([bits("1")]))
     assert text(take_preferred_cpus(topology, pool, bits(preferred), CpuRequest(count, SPREAD))) == chosen
 
 

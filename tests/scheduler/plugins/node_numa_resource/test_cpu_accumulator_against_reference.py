@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from koord.api.annotations.cpu_codecs import CPUInfo
 from koord.scheduler.plugins.node_numa_resource.cpu_accumulator import CpuRequest, take_cpus
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
-from koord.scheduler.plugins.node_numa_resource.ledger import CpuPool, CpuRefCounts
+from koord.scheduler.plugins.node_numa_resource.ledger import CpuPool
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.values.cpuset import CPUSet
-from tests.scheduler.plugins.node_numa_resource.numa_builders import valid
+from tests.scheduler.plugins.node_numa_resource.numa_builders import refcounts_of, valid
 from tests.scheduler.plugins.node_numa_resource.reference_accumulator import Cpu, ReferenceAccumulator
 
 
@@ -47,7 +47,7 @@ def test_same_cpus(
     topology = valid(CpuTopology.from_details(rows))
     subsets = st.integers(0, topology.cpus)
     holdings = [data.draw(subsets) & data.draw(subsets) for _ in range(data.draw(st.integers(0, max_ref + 1)))]
-    tally = CpuRefCounts.from_holdings(holdings)
+    tally = refcounts_of(holdings)
     available = topology.cpus & ~tally.at_least(max_ref)
     marked = tally.referenced & data.draw(subsets)
     count = data.draw(st.integers(1, max(available.bit_count(), 1)))

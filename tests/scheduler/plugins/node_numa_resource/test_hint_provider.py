@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_from_available, can_allocate
-from koord.scheduler.plugins.node_numa_resource.available import available_resources, can_fit_one_zone, summarize_free
+from koord.scheduler.plugins.node_numa_resource.available import available_resources
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBinding, NumaRequest
 from koord.scheduler.plugins.node_numa_resource.hint_provider import provide_numa_hints
 from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation, NumaLedger
@@ -178,20 +178,6 @@ def test_numbers_tell_whether_a_set_takes_the_pod(
         assert can_allocate(node, stock, asked, mask) == isinstance(
             allocate_from_available(node, stock, asked, mask), NumaAllocation
         )
-
-
-@settings(max_examples=100, deadline=None)
-@given(placements())
-def test_bound_tells_what_single_numa_node_admits(case: tuple[NumaLedger, NumaRequest, str, str]) -> None:
-    ledger, request, _, exclusive = case
-    node, policy = node_of(FOUR), "SingleNUMANode"
-    hints = provide_numa_hints(node, ledger, request, policy, LEAST)
-    assert not isinstance(hints, NumaRefusal)
-    admitted = decide_affinity(policy, numa_zones_of(node, ledger, exclusive), [hints])
-    count = request.binding.count if request.binding else 0
-    there = summarize_free(node, ledger)
-    told = can_fit_one_zone(there, request.amounts, count=count, must=request.required_policy, exclusive=exclusive)
-    assert told == isinstance(admitted, NumaAffinity)
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,24 +6,21 @@ import json
 
 import pytest
 
-from koord.api.annotations import numa_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.scheduler.plugins.node_numa_resource.ledger import (
     IDLE,
     NO_REFERENCES,
     SHARED,
     SINGLE,
-    CpuRefCounts,
     NumaAllocation,
     NumaLedger,
-    ledger_from_pods,
     parse_allocation,
     to_resource_status,
     total_zone_amounts,
 )
 from koord.values.amounts import add_keyed_amounts
 from koord.values.cpuset import CPUSet
-from tests.scheduler.plugins.node_numa_resource.numa_builders import GI, bits, machine
+from tests.scheduler.plugins.node_numa_resource.numa_builders import GI, bits, ledger_from_pods, machine, refcounts_of
 
 STATUS = "scheduling.koordinator.sh/resource-status"
 SPEC = "scheduling.koordinator.sh/resource-spec"
@@ -36,7 +33,7 @@ def held(text: str, exclusive: str = "", **zones: int) -> NumaAllocation:
 
 
 def test_holdings_are_counted() -> None:
-    tally = CpuRefCounts.from_holdings([bits("0-3"), bits("2-5"), bits("3")])
+    tally = refcounts_of([bits("0-3"), bits("2-5"), bits("3")])
     assert tally.levels == (bits("0-5"), bits("2-3"), bits("3"))
     assert tally.total_references(bits("3,5")) == 4
     assert tally.by_reference_count(2) == (~bits("0-5"), bits("0-1,4-5"))
@@ -117,11 +114,11 @@ def test_sums_of_amounts() -> None:
 
 def test_written_as_upstream_does() -> None:
     status = to_resource_status(NumaAllocation(cpus=CPUSet.parse("0-3"), zones={0: {"cpu": 4000, "memory": 8 * GI}}))
-    assert json.loads(numa_codecs.dump_resource_status(status)) == {
+    assert json.loads(dump_json(status)) == {
         "cpuset": "0-3",
         "numaNodeResources": [{"node": 0, "resources": {"cpu": "4", "memory": "8Gi"}}],
     }
-    assert numa_codecs.dump_resource_status(to_resource_status(held("1"))) == '{"cpuset":"1"}'
+    assert dump_json(to_resource_status(held("1"))) == '{"cpuset":"1"}'
 
 
 def test_read_back() -> None:
@@ -129,7 +126,7 @@ def test_read_back() -> None:
         cpus=CPUSet.parse("0-3,8"), exclusive="PCPULevel", zones={0: {"cpu": 3500, "memory": GI}, 1: {"cpu": 1500}}
     )
     annotations = {
-        STATUS: numa_codecs.dump_resource_status(to_resource_status(given)),
+        STATUS: dump_json(to_resource_status(given)),
         SPEC: '{"preferredCPUExclusivePolicy":"PCPULevel"}',
     }
     assert parse_allocation(annotations) == given

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koord.api.config.scheduler.plugin_args import ResourceWeight, ScoringStrategy
-from koord.scheduler.plugins.node_numa_resource.available import can_fit, can_fit_one_zone, summarize_free
-from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation, NumaLedger
+from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
 from koord.scheduler.plugins.node_numa_resource.numa_score import (
     NumaScorer,
     numa_allocate_strategy,
@@ -15,10 +14,8 @@ from koord.scheduler.plugins.node_numa_resource.numa_score import (
 )
 from koord.scheduler.plugins.node_numa_resource.topology_options import (
     NumaZone,
-    TopologyOptions,
     amplify,
     amplify_all,
-    read_topology_options,
 )
 from koord.values.cpuset import CPUSet
 from tests.scheduler.plugins.node_numa_resource.numa_builders import GI, LEAST, MOST, bits, holding, machine, node_of
@@ -115,44 +112,3 @@ def test_amplified(amount: int, ratio: float | None, amplified: int) -> None:
 
 def test_each_resource_by_its_own_ratio() -> None:
     assert amplify_all({"cpu": 1000, "memory": GI}, {"cpu": 2.0}) == {"cpu": 2000, "memory": GI}
-
-
-@pytest.mark.parametrize(
-    ("count", "must", "zone", "fits"),
-    [
-        pytest.param(11, "", None, True, id="all-that-is-free"),
-        pytest.param(12, "", None, False, id="one-too-many"),
-        pytest.param(8, "FullPCPUs", None, True, id="whole-cores"),
-        pytest.param(10, "FullPCPUs", None, False, id="too-few-whole-cores"),
-        pytest.param(3, "FullPCPUs", None, False, id="half-a-core"),
-        pytest.param(7, "SpreadByPCPUs", None, True, id="a-thread-of-each-core"),
-        pytest.param(8, "SpreadByPCPUs", None, False, id="more-than-open-cores"),
-        pytest.param(8, "", 1, True, id="one-zone"),
-        pytest.param(4, "", 0, False, id="too-much-for-the-zone"),
-        pytest.param(1, "", 7, False, id="no-such-zone"),
-        pytest.param(0, "FullPCPUs", 7, True, id="nothing-asked"),
-    ],
-)
-def test_bound_on_what_fits(count: int, must: str, zone: int | None, fits: bool) -> None:
-    there = summarize_free(node_of(TWO, reserved=bits("0-1")), holding(TWO, "2,4,6"))
-    assert can_fit(there, count, must, zone) is fits
-
-
-def test_no_room_without_topology() -> None:
-    node: TopologyOptions = read_topology_options(None, {}, {})
-    assert not can_fit(summarize_free(node, NumaLedger.build(None)), 1)
-
-
-@pytest.mark.parametrize(
-    ("amounts", "exclusive", "fits"),
-    [
-        pytest.param({"cpu": 8000}, "", True, id="in-the-second"),
-        pytest.param({"cpu": 9000}, "", False, id="in-neither"),
-        pytest.param({"nvidia.com/gpu": 9}, "", True, id="nothing-that-zones-know"),
-        pytest.param({"cpu": 1000}, "Required", False, id="pods-lie-across"),
-    ],
-)
-def test_bound_on_one_zone(amounts: dict[str, int], exclusive: str, fits: bool) -> None:
-    ledger = holding(TWO, "0,8", zones={0: {"cpu": 1000}})
-    there = summarize_free(node_of(TWO), ledger)
-    assert can_fit_one_zone(there, amounts, exclusive=exclusive) is fits

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_numa
 from koord.scheduler.plugins.node_numa_resource.available import free_zone_amounts
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBinding, NumaRequest
-from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation, NumaLedger
+from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation, NumaLedger, total_zone_amounts
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.reserved_cpus import (
     NodeReservedCpus,
@@ -33,6 +35,16 @@ def cpus(text: str) -> NumaAllocation:
     return NumaAllocation(cpus=CPUSet.parse(text))
 
 
+def reserved_cpus(
+    uid: str, held: NumaAllocation, owners: Iterable[NumaAllocation], *, strict: bool = False
+) -> ReservedCpus:
+    cpus, zones = 0, []
+    for owner in owners:
+        cpus |= owner.cpus.bits
+        zones.append(owner.zones)
+    return ReservedCpus(uid=uid, held=held, owner_cpus=cpus, owner_zones=total_zone_amounts(zones), restricted=strict)
+
+
 def four(policy: str = "FullPCPUs") -> NumaRequest:
     return NumaRequest(amounts={"cpu": 4000}, binding=CpuBinding(count=4, policy=policy, required=False))
 
@@ -40,7 +52,7 @@ def four(policy: str = "FullPCPUs") -> NumaRequest:
 def scene(held: str, owners: str = "", *, strict: bool = False) -> tuple[NumaLedger, NodeReservedCpus]:
     owner = cpus(owners)
     ledger = NumaLedger.build(TWO, {"r": cpus(held), "owner": owner})
-    return ledger, NodeReservedCpus((ReservedCpus.from_owners("r", cpus(held), [owner], strict=strict),))
+    return ledger, NodeReservedCpus((reserved_cpus("r", cpus(held), [owner], strict=strict),))
 
 
 @pytest.mark.parametrize("strict", [pytest.param(False, id="default"), pytest.param(True, id="restricted")])
@@ -75,7 +87,7 @@ def test_restricted_one_that_lost_a_cpu_to_the_node() -> None:
 
 def test_strangers_do_not_get_reserved_cpus() -> None:
     ledger = NumaLedger.build(TWO, {"r": cpus("0-29")})
-    reserved = NodeReservedCpus((), (ReservedCpus.from_owners("r", cpus("0-29"), []),))
+    reserved = NodeReservedCpus((), (reserved_cpus("r", cpus("0-29"), []),))
     assert allocate_numa(NODE, ledger, request_beside_reservations(four(), reserved)) == NumaRefusal((NOT_ENOUGH,))
 
 
@@ -83,7 +95,7 @@ def test_recorded_owner_and_stranger() -> None:
     """Seen of Koordinator: the reservation has 0-7, the stranger goes to the other NUMA node, the owner inside."""
     small = machine(1, 2, 4, 2)
     ledger = NumaLedger.build(small, {"r": cpus("0-7")})
-    holding = ReservedCpus.from_owners("r", cpus("0-7"), [])
+    holding = reserved_cpus("r", cpus("0-7"), [])
     stranger = allocate_numa(
         node_of(small), ledger, request_beside_reservations(four(), NodeReservedCpus((), (holding,)))
     )
@@ -94,15 +106,13 @@ def test_recorded_owner_and_stranger() -> None:
 
 def test_first_by_uid() -> None:
     ledger = NumaLedger.build(TWO, {"b": cpus("0-3"), "a": cpus("8-11")})
-    reserved = NodeReservedCpus(
-        (ReservedCpus.from_owners("b", cpus("0-3"), []), ReservedCpus.from_owners("a", cpus("8-11"), []))
-    )
+    reserved = NodeReservedCpus((reserved_cpus("b", cpus("0-3"), []), reserved_cpus("a", cpus("8-11"), [])))
     assert allocate_reserved(NODE, ledger, four(), reserved) == ("a", cpus("8-11"))
 
 
 def test_other_matched_reservations_keep_their_cpus() -> None:
     ledger = NumaLedger.build(TWO, {"a": cpus("0-1"), "b": cpus("2-31")})
-    a, b = ReservedCpus.from_owners("a", cpus("0-1"), []), ReservedCpus.from_owners("b", cpus("2-31"), [])
+    a, b = reserved_cpus("a", cpus("0-1"), []), reserved_cpus("b", cpus("2-31"), [])
     assert allocate_within_reservation(NODE, ledger, four(), NodeReservedCpus((a, b)), a) == NumaRefusal((NOT_ENOUGH,))
 
 
@@ -115,9 +125,7 @@ def test_cpus_of_owners_beyond_their_reservation_stay_theirs() -> None:
 
 def test_pod_that_minds_no_reservation_has_all_of_them() -> None:
     ledger = NumaLedger.build(TWO, {"a": cpus("0-15"), "b": cpus("16-31")})
-    reserved = NodeReservedCpus(
-        (ReservedCpus.from_owners("a", cpus("0-15"), []), ReservedCpus.from_owners("b", cpus("16-31"), []))
-    )
+    reserved = NodeReservedCpus((reserved_cpus("a", cpus("0-15"), []), reserved_cpus("b", cpus("16-31"), [])))
     assert isinstance(allocate_numa(NODE, ledger, request_with_all(four(), reserved)), NumaAllocation)
     assert isinstance(allocate_numa(NODE, ledger, request_beside_reservations(four(), reserved)), NumaRefusal)
 
@@ -125,7 +133,7 @@ def test_pod_that_minds_no_reservation_has_all_of_them() -> None:
 def test_cpus_of_owners_that_would_leave() -> None:
     ledger, reserved = scene("0-3", "0-3", strict=True)
     assert allocate_reserved(NODE, ledger, four(), reserved) is None
-    holding = ReservedCpus.from_owners("r", cpus("0-3"), [], strict=True)
+    holding = reserved_cpus("r", cpus("0-3"), [], strict=True)
     assert allocate_within_reservation(
         NODE, ledger.remove("owner"), four(), NodeReservedCpus((holding,)), holding
     ) == cpus("0-3")
@@ -154,7 +162,7 @@ def test_amounts_are_counted_once(held: int, owners: list[int], matched: bool) -
     """A node of 16 has a reservation and its owners; the owners may have more than it."""
     pods = {f"o{n}": zones(1000 * cpu) for n, cpu in enumerate(owners)}
     ledger = NumaLedger.build(TWO, {"r": zones(1000 * held), **pods})
-    holding = ReservedCpus.from_owners("r", zones(1000 * held), pods.values())
+    holding = reserved_cpus("r", zones(1000 * held), pods.values())
     reserved = NodeReservedCpus((holding,)) if matched else NodeReservedCpus((), (holding,))
     used = sum(owners)
     beside = free_zone_amounts(NODE, ledger, request_beside_reservations(NumaRequest(amounts={}), reserved).reusable)
@@ -165,7 +173,7 @@ def test_amounts_are_counted_once(held: int, owners: list[int], matched: bool) -
 
 def test_restricted_amounts() -> None:
     ledger = NumaLedger.build(TWO, {"r": zones(4000), "o": zones(3000)})
-    holding = ReservedCpus.from_owners("r", zones(4000), [zones(3000)], strict=True)
+    holding = reserved_cpus("r", zones(4000), [zones(3000)], strict=True)
     reserved = NodeReservedCpus((holding,))
     one, two = NumaRequest(amounts={"cpu": 1000}), NumaRequest(amounts={"cpu": 2000})
     assert allocate_reserved(NODE, ledger, one, reserved, BitMask.of(0)) == ("r", zones(1000))

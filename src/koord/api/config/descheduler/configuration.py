@@ -9,15 +9,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.component import (
-    ClientConnectionConfiguration,
-    LeaderElectionConfiguration,
-    defaulted_client,
-    defaulted_election,
-    parse_bind_address,
-    validate_client,
-    validate_election,
-)
+from koord.api.config import component
 from koord.api.config.descheduler.plugin_args import API_VERSION
 from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import (
@@ -66,8 +58,8 @@ class DeschedulerConfiguration(Model, frozen=True, kw_only=True):
 
     api_version: str = ""
     kind: str = ""
-    leader_election: LeaderElectionConfiguration = LeaderElectionConfiguration()
-    client_connection: ClientConnectionConfiguration = ClientConnectionConfiguration()
+    leader_election: component.LeaderElectionConfiguration = component.LeaderElectionConfiguration()
+    client_connection: component.ClientConnectionConfiguration = component.ClientConnectionConfiguration()
     enable_profiling: bool | None = None
     enable_contention_profiling: bool | None = None
     healthz_bind_address: str | None = None
@@ -96,8 +88,8 @@ def defaulted(given: DeschedulerConfiguration) -> DeschedulerConfiguration:
         given,
         api_version=API_VERSION,
         kind=KIND,
-        leader_election=defaulted_election(given.leader_election, DESCHEDULER_NAME, NAMESPACE),
-        client_connection=defaulted_client(given.client_connection),
+        leader_election=component.defaulted_election(given.leader_election, DESCHEDULER_NAME, NAMESPACE),
+        client_connection=component.defaulted_client(given.client_connection),
         enable_profiling=profiling,
         enable_contention_profiling=profiling if contention is None else contention,
         healthz_bind_address=complete_bind_address(given.healthz_bind_address),
@@ -119,9 +111,7 @@ def complete_bind_address(given: str | None) -> str:
 
 
 def _defaulted_profile(profile: DeschedulerProfile) -> DeschedulerProfile:
-    """Merge a profile's plugins over the defaults, and add an empty config for each enabled plugin of ours that
-    has none.
-    """
+    """Merge a profile's plugins over the defaults, and add an empty config for our enabled plugins that have none."""
     given = profile.plugins or DeschedulerPlugins()
     plugins = DeschedulerPlugins(
         deschedule=_merged(DEFAULT_PLUGINS.deschedule, given.deschedule),
@@ -144,10 +134,8 @@ def _merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
 
 
 def validate(config: DeschedulerConfiguration) -> list[FieldError]:
-    """Validate a defaulted configuration. The arguments of every known plugin are checked, not only the evictor's
-    as upstream.
-    """
-    errors = validate_election(config.leader_election) + validate_client(config.client_connection)
+    """Validate a defaulted configuration: arguments of all known plugins, not only the evictor's as upstream."""
+    errors = component.validate_election(config.leader_election) + component.validate_client(config.client_connection)
     errors += duration_errors("deschedulingInterval", config.descheduling_interval)
     errors += selector_errors("nodeSelector", config.node_selector)
     errors += range_errors("maxNoOfPodsToEvictPerNode", config.max_no_of_pods_to_evict_per_node, low=0)
@@ -181,7 +169,7 @@ def _profile_errors(profile: DeschedulerProfile, path: str) -> list[FieldError]:
 
 
 def _address_errors(field: str, given: str | None) -> list[FieldError]:
-    if given and not given.startswith(":") and parse_bind_address(given) is not None:
+    if given and not given.startswith(":") and component.parse_bind_address(given) is not None:
         return []
     return [FieldError(field, given, "must be host:port")]
 
@@ -193,18 +181,13 @@ SHIPPED_LOW_THRESHOLDS, SHIPPED_HIGH_THRESHOLDS = {"cpu": 45, "memory": 55}, {"c
 
 
 def shipped_configuration(namespace: str = NAMESPACE) -> DeschedulerConfiguration:
-    """Return the configuration as a file would have it, before defaults. LowNodeLoad has arguments, so that
-    enabling it is one line.
-    """
+    """Return the configuration as in a file, before defaults. LowNodeLoad has arguments: enabling it is one line."""
     only = PluginSet(enabled=enable_plugins(MIGRATION_CONTROLLER).enabled, disabled=(PluginEntry(name=ALL_PLUGINS),))
     return DeschedulerConfiguration(
         api_version=API_VERSION,
         kind=KIND,
-        leader_election=LeaderElectionConfiguration(
-            leader_elect=True,
-            resource_lock="leases",
-            resource_name=DESCHEDULER_NAME,
-            resource_namespace=namespace,
+        leader_election=component.LeaderElectionConfiguration(
+            leader_elect=True, resource_lock="leases", resource_name=DESCHEDULER_NAME, resource_namespace=namespace
         ),
         descheduling_interval=SHIPPED_INTERVAL,
         profiles=(

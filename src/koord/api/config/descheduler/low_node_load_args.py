@@ -1,19 +1,11 @@
-"""This module holds the arguments of LowNodeLoad: which nodes are overloaded, which have capacity to spare,
-and how certain that must be before pods are moved.
-"""
+"""This module holds the arguments of LowNodeLoad: which nodes are overloaded or underused, and how sure it must be."""
 
 from __future__ import annotations
 
 import msgspec
 
-from koord.api.config.descheduler.plugin_args import (
-    DeschedulerPluginArgs,
-    DeschedulerPodSelector,
-    NamespaceFilter,
-    validate_namespaces,
-    validate_pod_selectors,
-    validate_thresholds,
-)
+from koord.api.config.defaulting import fill_empty, fill_none
+from koord.api.config.descheduler import plugin_args
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, selector_errors
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes.meta import LabelSelector
@@ -41,14 +33,14 @@ class NodePool(Model, frozen=True, kw_only=True):
     anomaly_condition: AnomalyCondition | None = None
 
 
-class LowNodeLoadArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
+class LowNodeLoadArgs(plugin_args.DeschedulerPluginArgs, frozen=True, kw_only=True):
     paused: bool | None = None
     dry_run: bool | None = None
     number_of_nodes: int | None = None
     node_metric_expiration_seconds: int | None = None
-    evictable_namespaces: NamespaceFilter | None = None
+    evictable_namespaces: plugin_args.NamespaceFilter | None = None
     node_selector: LabelSelector | None = None
-    pod_selectors: tuple[DeschedulerPodSelector, ...] = ()
+    pod_selectors: tuple[plugin_args.DeschedulerPodSelector, ...] = ()
     node_fit: bool | None = None
     use_deviation_thresholds: bool | None = None
     high_thresholds: dict[str, float] = {}
@@ -62,20 +54,11 @@ class LowNodeLoadArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted(args: LowNodeLoadArgs) -> LowNodeLoadArgs:
-    weights = _weights(args)
     anomaly = _anomaly(args.anomaly_condition)
-    made = msgspec.structs.replace(
-        args,
-        paused=args.paused or False,
-        dry_run=args.dry_run or False,
-        number_of_nodes=args.number_of_nodes or 0,
-        node_metric_expiration_seconds=_or(args.node_metric_expiration_seconds, 180),
-        node_fit=True if args.node_fit is None else args.node_fit,
-        use_deviation_thresholds=args.use_deviation_thresholds or False,
-        resource_weights=weights,
-        anomaly_condition=anomaly,
-        detector_cache_timeout=args.detector_cache_timeout or "5m",
-    )
+    made = msgspec.structs.replace(args, resource_weights=_weights(args), anomaly_condition=anomaly)
+    made = fill_none(made, paused=False, dry_run=False, node_fit=True, use_deviation_thresholds=False)
+    made = fill_none(made, number_of_nodes=0, node_metric_expiration_seconds=180)
+    made = fill_empty(made, detector_cache_timeout="5m")
     return msgspec.structs.replace(made, node_pools=tuple(_pool(pool, made, anomaly) for pool in args.node_pools))
 
 
@@ -98,7 +81,7 @@ def _anomaly(given: AnomalyCondition | None) -> AnomalyCondition:
         # Below zero, so that a second look does not fill in what the first one left out.
         left_out = given.consecutive_normalities or -1
         return msgspec.structs.replace(given, consecutive_abnormalities=5, consecutive_normalities=left_out)
-    return msgspec.structs.replace(given, consecutive_normalities=given.consecutive_normalities or 3)
+    return fill_empty(given, consecutive_normalities=3)
 
 
 def _pool(pool: NodePool, args: LowNodeLoadArgs, anomaly: AnomalyCondition) -> NodePool:
@@ -125,9 +108,9 @@ def validate(args: LowNodeLoadArgs) -> list[FieldError]:
     """Validate defaulted arguments."""
     errors = range_errors("numberOfNodes", args.number_of_nodes, low=0)
     errors += range_errors("nodeMetricExpirationSeconds", args.node_metric_expiration_seconds, above=0)
-    errors += validate_namespaces(args.evictable_namespaces, "evictableNamespaces")
+    errors += plugin_args.validate_namespaces(args.evictable_namespaces, "evictableNamespaces")
     errors += selector_errors("nodeSelector", args.node_selector)
-    errors += validate_pod_selectors(args.pod_selectors)
+    errors += plugin_args.validate_pod_selectors(args.pod_selectors)
     errors += duration_errors("detectorCacheTimeout", args.detector_cache_timeout)
     # The top level is the first pool, and is named so.
     errors += _threshold_errors(args, "nodePools[0].")
@@ -138,7 +121,7 @@ def validate(args: LowNodeLoadArgs) -> list[FieldError]:
 
 
 def _threshold_errors(given: LowNodeLoadArgs | NodePool, path: str) -> list[FieldError]:
-    errors = validate_thresholds(
+    errors = plugin_args.validate_thresholds(
         given.high_thresholds, given.low_thresholds, given.prod_high_thresholds, given.prod_low_thresholds, path
     )
     condition = given.anomaly_condition
@@ -152,7 +135,3 @@ def _threshold_errors(given: LowNodeLoadArgs | NodePool, path: str) -> list[Fiel
                 errors.append(FieldError(here, count, f"{name} must be greater than 0 (in anomalyCondition)"))
         errors += duration_errors(f"{here}.timeout", condition.timeout)
     return errors
-
-
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given

@@ -1,11 +1,10 @@
-"""This module holds the arguments of MigrationController, the evictor that moves pods through
-PodMigrationJobs.
-"""
+"""This module holds the arguments of MigrationController, the evictor that moves pods through PodMigrationJobs."""
 
 from __future__ import annotations
 
 import msgspec
 
+from koord.api.config.defaulting import fill_empty, fill_none
 from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter, validate_namespaces
 from koord.api.config.field_error import FieldError, duration_errors, enum_errors, range_errors, selector_errors
 from koord.api.koordinator.protocol import SCHEDULER
@@ -90,24 +89,17 @@ class MigrationControllerArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted(args: MigrationControllerArgs) -> MigrationControllerArgs:
-    """Fill in defaults. Arbitration that is given at all starts disabled unless it says otherwise; omitted, it is
-    enabled.
-    """
-    arbitration = args.arbitration_args
-    return msgspec.structs.replace(
+    """Fill in defaults. Arbitration that is given is disabled unless it says otherwise; omitted, enabled."""
+    arbitration = fill_empty(args.arbitration_args or ArbitrationArgs(enabled=True), interval="500ms")
+    args = msgspec.structs.replace(args, arbitration_args=arbitration)
+    args = fill_none(args, max_concurrent_reconciles=1, max_migrating_per_node=2, evict_qps=10.0, evict_burst=1)
+    return fill_empty(
         args,
-        max_concurrent_reconciles=_or(args.max_concurrent_reconciles, 1),
-        max_migrating_per_node=_or(args.max_migrating_per_node, 2),
-        object_limiters=args.object_limiters or {LIMITER_WORKLOAD: ObjectLimiter(duration="5m")},
-        default_job_mode=args.default_job_mode or RESERVATION_FIRST,
-        default_job_ttl=args.default_job_ttl or "5m",
-        scheduler_names=args.scheduler_names or (SCHEDULER,),
-        evict_qps=10.0 if args.evict_qps is None else args.evict_qps,
-        evict_burst=_or(args.evict_burst, 1),
-        eviction_policy=args.eviction_policy or EVICTION,
-        arbitration_args=ArbitrationArgs(enabled=True, interval="500ms")
-        if arbitration is None
-        else msgspec.structs.replace(arbitration, interval=arbitration.interval or "500ms"),
+        object_limiters={LIMITER_WORKLOAD: ObjectLimiter(duration="5m")},
+        default_job_mode=RESERVATION_FIRST,
+        default_job_ttl="5m",
+        scheduler_names=(SCHEDULER,),
+        eviction_policy=EVICTION,
     )
 
 
@@ -153,7 +145,3 @@ def validate(args: MigrationControllerArgs) -> list[FieldError]:
 
 def _count(field: str, value: IntOrString | None) -> list[FieldError]:
     return [] if value is None else [FieldError(field, value, why) for why in int_or_string.refusals(value)]
-
-
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given

@@ -1,6 +1,4 @@
-"""This module holds the arguments of the smaller descheduler plugins and what all arguments share: namespaces,
-pod selectors, thresholds.
-"""
+"""This module holds the arguments of the smaller descheduler plugins, and what all arguments share."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from koord.api.config.defaulting import fill_empty, fill_none
 from koord.api.config.field_error import (
     FieldError,
     duplicate_errors,
@@ -54,9 +53,7 @@ def validate_pod_selectors(given: tuple[DeschedulerPodSelector, ...], path: str 
 def upper_bound_errors(
     lower: Mapping[str, float], upper: Mapping[str, float], path: str, rule: str
 ) -> list[FieldError]:
-    """Return an error for each value of `lower` above the same resource's in `upper`; resources in only one are
-    not compared.
-    """
+    """Return an error for each value of `lower` above the one in `upper`; resources in only one are not compared."""
     return [
         FieldError(f"{path}[{name}]", value, f"{rule} ({upper[name]:g})")
         for name, value in lower.items()
@@ -160,14 +157,8 @@ class CustomPriorityArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted_custom_priority(args: CustomPriorityArgs) -> CustomPriorityArgs:
-    return msgspec.structs.replace(
-        args,
-        paused=args.paused or False,
-        dry_run=args.dry_run or False,
-        node_fit=True if args.node_fit is None else args.node_fit,
-        mode=args.mode or CUSTOM_PRIORITY_BEST_EFFORT,
-        auto_cordon=args.auto_cordon or False,
-    )
+    args = fill_none(args, paused=False, dry_run=False, node_fit=True, auto_cordon=False)
+    return fill_empty(args, mode=CUSTOM_PRIORITY_BEST_EFFORT)
 
 
 def validate_custom_priority(args: CustomPriorityArgs) -> list[FieldError]:
@@ -211,16 +202,9 @@ class FragmentationAwareArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted_fragmentation(args: FragmentationAwareArgs) -> FragmentationAwareArgs:
-    imbalance, improvement = args.imbalance_threshold, args.min_improvement_threshold
-    return msgspec.structs.replace(
-        args,
-        paused=args.paused or False,
-        dry_run=args.dry_run or False,
-        node_fit=True if args.node_fit is None else args.node_fit,
-        resources=args.resources or (CPU, MEMORY),
-        imbalance_threshold=0.15 if imbalance is None else imbalance,
-        min_improvement_threshold=0.02 if improvement is None else improvement,
-    )
+    args = fill_none(args, paused=False, dry_run=False, node_fit=True)
+    args = fill_none(args, imbalance_threshold=0.15, min_improvement_threshold=0.02)
+    return fill_empty(args, resources=(CPU, MEMORY))
 
 
 def validate_fragmentation(args: FragmentationAwareArgs) -> list[FieldError]:

@@ -1,6 +1,4 @@
-"""This module is the catalog of Koordinator's own descheduler plugins: the model of their arguments, defaults
-and validation.
-"""
+"""This module is the catalog of Koordinator's own descheduler plugins: model, defaults and validation."""
 
 from __future__ import annotations
 
@@ -28,21 +26,6 @@ DESCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
         plugin_args.ScaleDownBinPackArgs, plugin_args.defaulted_bin_pack, plugin_args.validate_bin_pack
     ),
 }
-
-# Kubernetes' own descheduler plugins, whose arguments stay plain here.
-UPSTREAM_PLUGINS = (
-    "DefaultEvictor",
-    "HighNodeUtilization",
-    "LowNodeUtilization",
-    "PodLifeTime",
-    "RemoveFailedPods",
-    "RemoveDuplicates",
-    "RemovePodsHavingTooManyRestarts",
-    "RemovePodsViolatingInterPodAntiAffinity",
-    "RemovePodsViolatingNodeAffinity",
-    "RemovePodsViolatingNodeTaints",
-    "RemovePodsViolatingTopologySpreadConstraint",
-)
 
 
 def typed_args(plugin: str, raw: dict[str, Any] | None) -> DeschedulerPluginArgs | list[FieldError]:

@@ -9,14 +9,8 @@ import re
 import msgspec
 from msgspec import field
 
-from koord.api.config.component import (
-    ClientConnectionConfiguration,
-    LeaderElectionConfiguration,
-    defaulted_client,
-    defaulted_election,
-    validate_client,
-    validate_election,
-)
+from koord.api.config import component
+from koord.api.config.defaulting import fill_empty, fill_none
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, required_error
 from koord.api.config.plugin_set import (
     PluginConfig,
@@ -69,8 +63,8 @@ class KubeSchedulerConfiguration(Model, frozen=True, kw_only=True):
     api_version: str = ""
     kind: str = ""
     parallelism: int | None = None
-    leader_election: LeaderElectionConfiguration = LeaderElectionConfiguration()
-    client_connection: ClientConnectionConfiguration = ClientConnectionConfiguration()
+    leader_election: component.LeaderElectionConfiguration = component.LeaderElectionConfiguration()
+    client_connection: component.ClientConnectionConfiguration = component.ClientConnectionConfiguration()
     enable_profiling: bool | None = None
     enable_contention_profiling: bool | None = None
     percentage_of_nodes_to_score: int | None = None
@@ -120,18 +114,16 @@ def defaulted(given: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
         profiles = (msgspec.structs.replace(profiles[0], scheduler_name=DEFAULT_SCHEDULER),)
     profiling = True if given.enable_profiling is None else given.enable_profiling
     contention = given.enable_contention_profiling
+    given = fill_none(given, parallelism=16, percentage_of_nodes_to_score=0)
+    given = fill_none(given, pod_initial_backoff_seconds=1, pod_max_backoff_seconds=10)
     return msgspec.structs.replace(
         given,
         api_version=API_VERSION,
         kind=KIND,
-        parallelism=_or(given.parallelism, 16),
-        leader_election=defaulted_election(given.leader_election, *_LEASE),
-        client_connection=defaulted_client(given.client_connection),
+        leader_election=component.defaulted_election(given.leader_election, *_LEASE),
+        client_connection=component.defaulted_client(given.client_connection),
         enable_profiling=profiling,
         enable_contention_profiling=profiling if contention is None else contention,
-        percentage_of_nodes_to_score=given.percentage_of_nodes_to_score or 0,
-        pod_initial_backoff_seconds=_or(given.pod_initial_backoff_seconds, 1),
-        pod_max_backoff_seconds=_or(given.pod_max_backoff_seconds, 10),
         profiles=tuple(_defaulted_profile(p, ignored_resources(given.extenders)) for p in profiles),
         extenders=tuple(map(defaulted_extender, given.extenders)),
     )
@@ -175,7 +167,7 @@ def validate(config: KubeSchedulerConfiguration) -> list[FieldError]:
     errors += range_errors("podInitialBackoffSeconds", config.pod_initial_backoff_seconds, above=0)
     first = config.pod_initial_backoff_seconds
     errors += range_errors("podMaxBackoffSeconds", config.pod_max_backoff_seconds, low=first)
-    errors += validate_election(config.leader_election) + validate_client(config.client_connection)
+    errors += component.validate_election(config.leader_election) + component.validate_client(config.client_connection)
     names: set[str] = set()
     for index, profile in enumerate(config.profiles):
         errors += _profile_errors(profile, f"profiles[{index}]")
@@ -225,10 +217,6 @@ def _queue_sort_errors(config: KubeSchedulerConfiguration) -> list[FieldError]:
     ]
 
 
-def _or(given: int | None, default: int) -> int:
-    return default if given is None else given
-
-
 _QUALIFIED = re.compile(r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
 _NATIVE = "kubernetes.io/"
 
@@ -265,7 +253,7 @@ class Extender(Model, frozen=True, kw_only=True):
 
 
 def defaulted_extender(given: Extender) -> Extender:
-    return msgspec.structs.replace(given, http_timeout=given.http_timeout or "5s")
+    return fill_empty(given, http_timeout="5s")
 
 
 def ignored_resources(extenders: tuple[Extender, ...]) -> tuple[str, ...]:

@@ -1,128 +1,104 @@
-"""This module holds the arguments of the plugins that kube-scheduler itself has, with the defaults of
-Kubernetes 1.35.
-"""
+"""This module holds the arguments of the plugins of kube-scheduler itself, with the defaults of Kubernetes 1.35."""
 
 from __future__ import annotations
 
 import msgspec
 
+from koord.api.config.defaulting import fill_empty, fill_none
 from koord.api.config.field_error import FieldError, duration_errors, enum_errors, range_errors
-from koord.api.config.scheduler.plugin_args import (
-    CPU_AND_MEMORY,
-    LEAST_ALLOCATED,
-    LEAST_CPU_AND_MEMORY,
-    MOST_ALLOCATED,
-    REQUESTED_TO_CAPACITY_RATIO,
-    ResourceWeight,
-    SchedulerPluginArgs,
-    ScoringStrategy,
-    UtilizationShapePoint,
-    defaulted_strategy,
-    defaulted_weights,
-    validate_strategy,
-    validate_weights,
-)
+from koord.api.config.scheduler import plugin_args
 from koord.api.kubernetes.affinity import NodeAffinity, TopologySpreadConstraint
 from koord.api.schema_markers import Duration
 
 SYSTEM_DEFAULTING = "System"
 LIST_DEFAULTING = "List"
 
-_FIT_TYPES = (LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO)
+_FIT_TYPES = (plugin_args.LEAST_ALLOCATED, plugin_args.MOST_ALLOCATED, plugin_args.REQUESTED_TO_CAPACITY_RATIO)
 
 
-class NodeResourcesFitArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
+class NodeResourcesFitArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
     ignored_resources: tuple[str, ...] = ()
     ignored_resource_groups: tuple[str, ...] = ()
-    scoring_strategy: ScoringStrategy | None = None
+    scoring_strategy: plugin_args.ScoringStrategy | None = None
 
 
-class NodeResourcesBalancedAllocationArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
-    resources: tuple[ResourceWeight, ...] = ()
+class NodeResourcesBalancedAllocationArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
+    resources: tuple[plugin_args.ResourceWeight, ...] = ()
 
 
-class InterPodAffinityArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
+class InterPodAffinityArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
     hard_pod_affinity_weight: int | None = None
     ignore_preferred_terms_of_existing_pods: bool = False
 
 
-class PodTopologySpreadArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
+class PodTopologySpreadArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
     default_constraints: tuple[TopologySpreadConstraint, ...] = ()
     defaulting_type: str = ""
 
 
-class DefaultPreemptionArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
+class DefaultPreemptionArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
     min_candidate_nodes_percentage: int | None = None
     min_candidate_nodes_absolute: int | None = None
 
 
-class NodeAffinityArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
+class NodeAffinityArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
     added_affinity: NodeAffinity | None = None
 
 
-class VolumeBindingArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
+class VolumeBindingArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
     bind_timeout_seconds: int | None = None
-    shape: tuple[UtilizationShapePoint, ...] = ()
+    shape: tuple[plugin_args.UtilizationShapePoint, ...] = ()
 
 
-class DynamicResourcesArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
+class DynamicResourcesArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
     filter_timeout: Duration | None = None
 
 
 def defaulted_fit(args: NodeResourcesFitArgs) -> NodeResourcesFitArgs:
-    strategy = defaulted_strategy(args.scoring_strategy, LEAST_CPU_AND_MEMORY)
+    strategy = plugin_args.defaulted_strategy(args.scoring_strategy, plugin_args.LEAST_CPU_AND_MEMORY)
     return msgspec.structs.replace(args, scoring_strategy=strategy)
 
 
 def defaulted_balanced(args: NodeResourcesBalancedAllocationArgs) -> NodeResourcesBalancedAllocationArgs:
-    return msgspec.structs.replace(args, resources=defaulted_weights(args.resources) or CPU_AND_MEMORY)
-
-
-def defaulted_inter_pod_affinity(args: InterPodAffinityArgs) -> InterPodAffinityArgs:
-    weight = args.hard_pod_affinity_weight
-    return msgspec.structs.replace(args, hard_pod_affinity_weight=1 if weight is None else weight)
-
-
-def defaulted_spread(args: PodTopologySpreadArgs) -> PodTopologySpreadArgs:
-    return msgspec.structs.replace(args, defaulting_type=args.defaulting_type or SYSTEM_DEFAULTING)
-
-
-def defaulted_preemption(args: DefaultPreemptionArgs) -> DefaultPreemptionArgs:
-    percentage, absolute = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
     return msgspec.structs.replace(
-        args,
-        min_candidate_nodes_percentage=10 if percentage is None else percentage,
-        min_candidate_nodes_absolute=100 if absolute is None else absolute,
+        args, resources=plugin_args.defaulted_weights(args.resources) or plugin_args.CPU_AND_MEMORY
     )
 
 
-def defaulted_node_affinity(args: NodeAffinityArgs) -> NodeAffinityArgs:
-    return args
+def defaulted_inter_pod_affinity(args: InterPodAffinityArgs) -> InterPodAffinityArgs:
+    return fill_none(args, hard_pod_affinity_weight=1)
+
+
+def defaulted_spread(args: PodTopologySpreadArgs) -> PodTopologySpreadArgs:
+    return fill_empty(args, defaulting_type=SYSTEM_DEFAULTING)
+
+
+def defaulted_preemption(args: DefaultPreemptionArgs) -> DefaultPreemptionArgs:
+    return fill_none(args, min_candidate_nodes_percentage=10, min_candidate_nodes_absolute=100)
 
 
 def defaulted_volume_binding(args: VolumeBindingArgs) -> VolumeBindingArgs:
-    timeout = args.bind_timeout_seconds
-    return msgspec.structs.replace(args, bind_timeout_seconds=600 if timeout is None else timeout)
+    return fill_none(args, bind_timeout_seconds=600)
 
 
 def defaulted_dynamic_resources(args: DynamicResourcesArgs) -> DynamicResourcesArgs:
-    return msgspec.structs.replace(args, filter_timeout=args.filter_timeout or "10s")
+    return fill_empty(args, filter_timeout="10s")
 
 
 def validate_fit(args: NodeResourcesFitArgs) -> list[FieldError]:
-    errors = validate_strategy(args.scoring_strategy, "scoringStrategy", _FIT_TYPES)
+    errors = plugin_args.validate_strategy(args.scoring_strategy, "scoringStrategy", _FIT_TYPES)
     for index, group in enumerate(args.ignored_resource_groups):
         if "/" in group:
             errors.append(FieldError(f"ignoredResourceGroups[{index}]", group, "must not contain '/'"))
     shape = args.scoring_strategy.requested_to_capacity_ratio if args.scoring_strategy else None
-    if args.scoring_strategy and args.scoring_strategy.type == REQUESTED_TO_CAPACITY_RATIO:
+    if args.scoring_strategy and args.scoring_strategy.type == plugin_args.REQUESTED_TO_CAPACITY_RATIO:
         path = "scoringStrategy.requestedToCapacityRatio.shape"
         errors += validate_shape(shape.shape if shape else (), path)
     return errors
 
 
 def validate_balanced(args: NodeResourcesBalancedAllocationArgs) -> list[FieldError]:
-    return validate_weights(args.resources, "resources")
+    return plugin_args.validate_weights(args.resources, "resources")
 
 
 def validate_inter_pod_affinity(args: InterPodAffinityArgs) -> list[FieldError]:
@@ -165,7 +141,7 @@ def validate_dynamic_resources(args: DynamicResourcesArgs) -> list[FieldError]:
     return duration_errors("filterTimeout", args.filter_timeout)
 
 
-def validate_shape(shape: tuple[UtilizationShapePoint, ...], path: str) -> list[FieldError]:
+def validate_shape(shape: tuple[plugin_args.UtilizationShapePoint, ...], path: str) -> list[FieldError]:
     """Check for at least one point, utilization rising within 0..100, and scores within 0..10."""
     if not shape:
         return [FieldError(path, [], "must have at least one point")]

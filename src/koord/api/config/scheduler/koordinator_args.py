@@ -9,6 +9,7 @@ from msgspec import field
 
 from koord.api.annotations.gang_codecs import GANG_MATCH_POLICIES, ONCE_SATISFIED
 from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
+from koord.api.config.defaulting import fill_empty, fill_none
 from koord.api.config.field_error import (
     FieldError,
     duration_errors,
@@ -27,12 +28,7 @@ from koord.api.config.scheduler.plugin_args import (
     defaulted_strategy,
     validate_strategy,
 )
-from koord.api.koordinator.protocol import (
-    A_PRE_ALLOCATABLE_PRIORITY,
-    GPU_TEMPLATES_CONFIG_MAP,
-    L_IS_PRE_ALLOCATABLE,
-    NAMESPACE,
-)
+from koord.api.koordinator import protocol
 from koord.api.koordinator.resource_name import CPU, FPGA, GPU_MEMORY, GPU_MEMORY_RATIO, MEMORY, NPU_CORE, RDMA
 from koord.api.koordinator.slo import AGGREGATIONS
 from koord.api.model import Model, ResourceList
@@ -52,14 +48,8 @@ class CoschedulingArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted_coscheduling(args: CoschedulingArgs) -> CoschedulingArgs:
-    return msgspec.structs.replace(
-        args,
-        default_timeout=args.default_timeout or "600s",
-        controller_workers=1 if args.controller_workers is None else args.controller_workers,
-        enable_preemption=args.enable_preemption or False,
-        aware_network_topology=args.aware_network_topology or False,
-        default_match_policy=args.default_match_policy or ONCE_SATISFIED,
-    )
+    args = fill_empty(args, default_timeout="600s", default_match_policy=ONCE_SATISFIED)
+    return fill_none(args, controller_workers=1, enable_preemption=False, aware_network_topology=False)
 
 
 def validate_coscheduling(args: CoschedulingArgs) -> list[FieldError]:
@@ -71,9 +61,7 @@ def validate_coscheduling(args: CoschedulingArgs) -> list[FieldError]:
 
 
 class NodeNUMAResourceArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
-    """NodeNUMAResourceArgs: an explicitly empty bind policy leaves LSE and LSR pods without a policy of their own
-    unbound.
-    """
+    """NodeNUMAResourceArgs: an explicitly empty bind policy leaves LSE and LSR pods without their own unbound."""
 
     default_cpu_bind_policy: str | None = field(default=None, name="defaultCPUBindPolicy")
     scoring_strategy: ScoringStrategy | None = None
@@ -81,10 +69,8 @@ class NodeNUMAResourceArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted_numa(args: NodeNUMAResourceArgs) -> NodeNUMAResourceArgs:
-    policy = args.default_cpu_bind_policy
     return msgspec.structs.replace(
-        args,
-        default_cpu_bind_policy=CPU_BIND_FULL_PCPUS if policy is None else policy,
+        fill_none(args, default_cpu_bind_policy=CPU_BIND_FULL_PCPUS),
         scoring_strategy=defaulted_strategy(args.scoring_strategy, LEAST_CPU_AND_MEMORY),
         numa_scoring_strategy=defaulted_strategy(args.numa_scoring_strategy, LEAST_CPU_AND_MEMORY),
     )
@@ -132,8 +118,8 @@ def defaulted_device_share(args: DeviceShareArgs) -> DeviceShareArgs:
         args,
         scoring_strategy=defaulted_strategy(args.scoring_strategy, DEVICE_SHARE_STRATEGY),
         gpu_shared_resource_templates_config=GPUSharedResourceTemplatesConfig(
-            config_map_namespace=templates.config_map_namespace or NAMESPACE,
-            config_map_name=templates.config_map_name or GPU_TEMPLATES_CONFIG_MAP,
+            config_map_namespace=templates.config_map_namespace or protocol.NAMESPACE,
+            config_map_name=templates.config_map_name or protocol.GPU_TEMPLATES_CONFIG_MAP,
             matched_resources=templates.matched_resources or (NPU_CORE,),
         ),
     )
@@ -154,18 +140,10 @@ class NodeResourcesFitPlusArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
     resources: dict[str, FitPlusResource] = {}
 
 
-def defaulted_fit_plus(args: NodeResourcesFitPlusArgs) -> NodeResourcesFitPlusArgs:
-    return args
-
-
 class ScarceResourceAvoidanceArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
     """ScarceResourceAvoidanceArgs names the resources that pods without need of them should keep away from."""
 
     resources: tuple[str, ...] = ()
-
-
-def defaulted_scarce_resource(args: ScarceResourceAvoidanceArgs) -> ScarceResourceAvoidanceArgs:
-    return args
 
 
 class SchedulingHintArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
@@ -173,7 +151,7 @@ class SchedulingHintArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted_scheduling_hint(args: SchedulingHintArgs) -> SchedulingHintArgs:
-    return msgspec.structs.replace(args, max_hint_nodes=100 if args.max_hint_nodes is None else args.max_hint_nodes)
+    return fill_none(args, max_hint_nodes=100)
 
 
 def validate_scheduling_hint(args: SchedulingHintArgs) -> list[FieldError]:
@@ -207,20 +185,18 @@ class ElasticQuotaArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
 
 def defaulted_elastic_quota(args: ElasticQuotaArgs) -> ElasticQuotaArgs:
     unbounded: ResourceList = {CPU: str(UNBOUNDED_QUOTA), MEMORY: str(UNBOUNDED_QUOTA)}
-    return msgspec.structs.replace(
+    args = fill_empty(
         args,
-        delay_evict_time=args.delay_evict_time or "120s",
-        revoke_pod_interval=args.revoke_pod_interval or "1s",
-        default_quota_group_max=args.default_quota_group_max or unbounded,
-        system_quota_group_max=args.system_quota_group_max or unbounded,
-        quota_group_namespace=args.quota_group_namespace or NAMESPACE,
-        monitor_all_quotas=args.monitor_all_quotas or False,
-        enable_check_parent_quota=args.enable_check_parent_quota or False,
-        enable_runtime_quota=_or_true(args.enable_runtime_quota),
-        enable_min_quota_scale=_or_true(args.enable_min_quota_scale),
-        disable_default_quota_preemption=_or_true(args.disable_default_quota_preemption),
-        enable_queue_hint=args.enable_queue_hint or False,
-        quota_snapshot_update_interval=args.quota_snapshot_update_interval or "120s",
+        delay_evict_time="120s",
+        revoke_pod_interval="1s",
+        default_quota_group_max=unbounded,
+        system_quota_group_max=unbounded,
+        quota_group_namespace=protocol.NAMESPACE,
+        quota_snapshot_update_interval="120s",
+    )
+    args = fill_none(args, monitor_all_quotas=False, enable_check_parent_quota=False, enable_queue_hint=False)
+    return fill_none(
+        args, enable_runtime_quota=True, enable_min_quota_scale=True, disable_default_quota_preemption=True
     )
 
 
@@ -246,10 +222,6 @@ def _amount(field: str, amount: str | int | float) -> list[FieldError]:
     except QuantityError as error:
         return [FieldError(field, amount, str(error))]
     return [FieldError(field, amount, "must be 0 or greater")] if parsed.sign() < 0 else []
-
-
-def _or_true(given: bool | None) -> bool:
-    return True if given is None else given
 
 
 class PreAllocationConfig(Model, frozen=True, kw_only=True):
@@ -281,24 +253,15 @@ class ReservationArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
 
 
 def defaulted_reservation(args: ReservationArgs) -> ReservationArgs:
-    percentage, absolute = args.min_candidate_nodes_percentage, args.min_candidate_nodes_absolute
-    pre = args.pre_allocation_config
-    return msgspec.structs.replace(
-        args,
-        enable_preemption=args.enable_preemption or False,
-        min_candidate_nodes_percentage=10 if percentage is None else percentage,
-        min_candidate_nodes_absolute=100 if absolute is None else absolute,
-        controller_workers=1 if args.controller_workers is None else args.controller_workers,
-        gc_duration_seconds=args.gc_duration_seconds or 86400,
-        gc_interval_seconds=args.gc_interval_seconds or 60,
-        resync_interval_seconds=args.resync_interval_seconds or 60,
-        pre_allocation_config=pre
-        and msgspec.structs.replace(
-            pre,
-            cluster_label_key=pre.cluster_label_key or L_IS_PRE_ALLOCATABLE,
-            cluster_priority_annotation_key=pre.cluster_priority_annotation_key or A_PRE_ALLOCATABLE_PRIORITY,
-        ),
+    pre = args.pre_allocation_config and fill_empty(
+        args.pre_allocation_config,
+        cluster_label_key=protocol.L_IS_PRE_ALLOCATABLE,
+        cluster_priority_annotation_key=protocol.A_PRE_ALLOCATABLE_PRIORITY,
     )
+    args = msgspec.structs.replace(args, pre_allocation_config=pre)
+    args = fill_none(args, enable_preemption=False, controller_workers=1)
+    args = fill_none(args, min_candidate_nodes_percentage=10, min_candidate_nodes_absolute=100)
+    return fill_empty(args, gc_duration_seconds=86400, gc_interval_seconds=60, resync_interval_seconds=60)
 
 
 def validate_reservation(args: ReservationArgs) -> list[FieldError]:
@@ -367,14 +330,14 @@ def defaulted_load_aware(args: LoadAwareSchedulingArgs) -> LoadAwareSchedulingAr
     weights = args.resource_weights
     if not weights and args.dominant_resource_weight == 0:
         weights = DEFAULT_WEIGHTS
-    expiry = args.node_metric_expiration_seconds
+    args = fill_none(
+        args,
+        filter_expired_node_metrics=True,
+        enable_schedule_when_node_metrics_expired=False,
+        node_metric_expiration_seconds=180,
+    )
     return msgspec.structs.replace(
         args,
-        filter_expired_node_metrics=True
-        if args.filter_expired_node_metrics is None
-        else args.filter_expired_node_metrics,
-        enable_schedule_when_node_metrics_expired=args.enable_schedule_when_node_metrics_expired or False,
-        node_metric_expiration_seconds=180 if expiry is None else expiry,
         resource_weights=dict(weights),
         usage_thresholds=args.usage_thresholds or dict(DEFAULT_THRESHOLDS),
         estimated_scaling_factors={**DEFAULT_SCALING_FACTORS, **args.estimated_scaling_factors},

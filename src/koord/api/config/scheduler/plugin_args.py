@@ -1,6 +1,4 @@
-"""This module holds what all plugin arguments share: their type header, scoring strategies and resource
-weights.
-"""
+"""This module holds what all plugin arguments share: their type header, scoring strategies and resource weights."""
 
 from __future__ import annotations
 
@@ -15,14 +13,11 @@ API_VERSION = "kubescheduler.config.k8s.io/v1"
 
 LEAST_ALLOCATED = "LeastAllocated"
 MOST_ALLOCATED = "MostAllocated"
-BALANCED_ALLOCATION = "BalancedAllocation"
 REQUESTED_TO_CAPACITY_RATIO = "RequestedToCapacityRatio"
 
 
 class SchedulerPluginArgs(Model, frozen=True, kw_only=True):
-    """SchedulerPluginArgs is the type header. In a profile both fields may be omitted: the plugin's name gives the
-    kind.
-    """
+    """SchedulerPluginArgs is the type header. A profile may omit both fields: the plugin's name gives the kind."""
 
     api_version: str = ""
     kind: str = ""

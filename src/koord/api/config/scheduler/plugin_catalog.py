@@ -1,6 +1,4 @@
-"""This module is the catalog of plugins whose arguments have a known shape: their model, defaults and
-validation.
-"""
+"""This module is the catalog of plugins whose arguments have a known shape: their model, defaults and validation."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ SCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
     "DefaultPreemption": PluginArgsKind(
         in_tree_args.DefaultPreemptionArgs, in_tree_args.defaulted_preemption, in_tree_args.validate_preemption
     ),
-    "NodeAffinity": PluginArgsKind(in_tree_args.NodeAffinityArgs, in_tree_args.defaulted_node_affinity),
+    "NodeAffinity": PluginArgsKind(in_tree_args.NodeAffinityArgs),
     "VolumeBinding": PluginArgsKind(
         in_tree_args.VolumeBindingArgs, in_tree_args.defaulted_volume_binding, in_tree_args.validate_volume_binding
     ),
@@ -66,12 +64,8 @@ SCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
         koordinator_args.defaulted_device_share,
         koordinator_args.validate_device_share,
     ),
-    "NodeResourcesFitPlus": PluginArgsKind(
-        koordinator_args.NodeResourcesFitPlusArgs, koordinator_args.defaulted_fit_plus
-    ),
-    "ScarceResourceAvoidance": PluginArgsKind(
-        koordinator_args.ScarceResourceAvoidanceArgs, koordinator_args.defaulted_scarce_resource
-    ),
+    "NodeResourcesFitPlus": PluginArgsKind(koordinator_args.NodeResourcesFitPlusArgs),
+    "ScarceResourceAvoidance": PluginArgsKind(koordinator_args.ScarceResourceAvoidanceArgs),
     "SchedulingHint": PluginArgsKind(
         koordinator_args.SchedulingHintArgs,
         koordinator_args.defaulted_scheduling_hint,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec import field
 
-from koord.api.annotations.codec import MalformedAnnotation, dump_json, parse_json
 from koord.api.config.field_error import FieldError, FieldLimit, enum_errors, limit_errors, percent_limit
-from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES, MEMORY_WITHOUT_PAGE_CACHE, AggregatePolicy
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import Model
@@ -123,12 +120,3 @@ def validate_runtime(strategy: ColocationStrategy) -> list[FieldError]:
     return errors + enum_errors(
         "metricMemoryCollectPolicy", strategy.metric_memory_collect_policy, MEMORY_COLLECT_POLICIES
     )
-
-
-def parse_colocation_strategy(annotations: Mapping[str, str]) -> ColocationStrategy | MalformedAnnotation | None:
-    """Parse a node's override of the colocation config. Readers ignore a malformed one and keep the ConfigMap's."""
-    return parse_json(annotations, A_COLOCATION_STRATEGY, ColocationStrategy)
-
-
-def dump_colocation_strategy(value: ColocationStrategy) -> str:
-    return dump_json(value)

@@ -13,26 +13,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from koord.api.koordinator import slo_strategy
 from koord.api.koordinator.qos_class import BE, LS, LSE, LSR, SYSTEM
-from koord.api.koordinator.slo_strategy import (
-    CPUQOS,
-    BlkIOQOSConfig,
-    CPUBurstStrategy,
-    CPUQOSConfig,
-    MemoryQOS,
-    MemoryQOSConfig,
-    NetworkQOSConfig,
-    ResctrlQOS,
-    ResctrlQOSConfig,
-    ResourceQOS,
-    ResourceQOSPolicies,
-    ResourceQOSStrategy,
-    ResourceThresholdStrategy,
-    SystemStrategy,
-)
 
 CPUSET = "cpuset"
 CFS_QUOTA = "cfsQuota"
+IDLE_CPUSET = "idleCpuset"  # not Koordinator's
 EVICT_BY_REAL_LIMIT = "evictByRealLimit"
 EVICT_BY_ALLOCATABLE = "evictByAllocatable"
 GROUP_IDENTITY = "groupIdentity"
@@ -48,7 +34,7 @@ BURST_AUTO = "auto"
 FALLBACK_EVICT_BAND_PERCENT = 2  # the stop level is the start level less this
 FALLBACK_BE_USAGE_THRESHOLD_PERCENT = 90
 
-THRESHOLD = ResourceThresholdStrategy(
+THRESHOLD = slo_strategy.ResourceThresholdStrategy(
     enable=False,
     cpu_suppress_threshold_percent=65,
     cpu_suppress_policy=CPUSET,
@@ -56,7 +42,7 @@ THRESHOLD = ResourceThresholdStrategy(
     cpu_evict_policy=EVICT_BY_REAL_LIMIT,
 )
 
-CPU_BURST = CPUBurstStrategy(
+CPU_BURST = slo_strategy.CPUBurstStrategy(
     policy=BURST_NONE,
     cpu_burst_percent=1000,
     cfs_quota_burst_percent=300,
@@ -64,20 +50,20 @@ CPU_BURST = CPUBurstStrategy(
     share_pool_threshold_percent=50,
 )
 
-SYSTEM_STRATEGY = SystemStrategy(total_network_bandwidth="0")
+SYSTEM_STRATEGY = slo_strategy.SystemStrategy(total_network_bandwidth="0")
 
 _CPU = {
-    LSR: CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
-    LS: CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
-    BE: CPUQOS(group_identity=-1, sched_idle=0, core_expeller=False),
-    SYSTEM: CPUQOS(group_identity=0, sched_idle=0, core_expeller=False),
+    LSR: slo_strategy.CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
+    LS: slo_strategy.CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
+    BE: slo_strategy.CPUQOS(group_identity=-1, sched_idle=0, core_expeller=False),
+    SYSTEM: slo_strategy.CPUQOS(group_identity=0, sched_idle=0, core_expeller=False),
 }
 _CAT_END = {LSR: 100, LS: 100, BE: 30, SYSTEM: 100}
 _WMARK = {LSR: (95, 20, -25), LS: (95, 20, -25), BE: (95, 20, 50), SYSTEM: (0, 50, 0)}
 
 
-def _memory(ratio: int, scale_permill: int, min_adj: int) -> MemoryQOS:
-    return MemoryQOS(
+def _memory(ratio: int, scale_permill: int, min_adj: int) -> slo_strategy.MemoryQOS:
+    return slo_strategy.MemoryQOS(
         min_limit_percent=0,
         low_limit_percent=0,
         throttling_percent=0,
@@ -91,46 +77,48 @@ def _memory(ratio: int, scale_permill: int, min_adj: int) -> MemoryQOS:
 
 
 # The bodies of a disabled block, for LSR, LS and BE.
-NO_CPU_QOS = CPUQOS(group_identity=0, sched_idle=0, core_expeller=False)
+NO_CPU_QOS = slo_strategy.CPUQOS(group_identity=0, sched_idle=0, core_expeller=False)
 NO_MEMORY_QOS = _memory(0, 50, 0)
-NO_RESCTRL_QOS = ResctrlQOS(cat_range_start_percent=0, cat_range_end_percent=100, mba_percent=100)
+NO_RESCTRL_QOS = slo_strategy.ResctrlQOS(cat_range_start_percent=0, cat_range_end_percent=100, mba_percent=100)
 
 
-def cpu_qos(qos: str) -> CPUQOS:
+def cpu_qos(qos: str) -> slo_strategy.CPUQOS:
     return _CPU[_block(qos)]
 
 
-def memory_qos(qos: str) -> MemoryQOS:
+def memory_qos(qos: str) -> slo_strategy.MemoryQOS:
     return _memory(*_WMARK[_block(qos)])
 
 
-def resctrl_qos(qos: str) -> ResctrlQOS:
-    return ResctrlQOS(cat_range_start_percent=0, cat_range_end_percent=_CAT_END[_block(qos)], mba_percent=100)
+def resctrl_qos(qos: str) -> slo_strategy.ResctrlQOS:
+    return slo_strategy.ResctrlQOS(
+        cat_range_start_percent=0, cat_range_end_percent=_CAT_END[_block(qos)], mba_percent=100
+    )
 
 
-def resource_qos(qos: str) -> ResourceQOS:
+def resource_qos(qos: str) -> slo_strategy.ResourceQOS:
     """Return the whole default block of one class, everything in it disabled."""
     cpu, memory, resctrl = cpu_qos(qos), memory_qos(qos), resctrl_qos(qos)
-    return ResourceQOS(
-        cpu_qos=CPUQOSConfig(enable=False, **_fields(cpu)),
-        memory_qos=MemoryQOSConfig(enable=False, **_fields(memory)),
-        blkio_qos=BlkIOQOSConfig(enable=False),
-        resctrl_qos=ResctrlQOSConfig(enable=False, **_fields(resctrl)),
-        network_qos=NetworkQOSConfig(
+    return slo_strategy.ResourceQOS(
+        cpu_qos=slo_strategy.CPUQOSConfig(enable=False, **_fields(cpu)),
+        memory_qos=slo_strategy.MemoryQOSConfig(enable=False, **_fields(memory)),
+        blkio_qos=slo_strategy.BlkIOQOSConfig(enable=False),
+        resctrl_qos=slo_strategy.ResctrlQOSConfig(enable=False, **_fields(resctrl)),
+        network_qos=slo_strategy.NetworkQOSConfig(
             enable=False, ingress_request=0, ingress_limit=0, egress_request=0, egress_limit=0
         ),
     )
 
 
-def qos_strategy() -> ResourceQOSStrategy:
+def qos_strategy() -> slo_strategy.ResourceQOSStrategy:
     """Return what koordlet merges a NodeSLO over. The manager writes nothing where its ConfigMap says nothing."""
-    return ResourceQOSStrategy(
-        policies=ResourceQOSPolicies(cpu_policy=GROUP_IDENTITY, net_qos_policy=TC),
+    return slo_strategy.ResourceQOSStrategy(
+        policies=slo_strategy.ResourceQOSPolicies(cpu_policy=GROUP_IDENTITY, net_qos_policy=TC),
         lsr_class=resource_qos(LSR),
         ls_class=resource_qos(LS),
         be_class=resource_qos(BE),
         system_class=resource_qos(SYSTEM),
-        cgroup_root=ResourceQOS(blkio_qos=BlkIOQOSConfig(enable=False)),
+        cgroup_root=slo_strategy.ResourceQOS(blkio_qos=slo_strategy.BlkIOQOSConfig(enable=False)),
     )
 
 
@@ -139,7 +127,7 @@ def _block(qos: str) -> str:
     return LSR if qos == LSE else qos
 
 
-def _fields(block: CPUQOS | MemoryQOS | ResctrlQOS) -> dict[str, Any]:
+def _fields(block: slo_strategy.CPUQOS | slo_strategy.MemoryQOS | slo_strategy.ResctrlQOS) -> dict[str, Any]:
     return {name: getattr(block, name) for name in block.__struct_fields__}
 
 

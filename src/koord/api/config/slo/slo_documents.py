@@ -9,13 +9,7 @@ from typing import Any
 
 from koord.api.config.field_error import FieldError, range_errors
 from koord.api.config.slo.colocation import ColocationConfig
-from koord.api.koordinator.slo_strategy import (
-    CPUBurstStrategy,
-    HostApplicationSpec,
-    ResourceQOSStrategy,
-    ResourceThresholdStrategy,
-    SystemStrategy,
-)
+from koord.api.koordinator import slo_strategy
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import Model
 
@@ -32,56 +26,56 @@ RESOURCE_AMPLIFICATION = "resource-amplification-config"
 VALIDATED_KEYS = (COLOCATION, RESOURCE_THRESHOLD, RESOURCE_QOS, SYSTEM, CPU_BURST)
 
 
-class NodeThresholdStrategy(ResourceThresholdStrategy, frozen=True, kw_only=True):
+class NodeThresholdStrategy(slo_strategy.ResourceThresholdStrategy, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
 
 
 class ThresholdConfig(Model, frozen=True, kw_only=True):
-    cluster_strategy: ResourceThresholdStrategy | None = None
+    cluster_strategy: slo_strategy.ResourceThresholdStrategy | None = None
     node_strategies: tuple[NodeThresholdStrategy, ...] = ()
 
 
-class NodeQOSStrategy(ResourceQOSStrategy, frozen=True, kw_only=True):
+class NodeQOSStrategy(slo_strategy.ResourceQOSStrategy, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
 
 
 class QOSConfig(Model, frozen=True, kw_only=True):
-    cluster_strategy: ResourceQOSStrategy | None = None
+    cluster_strategy: slo_strategy.ResourceQOSStrategy | None = None
     node_strategies: tuple[NodeQOSStrategy, ...] = ()
 
 
-class NodeCPUBurstStrategy(CPUBurstStrategy, frozen=True, kw_only=True):
+class NodeCPUBurstStrategy(slo_strategy.CPUBurstStrategy, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
 
 
 class CPUBurstConfig(Model, frozen=True, kw_only=True):
-    cluster_strategy: CPUBurstStrategy | None = None
+    cluster_strategy: slo_strategy.CPUBurstStrategy | None = None
     node_strategies: tuple[NodeCPUBurstStrategy, ...] = ()
 
 
-class NodeSystemStrategy(SystemStrategy, frozen=True, kw_only=True):
+class NodeSystemStrategy(slo_strategy.SystemStrategy, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
 
 
 class SystemConfig(Model, frozen=True, kw_only=True):
-    cluster_strategy: SystemStrategy | None = None
+    cluster_strategy: slo_strategy.SystemStrategy | None = None
     node_strategies: tuple[NodeSystemStrategy, ...] = ()
 
 
 class NodeHostApplications(Model, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
-    applications: tuple[HostApplicationSpec, ...] = ()
+    applications: tuple[slo_strategy.HostApplicationSpec, ...] = ()
 
 
 class HostApplicationConfig(Model, frozen=True, kw_only=True):
     """HostApplicationConfig is not merged: the first matching entry replaces the list, even with an empty one."""
 
-    applications: tuple[HostApplicationSpec, ...] = ()
+    applications: tuple[slo_strategy.HostApplicationSpec, ...] = ()
     node_configs: tuple[NodeHostApplications, ...] = ()
 
 

@@ -16,30 +16,10 @@ from koord.api.config.field_error import (
     percent_limit,
     range_errors,
 )
-from koord.api.config.slo import colocation, defaults
-from koord.api.config.slo.slo_documents import (
-    MAX_CPU_NORMALIZATION_RATIO,
-    MIN_CPU_NORMALIZATION_RATIO,
-    CPUBurstConfig,
-    CPUNormalizationConfig,
-    QOSConfig,
-    ResourceAmplificationConfig,
-    SystemConfig,
-    ThresholdConfig,
-)
+from koord.api.config.slo import colocation, defaults, slo_documents
+from koord.api.koordinator import slo_strategy
 from koord.api.koordinator.qos_class import PRIORITY_CLASSES, QOS_CLASSES
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES
-from koord.api.koordinator.slo_strategy import (
-    CPUQOS,
-    CPUBurstStrategy,
-    IOConfig,
-    MemoryQOS,
-    ResctrlQOS,
-    ResourceQOS,
-    ResourceQOSStrategy,
-    ResourceThresholdStrategy,
-    SystemStrategy,
-)
 from koord.api.schema import unwrap_annotated
 from koord.api.schema_markers import SchemaRule
 from koord.values.quantity import Quantity
@@ -73,9 +53,7 @@ THRESHOLD_LIMITS = (
         low=1,
     ),
     percent_limit(
-        "cpu_suppress_min_percent",
-        "cpu_evict_be_satisfaction_upper_percent",
-        "cpu_evict_be_satisfaction_lower_percent",
+        "cpu_suppress_min_percent", "cpu_evict_be_satisfaction_upper_percent", "cpu_evict_be_satisfaction_lower_percent"
     ),
     FieldLimit(fields=("cpu_evict_time_window_seconds",), above=0),
     FieldLimit(fields=("allocatable_evict_priority_threshold",), low=0, high=7999),
@@ -87,10 +65,7 @@ THRESHOLD_PAIRS = (
     FieldOrder(lower="cpu_evict_lower_percent", upper="cpu_evict_threshold_percent"),
     FieldOrder(lower="cpu_allocatable_evict_lower_percent", upper="cpu_allocatable_evict_threshold_percent"),
 )
-CPU_QOS_LIMITS = (
-    FieldLimit(fields=("group_identity",), low=-1, high=2),
-    FieldLimit(fields=("sched_idle",), **_SWITCH),
-)
+CPU_QOS_LIMITS = (FieldLimit(fields=("group_identity",), low=-1, high=2), FieldLimit(fields=("sched_idle",), **_SWITCH))
 MEMORY_QOS_LIMITS = (
     percent_limit(
         "min_limit_percent", "low_limit_percent", "throttling_percent", "wmark_ratio", "page_cache_limit_percent"
@@ -122,13 +97,13 @@ _UNCHECKED_SYSTEM_LIMITS = (
     FieldLimit(fields=("sched_idle_saver_wmark",), low=0),
 )
 _LIMITS: tuple[tuple[type[msgspec.Struct], Sequence[FieldLimit]], ...] = (
-    (ResourceThresholdStrategy, THRESHOLD_LIMITS),
-    (CPUQOS, CPU_QOS_LIMITS),
-    (MemoryQOS, (*MEMORY_QOS_LIMITS, *_UNCHECKED_MEMORY_LIMITS)),
-    (ResctrlQOS, RESCTRL_QOS_LIMITS),
-    (IOConfig, _IO_LIMITS),
-    (CPUBurstStrategy, CPU_BURST_LIMITS),
-    (SystemStrategy, (*SYSTEM_LIMITS, *_UNCHECKED_SYSTEM_LIMITS)),
+    (slo_strategy.ResourceThresholdStrategy, THRESHOLD_LIMITS),
+    (slo_strategy.CPUQOS, CPU_QOS_LIMITS),
+    (slo_strategy.MemoryQOS, (*MEMORY_QOS_LIMITS, *_UNCHECKED_MEMORY_LIMITS)),
+    (slo_strategy.ResctrlQOS, RESCTRL_QOS_LIMITS),
+    (slo_strategy.IOConfig, _IO_LIMITS),
+    (slo_strategy.CPUBurstStrategy, CPU_BURST_LIMITS),
+    (slo_strategy.SystemStrategy, (*SYSTEM_LIMITS, *_UNCHECKED_SYSTEM_LIMITS)),
 )
 _SHARE_PERCENT = 100
 
@@ -179,7 +154,7 @@ def unusable_values(config: msgspec.Struct) -> list[FieldError]:
     """Return every value of a document that is not what it may be, whatever the other values are."""
     if isinstance(config, colocation.ColocationConfig):
         return unknown_choices(config)
-    if isinstance(config, CPUNormalizationConfig | ResourceAmplificationConfig):
+    if isinstance(config, slo_documents.CPUNormalizationConfig | slo_documents.ResourceAmplificationConfig):
         return ratio_errors(config)
     return strategy_errors(config)
 
@@ -187,14 +162,14 @@ def unusable_values(config: msgspec.Struct) -> list[FieldError]:
 def ratio_errors(config: Any) -> list[FieldError]:
     """Return the CPU normalization and amplification ratios that no node can have."""
     flaws: list[FieldError] = []
-    if isinstance(config, CPUNormalizationConfig):
+    if isinstance(config, slo_documents.CPUNormalizationConfig):
         for path, normalization in (("", config), *_with_paths(config.node_configs)):
             flaws += _check_ratio(f"{path}defaultRatio", normalization.default_ratio)
             for cpu, of_model in normalization.ratio_model.items():
                 for field in msgspec.structs.fields(of_model):
                     here = f"{path}ratioModel[{cpu}].{field.encode_name}"
                     flaws += _check_ratio(here, getattr(of_model, field.name))
-    elif isinstance(config, ResourceAmplificationConfig):
+    elif isinstance(config, slo_documents.ResourceAmplificationConfig):
         for path, amplification in (("", config), *_with_paths(config.node_configs)):
             for resource, ratio in amplification.resource_amplification_ratio.items():
                 flaws += range_errors(f"{path}resourceAmplificationRatio[{resource}]", ratio, low=1)
@@ -206,32 +181,34 @@ def _with_paths(given: Iterable[Any]) -> list[tuple[str, Any]]:
 
 
 def _check_ratio(path: str, ratio: float | None) -> list[FieldError]:
-    return range_errors(path, ratio, low=MIN_CPU_NORMALIZATION_RATIO, high=MAX_CPU_NORMALIZATION_RATIO)
+    return range_errors(
+        path, ratio, low=slo_documents.MIN_CPU_NORMALIZATION_RATIO, high=slo_documents.MAX_CPU_NORMALIZATION_RATIO
+    )
 
 
-def validate_threshold(config: ThresholdConfig) -> list[FieldError]:
+def validate_threshold(config: slo_documents.ThresholdConfig) -> list[FieldError]:
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in limit_errors(strategy, THRESHOLD_LIMITS, THRESHOLD_PAIRS, path)]
 
 
-def validate_cpu_burst(config: CPUBurstConfig) -> list[FieldError]:
+def validate_cpu_burst(config: slo_documents.CPUBurstConfig) -> list[FieldError]:
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in limit_errors(strategy, CPU_BURST_LIMITS, (), path)]
 
 
-def validate_system(config: SystemConfig) -> list[FieldError]:
+def validate_system(config: slo_documents.SystemConfig) -> list[FieldError]:
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in limit_errors(strategy, SYSTEM_LIMITS, (), path)]
 
 
-def validate_qos(config: QOSConfig) -> list[FieldError]:
+def validate_qos(config: slo_documents.QOSConfig) -> list[FieldError]:
     """Validate the ranges of every block. Network shares need system-config beside them: the webhook sums them."""
     every = _strategies_with_paths(config.cluster_strategy, config.node_strategies)
     return [e for path, strategy in every for e in _qos_errors(strategy, path)]
 
 
-def _qos_errors(strategy: ResourceQOSStrategy, path: str) -> list[FieldError]:
-    blocks: tuple[tuple[str, ResourceQOS | None], ...] = (
+def _qos_errors(strategy: slo_strategy.ResourceQOSStrategy, path: str) -> list[FieldError]:
+    blocks: tuple[tuple[str, slo_strategy.ResourceQOS | None], ...] = (
         ("lsrClass", strategy.lsr_class),
         ("lsClass", strategy.ls_class),
         ("beClass", strategy.be_class),
@@ -263,7 +240,7 @@ def _strategies_with_paths(cluster: S | None, nodes: Sequence[S]) -> list[tuple[
 
 # By wire name, in whatever struct it appears.
 FIELD_CHOICES: dict[str, tuple[str, ...]] = {
-    "cpuSuppressPolicy": (defaults.CPUSET, defaults.CFS_QUOTA),
+    "cpuSuppressPolicy": (defaults.CPUSET, defaults.CFS_QUOTA, defaults.IDLE_CPUSET),
     "cpuEvictPolicy": (defaults.EVICT_BY_REAL_LIMIT, defaults.EVICT_BY_ALLOCATABLE),
     "cpuPolicy": (defaults.GROUP_IDENTITY, defaults.CORE_SCHED),
     "netQOSPolicy": (defaults.TC, defaults.TERWAY_QOS),

@@ -1,6 +1,4 @@
-"""The plugins that evict pods because of the pods beside them: RemoveDuplicates, and
-RemovePodsViolatingInterPodAntiAffinity.
-"""
+"""The plugins that evict pods because of others: RemoveDuplicates and RemovePodsViolatingInterPodAntiAffinity."""
 
 from __future__ import annotations
 
@@ -14,14 +12,7 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
 from koord.descheduler.framework.pod_selection import build_selector
-from koord.descheduler.plugins.kube.plugin_args import (
-    EvictablePodFilter,
-    PodSelectionArgs,
-    namespace_errors,
-    plugin_factory,
-    priority_qos_sort_key,
-    selection_errors,
-)
+from koord.descheduler.plugins.kube import plugin_args
 from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
 
 DuplicateKey = tuple[tuple[str, str, str, str], ...]  # namespace, kind and name of each owner, with an image
@@ -37,7 +28,7 @@ class RemoveDuplicates(DeschedulerPlugin):
 
     def __init__(self, args: RemoveDuplicatesArgs) -> None:
         self._args = args
-        self._evictable_filter = EvictablePodFilter(args.namespaces, None)
+        self._evictable_filter = plugin_args.EvictablePodFilter(args.namespaces, None)
 
     def balance(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
         crowds: dict[DuplicateKey, dict[str, list[Pod]]] = {}
@@ -78,16 +69,16 @@ def _accepts_pod(pod: Pod, node: Node) -> bool:
     return find_untolerated_taint(pod.spec.tolerations, node.spec.taints) is None
 
 
-build_remove_duplicates = plugin_factory(
-    RemoveDuplicates, RemoveDuplicatesArgs, lambda args: namespace_errors(args.namespaces)
+build_remove_duplicates = plugin_args.plugin_factory(
+    RemoveDuplicates, RemoveDuplicatesArgs, lambda args: plugin_args.namespace_errors(args.namespaces)
 )
 
 
 class RemovePodsViolatingInterPodAntiAffinity(DeschedulerPlugin):
     name: ClassVar[str] = "RemovePodsViolatingInterPodAntiAffinity"
 
-    def __init__(self, args: PodSelectionArgs) -> None:
-        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
+    def __init__(self, args: plugin_args.PodSelectionArgs) -> None:
+        self._evictable_filter = plugin_args.EvictablePodFilter(args.namespaces, args.label_selector)
 
     def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
         labels = {node.metadata.name: node.metadata.labels for node in nodes}
@@ -96,7 +87,7 @@ class RemovePodsViolatingInterPodAntiAffinity(DeschedulerPlugin):
             for name in labels
         }
         for name in labels:
-            for pod in sorted(listed[name], key=priority_qos_sort_key):
+            for pod in sorted(listed[name], key=plugin_args.priority_qos_sort_key):
                 if not _violates(pod, name, labels, listed) or handle.filter(pod) is not None:
                     continue
                 if handle.evict(pod, "") is None:  # its peers may stay now
@@ -128,6 +119,6 @@ def _violates_term(
     )
 
 
-build_inter_pod_anti_affinity = plugin_factory(
-    RemovePodsViolatingInterPodAntiAffinity, PodSelectionArgs, selection_errors
+build_inter_pod_anti_affinity = plugin_args.plugin_factory(
+    RemovePodsViolatingInterPodAntiAffinity, plugin_args.PodSelectionArgs, plugin_args.selection_errors
 )

@@ -9,10 +9,10 @@ from koord.api.kubernetes.affinity import NodeAffinity, Taint
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
-from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
+from koord.descheduler.framework.plugin import EvictorHandle
 from koord.descheduler.plugins.kube.plugin_args import (
-    EvictablePodFilter,
     PodSelectionArgs,
+    PodSelectionPlugin,
     plugin_factory,
     selection_errors,
 )
@@ -32,12 +32,8 @@ class RemovePodsViolatingNodeAffinityArgs(PodSelectionArgs, frozen=True, kw_only
     node_affinity_type: tuple[str, ...] = ()
 
 
-class RemovePodsViolatingNodeAffinity(DeschedulerPlugin):
+class RemovePodsViolatingNodeAffinity(PodSelectionPlugin[RemovePodsViolatingNodeAffinityArgs]):
     name: ClassVar[str] = "RemovePodsViolatingNodeAffinity"
-
-    def __init__(self, args: RemovePodsViolatingNodeAffinityArgs) -> None:
-        self._args = args
-        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
 
     def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
         fit_checker = NodeFitChecker(handle.snapshot)
@@ -91,12 +87,8 @@ class RemovePodsViolatingNodeTaintsArgs(PodSelectionArgs, frozen=True, kw_only=T
     included_taints: tuple[str, ...] = ()
 
 
-class RemovePodsViolatingNodeTaints(DeschedulerPlugin):
+class RemovePodsViolatingNodeTaints(PodSelectionPlugin[RemovePodsViolatingNodeTaintsArgs]):
     name: ClassVar[str] = "RemovePodsViolatingNodeTaints"
-
-    def __init__(self, args: RemovePodsViolatingNodeTaintsArgs) -> None:
-        self._args = args
-        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
 
     def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
         for node in nodes:

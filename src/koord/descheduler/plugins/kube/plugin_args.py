@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from koord.api.config.decode import decode_strict
 from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs, NamespaceFilter
@@ -26,6 +26,9 @@ class PodSelectionArgs(DeschedulerPluginArgs, frozen=True, kw_only=True):
 
     namespaces: NamespaceFilter | None = None
     label_selector: LabelSelector | None = None
+
+
+S = TypeVar("S", bound=PodSelectionArgs)
 
 
 def selection_errors(args: PodSelectionArgs) -> list[str]:
@@ -74,6 +77,14 @@ class EvictablePodFilter:
 
     def is_evictable(self, pod: Pod, handle: EvictorHandle) -> bool:
         return self.matches(pod) and handle.filter(pod) is None
+
+
+class PodSelectionPlugin(DeschedulerPlugin, Generic[S]):
+    """A plugin whose arguments select the pods that it may evict."""
+
+    def __init__(self, args: S) -> None:
+        self._args = args
+        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
 
 
 def priority_qos_sort_key(pod: Pod) -> tuple[int, int]:

@@ -9,10 +9,10 @@ from koord.api.kubernetes.container import ContainerStatus
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import Model
-from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
+from koord.descheduler.framework.plugin import EvictorHandle
 from koord.descheduler.plugins.kube.plugin_args import (
-    EvictablePodFilter,
     PodSelectionArgs,
+    PodSelectionPlugin,
     plugin_factory,
     selection_errors,
 )
@@ -57,12 +57,8 @@ class RemoveFailedPodsArgs(PodSelectionArgs, frozen=True, kw_only=True):
     including_init_containers: bool = False
 
 
-class RemoveFailedPods(DeschedulerPlugin):
+class RemoveFailedPods(PodSelectionPlugin[RemoveFailedPodsArgs]):
     name: ClassVar[str] = "RemoveFailedPods"
-
-    def __init__(self, args: RemoveFailedPodsArgs) -> None:
-        self._args = args
-        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
 
     def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
         for node in nodes:
@@ -98,12 +94,8 @@ class RemovePodsHavingTooManyRestartsArgs(PodSelectionArgs, frozen=True, kw_only
     states: tuple[str, ...] = ()
 
 
-class RemovePodsHavingTooManyRestarts(DeschedulerPlugin):
+class RemovePodsHavingTooManyRestarts(PodSelectionPlugin[RemovePodsHavingTooManyRestartsArgs]):
     name: ClassVar[str] = "RemovePodsHavingTooManyRestarts"
-
-    def __init__(self, args: RemovePodsHavingTooManyRestartsArgs) -> None:
-        self._args = args
-        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
 
     def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
         for node in nodes:
@@ -191,12 +183,8 @@ class PodLifeTimeArgs(PodSelectionArgs, frozen=True, kw_only=True):
     including_ephemeral_containers: bool = False
 
 
-class PodLifeTime(DeschedulerPlugin):
+class PodLifeTime(PodSelectionPlugin[PodLifeTimeArgs]):
     name: ClassVar[str] = "PodLifeTime"
-
-    def __init__(self, args: PodLifeTimeArgs) -> None:
-        self._args = args
-        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
 
     def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
         now_s = handle.snapshot.now_s

@@ -14,20 +14,14 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
-from koord.descheduler.plugins.kube.plugin_args import (
-    EvictablePodFilter,
-    PodSelectionArgs,
-    plugin_factory,
-    priority_qos_sort_key,
-    selection_errors,
-)
+from koord.descheduler.plugins.kube import plugin_args
 from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
 from koord.values.selector import Operator, Requirement, Selector
 
 DO_NOT_SCHEDULE, SCHEDULE_ANYWAY = "DoNotSchedule", "ScheduleAnyway"
 
 
-class RemovePodsViolatingTopologySpreadConstraintArgs(PodSelectionArgs, frozen=True, kw_only=True):
+class RemovePodsViolatingTopologySpreadConstraintArgs(plugin_args.PodSelectionArgs, frozen=True, kw_only=True):
     constraints: tuple[str, ...] = ()
     topology_balance_node_fit: bool | None = None
 
@@ -61,7 +55,7 @@ class RemovePodsViolatingTopologySpreadConstraint(DeschedulerPlugin):
     name: ClassVar[str] = "RemovePodsViolatingTopologySpreadConstraint"
 
     def __init__(self, args: RemovePodsViolatingTopologySpreadConstraintArgs) -> None:
-        self._evictable_filter = EvictablePodFilter(args.namespaces, args.label_selector)
+        self._evictable_filter = plugin_args.EvictablePodFilter(args.namespaces, args.label_selector)
         self._kinds = args.constraints or (DO_NOT_SCHEDULE,)
         self._node_fit = args.topology_balance_node_fit is not False
 
@@ -157,7 +151,7 @@ class RemovePodsViolatingTopologySpreadConstraint(DeschedulerPlugin):
         """Sort pods so that the last is evicted first: protected pods, pods bound to some nodes, then by importance."""
 
         def order(pod: Pod) -> tuple[int, int, int]:
-            priority, qos = priority_qos_sort_key(pod)
+            priority, qos = plugin_args.priority_qos_sort_key(pod)
             if not self._evictable_filter.is_evictable(pod, handle):
                 return 0, -priority, -qos
             bound = bool(pod.spec.node_selector or pod.spec.affinity is not None)
@@ -212,7 +206,7 @@ def _is_node_counted(rule: SpreadConstraint, node: Node) -> bool:
 
 
 def _violated_topology_spread_errors(args: RemovePodsViolatingTopologySpreadConstraintArgs) -> list[str]:
-    errors = selection_errors(args)
+    errors = plugin_args.selection_errors(args)
     unknown = [kind for kind in args.constraints if kind not in (DO_NOT_SCHEDULE, SCHEDULE_ANYWAY)]
     if unknown:
         known = f"{DO_NOT_SCHEDULE} and {SCHEDULE_ANYWAY}"
@@ -220,7 +214,7 @@ def _violated_topology_spread_errors(args: RemovePodsViolatingTopologySpreadCons
     return errors
 
 
-build_violated_topology_spread = plugin_factory(
+build_violated_topology_spread = plugin_args.plugin_factory(
     RemovePodsViolatingTopologySpreadConstraint,
     RemovePodsViolatingTopologySpreadConstraintArgs,
     _violated_topology_spread_errors,

@@ -141,9 +141,7 @@ def _decode_patch(response: Obj) -> list[Obj]:
 
 
 class AdmissionVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Says whether a hook allows a request and what it changes: `patch` is a JSON patch, `obj` a whole object
-    to take instead.
-    """
+    """Says whether a hook allows a request and what it changes: `patch` is a JSON patch, `obj` a whole object."""
 
     allowed: bool = True
     message: str = ""

@@ -104,7 +104,8 @@ class DefinitionController:
         """Requeue the CRDs of the group whose names were not accepted, since names may have become free."""
         for record in self._definitions():
             obj = record.plain()
-            if record.name != but and obj["spec"]["group"] == group and not _has_accepted_names(obj):
+            accepted = naming.has_condition(obj, naming.NAMES_ACCEPTED)
+            if record.name != but and obj["spec"]["group"] == group and not accepted:
                 self._queue.append(record.name)
 
     def _write_status(self, name: str, obj: Obj, status: Obj) -> None:
@@ -200,10 +201,6 @@ class DefinitionController:
             if served.terminating and not len(self._deps.store.collection(name)):
                 self._reconcile_all((name,))
                 return
-
-
-def _has_accepted_names(obj: Obj) -> bool:
-    return naming.has_condition(obj, naming.NAMES_ACCEPTED)
 
 
 def _selectable_field_names(resources: list[ServedResource]) -> set[str]:

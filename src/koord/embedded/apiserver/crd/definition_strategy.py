@@ -17,7 +17,13 @@ from koord.embedded.apiserver.crd.naming import (
     is_protected_group,
     with_condition,
 )
-from koord.embedded.apiserver.kinds.strategy import KindStrategy, begin_generation, bump_generation_on
+from koord.embedded.apiserver.kinds.strategy import (
+    KindStrategy,
+    begin_generation,
+    bump_generation_on,
+    fill_absent,
+    fill_empty,
+)
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE
 from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
 from koord.values import names as naming_rules
@@ -42,12 +48,8 @@ def _default_definition(obj: Obj) -> None:
     names = spec.setdefault("names", {})
     kind = names.get("kind")
     if kind:
-        if not names.get("singular"):
-            names["singular"] = kind.lower()
-        if not names.get("listKind"):
-            names["listKind"] = f"{kind}List"
-    if spec.get("conversion") is None:
-        spec["conversion"] = {"strategy": "None"}
+        fill_empty(names, singular=kind.lower(), listKind=f"{kind}List")
+    fill_absent(spec, conversion={"strategy": "None"})
     webhook = spec["conversion"].get("webhook") or {}
     service = (webhook.get("clientConfig") or {}).get("service")
     if service is not None and service.get("port") is None:
@@ -189,7 +191,7 @@ def _stored_version_errors(obj: Obj, old: Obj | None) -> list[ApiFieldError]:
 def _validate_update(new: Obj, old: Obj) -> list[ApiFieldError]:
     errors: list[ApiFieldError] = []
     spec, before = new["spec"], old["spec"]
-    if not _same_versions(spec, before) or spec != before:
+    if spec != before:
         errors += _spec_errors(new)
     names, names_before = spec.get("names") or {}, before.get("names") or {}
     if is_established(old):
@@ -204,10 +206,6 @@ def _validate_update(new: Obj, old: Obj) -> list[ApiFieldError]:
     if new["metadata"].get("annotations") != old["metadata"].get("annotations"):
         errors += _approval_errors(new)
     return errors + _stored_version_errors(new, old)
-
-
-def _same_versions(spec: Obj, before: Obj) -> bool:
-    return bool(spec.get("versions") == before.get("versions"))
 
 
 def _validate_status(new: Obj, old: Obj) -> list[ApiFieldError]:

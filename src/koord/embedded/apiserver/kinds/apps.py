@@ -14,7 +14,7 @@ from koord.embedded.apiserver.kinds.pod.spec import (
     selected_template_errors,
     selector_for_message,
 )
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, FieldErrors, all_of, fields, one_of
 from koord.values import int_or_string
 from koord.values.selector import Selector
@@ -42,11 +42,6 @@ def is_zero_count(value: int | str | None) -> bool:
     return value in (None, 0, "0%")
 
 
-def replicas(spec: Obj) -> None:
-    if spec.get("replicas") is None:
-        spec["replicas"] = 1
-
-
 def selector_change_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     selector = new["spec"].get("selector")
     if selector == old["spec"].get("selector"):
@@ -59,19 +54,11 @@ def selector_change_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
 
 def _default_deployment(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    replicas(spec)
-    if spec.get("revisionHistoryLimit") is None:
-        spec["revisionHistoryLimit"] = 10
-    if spec.get("progressDeadlineSeconds") is None:
-        spec["progressDeadlineSeconds"] = 600
+    fill_absent(spec, replicas=1, revisionHistoryLimit=10, progressDeadlineSeconds=600)
     strategy = spec.setdefault("strategy", {})
-    if not strategy.get("type"):
-        strategy["type"] = "RollingUpdate"
+    fill_empty(strategy, type="RollingUpdate")
     if strategy["type"] == "RollingUpdate":
-        rolling = strategy.setdefault("rollingUpdate", {})
-        for key in ("maxUnavailable", "maxSurge"):
-            if rolling.get(key) is None:
-                rolling[key] = "25%"
+        fill_absent(strategy.setdefault("rollingUpdate", {}), maxUnavailable="25%", maxSurge="25%")
     default_pod_template(spec)
 
 
@@ -140,7 +127,7 @@ DEPLOYMENT = KindStrategy(
 
 def _default_replica_set(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    replicas(spec)
+    fill_absent(spec, replicas=1)
     default_pod_template(spec)
 
 
@@ -198,7 +185,7 @@ def _default_replication_controller(obj: Obj) -> None:
                 spec["selector"] = dict(labels)
             if not obj["metadata"].get("labels"):
                 obj["metadata"]["labels"] = dict(labels)
-    replicas(spec)
+    fill_absent(spec, replicas=1)
 
 
 def _replication_controller_errors(obj: Obj) -> list[ApiFieldError]:

@@ -10,7 +10,7 @@ from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, re
 from koord.embedded.apiserver.kinds import strategy
 from koord.embedded.apiserver.kinds.job import default_failure_policy, job_spec_errors
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, even_if_absent, fields, first_of, non_empty, one_of
 from koord.values import duration
 from koord.values.go_format import integer_refusal, parse_decimal_int
@@ -126,14 +126,8 @@ def time_zone_error(name: str) -> str:
 
 def _default_cron_job(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    for key, value in (
-        ("concurrencyPolicy", "Allow"),
-        ("suspend", False),
-        ("successfulJobsHistoryLimit", 3),
-        ("failedJobsHistoryLimit", 1),
-    ):
-        if spec.get(key) is None:
-            spec[key] = value
+    limits = {"successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1}
+    fill_absent(spec, concurrencyPolicy="Allow", suspend=False, **limits)
     template = spec.setdefault("jobTemplate", {})
     template.setdefault("metadata", {})
     inner = template.setdefault("spec", {})

@@ -20,7 +20,7 @@ from koord.embedded.apiserver.kinds.pod.spec import (
     selector_for_message,
     template_label_errors,
 )
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, fields
 
 Obj = dict[str, Any]
@@ -29,17 +29,11 @@ TEMPLATE_GENERATION_ANNOTATION = "deprecated.daemonset.template.generation"
 
 def _default_daemon_set(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    if spec.get("revisionHistoryLimit") is None:
-        spec["revisionHistoryLimit"] = 10
+    fill_absent(spec, revisionHistoryLimit=10)
     update = spec.setdefault("updateStrategy", {})
-    if not update.get("type"):
-        update["type"] = "RollingUpdate"
+    fill_empty(update, type="RollingUpdate")
     if update["type"] == "RollingUpdate":
-        rolling = update.setdefault("rollingUpdate", {})
-        if rolling.get("maxUnavailable") is None:
-            rolling["maxUnavailable"] = 1
-        if rolling.get("maxSurge") is None:
-            rolling["maxSurge"] = 0
+        fill_absent(update.setdefault("rollingUpdate", {}), maxUnavailable=1, maxSurge=0)
     default_pod_template(spec)
     meta = obj.setdefault("metadata", {})
     if TEMPLATE_GENERATION_ANNOTATION not in (meta.get("annotations") or {}):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.kinds import strategy
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 
 Obj = dict[str, Any]
 
@@ -27,16 +27,14 @@ def _default_network_policy(obj: Obj) -> None:
     for side in ("ingress", "egress"):
         for rule in spec.get(side) or ():
             for port in rule.get("ports") or ():
-                if port.get("protocol") is None:
-                    port["protocol"] = "TCP"
-    if not spec.get("policyTypes"):
-        spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
+                fill_absent(port, protocol="TCP")
+    fill_empty(spec, policyTypes=["Ingress", "Egress"] if spec.get("egress") else ["Ingress"])
 
 
 def _default_ingress_class(obj: Obj) -> None:
     parameters = (obj.get("spec") or {}).get("parameters")
-    if parameters is not None and parameters.get("scope") is None:
-        parameters["scope"] = "Cluster"
+    if parameters is not None:
+        fill_absent(parameters, scope="Cluster")
 
 
 NETWORK_POLICY = _with_generation("spec", default=_default_network_policy)
@@ -59,11 +57,9 @@ _SCALE_DOWN = {"selectPolicy": "Max", "policies": [{"type": "Percent", "value": 
 
 def _default_autoscaler(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    if spec.get("minReplicas") is None:
-        spec["minReplicas"] = 1
+    fill_absent(spec, minReplicas=1)
     if obj.get("apiVersion") == "autoscaling/v1":
-        if spec.get("targetCPUUtilizationPercentage") is None:
-            spec["targetCPUUtilizationPercentage"] = 80
+        fill_absent(spec, targetCPUUtilizationPercentage=80)
         return
     if not spec.get("metrics"):
         target = {"type": "Utilization", "averageUtilization": 80}
@@ -85,16 +81,12 @@ AUTOSCALER = KindStrategy(default=_default_autoscaler)
 def _default_endpoints(obj: Obj) -> None:
     for subset in obj.get("subsets") or ():
         for port in subset.get("ports") or ():
-            if not port.get("protocol"):
-                port["protocol"] = "TCP"
+            fill_empty(port, protocol="TCP")
 
 
 def _default_endpoint_slice(obj: Obj) -> None:
     for port in obj.get("ports") or ():
-        if port.get("protocol") is None:
-            port["protocol"] = "TCP"
-        if port.get("name") is None:
-            port["name"] = ""
+        fill_absent(port, protocol="TCP", name="")
 
 
 ENDPOINTS = KindStrategy(default=_default_endpoints)
@@ -109,10 +101,9 @@ def _default_device_requests(spec: Obj) -> None:
         for exact in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
             if exact is None:
                 continue
-            if not exact.get("allocationMode"):
-                exact["allocationMode"] = "ExactCount"
-            if exact["allocationMode"] == "ExactCount" and not exact.get("count"):
-                exact["count"] = 1
+            fill_empty(exact, allocationMode="ExactCount")
+            if exact["allocationMode"] == "ExactCount":
+                fill_empty(exact, count=1)
 
 
 def _default_resource_claim(obj: Obj) -> None:

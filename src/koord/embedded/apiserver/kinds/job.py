@@ -17,7 +17,7 @@ from koord.embedded.apiserver.kinds import label_validation, strategy
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import pod_template_errors, selector_for_message, template_label_errors
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, FieldErrors, fields, one_of
 from koord.values.go_format import parse_decimal_int, quoted
 
@@ -37,15 +37,15 @@ def default_job_spec(spec: Obj) -> None:
     """Fill in the defaults that a Job gets and the job template of a CronJob does not."""
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
-    if spec.get("parallelism") is None:
-        spec["parallelism"] = 1
-    if spec.get("backoffLimit") is None:
-        spec["backoffLimit"] = 6 if spec.get("backoffLimitPerIndex") is None else MAX_INT32
-    for key, value in (("completionMode", "NonIndexed"), ("suspend", False), ("manualSelector", False)):
-        if spec.get(key) is None:
-            spec[key] = value
-    if spec.get("podReplacementPolicy") is None:
-        spec["podReplacementPolicy"] = "TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed"
+    fill_absent(
+        spec,
+        parallelism=1,
+        backoffLimit=6 if spec.get("backoffLimitPerIndex") is None else MAX_INT32,
+        completionMode="NonIndexed",
+        suspend=False,
+        manualSelector=False,
+        podReplacementPolicy="TerminatingOrFailed" if spec.get("podFailurePolicy") is None else "Failed",
+    )
 
 
 def default_failure_policy(spec: Obj) -> None:

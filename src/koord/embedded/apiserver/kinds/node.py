@@ -13,19 +13,10 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation, resource_validation, strategy
+from koord.embedded.apiserver.kinds import label_validation, resource_validation, strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.scheduling import TAINT_EFFECTS, toleration_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.kinds.validators import (
-    IMMUTABLE,
-    NOT_NEGATIVE,
-    at_least,
-    fields,
-    first_of,
-    non_empty,
-    one_of,
-)
 from koord.values import names
 
 Obj = dict[str, Any]
@@ -130,7 +121,12 @@ NAMESPACE = KindStrategy(
 
 # Lease -------------------------------------------------------------------------------------------------------------
 
-_LEASE_RULES = fields({"leaseDurationSeconds": at_least(1, "must be greater than 0"), "leaseTransitions": NOT_NEGATIVE})
+_LEASE_RULES = validators.fields(
+    {
+        "leaseDurationSeconds": validators.at_least(1, "must be greater than 0"),
+        "leaseTransitions": validators.NOT_NEGATIVE,
+    }
+)
 
 
 def _lease_errors(obj: Obj) -> list[ApiFieldError]:
@@ -153,7 +149,7 @@ def _default_priority_class(obj: Obj) -> None:
         obj["preemptionPolicy"] = "PreemptLowerPriority"
 
 
-_PREEMPTION_POLICY = first_of(non_empty(), one_of("PreemptLowerPriority", "Never"))
+_PREEMPTION_POLICY = validators.first_of(validators.non_empty(), validators.one_of("PreemptLowerPriority", "Never"))
 
 
 def _priority_class_errors(obj: Obj) -> list[ApiFieldError]:
@@ -179,7 +175,7 @@ def _priority_class_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     if new.get("value") != old.get("value"):
         errors.append(forbidden_field("value", "may not be changed in an update."))
     if new.get("preemptionPolicy") != old.get("preemptionPolicy"):
-        errors.append(invalid_value("preemptionPolicy", new.get("preemptionPolicy"), IMMUTABLE))
+        errors.append(invalid_value("preemptionPolicy", new.get("preemptionPolicy"), validators.IMMUTABLE))
     return errors
 
 
@@ -217,7 +213,7 @@ def _runtime_toleration_errors(found: list[Obj]) -> list[ApiFieldError]:
 def _runtime_class_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
     errors = _runtime_class_errors(new)
     if new.get("handler") != old.get("handler"):
-        errors.append(invalid_value("handler", new.get("handler", ""), IMMUTABLE))
+        errors.append(invalid_value("handler", new.get("handler", ""), validators.IMMUTABLE))
     return errors
 
 

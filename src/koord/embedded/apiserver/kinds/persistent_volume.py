@@ -10,7 +10,7 @@ from koord.embedded.apiserver.kinds.pod.defaults import default_volume_source
 from koord.embedded.apiserver.kinds.pod.scheduling import node_selector_errors
 from koord.embedded.apiserver.kinds.pod.volume import VOLUME_SOURCES, csi_driver_name_errors
 from koord.embedded.apiserver.kinds.pvc_spec import VOLUME_MODES, access_mode_errors, positive_quantity_errors
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import (
     NO_ERRORS,
     FieldErrors,
@@ -79,10 +79,8 @@ def _local_source_errors(found: Obj, path: str) -> FieldErrors:
 
 def _default_persistent_volume(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    if not spec.get("persistentVolumeReclaimPolicy"):
-        spec["persistentVolumeReclaimPolicy"] = "Retain"
-    if spec.get("volumeMode") is None:
-        spec["volumeMode"] = "Filesystem"
+    fill_empty(spec, persistentVolumeReclaimPolicy="Retain")
+    fill_absent(spec, volumeMode="Filesystem")
     for key in _POD_VOLUME_SOURCES:
         if spec.get(key) is not None:
             default_volume_source(key, spec[key])

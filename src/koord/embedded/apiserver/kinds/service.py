@@ -21,7 +21,7 @@ from koord.embedded.apiserver.api_errors import (
 from koord.embedded.apiserver.kinds import label_validation
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.probe import port_or_name_errors
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import PORT_NUMBER, each, ip_address_errors, one_of
 from koord.values import names
 
@@ -46,19 +46,14 @@ def _hash_index(text: str, count: int) -> int:
 
 def _default_service(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    if not spec.get("sessionAffinity"):
-        spec["sessionAffinity"] = "None"
-    if not spec.get("type"):
-        spec["type"] = "ClusterIP"
+    fill_empty(spec, sessionAffinity="None", type="ClusterIP")
     if spec["sessionAffinity"] == "None":
         spec.pop("sessionAffinityConfig", None)
     elif spec["sessionAffinity"] == "ClientIP":
         client = spec.setdefault("sessionAffinityConfig", {}).setdefault("clientIP", {})
-        if client.get("timeoutSeconds") is None:
-            client["timeoutSeconds"] = SESSION_AFFINITY_TIMEOUT_S
+        fill_absent(client, timeoutSeconds=SESSION_AFFINITY_TIMEOUT_S)
     for port in spec.get("ports") or ():
-        if not port.get("protocol"):
-            port["protocol"] = "TCP"
+        fill_empty(port, protocol="TCP")
         if port.get("targetPort") in (None, 0, ""):
             port["targetPort"] = port.get("port", 0)
     if _is_external(spec) and not spec.get("externalTrafficPolicy"):
@@ -94,10 +89,8 @@ def _allocate_addresses(obj: Obj) -> None:
     if spec["clusterIP"] == "None" and not spec.get("selector") and not spec.get("ipFamilyPolicy"):
         spec["ipFamilyPolicy"] = "RequireDualStack"  # its endpoints are managed elsewhere and may use both families
         spec["ipFamilies"] = ["IPv4", "IPv6"]
-    if not spec.get("ipFamilies"):
-        spec["ipFamilies"] = ["IPv6" if ":" in spec["clusterIP"] else "IPv4"]
-    if not spec.get("ipFamilyPolicy"):
-        spec["ipFamilyPolicy"] = "SingleStack"
+    family = "IPv6" if ":" in spec["clusterIP"] else "IPv4"
+    fill_empty(spec, ipFamilies=[family], ipFamilyPolicy="SingleStack")
     _allocate_node_ports(spec, uid)
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value
 from koord.embedded.apiserver.kinds import label_validation, strategy
-from koord.embedded.apiserver.kinds.apps import replicas, workload_template_errors
+from koord.embedded.apiserver.kinds.apps import workload_template_errors
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import required_selector_errors
 from koord.embedded.apiserver.kinds.pvc_spec import default_pvc_spec, pvc_spec_errors
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, Validator, fields, one_of, valid_name
 from koord.values import names
 
@@ -26,9 +26,7 @@ _IMMUTABLE_SPEC = (
 
 def _default_stateful_set(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    replicas(spec)
-    if spec.get("revisionHistoryLimit") is None:
-        spec["revisionHistoryLimit"] = 10
+    fill_absent(spec, replicas=1, revisionHistoryLimit=10)
     spec.setdefault("podManagementPolicy", "OrderedReady")
     update = spec.setdefault("updateStrategy", {})
     if not update.get("type"):
@@ -39,9 +37,7 @@ def _default_stateful_set(obj: Obj) -> None:
         if update["type"] == "RollingUpdate":
             update["rollingUpdate"].setdefault("partition", 0)
     retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
-    for key in ("whenDeleted", "whenScaled"):
-        if not retention.get(key):
-            retention[key] = "Retain"
+    fill_empty(retention, whenDeleted="Retain", whenScaled="Retain")
     for claim in spec.get("volumeClaimTemplates") or ():
         claim.update({"apiVersion": "v1", "kind": "PersistentVolumeClaim"})
         default_pvc_spec(claim.setdefault("spec", {}))

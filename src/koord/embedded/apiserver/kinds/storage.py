@@ -12,17 +12,11 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds import label_validation, pvc_spec, strategy
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
 from koord.embedded.apiserver.kinds.pod.spec import selector_for_message
 from koord.embedded.apiserver.kinds.pod.volume import csi_driver_name_errors
-from koord.embedded.apiserver.kinds.pvc_spec import (
-    default_pvc_spec,
-    drop_unsupported_data_source,
-    pvc_spec_errors,
-    sync_data_source_ref,
-)
-from koord.embedded.apiserver.kinds.strategy import KindStrategy, copy_or_drop
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, copy_or_drop, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, fields, immutable_field_errors, one_of
 from koord.values import names
 from koord.values.quantity import Quantity
@@ -37,18 +31,18 @@ _PVC_IMMUTABLE = (
 
 
 def _default_pvc(obj: Obj) -> None:
-    default_pvc_spec(obj.setdefault("spec", {}))
+    pvc_spec.default_pvc_spec(obj.setdefault("spec", {}))
     obj.setdefault("status", {}).setdefault("phase", "Pending")
 
 
 def _prepare_pvc_create(obj: Obj) -> None:
     obj["status"] = {"phase": "Pending"}
-    drop_unsupported_data_source(obj["spec"])
-    sync_data_source_ref(obj["spec"])
+    pvc_spec.drop_unsupported_data_source(obj["spec"])
+    pvc_spec.sync_data_source_ref(obj["spec"])
 
 
 def _pvc_errors(obj: Obj) -> list[ApiFieldError]:
-    return pvc_spec_errors(obj["spec"], "spec")
+    return pvc_spec.pvc_spec_errors(obj["spec"], "spec")
 
 
 def _pvc_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:
@@ -84,7 +78,7 @@ def _pvc_shrink_errors(spec: Obj, before: Obj, old: Obj) -> list[ApiFieldError]:
 PERSISTENT_VOLUME_CLAIM = KindStrategy(
     default=_default_pvc,
     prepare_create=_prepare_pvc_create,
-    prepare_update=lambda new, old: sync_data_source_ref(new["spec"]),
+    prepare_update=lambda new, old: pvc_spec.sync_data_source_ref(new["spec"]),
     validate_create=_pvc_errors,
     validate_update=_pvc_update_errors,
 )
@@ -94,10 +88,7 @@ PERSISTENT_VOLUME_CLAIM = KindStrategy(
 
 
 def _default_storage_class(obj: Obj) -> None:
-    if obj.get("reclaimPolicy") is None:
-        obj["reclaimPolicy"] = "Delete"
-    if obj.get("volumeBindingMode") is None:
-        obj["volumeBindingMode"] = "Immediate"
+    fill_absent(obj, reclaimPolicy="Delete", volumeBindingMode="Immediate")
 
 
 def _allowed_topology_errors(terms: list[Obj]) -> list[ApiFieldError]:
@@ -216,11 +207,8 @@ _LIFECYCLES = ("Persistent", "Ephemeral")
 
 def _default_csi_driver(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
-    for key, value in _CSI_DRIVER_DEFAULTS.items():
-        if spec.get(key) is None:
-            spec[key] = value
-    if not spec.get("volumeLifecycleModes"):
-        spec["volumeLifecycleModes"] = ["Persistent"]
+    fill_absent(spec, **_CSI_DRIVER_DEFAULTS)
+    fill_empty(spec, volumeLifecycleModes=["Persistent"])
 
 
 def _token_request_errors(found: list[Obj], path: str) -> list[ApiFieldError]:

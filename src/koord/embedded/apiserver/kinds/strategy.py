@@ -47,6 +47,20 @@ class KindStrategy(msgspec.Struct, frozen=True, kw_only=True):
     creates_on_update: bool = False  # PUT of a missing object creates it (leases, events, ...)
 
 
+def fill_absent(obj: Obj, **defaults: Any) -> None:
+    """Set the fields that are absent or null, as Go defaults pointers."""
+    for key, value in defaults.items():
+        if obj.get(key) is None:
+            obj[key] = value
+
+
+def fill_empty(obj: Obj, **defaults: Any) -> None:
+    """Set the fields that are absent, null or zero, as Go defaults values."""
+    for key, value in defaults.items():
+        if not obj.get(key):
+            obj[key] = value
+
+
 def copy_or_drop(into: Obj, source: Obj, key: str) -> None:
     """Give `into` the value that `source` has under `key`, or none where it has none."""
     if key in source:

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
 from koord.embedded.apiserver.kinds import label_validation, strategy
-from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import between, one_of
 from koord.values import names
 
@@ -21,20 +21,15 @@ _PORT = between(1, 65535, "port is not valid: must be between 1 and 65535, inclu
 
 def _default_webhooks(obj: Obj, *, mutating: bool) -> None:
     for hook in obj.get("webhooks") or ():
-        for key, value in (("failurePolicy", "Fail"), ("matchPolicy", "Equivalent"), ("timeoutSeconds", 10)):
-            if hook.get(key) is None:
-                hook[key] = value
-        for key in ("namespaceSelector", "objectSelector"):
-            if hook.get(key) is None:
-                hook[key] = {}
-        if mutating and hook.get("reinvocationPolicy") is None:
-            hook["reinvocationPolicy"] = "Never"
+        fill_absent(hook, failurePolicy="Fail", matchPolicy="Equivalent", timeoutSeconds=10)
+        fill_absent(hook, namespaceSelector={}, objectSelector={})
+        if mutating:
+            fill_absent(hook, reinvocationPolicy="Never")
         for rule in hook.get("rules") or ():
-            if rule.get("scope") is None:
-                rule["scope"] = "*"
+            fill_absent(rule, scope="*")
         service = (hook.get("clientConfig") or {}).get("service")
-        if service is not None and service.get("port") is None:
-            service["port"] = 443
+        if service is not None:
+            fill_absent(service, port=443)
 
 
 def _review_version_errors(found: list[str], path: str) -> list[ApiFieldError]:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, server_error
-from koord.embedded.apiserver.merge import fieldset, managed_entries
+from koord.embedded.apiserver.merge import fieldset, managed_entries, managed_fields
 from koord.embedded.apiserver.merge.compare import compare, equal_values
 from koord.embedded.apiserver.merge.config_validation import config_error
 from koord.embedded.apiserver.merge.fieldset import EMPTY, FieldPath, FieldSet
@@ -24,15 +24,6 @@ from koord.embedded.apiserver.merge.managed_entries import (
     ManagerKey,
     Managers,
     keep_all_fields,
-)
-from koord.embedded.apiserver.merge.managed_fields import (
-    ObjectVersions,
-    VersionConverter,
-    VersionedChange,
-    filter_comparison,
-    fit_to_schema,
-    release_fields,
-    track_update,
 )
 from koord.embedded.apiserver.merge.typed_value import mentioned_fields, overlay, remove_fields, with_struct_parents
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
@@ -98,7 +89,7 @@ def build_conflicts(taken: dict[ManagerKey, FieldSet]) -> ApplyConflicts:
 
 
 def prune_dropped_fields(
-    merged: Obj, managers: Managers, last: Obj | None, own: FieldSet, versions: ObjectVersions
+    merged: Obj, managers: Managers, last: Obj | None, own: FieldSet, versions: managed_fields.ObjectVersions
 ) -> Obj:
     """Return the merged object without what only the applier's last configuration had set.
 
@@ -127,7 +118,9 @@ def prune_dropped_fields(
     return back[0]
 
 
-def _restore_owned(whole: Obj, cut: Obj, managers: Managers, version: str, versions: ObjectVersions) -> Obj:
+def _restore_owned(
+    whole: Obj, cut: Obj, managers: Managers, version: str, versions: managed_fields.ObjectVersions
+) -> Obj:
     """Restore what any manager, the applier included, owns now."""
     owned: dict[str, FieldSet] = {version: EMPTY}
     for entry in managers.values():
@@ -226,7 +219,7 @@ def apply_config(
     kind: str,
     subresource: str = "",
     ownable: FieldFilter = keep_all_fields,
-    convert: VersionConverter | None = None,
+    convert: managed_fields.VersionConverter | None = None,
 ) -> ApplyResult | ApplyConflicts | PatchFailed:
     """Apply `config` as `manager` to the live object; `live` is None when there is none yet."""
     wrong = _config_failure(config, node, api_version, kind)
@@ -235,7 +228,7 @@ def apply_config(
     held = managed_entries.managed_fields_of(live)
     if live is not None and not held:
         # Whoever wrote it before ownership was kept gets one entry, so that the apply can conflict with it.
-        held = track_update(
+        held = managed_fields.track_update(
             None,
             managed_entries.without_managed_fields(live),
             manager=BEFORE_FIRST_APPLY,
@@ -248,9 +241,9 @@ def apply_config(
     run = _ApplyRun(
         before=managed_entries.without_managed_fields(live) if live is not None else {},
         config=managed_entries.without_managed_fields(config),
-        managers=fit_to_schema(managed_entries.parse_stored(held), node),
+        managers=managed_fields.fit_to_schema(managed_entries.parse_stored(held), node),
         key=managed_entries.new_manager_key(manager, APPLY, api_version, subresource),
-        versions=ObjectVersions(api_version, node, convert),
+        versions=managed_fields.ObjectVersions(api_version, node, convert),
         ownable=ownable,
         now=now,
     )
@@ -271,7 +264,7 @@ class _ApplyRun(msgspec.Struct, frozen=True):
     config: Obj
     managers: Managers
     key: ManagerKey
-    versions: ObjectVersions
+    versions: managed_fields.ObjectVersions
     ownable: FieldFilter
     now: str
 
@@ -282,14 +275,14 @@ class _ApplyRun(msgspec.Struct, frozen=True):
         own = self.ownable(mentioned_fields(self.config, node))
         managers = {**self.managers, self.key: managed_entries.build_entry(self.key, version, own, None)}
         after = prune_dropped_fields(merged, managers, last, own, self.versions)
-        comparison = filter_comparison(compare(self.before, after, node), self.ownable)
+        comparison = managed_fields.filter_comparison(compare(self.before, after, node), self.ownable)
         written = fieldset.union(comparison.modified, comparison.added)
-        change = VersionedChange(self.before, after, self.versions, self.ownable)
+        change = managed_fields.VersionedChange(self.before, after, self.versions, self.ownable)
         if not force:
             taken = self._conflicting_fields(managers, written, change)
             if taken:
                 return build_conflicts(taken)
-        left = release_fields(managers, comparison, written, change, keep=self.key)
+        left = managed_fields.release_fields(managers, comparison, written, change, keep=self.key)
         if self.key in left:
             own = fieldset.difference(own, STRIPPED_FIELDS)
             # Co-owning values that are there already is no change of the object, and gets no time.
@@ -304,7 +297,7 @@ class _ApplyRun(msgspec.Struct, frozen=True):
         return ApplyResult(obj)
 
     def _conflicting_fields(
-        self, managers: Managers, written: FieldSet, change: VersionedChange
+        self, managers: Managers, written: FieldSet, change: managed_fields.VersionedChange
     ) -> dict[ManagerKey, FieldSet]:
         taken: dict[ManagerKey, FieldSet] = {}
         for key, entry in managers.items():

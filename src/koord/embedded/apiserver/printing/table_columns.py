@@ -27,10 +27,7 @@ class KindTable(msgspec.Struct, frozen=True):
 
 
 def column_definitions(*stated: str) -> tuple[Column, ...]:
-    """Build column definitions from texts.
-
-    `Name` is the name, `Age` a string, `Desired:integer` has another type; `!` at the end means wide tables only.
-    """
+    """Build column definitions from texts: `Name`, `Age`, `Desired:integer`; a final `!` means wide tables only."""
     return tuple(_column(text) for text in stated)
 
 

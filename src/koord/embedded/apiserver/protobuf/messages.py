@@ -19,14 +19,7 @@ from typing import Any, Literal
 import msgspec
 
 from koord.api.model import decode
-from koord.embedded.apiserver.schema.builtin_types import (
-    INT_OR_STRING,
-    JSON_SCHEMA,
-    META_V1,
-    MICRO_TIME,
-    QUANTITY,
-    TIME,
-)
+from koord.embedded.apiserver.schema import builtin_types
 from koord.kube.transport.interface import DECODE_ERRORS
 from koord.values import duration, timestamp
 
@@ -166,17 +159,17 @@ def _schema_or_strings(fields: MessageFields) -> Any:
 # In these, bytes stay bytes: elsewhere they become base64.
 JSON_FORMS: Mapping[str, Callable[[MessageFields], Any]] = {
     RUNTIME_UNKNOWN: lambda fields: fields,
-    TIME: _time,
-    MICRO_TIME: _micro_time,
-    META_V1 + "Duration": _duration,
-    META_V1 + "FieldsV1": lambda fields: _decode_json(fields.get("Raw", b"")),
-    QUANTITY: _quantity,
-    INT_OR_STRING: _int_or_string,
+    builtin_types.TIME: _time,
+    builtin_types.MICRO_TIME: _micro_time,
+    builtin_types.META_V1 + "Duration": _duration,
+    builtin_types.META_V1 + "FieldsV1": lambda fields: _decode_json(fields.get("Raw", b"")),
+    builtin_types.QUANTITY: _quantity,
+    builtin_types.INT_OR_STRING: _int_or_string,
     RUNTIME_PACKAGE + "RawExtension": lambda fields: _decode_json(fields.get("raw", b"")),
-    JSON_SCHEMA.removesuffix("SchemaProps"): lambda fields: _decode_json(fields.get("raw", b"")),
-    JSON_SCHEMA + "OrArray": _schema_or_array,
-    JSON_SCHEMA + "OrBool": _schema_or_bool,
-    JSON_SCHEMA + "OrStringArray": _schema_or_strings,
+    builtin_types.JSON_SCHEMA.removesuffix("SchemaProps"): lambda fields: _decode_json(fields.get("raw", b"")),
+    builtin_types.JSON_SCHEMA + "OrArray": _schema_or_array,
+    builtin_types.JSON_SCHEMA + "OrBool": _schema_or_bool,
+    builtin_types.JSON_SCHEMA + "OrStringArray": _schema_or_strings,
 }
 
 

@@ -13,6 +13,8 @@ from typing import Any
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value
 from koord.embedded.apiserver.catalog import ServedResource
+from koord.embedded.apiserver.kinds.label_validation import label_value_reasons, qualified_name_reasons
+from koord.embedded.apiserver.kinds.strategy import copy_or_drop
 from koord.values import names
 
 Obj = dict[str, Any]
@@ -68,7 +70,7 @@ def restore_system_fields(new: Obj, old: Obj) -> Obj:
     made["creationTimestamp"] = old["creationTimestamp"]
     made["resourceVersion"] = old["resourceVersion"]
     made.pop("selfLink", None)
-    _copy_field(made, old, "generation")
+    copy_or_drop(made, old, "generation")
     if "deletionTimestamp" in old:
         made["deletionTimestamp"] = old["deletionTimestamp"]
     if "deletionGracePeriodSeconds" in old and made.get("deletionGracePeriodSeconds") is None:
@@ -77,13 +79,6 @@ def restore_system_fields(new: Obj, old: Obj) -> Obj:
         if key in made and not made[key]:
             del made[key]
     return ordered_metadata(made)
-
-
-def _copy_field(into: Obj, source: Obj, key: str) -> None:
-    if key in source:
-        into[key] = source[key]
-    else:
-        into.pop(key, None)
 
 
 # Kinds whose creator may set the status: kubelets register nodes with it.
@@ -124,7 +119,7 @@ def _empty_status(resource: ServedResource) -> Obj | None:
 def keep_old_status(new: Obj, old: Obj, resource: ServedResource) -> None:
     """Restore the status after a write to the main path."""
     if resource.has_status:
-        _copy_field(new, old, "status")
+        copy_or_drop(new, old, "status")
 
 
 def keep_all_but_status(new: Obj, old: Obj, resource: ServedResource) -> None:
@@ -141,11 +136,11 @@ def keep_all_but_status(new: Obj, old: Obj, resource: ServedResource) -> None:
     meta = new["metadata"]
     if resource.custom:
         new["metadata"] = {**old["metadata"]}
-        _copy_field(new["metadata"], meta, "managedFields")
+        copy_or_drop(new["metadata"], meta, "managedFields")
     elif resource.storage in _STATUS_KEEPS_LABELS:
-        _copy_field(meta, old["metadata"], "labels")
+        copy_or_drop(meta, old["metadata"], "labels")
     elif resource.storage == "pods":
-        _copy_field(meta, old["metadata"], "ownerReferences")
+        copy_or_drop(meta, old["metadata"], "ownerReferences")
 
 
 MAX_ANNOTATION_BYTES = 256 << 10
@@ -171,16 +166,6 @@ _NAME_RULES: dict[str, Callable[[str], list[str]]] = {
     "flowschemas.flowcontrol.apiserver.k8s.io": path_segment_name,
     "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io": path_segment_name,
 }
-
-
-@functools.lru_cache(maxsize=16_384)
-def _key_reasons(key: str) -> tuple[str, ...]:
-    return tuple(names.qualified_name(key))
-
-
-@functools.lru_cache(maxsize=16_384)
-def _value_reasons(value: str) -> tuple[str, ...]:
-    return tuple(names.label_value(value))
 
 
 def validate_metadata_on_create(obj: Obj, resource: ServedResource) -> list[ApiFieldError]:
@@ -228,12 +213,12 @@ def _shared_errors(meta: Obj, custom: bool) -> list[ApiFieldError]:
     if meta.get("generation", 0) < 0:
         errors.append(invalid_value("metadata.generation", meta["generation"], "must be greater than or equal to 0"))
     for key, value in (meta.get("labels") or {}).items():
-        errors += [invalid_value("metadata.labels", key, reason) for reason in _key_reasons(key)]
-        errors += [invalid_value("metadata.labels", value, reason) for reason in _value_reasons(value)]
+        errors += [invalid_value("metadata.labels", key, reason) for reason in qualified_name_reasons(key)]
+        errors += [invalid_value("metadata.labels", value, reason) for reason in label_value_reasons(value)]
     annotations = meta.get("annotations")
     if annotations:
         for key in annotations:
-            errors += [invalid_value("metadata.annotations", key, r) for r in _key_reasons(key.lower())]
+            errors += [invalid_value("metadata.annotations", key, r) for r in qualified_name_reasons(key.lower())]
         size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
         if size > MAX_ANNOTATION_BYTES:
             errors.append(api_errors.too_long("metadata.annotations", MAX_ANNOTATION_BYTES))
@@ -275,7 +260,7 @@ def _finalizer_errors(finalizers: list[str], custom: bool) -> list[ApiFieldError
     place = "metadata.finalizers"
     errors: list[ApiFieldError] = []
     for finalizer in finalizers:
-        errors += [invalid_value(place, finalizer, reason) for reason in _key_reasons(finalizer)]
+        errors += [invalid_value(place, finalizer, reason) for reason in qualified_name_reasons(finalizer)]
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         detail = "finalizer orphan and foregroundDeletion cannot be both set"
         errors.append(invalid_value(place, finalizers, detail))

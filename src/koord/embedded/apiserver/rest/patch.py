@@ -15,17 +15,10 @@ from koord.embedded.apiserver.merge import server_side_apply as merge_apply
 from koord.embedded.apiserver.merge.json_patch import json_patch
 from koord.embedded.apiserver.merge.managed_entries import ownable
 from koord.embedded.apiserver.merge.server_side_apply import ApplyConflicts
-from koord.embedded.apiserver.rest import create_update
+from koord.embedded.apiserver.rest import create_update, request_body
 from koord.embedded.apiserver.rest.create_update import ObjectWriter
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.rest.options import WriteOptions, write_options
-from koord.embedded.apiserver.rest.request_body import (
-    media_type,
-    parse_json,
-    parse_yaml_with_duplicates,
-    unmarshal_errors,
-    with_kind_first,
-)
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.subresource_strategy import SubresourceStrategy
 from koord.embedded.apiserver.schema import strict_decoding
@@ -39,7 +32,7 @@ _CUSTOM_TYPES = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
 def patch_options(request: ApiRequest) -> WriteOptions:
     options = write_options(request.query, "PatchOptions")
     errors: list[ApiFieldError] = []
-    if media_type(request.content_type) == APPLY_PATCH:
+    if request_body.media_type(request.content_type) == APPLY_PATCH:
         if not options.field_manager:
             errors.append(api_errors.required("fieldManager", "is required for apply patch"))
     elif options.force is not None:
@@ -50,7 +43,7 @@ def patch_options(request: ApiRequest) -> WriteOptions:
 
 
 def patch_type(context: RequestContext) -> str:
-    media = media_type(context.request.content_type)
+    media = request_body.media_type(context.request.content_type)
     if context.resource.custom:
         if media not in _CUSTOM_TYPES:
             raise unsupported_media(
@@ -68,7 +61,9 @@ def decode_patch(request: ApiRequest, media: str) -> Any:
     if not isinstance(body, bytes):
         return body
     try:
-        return parse_yaml_with_duplicates(body)[0] if media == APPLY_PATCH else parse_json(body)
+        return (
+            request_body.parse_yaml_with_duplicates(body)[0] if media == APPLY_PATCH else request_body.parse_json(body)
+        )
     except ValueError as error:
         if media == APPLY_PATCH:
             raise bad_request(f"error decoding YAML: {error}") from None
@@ -120,7 +115,7 @@ class Patcher:
             if options.field_validation == "Strict":
                 raise invalid_patch_result(shown(), f"strict decoding error: {', '.join(complaints)}")
             context.warnings += [text for text in complaints if text not in context.warnings]
-        new = with_kind_first(found.value, resource.kind, resource.api_version)
+        new = request_body.with_kind_first(found.value, resource.kind, resource.api_version)
         new.setdefault("metadata", {})
         return new
 
@@ -131,7 +126,7 @@ class Patcher:
         if not isinstance(config, dict):
             raise bad_request("error decoding YAML: the configuration is not an object")
         body = context.request.body
-        duplicates = parse_yaml_with_duplicates(body)[1] if isinstance(body, bytes) else []
+        duplicates = request_body.parse_yaml_with_duplicates(body)[1] if isinstance(body, bytes) else []
         metadata = config.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
 
@@ -154,7 +149,7 @@ class Patcher:
             if isinstance(outcome, PatchFailed):
                 raise _patch_error(outcome)
             if duplicates and options.field_validation == "Strict":
-                why = f"error converting YAML to JSON: {unmarshal_errors(duplicates)}"
+                why = f"error converting YAML to JSON: {request_body.unmarshal_errors(duplicates)}"
                 raise bad_request(f"error strict decoding YAML: {why}")
             if options.field_validation == "Warn":
                 context.warnings += [text for text in duplicates if text not in context.warnings]
@@ -165,7 +160,7 @@ class Patcher:
             found = resource.decode(outcome.obj)
             if found.error:
                 raise bad_request(found.error)
-            new = with_kind_first(found.value, resource.kind, resource.api_version)
+            new = request_body.with_kind_first(found.value, resource.kind, resource.api_version)
             resource.strategy.default(new)
             if live is not None and _only_times_differ(new, live):
                 return deep_copy(live)

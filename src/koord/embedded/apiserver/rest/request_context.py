@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import random
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -36,7 +35,7 @@ class MetadataGenerator:
         second = int(self._clock.time())
         if second != self._cached_second:
             self._cached_second = second
-            self._cached_text = timestamp.text(datetime.fromtimestamp(second, UTC))
+            self._cached_text = timestamp.unix_text(second)
         return self._cached_text
 
     def uid(self) -> str:

@@ -12,6 +12,7 @@ import msgspec
 
 from koord.embedded.apiserver.api_errors import ApiFieldError
 from koord.embedded.apiserver.catalog import ServedResource
+from koord.embedded.apiserver.kinds.strategy import copy_or_drop
 from koord.embedded.apiserver.rest import object_metadata
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 
@@ -28,7 +29,7 @@ class SubresourceStrategy(msgspec.Struct, frozen=True):
 def _prepare_main(new: Obj, old: Obj, resource: ServedResource) -> None:
     object_metadata.keep_old_status(new, old, resource)
     if resource.storage == "namespaces":  # finalizers of the spec have a subresource of their own
-        _restore_field(new, old, "spec")
+        copy_or_drop(new, old, "spec")
     resource.strategy.prepare_update(new, old)
 
 
@@ -39,7 +40,7 @@ def _prepare_status(new: Obj, old: Obj, resource: ServedResource) -> None:
 
 def _prepare_finalize(new: Obj, old: Obj, resource: ServedResource) -> None:
     finalizers = new.get("spec", {}).get("finalizers")
-    _restore_field(new, old, "status")
+    copy_or_drop(new, old, "status")
     new["spec"] = {"finalizers": finalizers} if finalizers else {}
 
 
@@ -104,13 +105,6 @@ def _restore_all_but_managed_fields(new: Obj, old: Obj) -> None:
 def _bump_generation(new: Obj, old: Obj) -> None:
     if new.get("spec") != old.get("spec") and "generation" in old["metadata"]:
         new["metadata"]["generation"] = old["metadata"]["generation"] + 1
-
-
-def _restore_field(new: Obj, old: Obj, key: str) -> None:
-    if key in old:
-        new[key] = old[key]
-    else:
-        new.pop(key, None)
 
 
 def _validate_main(new: Obj, old: Obj, resource: ServedResource) -> list[ApiFieldError]:

@@ -96,10 +96,7 @@ def drop_nulls(value: Any, node: SchemaNode | None) -> None:
 
 
 def apply_defaults(value: Any, node: SchemaNode | None) -> None:
-    """Apply defaults in place, where a value is absent, or null where the schema does not allow it.
-
-    Values that come from a default are defaulted in turn.
-    """
+    """Apply defaults in place where a value is absent, or null against the schema; defaults are defaulted in turn."""
     if node is None:
         return
     if isinstance(value, dict):

@@ -97,7 +97,8 @@ class _SchemaValidator:
             errors += self._string(value, node, path)
             count += 1
             if self._format(node):
-                errors += self._format_errors(value, node, path)
+                if not string_formats.has_format(node.format, value):
+                    errors.append(self._wrong_type(path, node.format, value))
                 count += 1
         elif isinstance(value, int | float) and not isinstance(value, bool):
             errors += self._number(value, node, path)
@@ -160,9 +161,6 @@ class _SchemaValidator:
         if "pattern" in rules and not go_regexp.compile_regexp(rules["pattern"]).search(value):
             return [self._invalid(path, value, f"should match '{rules['pattern']}'")]
         return []
-
-    def _format_errors(self, value: str, node: SchemaNode, path: str) -> list[ApiFieldError]:
-        return [] if string_formats.has_format(node.format, value) else [self._wrong_type(path, node.format, value)]
 
     def _number(self, value: float, node: SchemaNode, path: str) -> list[ApiFieldError]:
         errors: list[ApiFieldError] = []

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.slo import defaults
+from koord.host.cgroup import knob
 from koord.host.hardware import Capability, CapabilityState
 from koord.koordlet.strategies.registry import STRATEGIES
 
@@ -47,6 +49,19 @@ def with_strategies(found: Iterable[CapabilityRow]) -> list[CapabilityRow]:
         for file in strategy.files:
             users.setdefault(file, []).append(strategy.name)
     return [msgspec.structs.replace(one, strategies=tuple(users.get(one.knob, ()))) for one in found]
+
+
+def recommended_suppress_policy(rows: Iterable[CapabilityRow]) -> str:
+    """Return a sentence about the best cpuSuppressPolicy for a node with these files."""
+    works = {one.knob for one in rows if one.state in (CapabilityState.SUPPORTED.value, CapabilityState.DEGRADED.value)}
+    if knob.CPUSET not in works:
+        return f"cpuSuppressPolicy: {defaults.CFS_QUOTA} is the only one that works here, as {knob.CPUSET} does not"
+    if knob.CPU_BVT in works:
+        return f"cpuSuppressPolicy: {defaults.IDLE_CPUSET} with cpuQOS of beClass keeps services fastest here"
+    if knob.CPU_IDLE in works:
+        return f"cpuSuppressPolicy: {defaults.IDLE_CPUSET} keeps services fastest here"
+    needs = f"{defaults.IDLE_CPUSET} needs {knob.CPU_IDLE} or {knob.CPU_BVT}"
+    return f"cpuSuppressPolicy: {defaults.CPUSET} is the best here; {needs}"
 
 
 def strategy_conditions(found: Iterable[Capability], enabled: Iterable[str]) -> list[StrategyCondition]:

@@ -76,10 +76,7 @@ class NodeResourceController:
         self.loop.start(
             self.informers.all,
             self.informers.handlers(
-                self._enqueue,
-                node_gone=self._forget,
-                metric_gone=self._forget_sync,
-                topology_gone=self._forget_zones,
+                self._enqueue, node_gone=self._forget, metric_gone=self._forget_sync, topology_gone=self._forget_zones
             ),
         )
 

@@ -69,11 +69,7 @@ class NodeResourceWriter:
             if isinstance(found, ApiError):
                 return None if found.not_found else self._failed(found)
             zones = revise_zones(
-                found.get("zones") or [],
-                decision.batch.zones,
-                ratio,
-                decision.rules.diff_threshold,
-                overdue=overdue,
+                found.get("zones") or [], decision.batch.zones, ratio, decision.rules.diff_threshold, overdue=overdue
             )
             if zones is None:
                 return None

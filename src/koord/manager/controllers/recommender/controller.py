@@ -116,9 +116,8 @@ class RecommenderController:
         patch = status_patch.build_status_patch(recommendation.status, statuses, told, moment)
         if patch is None:
             return None
-        meta = recommendation.metadata
-        answer = await self._client.patch(
-            RECOMMENDATIONS, meta.name, patch, meta.namespace, kind="merge", subresource="status", uid=meta.uid
+        answer = await self._client.patch_object(
+            RECOMMENDATIONS, recommendation, patch, kind="merge", subresource="status"
         )
         return answer if isinstance(answer, ApiError) else None
 
@@ -129,15 +128,9 @@ class RecommenderController:
         ):
             return None
         text = encode(RecommendationCheckpoint(target=known.target, checkpoint=known.model.save())).decode()
-        meta, kept_sample_s = recommendation.metadata, known.model.last_s
-        answer = await self._client.patch(
-            RECOMMENDATIONS,
-            meta.name,
-            {"metadata": {"annotations": {A_RECOMMENDATION_HISTORY: text}}},
-            meta.namespace,
-            kind="merge",
-            uid=meta.uid,
-        )
+        kept_sample_s = known.model.last_s
+        patch = {"metadata": {"annotations": {A_RECOMMENDATION_HISTORY: text}}}
+        answer = await self._client.patch_object(RECOMMENDATIONS, recommendation, patch, kind="merge")
         if isinstance(answer, ApiError):
             return answer
         known.checkpointed_at_s, known.checkpointed_sample_s = self._clock.monotonic(), kept_sample_s

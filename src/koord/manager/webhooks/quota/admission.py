@@ -8,16 +8,8 @@ from typing import Any, Protocol
 import msgspec
 
 from koord.api.annotations import quota_codecs
-from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.protocol import (
-    A_QUOTA_NAMESPACES,
-    A_QUOTA_SHARED_WEIGHT,
-    DEFAULT_QUOTA,
-    L_QUOTA_PARENT,
-    L_QUOTA_TREE_ID,
-    ROOT_QUOTA,
-    SYSTEM_QUOTA,
-)
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
+from koord.api.koordinator import protocol
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.model import convert
@@ -129,7 +121,7 @@ def _validate_update(
     if _changes_nothing_checked(new, before):
         return QuotaRuling(AdmissionAllowed())
     name = info.name
-    if name in (SYSTEM_QUOTA, ROOT_QUOTA):
+    if name in (protocol.SYSTEM_QUOTA, protocol.ROOT_QUOTA):
         return QuotaRuling(AdmissionDenied(400, f"invalid quota {name}"))
     for namespace in info.namespaces:
         if owner := tree.owner_of(namespace, besides=name):
@@ -155,7 +147,7 @@ def _validate_update(
 
 def _changes_nothing_checked(new: tuple[ElasticQuota, QuotaInfo], before: tuple[ElasticQuota, QuotaInfo]) -> bool:
     (quota, info), (old_quota, old) = new, before
-    claims = (one.metadata.annotations.get(A_QUOTA_NAMESPACES, "") for one in (quota, old_quota))
+    claims = (one.metadata.annotations.get(protocol.A_QUOTA_NAMESPACES, "") for one in (quota, old_quota))
     return (
         info.parent == old.parent
         and info.is_parent == old.is_parent
@@ -167,7 +159,7 @@ def _changes_nothing_checked(new: tuple[ElasticQuota, QuotaInfo], before: tuple[
 
 
 def _delete_fault(name: str, tree: QuotaTopology, pods: QuotaPodLister) -> str | None:
-    if name in (SYSTEM_QUOTA, ROOT_QUOTA, DEFAULT_QUOTA):
+    if name in (protocol.SYSTEM_QUOTA, protocol.ROOT_QUOTA, protocol.DEFAULT_QUOTA):
         return f"can not delete quotaGroup :{name}"
     if tree.get(name) is None:
         return f"not found quota:{name}"
@@ -193,21 +185,21 @@ def mutate_quota(request: AdmissionRequest, tree: QuotaTopology) -> AdmissionDec
     if isinstance(found, UnreadableQuota):
         return AdmissionDenied(400, found.why)
     quota, info = found
-    if info.name == ROOT_QUOTA:
+    if info.name == protocol.ROOT_QUOTA:
         return AdmissionAllowed()
     labels, annotations = dict(quota.metadata.labels), dict(quota.metadata.annotations)
-    if not labels.get(L_QUOTA_PARENT):
-        labels[L_QUOTA_PARENT] = ROOT_QUOTA
-    if not info.tree and info.parent != ROOT_QUOTA:
+    if not labels.get(protocol.L_QUOTA_PARENT):
+        labels[protocol.L_QUOTA_PARENT] = protocol.ROOT_QUOTA
+    if not info.tree and info.parent != protocol.ROOT_QUOTA:
         parent = tree.get(info.parent)
         if parent is None:
             return AdmissionDenied(400, f"fill quota {info.name} failed, parent not exist")
         if parent.tree:
-            labels[L_QUOTA_TREE_ID] = parent.tree
+            labels[protocol.L_QUOTA_TREE_ID] = parent.tree
     weights = _shared_weight(quota, info, request.object or {})
     if isinstance(weights, MalformedAnnotation):
         return AdmissionDenied(400, f"fillDefaultQuotaInfo unmarshal sharedWeight failed:{weights.reason}")
-    annotations[A_QUOTA_SHARED_WEIGHT] = weights
+    annotations[protocol.A_QUOTA_SHARED_WEIGHT] = weights
     if labels == quota.metadata.labels and annotations == quota.metadata.annotations:
         return AdmissionAllowed()
     return AdmissionAllowed(_with_metadata(request.object or {}, labels=labels, annotations=annotations))
@@ -215,20 +207,18 @@ def mutate_quota(request: AdmissionRequest, tree: QuotaTopology) -> AdmissionDec
 
 def _shared_weight(quota: ElasticQuota, info: QuotaInfo, plain: dict[str, Any]) -> str | MalformedAnnotation:
     """Return the annotation's text; it stays as it is when it names exactly the resources of max."""
-    text = quota.metadata.annotations.get(A_QUOTA_SHARED_WEIGHT, "")
+    text = quota.metadata.annotations.get(protocol.A_QUOTA_SHARED_WEIGHT, "")
     if not text:
         # A quota without max gets the text that Go writes for a map that is not there.
         spec = plain.get("spec") or {}
-        return quota_codecs.dump_quota_resources(vector.to_wire(info.max)) if spec.get("max") is not None else "null"
-    stated = quota_codecs.parse_quota_resources(quota.metadata.annotations, A_QUOTA_SHARED_WEIGHT)
+        return dump_json(vector.to_wire(info.max)) if spec.get("max") is not None else "null"
+    stated = quota_codecs.parse_quota_resources(quota.metadata.annotations, protocol.A_QUOTA_SHARED_WEIGHT)
     if isinstance(stated, MalformedAnnotation):
         return stated
     weights = vector.parse(stated or {})
     if weights.keys() == info.max.keys():
         return text
-    return quota_codecs.dump_quota_resources(
-        vector.to_wire({key: weights.get(key, most) for key, most in info.max.items()})
-    )
+    return dump_json(vector.to_wire({key: weights.get(key, most) for key, most in info.max.items()}))
 
 
 def _with_metadata(plain: dict[str, Any], **parts: dict[str, str]) -> dict[str, Any]:

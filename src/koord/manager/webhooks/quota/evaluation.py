@@ -1,6 +1,4 @@
-"""This module decides whether a pod's request fits the rest of its quota. Reading the quota and writing the
-sum are done elsewhere.
-"""
+"""This module decides whether a pod's request fits the rest of its quota; it does no I/O."""
 
 from __future__ import annotations
 
@@ -10,26 +8,7 @@ import msgspec
 
 from koord.api.annotations import quota_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.protocol import (
-    A_QUOTA_ADMISSION,
-    A_QUOTA_CHILD_REQUEST,
-    DEFAULT_QUOTA,
-    ROOT_QUOTA,
-    SYSTEM_QUOTA,
-)
-from koord.api.koordinator.resource_name import (
-    BATCH_CPU,
-    BATCH_MEMORY,
-    CPU,
-    EPHEMERAL_STORAGE,
-    GPU,
-    GPU_MEMORY_RATIO,
-    GPU_SHARED,
-    MEMORY,
-    MID_CPU,
-    MID_MEMORY,
-    NVIDIA_GPU,
-)
+from koord.api.koordinator import protocol, resource_name
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests
@@ -38,20 +17,20 @@ from koord.values import resources as vector
 from koord.values.quantity import ZERO
 from koord.values.resources import Resources
 
-_UNLIMITED_QUOTAS = frozenset({"", DEFAULT_QUOTA, SYSTEM_QUOTA, ROOT_QUOTA})
+_UNLIMITED_QUOTAS = frozenset({"", protocol.DEFAULT_QUOTA, protocol.SYSTEM_QUOTA, protocol.ROOT_QUOTA})
 _COUNTED_RESOURCES = frozenset(
     {
-        CPU,
-        MEMORY,
-        EPHEMERAL_STORAGE,
-        BATCH_CPU,
-        BATCH_MEMORY,
-        MID_CPU,
-        MID_MEMORY,
-        GPU,
-        NVIDIA_GPU,
-        GPU_SHARED,
-        GPU_MEMORY_RATIO,
+        resource_name.CPU,
+        resource_name.MEMORY,
+        resource_name.EPHEMERAL_STORAGE,
+        resource_name.BATCH_CPU,
+        resource_name.BATCH_MEMORY,
+        resource_name.MID_CPU,
+        resource_name.MID_MEMORY,
+        resource_name.GPU,
+        resource_name.NVIDIA_GPU,
+        resource_name.GPU_SHARED,
+        resource_name.GPU_MEMORY_RATIO,
     }
 )
 
@@ -86,7 +65,10 @@ def pod_quota_request(
 def evaluate(quota: ElasticQuota, request: Resources) -> QuotaFits | QuotaExceeded | MalformedAnnotation:
     if not request or not any(name in _COUNTED_RESOURCES or name.startswith("requests.") for name in quota.spec.max):
         return QuotaFits(None)
-    stated, used = _parse_amounts(quota, A_QUOTA_ADMISSION), _parse_amounts(quota, A_QUOTA_CHILD_REQUEST)
+    stated, used = (
+        _parse_amounts(quota, protocol.A_QUOTA_ADMISSION),
+        _parse_amounts(quota, protocol.A_QUOTA_CHILD_REQUEST),
+    )
     if isinstance(stated, MalformedAnnotation):
         return stated
     if isinstance(used, MalformedAnnotation):

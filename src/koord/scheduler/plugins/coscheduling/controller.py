@@ -11,12 +11,12 @@ from koord.api.annotations.gang_codecs import gang_id
 from koord.api.koordinator.custom_kinds import CLUSTER_NETWORK_TOPOLOGIES, POD_GROUPS
 from koord.api.koordinator.scheduling import ClusterNetworkTopologyStatus
 from koord.api.koordinator.sigs_scheduling import PodGroup, PodGroupStatus
-from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
 from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.events.recorder import object_reference
+from koord.kube.informer.cache import object_key
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
@@ -80,13 +80,8 @@ class NetworkTopologyController:
             return
         patch = {"status": {"detailStatus": to_dict(wanted).get("detailStatus", [])}}
         try:
-            answer = await self._client.patch(
-                CLUSTER_NETWORK_TOPOLOGIES,
-                CLUSTER_TOPOLOGY_NAME,
-                patch,
-                kind="merge",
-                subresource="status",
-                uid=topology.metadata.uid,
+            answer = await self._client.patch_object(
+                CLUSTER_NETWORK_TOPOLOGIES, topology, patch, kind="merge", subresource="status"
             )
         except TRANSIENT_ERRORS as outage:
             self._quiet.warning("the status of the network topology was not written: %s", outage)
@@ -145,14 +140,14 @@ class PodGroupController:
 
     def _on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         if new is None and old is not None:
-            self._failures.pop(_object_key(old), None)
+            self._failures.pop(object_key(old), None)
         elif new is not None and self._queue is not None:
-            self._queue.add_after(_object_key(new), _DEBOUNCE_S)
+            self._queue.add_after(object_key(new), _DEBOUNCE_S)
 
     async def run(self) -> None:
         queue = self._queue = WorkQueue(self._clock, name="pod-groups")
         for known in self._pod_groups.list():
-            queue.add(_object_key(known))
+            queue.add(object_key(known))
         try:
             await Controller("pod-groups", queue, self._reconcile, workers=self._workers).run()
         finally:
@@ -169,9 +164,7 @@ class PodGroupController:
         if not patch:
             return Done()
         try:
-            answer = await self._client.patch(
-                POD_GROUPS, key[1], {"status": patch}, key[0], kind="merge", uid=found.metadata.uid
-            )
+            answer = await self._client.patch_object(POD_GROUPS, found, {"status": patch}, kind="merge")
         except TRANSIENT_ERRORS as outage:
             return Requeue(str(outage))
         if isinstance(answer, ApiError):
@@ -200,7 +193,7 @@ class PodGroupController:
         minimum = found.spec.min_member
         note = f"{status.scheduled} of at least {minimum} members have a node"
         if status.phase == PENDING:
-            there = len(self._members(gang_id(*_object_key(found))))
+            there = len(self._members(gang_id(*object_key(found))))
             note = f"{there} of at least {minimum} members are there"
         self._recorder.record(object_reference(POD_GROUPS, found), "Normal", status.phase, note, action="Scheduling")
 
@@ -233,10 +226,6 @@ def pod_group_status_patch(before: PodGroupStatus, after: PodGroupStatus) -> dic
     old, new = to_dict(before), to_dict(after)
     changed = {name: value for name, value in new.items() if old.get(name) != value}
     return changed | {name: None for name in old if name not in new}
-
-
-def _object_key(obj: Object) -> tuple[str, str]:
-    return obj.metadata.namespace, obj.metadata.name
 
 
 def _gang_key_of_pod(pod: Pod) -> tuple[str, str] | None:

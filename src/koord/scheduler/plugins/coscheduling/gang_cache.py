@@ -241,9 +241,7 @@ class GangCache:
         return tried
 
     def _refresh_spec(self, gang: Gang, uid: str) -> None:
-        """Choose the spec: that of the PodGroup that exists or is named, else that of the oldest member that states
-        one.
-        """
+        """Choose the spec: that of the PodGroup that exists or is named, else of the oldest member with one."""
         if gang.pod_group is not None or gang.pod_group_members:
             gang.spec_author, gang.spec = "", gang.pod_group
             return

@@ -216,10 +216,7 @@ class GangManager:
         self.handle_gang_changes(self.gangs.update_pod_group(gang_id(meta.namespace, meta.name), settings))
 
     def handle_gang_changes(self, news: Iterable[GangGroupEvent]) -> None:
-        """Activate the members that a change concerns.
-
-        One member represents the others, except where each member is scheduled on its own from now on.
-        """
+        """Activate the members that a change concerns: one for all of them unless each is scheduled on its own."""
         for item in news:
             group = self.gangs.groups.get(item.group)
             if group is None:

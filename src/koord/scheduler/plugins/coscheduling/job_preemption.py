@@ -19,7 +19,9 @@ import msgspec
 import numpy as np
 
 from koord.api.annotations.gang_codecs import NetworkTopologySpec
-from koord.api.koordinator.protocol import L_DISABLE_PREEMPTIBLE, L_QUESTIONED_OBJECT_KEY, L_QUOTA_PREEMPTIBLE
+from koord.api.annotations.pod_codecs import is_preemptible
+from koord.api.annotations.quota_codecs import is_quota_preemptible
+from koord.api.koordinator.protocol import L_QUESTIONED_OBJECT_KEY
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, NodeTable, RowList
 from koord.scheduler.cache.pod_info import PodInfo
@@ -36,15 +38,8 @@ from koord.scheduler.plugins.coscheduling.node_capacity import (
     pod_class_capacities,
     pod_class_of,
 )
+from koord.scheduler.preemption import evaluator
 from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
-from koord.scheduler.preemption.evaluator import (
-    NEVER,
-    NOT_HELPFUL,
-    TERMINATING,
-    CandidateLimit,
-    find_candidates,
-    make_preemption_plan,
-)
 from koord.scheduler.preemption.reclaimable import ReclaimableResources, ReclaimedTable
 from koord.scheduler.preemption.victims import VictimRules, pick_candidate
 
@@ -161,7 +156,7 @@ class JobPreemptionSearch:
         nodes = self._refused.decision.node_count
         nobody = self._without_victims[self.rows]
         reasons = told(self.rows[~nobody])
-        reasons[NOT_HELPFUL] += nodes - len(self.rows)
+        reasons[evaluator.NOT_HELPFUL] += nodes - len(self.rows)
         reasons[NO_VICTIMS] += int(np.count_nonzero(nobody))
         listed = sorted(f"{count} {reason}" for reason, count in (+reasons).items())
         return f"0/{nodes} nodes are available: {', '.join(listed)}."
@@ -258,16 +253,16 @@ def preempt_for_single_pod(
     """Preempt for a pod of no gang in the usual way, with the rules of this plugin."""
     pod = refused.pod
     if pod.shape.spec.preemption_policy == "Never":
-        return PostFilterRejection((f"preemption: {NEVER}",))
+        return PostFilterRejection((f"preemption: {evaluator.NEVER}",))
     node = refused.cycle.state.node(refused.nominated_node())
     if node is not None and any(other.preempted and rules.may_preempt(pod, other) for other in node.pods.values()):
-        return PostFilterRejection((f"preemption: {TERMINATING}",))
-    found = find_candidates(refused, rules, rules.budgets, CandidateLimit())
+        return PostFilterRejection((f"preemption: {evaluator.TERMINATING}",))
+    found = evaluator.find_candidates(refused, rules, rules.budgets, evaluator.CandidateLimit())
     search = VictimSearch(plugin, found.nodes, len(found.candidates), found.without, found.nearest)
     if found.candidates:
-        return make_preemption_plan(refused, plugin, pick_candidate(found.candidates), search)
+        return evaluator.make_preemption_plan(refused, plugin, pick_candidate(found.candidates), search)
     counts = Counter(found.without)
-    counts[NOT_HELPFUL] += refused.decision.node_count - found.nodes
+    counts[evaluator.NOT_HELPFUL] += refused.decision.node_count - found.nodes
     listed = sorted(f"{count} {reason}" for reason, count in (+counts).items())
     told = f"preemption: 0/{refused.decision.node_count} nodes are available: {', '.join(listed)}."
     return PostFilterRejection((told,), nominate="", search=search)
@@ -308,8 +303,7 @@ def _job_key(pod: PodInfo) -> str:
 
 
 def _is_protected(pod: PodInfo) -> bool:
-    labels = pod.labels
-    return labels.get(L_DISABLE_PREEMPTIBLE) == "true" or labels.get(L_QUOTA_PREEMPTIBLE) == "false"
+    return not (is_preemptible(pod.labels) and is_quota_preemptible(pod.labels))
 
 
 def _costs(table: NodeTable, rows: RowList, priority: int) -> dict[int, int]:

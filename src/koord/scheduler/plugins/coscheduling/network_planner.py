@@ -22,23 +22,8 @@ from koord.scheduler.framework.dry_run import DryRuns
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
-from koord.scheduler.plugins.coscheduling.network_topology import (
-    InvalidNetworkTopology,
-    NetworkTreeNode,
-    build_network_tree,
-    describe_shortage,
-    domain_rank,
-    gathering_domains,
-    holds_multiples,
-    plan_placement,
-    pod_count_multiples,
-)
-from koord.scheduler.plugins.coscheduling.node_capacity import (
-    GroupTrial,
-    NodeCapacity,
-    RejectedMember,
-    run_pre_filters,
-)
+from koord.scheduler.plugins.coscheduling import network_topology
+from koord.scheduler.plugins.coscheduling.node_capacity import GroupTrial, NodeCapacity, RejectedMember, run_pre_filters
 
 CLUSTER_TOPOLOGY_NAME = "default"  # of the one ClusterNetworkTopology that counts
 
@@ -50,8 +35,8 @@ class NetworkMap:
         self._built_from: tuple[ClusterNetworkTopologySpec, int] | None = None  # with the layout of the table
         self._position = -1
         self._labels: dict[int, Mapping[str, str]] = {}  # by row, as the tree knows them
-        self._tree: NetworkTreeNode | InvalidNetworkTopology | None = None
-        self.leaves: list[tuple[int, NetworkTreeNode]] = []  # by row
+        self._tree: network_topology.NetworkTreeNode | network_topology.InvalidNetworkTopology | None = None
+        self.leaves: list[tuple[int, network_topology.NetworkTreeNode]] = []  # by row
         # The same in columns: per leaf its row, its place by name, and the number of its domain in each layer upwards.
         self.rows: RowList = np.zeros(0, np.intp)
         self.order: Ints = np.zeros(0, np.int64)
@@ -62,7 +47,7 @@ class NetworkMap:
         topology = self.topologies.get("", CLUSTER_TOPOLOGY_NAME)
         return topology.spec if topology is not None else None
 
-    def tree(self) -> NetworkTreeNode | InvalidNetworkTopology | None:
+    def tree(self) -> network_topology.NetworkTreeNode | network_topology.InvalidNetworkTopology | None:
         """Return the tree; None when no topology is declared. The counts on its leaves are the last caller's."""
         declared = self.declared
         if declared is None:
@@ -72,9 +57,9 @@ class NetworkMap:
             self._built_from = of
             self._labels = {node.row: node.labels or {} for node in self._state.nodes() if node.node}
             named = ((n.name, self._labels[n.row]) for n in self._state.nodes() if n.node)
-            self._tree = build_network_tree(declared, named)
+            self._tree = network_topology.build_network_tree(declared, named)
             index = self._state.table.index
-            leaves = self._tree.leaves() if isinstance(self._tree, NetworkTreeNode) else ()
+            leaves = self._tree.leaves() if isinstance(self._tree, network_topology.NetworkTreeNode) else ()
             self.leaves = [(index[leaf.name].row, leaf) for leaf in leaves]
             self._build_columns()
         self._position = self._state.table.node_changes.position
@@ -165,7 +150,7 @@ class NetworkPlanner:
         tree = self.network.tree()
         if tree is None:
             return unresolvable("no cluster network topology")
-        if isinstance(tree, InvalidNetworkTopology):
+        if isinstance(tree, network_topology.InvalidNetworkTopology):
             return unresolvable(tree.why)
         if not pods:
             return Fault("no pending pods")
@@ -200,16 +185,16 @@ class NetworkPlanner:
     ) -> list[tuple[PodInfo, str]] | str:
         """Return each pod with its node, or why there is none for all. `scores` are by row; greater is better."""
         tree = self.network.tree()
-        assert isinstance(tree, NetworkTreeNode)
+        assert isinstance(tree, network_topology.NetworkTreeNode)
         kind = network_topology_selector(pods[0].annotations)
         existing = count_selector_pods(self._state.table, kind) if kind else {}
         counts = capacity.count.tolist()
         for row, leaf in self.network.leaves:
             leaf.offer_slots, leaf.existing_pods = counts[row], existing.get(row, 0)
             leaf.score = scores.get(row, 0) if scores is not None else 0
-        found = plan_placement(tree, topology_spec, len(pods))
+        found = network_topology.plan_placement(tree, topology_spec, len(pods))
         if found is None:
-            return self._place_individually(tree, pods, topology_spec, capacity) or describe_shortage(
+            return self._place_individually(tree, pods, topology_spec, capacity) or network_topology.describe_shortage(
                 tree, topology_spec, len(pods), unfit()
             )
         nodes = (node for node, count in found for _ in range(count))
@@ -217,7 +202,7 @@ class NetworkPlanner:
 
     def _place_individually(
         self,
-        tree: NetworkTreeNode,
+        tree: network_topology.NetworkTreeNode,
         pods: Sequence[PodInfo],
         topology_spec: NetworkTopologySpec,
         capacity: NodeCapacity,
@@ -237,8 +222,11 @@ class NetworkPlanner:
             ),
         )
         index, nodes = self._state.table.index, self._state.table.nodes
-        for domain in sorted(gathering_domains(tree, topology_spec), key=lambda place: domain_rank(place, tight=True)):
-            leaves = sorted(domain.leaves(), key=lambda leaf: domain_rank(leaf, tight=False))
+        for domain in sorted(
+            network_topology.gathering_domains(tree, topology_spec),
+            key=lambda place: network_topology.domain_rank(place, tight=True),
+        ):
+            leaves = sorted(domain.leaves(), key=lambda leaf: network_topology.domain_rank(leaf, tight=False))
             rows = [index[leaf.name].row for leaf in leaves]
             trials: dict[int, GroupTrial] = {}
             found: list[tuple[PodInfo, str]] = []
@@ -255,7 +243,9 @@ class NetworkPlanner:
                 else:
                     break
             counts = Counter(name for _, name in found)
-            if len(found) == len(pods) and holds_multiples(domain, counts, pod_count_multiples(topology_spec)):
+            if len(found) == len(pods) and network_topology.holds_multiples(
+                domain, counts, network_topology.pod_count_multiples(topology_spec)
+            ):
                 return found
         return None
 

@@ -9,12 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from koord.api.config.scheduler.koordinator_args import CoschedulingArgs
-from koord.api.koordinator.protocol import (
-    A_BIND_GANG_GROUP_ID,
-    A_BIND_GANG_GROUP_ID_DEPRECATED,
-    A_BIND_GANG_MEMBER_COUNT,
-    A_BIND_GANG_MEMBER_COUNT_DEPRECATED,
-)
+from koord.api.koordinator import protocol
 from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
@@ -53,10 +48,10 @@ from koord.scheduler.preemption.evaluator import NEVER
 from koord.values import duration
 
 _BIND_ANNOTATIONS = (
-    A_BIND_GANG_GROUP_ID,
-    A_BIND_GANG_MEMBER_COUNT,
-    A_BIND_GANG_GROUP_ID_DEPRECATED,
-    A_BIND_GANG_MEMBER_COUNT_DEPRECATED,
+    protocol.A_BIND_GANG_GROUP_ID,
+    protocol.A_BIND_GANG_MEMBER_COUNT,
+    protocol.A_BIND_GANG_GROUP_ID_DEPRECATED,
+    protocol.A_BIND_GANG_MEMBER_COUNT_DEPRECATED,
 )
 
 
@@ -66,9 +61,7 @@ class Coscheduling(Plugin):
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
 
     def __init__(self, args: CoschedulingArgs, handle: Handle, *, patches_pending_members: bool = True) -> None:
-        """Take arguments that are already defaulted. `patches_pending_members`: write why the gang failed into the
-        condition of members that were not tried.
-        """
+        """Take defaulted arguments. `patches_pending_members`: tell untried members why the gang failed."""
         self._patches_pending_members = patches_pending_members
         wait_s = duration.parse_seconds(args.default_timeout or "600s")
         self._defaults = GangDefaults(wait_s, args.default_match_policy or GangDefaults.match_policy)

@@ -45,24 +45,12 @@ class AllocatedDevices(msgspec.Struct, frozen=True):
     def device_amounts(self) -> DeviceAmounts:
         return {kind: {one.card.minor: _held_amounts(one) for one in chosen} for kind, chosen in self.devices.items()}
 
-    @property
-    def total_amounts(self) -> dict[str, int]:
-        """Return all allocated amounts by resource: what a reservation that names no amounts is resized to."""
-        total: dict[str, int] = {}
-        for chosen in self.devices.values():
-            for one in chosen:
-                for name, amount in one.amounts.items():
-                    total[name] = total.get(name, 0) + amount
-        return total
-
     def minors(self, device_type: str) -> tuple[int, ...]:
         return tuple(one.card.minor for one in self.devices.get(device_type, ()))
 
 
 class DeviceAllocateOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of one allocation. `final`: the pod is being placed for good. The last two differ from Koordinator's
-    defaults.
-    """
+    """Options of one allocation. `final`: for good. The last two differ from Koordinator's defaults."""
 
     scorer: DeviceScorer | None = None  # None: by minor alone
     final: bool = False

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from koord.api.annotations import device_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.annotations.device_codecs import (
     AllocatedDevice,
     AllocatedVirtualFunction,
     AllocationExtension,
     DeviceAllocations,
 )
-from koord.api.annotations.reservation_codecs import ReservationResizeAllocatable, dump_resize_allocatable
+from koord.api.annotations.reservation_codecs import ReservationResizeAllocatable
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESERVATION_RESIZE_ALLOCATABLE
 from koord.api.koordinator.resource_name import DEPRECATED_DEVICES
 from koord.api.kubernetes.builtin_kinds import NODES
@@ -107,7 +107,7 @@ def allocation_annotation(
 
 
 def device_allocated_patch(allocations: DeviceAllocations) -> PodPatch:
-    return PodPatch({A_DEVICE_ALLOCATED: device_codecs.dump_device_allocated(allocations)})
+    return PodPatch({A_DEVICE_ALLOCATED: dump_json(allocations)})
 
 
 def resize_annotations(allocation: AllocatedDevices) -> Mapping[str, str]:
@@ -118,7 +118,7 @@ def resize_annotations(allocation: AllocatedDevices) -> Mapping[str, str]:
             for name, amount in one.amounts.items():
                 total[name] = total.get(name, 0) + amount
     value = ReservationResizeAllocatable(resources=dict(vector.to_wire(vector.materialise(total))))
-    return {A_RESERVATION_RESIZE_ALLOCATABLE: dump_resize_allocatable(value)}
+    return {A_RESERVATION_RESIZE_ALLOCATABLE: dump_json(value)}
 
 
 class VendorAdapter:
@@ -141,9 +141,7 @@ class VendorAdapter:
         return write if isinstance(write, Fault) else PreBindActions((write,), 0.0, lambda: True, mark)
 
     def _lock_node(self, node: NodeInfo, key: str, mine: NodeLock) -> ObjectPatch | Fault:
-        """Return the write that locks the node. It fails if the node changed meanwhile, so no other lock is
-        overwritten.
-        """
+        """Return the write that locks the node. It fails if the node changed: no other lock is overwritten."""
         if node.node is None:
             return Fault(f"node {node.name} is gone")
         meta = node.node.metadata

@@ -207,9 +207,7 @@ class NodeDeviceCache:
             self._allocate(pod.node_name, pod.uid, held, stated or self._reservation_of_owner.get(pod.uid, ""))
 
     def note_bound_without_device(self, pod: PodInfo, node_name: str) -> None:
-        """Record an event for a pod bound to a node without a Device object, though other nodes have one: most likely
-        an error.
-        """
+        """Record an event for a pod bound to a node without Device, though others have one: likely an error."""
         if self.nodes:
             words = (
                 f"node {node_name} has no Device object: its device plugin chooses the devices, and nobody counts them"

@@ -84,9 +84,7 @@ class DeviceTypeColumns:
         return matrix
 
     def count_fitting_cards(self, rows: Rows, each: Amounts) -> Ints:
-        """Count the cards of each row that have what one card must give, with memory compared both in bytes and in
-        percent.
-        """
+        """Count the cards of each row that have what one card must give, memory compared in bytes and in percent."""
         fits: Bools | None = None
         for name, amount in each.items():
             enough = self._free_matrix(name)[rows] >= (amount or _NO_SUCH_RESOURCE)
@@ -178,9 +176,7 @@ class DeviceColumns:
                 self._set(row, node_devices)
 
     def evaluate_by_situation(self, rows: RowList, told: CodedColumn, worth: Callable[[NodeDevices, Any], int]) -> Ints:
-        """Evaluate `worth` once per situation and node facts, and return its value for each row. All rows must have
-        devices.
-        """
+        """Evaluate `worth` once per situation and node facts; return it for each row. All rows must have devices."""
         self._renumber_changed_rows()
         words = len(told.values)
         keys = self._situations[rows] * words + told.codes[rows]
@@ -233,7 +229,5 @@ class DeviceColumns:
 
 
 def _differs(a: NodeDevices, b: NodeDevices, kind: str) -> bool:
-    """Return whether the devices of a type differ. Unchanged amounts are the same objects: ledgers share what they
-    can.
-    """
+    """Return whether the devices of a type differ. Unchanged amounts are the same objects, shared by ledgers."""
     return a.inventory.cards.get(kind) is not b.inventory.cards.get(kind) or a.used.get(kind) is not b.used.get(kind)

@@ -18,33 +18,10 @@ from koord.api.annotations.device_codecs import (
     node_gpu_partition_policy,
 )
 from koord.api.koordinator.protocol import L_GPU_ISOLATION_PROVIDER, L_GPU_MODEL, L_GPU_VENDOR
+from koord.scheduler.plugins.device_share import gpu_topology, refusal
 from koord.scheduler.plugins.device_share.device_amounts import Amounts
 from koord.scheduler.plugins.device_share.device_score import DeviceScorer
-from koord.scheduler.plugins.device_share.gpu_topology import (
-    NODE,
-    NUMA_NODE,
-    PCIE,
-    GpuSearchQuery,
-    GpuTreeNode,
-    largest_fitting_group,
-    search_gpu_tree,
-)
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
-from koord.scheduler.plugins.device_share.refusal import (
-    MULTI_SHARED,
-    NO_GPU,
-    NO_GPU_IN_SCOPE,
-    NO_ISOLATION,
-    NO_PARTITION,
-    NO_PARTITION_TABLE,
-    NO_TEMPLATE,
-    NO_TREE,
-    UNSUPPORTED_COUNT,
-    DeviceNearMiss,
-    DeviceRefusal,
-    unresolvable,
-    unschedulable,
-)
 from koord.scheduler.plugins.device_share.request import DeviceDemand, GpuPartitionRequest, model_key
 from koord.scheduler.plugins.device_share.selection import (
     DeviceTypeRequest,
@@ -151,7 +128,7 @@ def _larger_partitions_left(
     return worth
 
 
-_LEVEL_NAMES = {PCIE: "PCIe switch", NUMA_NODE: "NUMA node", NODE: "node"}
+_LEVEL_NAMES = {gpu_topology.PCIE: "PCIe switch", gpu_topology.NUMA_NODE: "NUMA node", gpu_topology.NODE: "node"}
 
 
 class GpuNodeLabels(msgspec.Struct, frozen=True, kw_only=True):
@@ -189,14 +166,14 @@ def select_gpus(
     inventory: DeviceInventory,
     facts: GpuNodeLabels,
     order: GpuSelectionOptions,
-) -> list[SelectedDevice] | DeviceRefusal:
+) -> list[SelectedDevice] | refusal.DeviceRefusal:
     if demand.templates is not None:
         names = demand.templates.get(model_key(facts.vendor, facts.model), ())
         if not names:
-            return unresolvable(NO_TEMPLATE)
+            return refusal.unresolvable(refusal.NO_TEMPLATE)
         if len(names) == 1:  # which of several was meant is unknown, so none is written
             found = _select_by_topology(view, wanted, demand, inventory, order)
-            if isinstance(found, DeviceRefusal):
+            if isinstance(found, refusal.DeviceRefusal):
                 return found
             return [msgspec.structs.replace(one, template=names[0]) for one in found]
     # Where another type leads, its PCIe switches go before what is only preferred.
@@ -220,7 +197,7 @@ def _select_by_partition(
     inventory: DeviceInventory,
     facts: GpuNodeLabels,
     order: GpuSelectionOptions,
-) -> list[SelectedDevice] | DeviceRefusal | None:
+) -> list[SelectedDevice] | refusal.DeviceRefusal | None:
     """Select by partition; None continues with the tree: partitions are only preferred here, or the card is shared."""
     if demand.gpu is None or demand.gpu.shared:
         return None
@@ -229,16 +206,16 @@ def _select_by_partition(
     )
     binding = must_honor_partitions(demand, inventory, facts)
     if table is None:
-        return unresolvable(NO_PARTITION_TABLE) if binding else None
+        return refusal.unresolvable(refusal.NO_PARTITION_TABLE) if binding else None
     if wanted.count not in table:
         sizes = ", ".join(map(str, sorted(table)))
-        nearest = DeviceNearMiss(
+        nearest = refusal.DeviceNearMiss(
             device_type=wanted.type,
             wanted=wanted.count,
             fitting=len(fitting_devices(view, wanted)),
             detail=f"partitions exist of {sizes} GPUs",
         )
-        return unresolvable(UNSUPPORTED_COUNT, nearest) if binding else None
+        return refusal.unresolvable(refusal.UNSUPPORTED_COUNT, nearest) if binding else None
     minors = select_partition(
         table,
         wanted.count,
@@ -255,7 +232,7 @@ def _select_by_partition(
         return None
     best = max((sum(m in shares for m in p.minors) for p in table[wanted.count]), default=0)
     asked = demand.partition.bandwidth if demand.partition is not None else None
-    nearest = DeviceNearMiss(
+    nearest = refusal.DeviceNearMiss(
         device_type=wanted.type,
         wanted=wanted.count,
         fitting=len(shares),
@@ -263,7 +240,7 @@ def _select_by_partition(
         best=best,
         detail="" if asked is None else f"a ring bandwidth of {asked} is asked for",
     )
-    return unschedulable(NO_PARTITION, nearest)
+    return refusal.unschedulable(refusal.NO_PARTITION, nearest)
 
 
 def _select_by_topology(
@@ -272,12 +249,12 @@ def _select_by_topology(
     demand: DeviceDemand,
     inventory: DeviceInventory,
     order: GpuSelectionOptions,
-) -> list[SelectedDevice] | DeviceRefusal:
+) -> list[SelectedDevice] | refusal.DeviceRefusal:
     hint, tree = wanted.hint, inventory.tree
     shared = demand.gpu is not None and demand.gpu.shared
     if tree is None or (shared and wanted.count > 1):
         if hint.scope:
-            return unresolvable(NO_TREE if tree is None else MULTI_SHARED)
+            return refusal.unresolvable(refusal.NO_TREE if tree is None else refusal.MULTI_SHARED)
         tree = None
     if tree is None or (order.switches and not hint.scope):
         return select_by_score(
@@ -285,9 +262,9 @@ def _select_by_topology(
         )
     shares = fitting_devices(view, wanted)
     scores = _tree_scores(view, wanted, shares, order.scorer if shared else None)
-    found = search_gpu_tree(
+    found = gpu_topology.search_gpu_tree(
         tree,
-        GpuSearchQuery(
+        gpu_topology.GpuSearchQuery(
             count=wanted.count,
             fitting=scores,
             used=view.used_mask,
@@ -297,7 +274,9 @@ def _select_by_topology(
     )
     if found is not None:
         return select_minors(view, found.minors, shares)
-    return unschedulable(NO_GPU_IN_SCOPE if hint.scope else NO_GPU, _near_miss(view, wanted, tree, scores))
+    return refusal.unschedulable(
+        refusal.NO_GPU_IN_SCOPE if hint.scope else refusal.NO_GPU, _near_miss(view, wanted, tree, scores)
+    )
 
 
 def _tree_scores(
@@ -314,24 +293,24 @@ def _tree_scores(
 
 
 def _near_miss(
-    view: UsableDevices, wanted: DeviceTypeRequest, tree: GpuTreeNode, scores: dict[int, int]
-) -> DeviceNearMiss:
+    view: UsableDevices, wanted: DeviceTypeRequest, tree: gpu_topology.GpuTreeNode, scores: dict[int, int]
+) -> refusal.DeviceNearMiss:
     hint = wanted.hint
-    level = min(max(hint.scope_level, NODE), PCIE)
-    return DeviceNearMiss(
+    level = min(max(hint.scope_level, gpu_topology.NODE), gpu_topology.PCIE)
+    return refusal.DeviceNearMiss(
         device_type=wanted.type,
         wanted=wanted.count,
         fitting=len(scores),
         unhealthy=sum(not card.healthy for card in view.cards.values()),
         group=_LEVEL_NAMES[level] if hint.scope else "",
-        best=largest_fitting_group(tree, scores, level),
-        detail="no group of cards counts as the scope Device" if hint.scope_level > PCIE else "",
+        best=gpu_topology.largest_fitting_group(tree, scores, level),
+        detail="no group of cards counts as the scope Device" if hint.scope_level > gpu_topology.PCIE else "",
     )
 
 
 def check_gpu_sharing(
     demand: DeviceDemand, facts: GpuNodeLabels, unsupported: Collection[tuple[str, str]] = ()
-) -> DeviceRefusal | None:
+) -> refusal.DeviceRefusal | None:
     """Check GPU sharing on the node. `unsupported` lists vendor and model of the cards that cannot be shared.
 
     A node without the isolation library that the pod names is refused like any other unfit node. Upstream
@@ -340,7 +319,9 @@ def check_gpu_sharing(
     if demand.gpu is None or not demand.gpu.shared:
         return None
     if demand.isolation_provider and demand.isolation_provider != facts.isolation_provider:
-        return unschedulable(NO_ISOLATION)
+        return refusal.unschedulable(refusal.NO_ISOLATION)
     if (facts.vendor, facts.model) in unsupported:
-        return unresolvable(f"model {quoted(facts.model)} of vendor {quoted(facts.vendor)} does not support GPU Share")
+        return refusal.unresolvable(
+            f"model {quoted(facts.model)} of vendor {quoted(facts.vendor)} does not support GPU Share"
+        )
     return None

@@ -55,9 +55,7 @@ class GpuSearchResult(msgspec.Struct, frozen=True):
 
 
 class GpuSearchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A search for GPUs. `fitting` holds the cards that could each serve one instance with their scores, 0 for whole
-    cards.
-    """
+    """A search for GPUs. `fitting`: the cards that could each serve one instance with scores, 0 for whole cards."""
 
     count: int
     fitting: Mapping[int, int]

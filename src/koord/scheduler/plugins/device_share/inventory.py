@@ -56,9 +56,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     virtual_functions: tuple[CardVirtualFunction, ...] = ()  # by bus id
 
     def with_both_memory_units(self, share: Amounts) -> Amounts:
-        """Return a GPU share stated both in bytes and in percent, so that requests in either unit count against each
-        other.
-        """
+        """Return a GPU share stated both in bytes and in percent, so that either unit counts against the other."""
         memory = self.total.get(GPU_MEMORY, 0)
         if self.type != wire.GPU or not memory:
             return share
@@ -125,9 +123,7 @@ def build_inventory(device: wire.Device) -> DeviceInventory:
 
 
 def mark_all_unhealthy(inventory: DeviceInventory) -> DeviceInventory:
-    """Mark all devices unhealthy because the Device object is gone: nothing more is allocated, existing use stays
-    known.
-    """
+    """Mark all devices unhealthy as the Device object is gone: no more is allocated, existing use is known."""
     cards = {
         kind: {minor: msgspec.structs.replace(card, healthy=False, total={}) for minor, card in minors.items()}
         for kind, minors in inventory.cards.items()

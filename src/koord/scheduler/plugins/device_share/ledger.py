@@ -6,7 +6,7 @@ Pods are identified by UID: a new pod of an old name is another pod and never in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -99,11 +99,3 @@ def remaining_amounts(total: Amounts, used: Amounts) -> Amounts:
     if not used:
         return total
     return {name: max(amount - used.get(name, 0), 0) for name, amount in total.items()}
-
-
-def ledger_from_pods(inventory: DeviceInventory, held: Iterable[tuple[str, DeviceAmounts]]) -> DeviceLedger:
-    """Build the ledger that the live pods add up to."""
-    ledger = DeviceLedger(inventory)
-    for uid, holdings in held:
-        ledger = ledger.with_allocation(uid, holdings)
-    return ledger

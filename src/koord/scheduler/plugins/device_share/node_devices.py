@@ -27,9 +27,7 @@ _NO_OWNERS: Mapping[str, str] = {}
 
 
 class NodeDevices:
-    """The devices of one node. `reservation_of_owner`: reservation uid by owner pod. `memo` caches what callers
-    compute from it.
-    """
+    """The devices of one node. `reservation_of_owner`: reservation uid by pod. `memo` caches what callers compute."""
 
     __slots__ = (
         "_situation",

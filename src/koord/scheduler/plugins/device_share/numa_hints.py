@@ -7,17 +7,10 @@ from typing import TypeAlias
 
 from koord.api.koordinator import device as wire
 from koord.scheduler.framework.numa_hint import NumaTopologyHint
+from koord.scheduler.plugins.device_share import refusal
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices
 from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
-from koord.scheduler.plugins.device_share.refusal import (
-    NO_DEVICES_IN_ZONES,
-    NO_ZONE_OF_DESIGNATED,
-    DeviceNearMiss,
-    DeviceRefusal,
-    unresolvable,
-    unschedulable,
-)
 from koord.scheduler.plugins.device_share.request import DeviceDemand
 from koord.scheduler.plugins.device_share.selection import DeviceTypeRequest, requests_on_node
 from koord.values.bitmask import BitMask, masks_over
@@ -25,7 +18,7 @@ from koord.values.bitmask import BitMask, masks_over
 # Above any score of CPUs, so that where the GPUs sit decides.
 BEST_HINT_SCORE = 500
 
-TrialAllocation: TypeAlias = Callable[[BitMask], AllocatedDevices | DeviceRefusal]
+TrialAllocation: TypeAlias = Callable[[BitMask], AllocatedDevices | refusal.DeviceRefusal]
 
 
 DeviceNumaHints: TypeAlias = dict[str, tuple[NumaTopologyHint, ...]]
@@ -33,7 +26,7 @@ DeviceNumaHints: TypeAlias = dict[str, tuple[NumaTopologyHint, ...]]
 
 def device_hints(
     demand: DeviceDemand, inventory: DeviceInventory, trial: TrialAllocation
-) -> DeviceNumaHints | DeviceRefusal:
+) -> DeviceNumaHints | refusal.DeviceRefusal:
     """Compute hints by device type. `trial` allocates within the given NUMA nodes, with everything else the pod
     may use.
 
@@ -42,11 +35,11 @@ def device_hints(
     device states its topology.
     """
     wanted = requests_on_node(demand, inventory)
-    if isinstance(wanted, DeviceRefusal):
+    if isinstance(wanted, refusal.DeviceRefusal):
         return wanted
     whole = BitMask.of(*inventory.zones)
     everything = _try_zones(whole, wanted, inventory, trial)
-    if isinstance(everything, DeviceRefusal):
+    if isinstance(everything, refusal.DeviceRefusal):
         return everything
     if not inventory.zones:
         return {}
@@ -61,7 +54,7 @@ def device_hints(
     return dict.fromkeys(wanted, hints)
 
 
-def designated_hints(inventory: DeviceInventory, designated: DeviceAmounts) -> DeviceNumaHints | DeviceRefusal:
+def designated_hints(inventory: DeviceInventory, designated: DeviceAmounts) -> DeviceNumaHints | refusal.DeviceRefusal:
     """Return the NUMA nodes of devices that are already fixed as the only hint."""
     hints: DeviceNumaHints = {}
     for device_type, minors in sorted(designated.items()):
@@ -69,7 +62,7 @@ def designated_hints(inventory: DeviceInventory, designated: DeviceAmounts) -> D
         for minor in minors:
             card = inventory.of_type(device_type).get(minor)
             if card is None or card.numa is None:
-                return unschedulable(NO_ZONE_OF_DESIGNATED)
+                return refusal.unschedulable(refusal.NO_ZONE_OF_DESIGNATED)
             zones = zones.set(card.numa)
         hints[device_type] = (NumaTopologyHint(zones, True, BEST_HINT_SCORE),)
     return hints
@@ -77,10 +70,10 @@ def designated_hints(inventory: DeviceInventory, designated: DeviceAmounts) -> D
 
 def _try_zones(
     zones: BitMask, wanted: Mapping[str, DeviceTypeRequest], inventory: DeviceInventory, trial: TrialAllocation
-) -> AllocatedDevices | DeviceRefusal:
+) -> AllocatedDevices | refusal.DeviceRefusal:
     for device_type, want in wanted.items():
         inside = sum(c.placed and (c.numa is None or c.numa in zones) for c in inventory.of_type(device_type).values())
         if inside < want.count:
-            nearest = DeviceNearMiss(device_type=device_type, wanted=want.count, fitting=inside)
-            return unresolvable(NO_DEVICES_IN_ZONES, nearest)
+            nearest = refusal.DeviceNearMiss(device_type=device_type, wanted=want.count, fitting=inside)
+            return refusal.unresolvable(refusal.NO_DEVICES_IN_ZONES, nearest)
     return trial(zones)

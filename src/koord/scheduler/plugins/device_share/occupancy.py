@@ -1,6 +1,4 @@
-"""A node's devices for people: the summary of the debugging endpoint and the occupancy drawing. Serving and
-drawing them is left to others.
-"""
+"""A node's devices for people: the summary of the debugging endpoint and the occupancy drawing's data."""
 
 from __future__ import annotations
 
@@ -14,16 +12,6 @@ from koord.api.koordinator import device as wire
 from koord.api.koordinator.resource_name import FPGA, GPU_MEMORY_RATIO, RDMA
 from koord.scheduler.plugins.device_share import device_amounts
 from koord.scheduler.plugins.device_share.annotations import pod_device_amounts
-from koord.scheduler.plugins.device_share.device_amounts import (
-    NO_AMOUNTS,
-    NO_DEVICE_AMOUNTS,
-    NO_MINORS,
-    Amounts,
-    DeviceAmounts,
-    MinorAmounts,
-    is_vf_key,
-    vf_bus_ids,
-)
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT, Card, DeviceInventory
 from koord.scheduler.plugins.device_share.ledger import DeviceLedger
 from koord.values import resources as vector
@@ -61,7 +49,7 @@ def summarize_node_devices(ledger: DeviceLedger, names: Mapping[str, str]) -> No
     )
 
 
-def _total_quantities(holdings: Mapping[str, MinorAmounts]) -> dict[str, str]:
+def _total_quantities(holdings: Mapping[str, device_amounts.MinorAmounts]) -> dict[str, str]:
     total: dict[str, int] = {}
     for minors in holdings.values():
         for amounts in minors.values():
@@ -70,12 +58,12 @@ def _total_quantities(holdings: Mapping[str, MinorAmounts]) -> dict[str, str]:
     return _quantities(total)
 
 
-def _minor_quantities(minors: MinorAmounts) -> dict[int, dict[str, str]]:
+def _minor_quantities(minors: device_amounts.MinorAmounts) -> dict[int, dict[str, str]]:
     return {minor: _quantities(amounts) for minor, amounts in minors.items()}
 
 
-def _quantities(amounts: Amounts) -> dict[str, str]:
-    counted = {name: amount for name, amount in amounts.items() if not is_vf_key(name)}
+def _quantities(amounts: device_amounts.Amounts) -> dict[str, str]:
+    counted = {name: amount for name, amount in amounts.items() if not device_amounts.is_vf_key(name)}
     return vector.to_wire(vector.materialise(counted))
 
 
@@ -133,7 +121,7 @@ class DeviceOccupancy(msgspec.Struct, frozen=True, kw_only=True):
 def device_occupancy(inventory: DeviceInventory, tenants: Iterable[DeviceOccupant]) -> DeviceOccupancy:
     """Compute the occupancy. A reservation's devices that its pods have taken are shown as the pods'."""
     flaws = [str(problem) for problem in inventory.problems]
-    held: dict[str, DeviceAmounts] = {}
+    held: dict[str, device_amounts.DeviceAmounts] = {}
     known = {tenant.uid: tenant for tenant in tenants}
     for tenant in known.values():
         found = pod_device_amounts(tenant.annotations, inventory.node, "")
@@ -192,13 +180,17 @@ def _location_key(card: Card) -> tuple[bool, int, bool, str]:
 
 def _device_cells(card: Card, ledger: DeviceLedger, marks: Mapping[str, str]) -> DeviceCells:
     measure = _MEASURES.get(card.type, "")
-    used = ledger.used_by_type(card.type).get(card.minor, NO_AMOUNTS)
+    used = ledger.used_by_type(card.type).get(card.minor, device_amounts.NO_AMOUNTS)
     percent = used.get(measure, 0)
     cells = ""
     for uid, mark in marks.items():
-        mine = ledger.allocations.get(uid, NO_DEVICE_AMOUNTS).get(card.type, NO_MINORS).get(card.minor, NO_AMOUNTS)
+        mine = (
+            ledger.allocations.get(uid, device_amounts.NO_DEVICE_AMOUNTS)
+            .get(card.type, device_amounts.NO_MINORS)
+            .get(card.minor, device_amounts.NO_AMOUNTS)
+        )
         share = mine.get(measure, 0)
-        if share or vf_bus_ids(mine):
+        if share or device_amounts.vf_bus_ids(mine):
             cells += mark * max(share * _CELLS // FULL_CARD_PERCENT, 1)
     empty = FREE_CELL if card.healthy else UNHEALTHY_CELL
     return DeviceCells(
@@ -208,21 +200,21 @@ def _device_cells(card: Card, ledger: DeviceLedger, marks: Mapping[str, str]) ->
         cells=cells + empty * (_CELLS - len(cells)),
         used_percent=percent,
         functions=len(card.virtual_functions),
-        functions_used=len(vf_bus_ids(used)),
+        functions_used=len(device_amounts.vf_bus_ids(used)),
     )
 
 
-def _holder(mark: str, tenant: DeviceOccupant, held: DeviceAmounts) -> DeviceHolder:
+def _holder(mark: str, tenant: DeviceOccupant, held: device_amounts.DeviceAmounts) -> DeviceHolder:
     functions: list[str] = []
     devices: dict[str, dict[int, dict[str, int]]] = {}
     for kind, minors in held.items():
         for minor, amounts in sorted(minors.items()):
-            functions += vf_bus_ids(amounts)
+            functions += device_amounts.vf_bus_ids(amounts)
             devices.setdefault(kind, {})[minor] = _without_vfs(amounts)
     return DeviceHolder(
         mark=mark, name=tenant.name, reservation=tenant.reservation, devices=devices, functions=tuple(functions)
     )
 
 
-def _without_vfs(amounts: Amounts) -> dict[str, int]:
+def _without_vfs(amounts: device_amounts.Amounts) -> dict[str, int]:
     return {name: amount for name, amount in sorted(amounts.items()) if not device_amounts.is_vf_key(name)}

@@ -184,9 +184,7 @@ class DeviceShare(Plugin):
         return device_state
 
     def add_pod(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
-        """Add a pod in a dry run with the devices that it holds, or those that it would be given if it is only
-        nominated.
-        """
+        """Add a pod in a dry run with the devices that it holds, or would be given if it is only nominated."""
         device_state = self._cycle_state(cycle, pod)
         node_devices = self._node_devices(device_state, node) if isinstance(device_state, DeviceCycleState) else None
         if node_devices is None or not isinstance(device_state, DeviceCycleState):

@@ -32,9 +32,7 @@ class DeviceRefusalCode(enum.Enum):
 
 
 class DeviceNearMiss(msgspec.Struct, frozen=True, kw_only=True):
-    """DeviceNearMiss says how far a node is from serving a device request. `best` counts the devices of the fullest
-    usable group.
-    """
+    """DeviceNearMiss says how far a node is from serving a request. `best` is the fullest usable group's devices."""
 
     device_type: str
     wanted: int

@@ -10,14 +10,6 @@ import msgspec
 
 from koord.api.annotations import device_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.device_codecs import (
-    APPLY_FOR_ALL,
-    DEVICE_LEVEL,
-    DEVICE_TOPOLOGY_SCOPES,
-    GPU_PARTITION_RESTRICTED,
-    PCIE_LEVEL,
-    SAME_PCIE,
-)
 from koord.api.koordinator import device as wire
 from koord.api.koordinator.protocol import L_GPU_ISOLATION_PROVIDER
 from koord.api.koordinator.resource_name import (
@@ -72,9 +64,7 @@ def device_requests(requests: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def normalize_requests(requests: Mapping[str, int]) -> dict[str, Amounts] | DeviceRefusal:
-    """Return what is requested by device type, or a refusal for an invalid combination; empty when no device is
-    requested.
-    """
+    """Return what is requested by device type, or a refusal of an invalid combination; empty without devices."""
     asked = {name: amount for name, amount in requests.items() if amount and name in _ANY_DEVICE}
     for old, new in DEPRECATED_DEVICES.items():
         if old in asked and new not in asked:
@@ -191,9 +181,7 @@ def model_key(vendor: str, model: str) -> str:
 
 
 def matching_templates(templates: GpuTemplates, need: GpuRequest) -> TemplateCandidates | DeviceRefusal | None:
-    """Return the templates that match the request by model, a refusal when none does, None when templates do not
-    apply.
-    """
+    """Return the templates that match the request by model, a refusal when none does, None when none apply."""
     if not need.shared or templates.matched.isdisjoint(need.each):
         return None
     found = {
@@ -205,9 +193,7 @@ def matching_templates(templates: GpuTemplates, need: GpuRequest) -> TemplateCan
 
 
 class DeviceTypeHint(msgspec.Struct, frozen=True, kw_only=True):
-    """DeviceTypeHint is what a pod's allocate hint says about one device type. An absent selector is None, an empty
-    one matches all devices.
-    """
+    """DeviceTypeHint is a pod's allocate hint for one device type. No selector is None, an empty one matches all."""
 
     selector: Selector | None = None
     vf_selector: Selector | None = None
@@ -217,15 +203,15 @@ class DeviceTypeHint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scope_level(self) -> int:
-        return DEVICE_TOPOLOGY_SCOPES.get(self.scope, 0)
+        return device_codecs.DEVICE_TOPOLOGY_SCOPES.get(self.scope, 0)
 
     @property
     def exclusive_device(self) -> bool:
-        return self.exclusive_policy == DEVICE_LEVEL
+        return self.exclusive_policy == device_codecs.DEVICE_LEVEL
 
     @property
     def exclusive_switch(self) -> bool:
-        return self.exclusive_policy == PCIE_LEVEL
+        return self.exclusive_policy == device_codecs.PCIE_LEVEL
 
 
 NO_DEVICE_HINT = DeviceTypeHint()
@@ -288,8 +274,10 @@ def parse_demand(
         requests=asked,
         gpu=need,
         hints=hints,
-        joint_types=tuple(t for t in together if t in asked and hints.get(t, NO_DEVICE_HINT).strategy != APPLY_FOR_ALL),
-        same_pcie=joint is not None and joint.required_scope == SAME_PCIE,
+        joint_types=tuple(
+            t for t in together if t in asked and hints.get(t, NO_DEVICE_HINT).strategy != device_codecs.APPLY_FOR_ALL
+        ),
+        same_pcie=joint is not None and joint.required_scope == device_codecs.SAME_PCIE,
         partition=None if spec is None else _partition_request(spec),
         templates=matching,
         isolation_provider=labels.get(L_GPU_ISOLATION_PROVIDER, ""),
@@ -320,4 +308,4 @@ def _parse_hints(annotations: Mapping[str, str]) -> dict[str, DeviceTypeHint] | 
 
 def _partition_request(spec: device_codecs.GPUPartitionSpec) -> GpuPartitionRequest:
     bandwidth = None if spec.ring_bus_bandwidth is None else Quantity.parse(spec.ring_bus_bandwidth)
-    return GpuPartitionRequest(spec.effective_policy == GPU_PARTITION_RESTRICTED, bandwidth)
+    return GpuPartitionRequest(spec.effective_policy == device_codecs.GPU_PARTITION_RESTRICTED, bandwidth)

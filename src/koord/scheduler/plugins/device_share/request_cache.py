@@ -10,18 +10,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.reservation_codecs import ignores_reservations, requires_pre_allocation
 from koord.api.config.scheduler.koordinator_args import GPUSharedResourceTemplatesConfig
 from koord.api.koordinator import device as wire
-from koord.api.koordinator.protocol import (
-    A_DEVICE_ALLOCATE_HINT,
-    A_DEVICE_ALLOCATED,
-    A_DEVICE_JOINT_ALLOCATE,
-    A_GPU_PARTITION_SPEC,
-    A_RESERVATION_AFFINITY,
-    A_SCHEDULING_HINT,
-    A_SCHEDULING_HINT_DEPRECATED,
-    GPU_TEMPLATES_CONFIG_MAP,
-    L_GPU_ISOLATION_PROVIDER,
-    NAMESPACE,
-)
+from koord.api.koordinator import protocol
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.api.kubernetes.core_v1 import ConfigMap
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
@@ -47,7 +36,7 @@ T = TypeVar("T")
 PLUGIN_NAME = "DeviceShare"
 _REQUESTS_KEPT = 512
 _VERDICTS_KEPT = 1 << 14
-_READ_ANNOTATIONS = (A_DEVICE_ALLOCATE_HINT, A_DEVICE_JOINT_ALLOCATE, A_GPU_PARTITION_SPEC)
+_READ_ANNOTATIONS = (protocol.A_DEVICE_ALLOCATE_HINT, protocol.A_DEVICE_JOINT_ALLOCATE, protocol.A_GPU_PARTITION_SPEC)
 
 
 def to_reject(refusal: DeviceRefusal) -> Reject:
@@ -127,28 +116,29 @@ class PodDeviceRequestCache:
         self._made = 0
 
     def set_templates(self, templates: GpuTemplates, trouble: str) -> None:
-        """Set the GPU templates that are in force from now on. `trouble`: why there are none, for pods that
-        need one.
-        """
+        """Set the GPU templates that are in force from now. `trouble`: why there are none, for pods that need one."""
         self._templates, self._template_error = templates, trouble
         self._known.clear()
 
     def for_pod(self, pod: PodInfo) -> PodDeviceRequest | Reject | None:
-        """Return the pod's request, its rejection if it is invalid, or None if it requests no device. Runs for every
-        pod.
-        """
+        """Return the pod's request, its rejection if invalid, or None if it requests no device. Runs for every pod."""
         asked = pod.shape.memo.get(PLUGIN_NAME)
         if asked is None:
             asked = pod.shape.memo[PLUGIN_NAME] = device_requests(pod.shape.requests)
         if not asked:
             return None
         annotations, labels = pod.annotations, pod.labels
-        required = A_RESERVATION_AFFINITY in annotations or requires_pre_allocation(labels)
+        required = protocol.A_RESERVATION_AFFINITY in annotations or requires_pre_allocation(labels)
         ignores = ignores_reservations(labels)
-        read = (*map(annotations.get, _READ_ANNOTATIONS), labels.get(L_GPU_ISOLATION_PROVIDER), required, ignores)
-        hinted = A_SCHEDULING_HINT in annotations or A_SCHEDULING_HINT_DEPRECATED in annotations
-        promised = _designated_devices(annotations) if hinted and A_DEVICE_ALLOCATED in annotations else None
-        key = (asked, read, None if promised is None else annotations[A_DEVICE_ALLOCATED])
+        read = (
+            *map(annotations.get, _READ_ANNOTATIONS),
+            labels.get(protocol.L_GPU_ISOLATION_PROVIDER),
+            required,
+            ignores,
+        )
+        hinted = protocol.A_SCHEDULING_HINT in annotations or protocol.A_SCHEDULING_HINT_DEPRECATED in annotations
+        promised = _designated_devices(annotations) if hinted and protocol.A_DEVICE_ALLOCATED in annotations else None
+        key = (asked, read, None if promised is None else annotations[protocol.A_DEVICE_ALLOCATED])
         known = self._known.get(key)
         if known is None:
             demand = parse_demand(dict(asked), annotations, labels, self._templates)
@@ -167,9 +157,7 @@ class PodDeviceRequestCache:
 
 
 def _designated_devices(annotations: Mapping[str, str]) -> DeviceAmounts | None:
-    """Return the devices of the pod's annotation if a hint designates them; otherwise they are of an earlier
-    attempt.
-    """
+    """Return the devices of the pod's annotation if a hint designates them; else they are of an earlier attempt."""
     hint = pod_codecs.parse_scheduling_hint(annotations)
     if not isinstance(hint, pod_codecs.PodSchedulingHint) or PLUGIN_NAME not in hint.extensions:
         return None
@@ -196,12 +184,12 @@ _TEMPLATES_KEY = "data.yaml"
 
 
 class GpuTemplateWatcher:
-    """Follows the ConfigMap of GPU templates; `changed` gets the templates in force and the error, "" if there is
-    none.
-    """
+    """Follows the ConfigMap of GPU templates; `changed` gets the templates in force and the error or ""."""
 
     rights: ClassVar[tuple[RbacRule, ...]] = (
-        RbacRule("", ("configmaps",), READ_VERBS, names=(GPU_TEMPLATES_CONFIG_MAP,), namespace=NAMESPACE),
+        RbacRule(
+            "", ("configmaps",), READ_VERBS, names=(protocol.GPU_TEMPLATES_CONFIG_MAP,), namespace=protocol.NAMESPACE
+        ),
     )
 
     def __init__(

@@ -1,6 +1,4 @@
-"""Select devices for a pod: what it requests of each type on this node, what fits on a card, and the choice
-by score and minor.
-"""
+"""Select devices for a pod: its request by type on this node, what fits on a card, the choice by score and minor."""
 
 from __future__ import annotations
 
@@ -161,9 +159,7 @@ def _near_miss(
 
 
 def types_to_select(demand: DeviceDemand, inventory: DeviceInventory, *, final: bool) -> tuple[str, ...]:
-    """Return the device types to select. On a planned layout network cards are only checked in the `final`
-    allocation.
-    """
+    """Return the device types to select. On a planned layout network cards are checked in the `final` one."""
     if demand.trusts_planned_layout and inventory.has_planned_secondary_devices and not final:
         return (demand.joint_types[0],)
     return tuple(demand.requests)

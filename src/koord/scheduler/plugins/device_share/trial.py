@@ -34,9 +34,7 @@ DEFAULT_OPTIONS = DeviceAllocateOptions()
 
 
 class DeviceTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A trial allocation. `reserved`: usable reservations on the node. `options`: how to choose among cards that
-    fit.
-    """
+    """A trial allocation. `reserved`: usable reservations on the node. `options`: how to choose among cards."""
 
     node_devices: NodeDevices
     device_request: PodDeviceRequest
@@ -134,9 +132,7 @@ class DevicePlacement(msgspec.Struct, frozen=True):
 
 
 class ReusableDevices(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is not simply free. `double_counted` is held by pods inside reservations of others, plus
-    victims.
-    """
+    """Everything that is not simply free. `double_counted`: held by pods inside others' reservations, and victims."""
 
     double_counted: DeviceAmounts = NO_DEVICE_AMOUNTS
     matched: Sequence[ReservedDevices] = ()

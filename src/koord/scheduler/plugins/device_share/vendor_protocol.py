@@ -1,6 +1,4 @@
-"""This module writes what third-party device plugins read from a pod to serve its cards, and the node lock that
-some of them require. Patching is left to others.
-"""
+"""This module states what third-party device plugins read from a pod, and the node lock that some require."""
 
 from __future__ import annotations
 
@@ -11,22 +9,7 @@ import msgspec
 
 from koord.api.annotations.device_codecs import AllocatedDevice, DeviceAllocations
 from koord.api.koordinator import device as wire
-from koord.api.koordinator.protocol import (
-    A_BIND_TIMESTAMP,
-    A_CAMBRICON_ASSIGNED,
-    A_CAMBRICON_LOCK,
-    A_CAMBRICON_PROFILE,
-    A_GPU_MINORS,
-    A_HAMI_LOCK,
-    A_HUAWEI_ASCEND_310P,
-    A_HUAWEI_NPU_CORE,
-    A_METAX_ALLOCATED,
-    A_PREDICATE_TIME,
-    FALSE,
-    GPU_ISOLATION_HAMI_CORE,
-    L_GPU_ISOLATION_PROVIDER,
-    L_HAMI_VGPU_NODE,
-)
+from koord.api.koordinator import protocol
 from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
 from koord.values import resources as vector
@@ -43,9 +26,7 @@ ONE_CARD_ONLY = "multiple gpu share is not supported on device side"
 
 
 class VendorPatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The labels and annotations for one vendor. `node_lock` is the annotation to lock the node by first; empty for
-    none.
-    """
+    """The labels and annotations for one vendor. `node_lock` is the annotation to lock the node by; empty for none."""
 
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
@@ -56,13 +37,13 @@ def build_vendor_patch(
     inventory: DeviceInventory, allocations: DeviceAllocations, labels: Mapping[str, str], now_ns: int
 ) -> VendorPatch | str:
     """Build the vendor's patch; a returned text says why the vendor's plugin could not serve the allocation."""
-    annotations = {A_BIND_TIMESTAMP: str(now_ns)}
+    annotations = {protocol.A_BIND_TIMESTAMP: str(now_ns)}
     gpus = allocations.get(wire.GPU, ())
     if not gpus:
         return VendorPatch(annotations=annotations)
-    annotations[A_GPU_MINORS] = ",".join(str(gpu.minor) for gpu in gpus)
-    isolated = labels.get(L_GPU_ISOLATION_PROVIDER) == GPU_ISOLATION_HAMI_CORE
-    added = {L_HAMI_VGPU_NODE: inventory.node} if isolated else {}
+    annotations[protocol.A_GPU_MINORS] = ",".join(str(gpu.minor) for gpu in gpus)
+    isolated = labels.get(protocol.L_GPU_ISOLATION_PROVIDER) == protocol.GPU_ISOLATION_HAMI_CORE
+    added = {protocol.L_HAMI_VGPU_NODE: inventory.node} if isolated else {}
     writer = _VENDOR_WRITERS.get(inventory.vendor)
     if writer is None:
         return VendorPatch(annotations=annotations, labels=added)
@@ -77,13 +58,13 @@ _VendorAnnotations = dict[str, str] | str
 
 
 def _huawei(inventory: DeviceInventory, gpus: tuple[AllocatedDevice, ...], now_ns: int) -> _VendorAnnotations:
-    stamped = {A_PREDICATE_TIME: str(now_ns)}
+    stamped = {protocol.A_PREDICATE_TIME: str(now_ns)}
     if inventory.model == _ASCEND_DUO:
-        return stamped | {A_HUAWEI_ASCEND_310P: ",".join(f"Ascend310P-{gpu.minor}" for gpu in gpus)}
+        return stamped | {protocol.A_HUAWEI_ASCEND_310P: ",".join(f"Ascend310P-{gpu.minor}" for gpu in gpus)}
     sliced = gpus[0].extension
     if sliced is not None and sliced.gpu_shared_resource_template:
-        return stamped | {A_HUAWEI_NPU_CORE: f"{gpus[0].minor}-{sliced.gpu_shared_resource_template}"}
-    return stamped | {A_HUAWEI_NPU_CORE: ",".join(str(gpu.minor) for gpu in gpus)}
+        return stamped | {protocol.A_HUAWEI_NPU_CORE: f"{gpus[0].minor}-{sliced.gpu_shared_resource_template}"}
+    return stamped | {protocol.A_HUAWEI_NPU_CORE: ",".join(str(gpu.minor) for gpu in gpus)}
 
 
 def _cambricon(inventory: DeviceInventory, gpus: tuple[AllocatedDevice, ...], now_ns: int) -> _VendorAnnotations:
@@ -94,7 +75,7 @@ def _cambricon(inventory: DeviceInventory, gpus: tuple[AllocatedDevice, ...], no
         return share
     core, memory = share
     profile = f"{gpus[0].minor}_{core}_{memory // _CAMBRICON_UNIT}"
-    return {A_CAMBRICON_ASSIGNED: FALSE, A_CAMBRICON_PROFILE: profile}
+    return {protocol.A_CAMBRICON_ASSIGNED: protocol.FALSE, protocol.A_CAMBRICON_PROFILE: profile}
 
 
 def _metax(inventory: DeviceInventory, gpus: tuple[AllocatedDevice, ...], now_ns: int) -> _VendorAnnotations:
@@ -105,7 +86,7 @@ def _metax(inventory: DeviceInventory, gpus: tuple[AllocatedDevice, ...], now_ns
             return share
         core, memory = share
         cards.append({"uuid": gpu.id, "compute": core, "vRam": memory // _MIB})
-    return {A_METAX_ALLOCATED: msgspec.json.encode([cards]).decode()}
+    return {protocol.A_METAX_ALLOCATED: msgspec.json.encode([cards]).decode()}
 
 
 def _core_and_memory(gpu: AllocatedDevice, least_memory: int) -> tuple[int, int] | str:
@@ -123,7 +104,7 @@ _VENDOR_WRITERS: dict[str, Callable[[DeviceInventory, tuple[AllocatedDevice, ...
     "cambricon": _cambricon,
     "metax": _metax,
 }
-_VENDOR_LOCKS = {"cambricon": A_CAMBRICON_LOCK, "metax": A_HAMI_LOCK}
+_VENDOR_LOCKS = {"cambricon": protocol.A_CAMBRICON_LOCK, "metax": protocol.A_HAMI_LOCK}
 
 
 NODE_LOCK_EXPIRY = timedelta(minutes=5)

@@ -10,17 +10,8 @@ from typing import Any, ClassVar
 import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.koordinator import protocol
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
-from koord.api.koordinator.protocol import (
-    DEFAULT_QUOTA,
-    FALSE,
-    L_QUOTA_ALLOW_LENT_RESOURCE,
-    L_QUOTA_IS_PARENT,
-    L_QUOTA_PARENT,
-    ROOT_QUOTA,
-    SYSTEM_QUOTA,
-    TRUE,
-)
 from koord.api.koordinator.sigs_scheduling import ElasticQuota as QuotaObject
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import ResourceList
@@ -29,16 +20,11 @@ from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.controller import SchedulerController, SchedulerControllerContext
 from koord.scheduler.evictor import victim_record
+from koord.scheduler.plugins.elastic_quota import victims
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.report import decide_status_patch, quota_figures
 from koord.scheduler.plugins.elastic_quota.tree import BUILTIN_QUOTAS
-from koord.scheduler.plugins.elastic_quota.victims import (
-    OveruseState,
-    observe_overuse,
-    overused_quotas,
-    select_revoked_pods,
-)
 from koord.values import duration
 from koord.values.amounts import format_amounts, subtract_amounts
 
@@ -82,11 +68,15 @@ class DefaultQuotaController:
 
     def desired_quotas(self) -> list[dict[str, Any]]:
         args = self._args
-        root = {L_QUOTA_IS_PARENT: TRUE, L_QUOTA_ALLOW_LENT_RESOURCE: FALSE, L_QUOTA_PARENT: ""}
+        root = {
+            protocol.L_QUOTA_IS_PARENT: protocol.TRUE,
+            protocol.L_QUOTA_ALLOW_LENT_RESOURCE: protocol.FALSE,
+            protocol.L_QUOTA_PARENT: "",
+        }
         return [
-            self._body(ROOT_QUOTA, {}, root),
-            self._body(SYSTEM_QUOTA, args.system_quota_group_max, {}),
-            self._body(DEFAULT_QUOTA, args.default_quota_group_max, {}),
+            self._body(protocol.ROOT_QUOTA, {}, root),
+            self._body(protocol.SYSTEM_QUOTA, args.system_quota_group_max, {}),
+            self._body(protocol.DEFAULT_QUOTA, args.default_quota_group_max, {}),
         ]
 
     def _body(self, name: str, most: ResourceList, labels: dict[str, str]) -> dict[str, Any]:
@@ -126,18 +116,18 @@ class QuotaOverUsedRevokeController:
         self._enabled = args.monitor_all_quotas is True and plugin.quota_cache.rules.limits_by_runtime
         self._delay_s = duration.parse_seconds(args.delay_evict_time or "120s")
         self._interval_s = duration.parse_seconds(args.revoke_pod_interval or "1s")
-        self._watch = OveruseState({})
+        self._watch = victims.OveruseState({})
 
     async def run(self) -> None:
         """Check all quotas periodically; a new leader starts timing anew, because it did not see what was before."""
-        self._watch = OveruseState({})
+        self._watch = victims.OveruseState({})
         while self._enabled:
             await self.reconcile()
             await self._clock.sleep(self._interval_s)
 
     async def reconcile(self) -> None:
-        over = overused_quotas(self._cache.manager)
-        self._watch = observe_overuse(self._watch, over, self._clock.monotonic(), self._delay_s)
+        over = victims.overused_quotas(self._cache.manager)
+        self._watch = victims.observe_overuse(self._watch, over, self._clock.monotonic(), self._delay_s)
         for quota in self._watch.due:
             await self._revoke_quota(quota)
 
@@ -155,7 +145,7 @@ class QuotaOverUsedRevokeController:
                 used = subtract_amounts(used, {name: n for name, n in quota_pod.requests.items() if name in used})
             elif self._evictor.serves_scheduler(pod.scheduler):
                 staying[pod.uid] = (pod, quota_pod)
-        leaving = select_revoked_pods((quota_pod for _, quota_pod in staying.values()), used, entitled)
+        leaving = victims.select_revoked_pods((quota_pod for _, quota_pod in staying.values()), used, entitled)
         for number, quota_pod in enumerate(leaving, 1):
             pod = staying[quota_pod.uid][0]
             record = msgspec.structs.replace(
@@ -246,9 +236,7 @@ class QuotaStatusController:
             elif patch is not None:
                 started = self._clock.monotonic()
                 try:
-                    answer = await self._client.patch(
-                        ELASTIC_QUOTAS, meta.name, patch, meta.namespace, kind="merge", uid=meta.uid
-                    )
+                    answer = await self._client.patch_object(ELASTIC_QUOTAS, live, patch, kind="merge")
                 except TRANSIENT_ERRORS as outage:
                     self._quiet.warning("the status of quota %s/%s is not written: %s", *_quota_key(live), outage)
                     return False
@@ -266,7 +254,7 @@ class QuotaStatusController:
 
 def _is_authoritative(manager: GroupQuotaManager, live: QuotaObject) -> bool:
     """Return whether this object is the one that counts of those that share its name."""
-    if live.metadata.name == ROOT_QUOTA or live.metadata.name in BUILTIN_QUOTAS:
+    if live.metadata.name == protocol.ROOT_QUOTA or live.metadata.name in BUILTIN_QUOTAS:
         return True
     quota = manager.quota_index.get(live.metadata.name)
     return quota is not None and quota.namespace == live.metadata.namespace

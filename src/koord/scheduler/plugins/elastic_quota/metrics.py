@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from koord.api.koordinator.protocol import (
-    A_QUOTA_ALLOCATED,
-    A_QUOTA_CHILD_REQUEST,
-    A_QUOTA_GUARANTEED,
-    A_QUOTA_NON_PREEMPTIBLE_REQUEST,
-    A_QUOTA_NON_PREEMPTIBLE_USED,
-    A_QUOTA_REQUEST,
-    A_QUOTA_RUNTIME,
-)
+from koord.api.koordinator import protocol
 from koord.scheduler.metrics import KoordinatorMetrics
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.report import quota_figures
@@ -23,13 +15,13 @@ from koord.values.amounts import Counts
 QUOTA_STATUS_METRIC = "scheduler_elastic_quota_status"
 QUOTA_STATUS_LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
 _FIELDS = {
-    A_QUOTA_RUNTIME: "runtime",
-    A_QUOTA_REQUEST: "request",
-    A_QUOTA_CHILD_REQUEST: "child-request",
-    A_QUOTA_GUARANTEED: "guaranteed",
-    A_QUOTA_ALLOCATED: "allocated",
-    A_QUOTA_NON_PREEMPTIBLE_REQUEST: "non-preemptible-request",
-    A_QUOTA_NON_PREEMPTIBLE_USED: "non-preemptible-used",
+    protocol.A_QUOTA_RUNTIME: "runtime",
+    protocol.A_QUOTA_REQUEST: "request",
+    protocol.A_QUOTA_CHILD_REQUEST: "child-request",
+    protocol.A_QUOTA_GUARANTEED: "guaranteed",
+    protocol.A_QUOTA_ALLOCATED: "allocated",
+    protocol.A_QUOTA_NON_PREEMPTIBLE_REQUEST: "non-preemptible-request",
+    protocol.A_QUOTA_NON_PREEMPTIBLE_USED: "non-preemptible-used",
 }
 
 
@@ -40,10 +32,7 @@ def register_quota_metrics(
     clock: Clock,
     leads: Callable[[], bool],
 ) -> None:
-    """Time the cache's operations and register the quota metrics.
-
-    Only the leader serves values, so that a sum over replicas counts each quota once.
-    """
+    """Time the cache's operations and register the quota metrics, which the leader alone serves."""
     quota_cache.timer = QuotaCacheTimer(clock, metrics.quota_s)
 
     def read() -> Iterator[MetricReading]:

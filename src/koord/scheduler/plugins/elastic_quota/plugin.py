@@ -104,9 +104,7 @@ class ElasticQuotaPlugin(Plugin):
     # Waking ------------------------------------------------------------------------------------------------------
 
     def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
-        """Return whether the pod is admitted now, at least by preemption, or its quota was added or deleted and its
-        message is outdated.
-        """
+        """Return whether the pod is admitted now, if only by preemption, or its quota came or went (new message)."""
         if object_event.event.kind == "ElasticQuota" and object_event.event.action != UPDATE:
             quota = object_event.old if object_event.new is None else object_event.new
             if quota.metadata.name == pod.labels.get(L_QUOTA_NAME):

@@ -11,27 +11,11 @@ from collections.abc import Collection, Iterable, Iterator
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
 from koord.policy.quota import QuotaAddress, QuotaIndex
+from koord.scheduler.plugins.elastic_quota import quota_events
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal, check_admission
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
-from koord.scheduler.plugins.elastic_quota.quota_events import (
-    ClusterTotalChanged,
-    QuotaDeleted,
-    QuotaEvent,
-    QuotaPodAssumed,
-    QuotaPodForgotten,
-    QuotaPodRefused,
-    QuotaPodRemoved,
-    QuotaPodUpdated,
-    QuotaUpdated,
-)
 from koord.scheduler.plugins.elastic_quota.tree import DEFAULT_TREE, UNLIMITED, QuotaNode, QuotaTrees, quota_exists
-from koord.values.amounts import (
-    Amounts,
-    Counts,
-    add_in_place,
-    keep_resources,
-    subtract_amounts,
-)
+from koord.values.amounts import Amounts, Counts, add_in_place, keep_resources, subtract_amounts
 
 _MAX_PENDING_USED = 1024
 
@@ -80,7 +64,7 @@ class GroupQuotaManager:
         # Assumed pods of a built-in group that are not counted there yet: nothing depends on it before it is read.
         self._pending_used: list[tuple[_AddressPods, QuotaPod]] = []
         self._is_total_stale = True  # what is left for the default tree has changed
-        self._last_refusals: dict[str, QuotaPodRefused] = {}
+        self._last_refusals: dict[str, quota_events.QuotaPodRefused] = {}
 
     @staticmethod
     def build(
@@ -91,45 +75,45 @@ class GroupQuotaManager:
         assumed: Iterable[str] = (),
     ) -> GroupQuotaManager:
         manager = GroupQuotaManager(rules)
-        manager.handle(ClusterTotalChanged(total))
+        manager.handle(quota_events.ClusterTotalChanged(total))
         for quota in quotas:
-            manager.handle(QuotaUpdated(quota))
+            manager.handle(quota_events.QuotaUpdated(quota))
         for pod in pods:
-            manager.handle(QuotaPodUpdated(pod))
+            manager.handle(quota_events.QuotaPodUpdated(pod))
         for uid in assumed:
-            manager.handle(QuotaPodAssumed(uid))
+            manager.handle(quota_events.QuotaPodAssumed(uid))
         return manager
 
     # -- changing
 
-    def handle(self, event: QuotaEvent) -> Collection[str]:
+    def handle(self, event: quota_events.QuotaEvent) -> Collection[str]:
         """Apply the event; return the trees in which refused pods may pass now. The check tells exactly which."""
         eased: Collection[str] = ()
-        if not isinstance(event, QuotaPodRefused):
+        if not isinstance(event, quota_events.QuotaPodRefused):
             self.version += 1
         match event:
-            case QuotaUpdated(quota):
+            case quota_events.QuotaUpdated(quota):
                 eased = self._invalidate_trees(self._quota_index.upsert(quota))
-            case QuotaDeleted(namespace, name):
+            case quota_events.QuotaDeleted(namespace, name):
                 eased = self._invalidate_trees(self._quota_index.remove(namespace, name))
                 if self._quota_index.get(name) is None:
                     self._last_refusals.pop(name, None)
-            case QuotaPodUpdated(pod):
+            case quota_events.QuotaPodUpdated(pod):
                 eased = self._requested(pod)
-            case QuotaPodAssumed(uid):
+            case quota_events.QuotaPodAssumed(uid):
                 self.assume_pod(uid)
-            case QuotaPodForgotten(uid):
+            case quota_events.QuotaPodForgotten(uid):
                 eased = self.forget_pod(uid)
-            case QuotaPodRemoved(uid):
+            case quota_events.QuotaPodRemoved(uid):
                 gone = self.pods.get(uid)
                 if gone is not None:
                     eased = self._trees_of(gone)
                     self._forget(gone)
-            case ClusterTotalChanged(total):
+            case quota_events.ClusterTotalChanged(total):
                 eased = (DEFAULT_TREE,) if any(n > self._total.get(name, 0) for name, n in total.items()) else ()
                 self._total = total
                 self._is_total_stale = True
-            case QuotaPodRefused():
+            case quota_events.QuotaPodRefused():
                 self._last_refusals[event.quota] = event
         return eased
 
@@ -321,7 +305,7 @@ class GroupQuotaManager:
         pod = self.pods.get(uid)
         return pod is not None and self._is_assigned(pod)
 
-    def last_refusal(self, quota: str) -> QuotaPodRefused | None:
+    def last_refusal(self, quota: str) -> quota_events.QuotaPodRefused | None:
         return self._last_refusals.get(quota)
 
     def pods_of(self, quota: str) -> Iterator[QuotaPod]:

@@ -12,17 +12,8 @@ from typing import Any
 import msgspec
 
 from koord.api.annotations import quota_codecs
-from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.protocol import (
-    A_QUOTA_ALLOCATED,
-    A_QUOTA_CHILD_REQUEST,
-    A_QUOTA_GUARANTEED,
-    A_QUOTA_NON_PREEMPTIBLE_REQUEST,
-    A_QUOTA_NON_PREEMPTIBLE_USED,
-    A_QUOTA_REQUEST,
-    A_QUOTA_RUNTIME,
-    ROOT_QUOTA,
-)
+from koord.api.annotations.codec import MalformedAnnotation, dump_json
+from koord.api.koordinator import protocol
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRefused
@@ -184,7 +175,7 @@ def quota_figures(manager: GroupQuotaManager, quota: str) -> tuple[dict[str, Amo
     """Return the amounts by annotation, and what is used; None for a quota that does not exist."""
     trees = manager.trees
     root = trees.trees[""].root
-    quota_node: QuotaNode | None = root if quota == ROOT_QUOTA else trees.node(quota)
+    quota_node: QuotaNode | None = root if quota == protocol.ROOT_QUOTA else trees.node(quota)
     if quota_node is None:
         return None
     if quota_node is root:
@@ -194,13 +185,13 @@ def quota_figures(manager: GroupQuotaManager, quota: str) -> tuple[dict[str, Amo
             {} if quota in trees.builtin_nodes else manager.runtime(quota)
         )  # built-in groups have a max and no runtime
     annotations = {
-        A_QUOTA_RUNTIME: dict(runtime),
-        A_QUOTA_REQUEST: dict(quota_node.request),
-        A_QUOTA_CHILD_REQUEST: dict(quota_node.child_request),
-        A_QUOTA_ALLOCATED: dict(quota_node.allocated),
-        A_QUOTA_GUARANTEED: dict(quota_node.guaranteed),
-        A_QUOTA_NON_PREEMPTIBLE_REQUEST: dict(quota_node.non_preemptible_request),
-        A_QUOTA_NON_PREEMPTIBLE_USED: dict(quota_node.non_preemptible_used),
+        protocol.A_QUOTA_RUNTIME: dict(runtime),
+        protocol.A_QUOTA_REQUEST: dict(quota_node.request),
+        protocol.A_QUOTA_CHILD_REQUEST: dict(quota_node.child_request),
+        protocol.A_QUOTA_ALLOCATED: dict(quota_node.allocated),
+        protocol.A_QUOTA_GUARANTEED: dict(quota_node.guaranteed),
+        protocol.A_QUOTA_NON_PREEMPTIBLE_REQUEST: dict(quota_node.non_preemptible_request),
+        protocol.A_QUOTA_NON_PREEMPTIBLE_USED: dict(quota_node.non_preemptible_used),
     }
     return annotations, dict(quota_node.used)
 
@@ -222,7 +213,7 @@ def decide_status_patch(live: ElasticQuota, manager: GroupQuotaManager) -> dict[
             return shown
         before = resource_amounts(shown or {})
         if nonzero(before) != nonzero(now):
-            patch.setdefault("metadata", {}).setdefault("annotations", {})[key] = quota_codecs.dump_quota_resources(
+            patch.setdefault("metadata", {}).setdefault("annotations", {})[key] = dump_json(
                 to_resource_list(dict.fromkeys(before, 0) | now)
             )
     before = resource_amounts(live.status.used)

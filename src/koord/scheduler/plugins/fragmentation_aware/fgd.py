@@ -20,7 +20,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from koord.scheduler.plugins.fragmentation_aware.fragmentation import CARD_MILLI, GpuChoice, GpuPodShape, TypicalPod
+from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
+    CARD_MILLI,
+    GpuChoice,
+    GpuPodShape,
+    TypicalPod,
+    is_gpu_share,
+)
 
 Ints = npt.NDArray[np.int64]
 
@@ -146,9 +152,7 @@ class FgdScorer:
         return self._worth_column(cpu_milli, percents.sum(axis=1), self.usefulness_column(cpu_milli, percents))
 
     def score_column(self, cpu_milli: Ints, percents: Ints, shape: GpuPodShape, before: Ints | None = None) -> Ints:
-        """Compute the score of each node, `DOES_NOT_FIT` where the pod does not fit. `before` holds their worths, where
-        known.
-        """
+        """Compute the score of each node, `DOES_NOT_FIT` where the pod does not. `before`: known worths."""
         need = gpu_percent(shape) if shape.gpu_count else 0
         fitting = percents >= max(need, 1)
         fits = (cpu_milli >= shape.cpu_milli) & (np.count_nonzero(fitting, axis=1) >= shape.gpu_count)
@@ -215,7 +219,3 @@ def _gpu_milli_per_cpu_milli(expected: Sequence[TypicalPod]) -> int:
 
 def gpu_percent(shape: GpuPodShape) -> int:
     return -(-shape.gpu_milli // _MILLI_PER_PERCENT)
-
-
-def is_gpu_share(shape: GpuPodShape) -> bool:
-    return shape.gpu_count == 1 and 0 < shape.gpu_milli < CARD_MILLI

@@ -8,7 +8,6 @@ ties that rounding makes are part of the published results, and finer scores pla
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -71,29 +70,6 @@ def typical_pods(shapes: Iterable[GpuPodShape]) -> tuple[TypicalPod, ...]:
     return tuple(TypicalPod(shape, count / covered) for shape, count in kept)
 
 
-def fragmentation_milli(room: NodeFreeGpus, expected: Sequence[TypicalPod]) -> float:
-    """Compute the idle and unusable thousandths of cards, on average over the expected pods."""
-    return sum(one.weight * unusable_milli(room, one.shape) for one in expected)
-
-
-def unusable_milli(room: NodeFreeGpus, shape: GpuPodShape) -> int:
-    """Return the idle thousandths that a pod of this shape cannot use: all when it does not fit, else only small
-    remainders.
-    """
-    idle = sum(room.gpu_milli)
-    if (
-        not shape.gpu_count
-        or not shape.gpu_milli
-        or shape.cpu_milli > room.cpu_milli
-        or not shape.accepts_model(room.model)
-    ):
-        return idle
-    large = [left for left in room.gpu_milli if left >= shape.gpu_milli]
-    if len(large) < shape.gpu_count:
-        return idle
-    return idle - sum(large)
-
-
 def fitting_gpus(room: NodeFreeGpus, shape: GpuPodShape) -> list[int]:
     """Return the indexes of the cards that could serve; empty when the node cannot take the pod."""
     if shape.cpu_milli > room.cpu_milli or not shape.accepts_model(room.model):
@@ -108,34 +84,12 @@ def fits(room: NodeFreeGpus, shape: GpuPodShape) -> bool:
     return bool(fitting_gpus(room, shape))
 
 
-def choose_by_fgd(room: NodeFreeGpus, shape: GpuPodShape, expected: Sequence[TypicalPod]) -> GpuChoice | None:
-    """Choose cards by FGD: the less fragmentation a placement adds, the better. A share of a card goes where it adds
-    least.
-    """
-    if not fits(room, shape):
-        return None
-    before = fragmentation_milli(room, expected)
-    if not _is_gpu_share(shape):
-        cards = tuple(fitting_gpus(room, shape)[: shape.gpu_count]) if shape.gpu_count else ()
-        return GpuChoice(_sigmoid_score(before - fragmentation_milli(room.after(shape, cards), expected)), cards)
-    best: GpuChoice | None = None
-    seen: set[int] = set()  # cards with equally much left are equally good
-    for card in fitting_gpus(room, shape):
-        if room.gpu_milli[card] in seen:
-            continue
-        seen.add(room.gpu_milli[card])
-        score = _sigmoid_score(before - fragmentation_milli(room.after(shape, (card,)), expected))
-        if best is None or score > best.score:
-            best = GpuChoice(score, (card,))
-    return best
-
-
 def choose_by_best_fit(room: NodeFreeGpus, shape: GpuPodShape) -> GpuChoice | None:
     """Choose cards by best fit: the less is left, the better. A share goes to the card with the least free."""
     if not fits(room, shape):
         return None
     cards = fitting_gpus(room, shape) if shape.gpu_count else []
-    if _is_gpu_share(shape):
+    if is_gpu_share(shape):
         cards = sorted(cards, key=lambda card: (room.gpu_milli[card], card))
     taken = tuple(cards[: shape.gpu_count])
     left = room.after(shape, taken)
@@ -143,9 +97,5 @@ def choose_by_best_fit(room: NodeFreeGpus, shape: GpuPodShape) -> GpuChoice | No
     return GpuChoice(max(int(100 * (1 - remains)), 0), taken)
 
 
-def _is_gpu_share(shape: GpuPodShape) -> bool:
+def is_gpu_share(shape: GpuPodShape) -> bool:
     return shape.gpu_count == 1 and 0 < shape.gpu_milli < CARD_MILLI
-
-
-def _sigmoid_score(gain_milli: float) -> int:
-    return int(100 / (1 + math.exp(-gain_milli / CARD_MILLI)))

@@ -36,9 +36,7 @@ def free_gpu_percents(node_devices: NodeDevices | None) -> tuple[int, ...]:
 
 
 class FreeGpuColumns:
-    """The free GPU percentages by row and card slot, 0 where there is no card; it follows the table's log of
-    changes.
-    """
+    """The free GPU percentages by row and card slot, 0 where no card is; it follows the table's log of changes."""
 
     def __init__(self, table: NodeTable, cache: NodeDeviceCache) -> None:
         self._table = table

@@ -24,8 +24,7 @@ from koord.scheduler.framework.plugin import Plugin, Scores
 from koord.scheduler.framework.verdict import CLUSTER
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
-from koord.scheduler.plugins.fragmentation_aware.fgd import is_gpu_share
-from koord.scheduler.plugins.fragmentation_aware.fragmentation import GpuChoice
+from koord.scheduler.plugins.fragmentation_aware.fragmentation import GpuChoice, is_gpu_share
 from koord.scheduler.plugins.fragmentation_aware.free_gpu_columns import (
     FragmentationModel,
     FreeGpuColumns,

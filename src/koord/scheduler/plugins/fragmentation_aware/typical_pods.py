@@ -22,10 +22,7 @@ _ASSUMED_CARD_MEMORY_BYTES = 16 << 30  # for pods that ask for bytes, before any
 
 
 def gpu_shape_of(spec: state_shape.PodShape) -> GpuPodShape:
-    """Return the CPU and GPU shape of a pod template.
-
-    `gpu_spec` stands for its node selector and required node affinity; it is empty without them.
-    """
+    """Return the CPU and GPU shape of a pod template; `gpu_spec` stands for node selector and required affinity."""
     known = spec.memo.get(PLUGIN_NAME)
     if known is None:
         known = spec.memo[PLUGIN_NAME] = _shape(_gpu_need(spec), spec.requests.get(CPU, 0), _node_constraint_key(spec))
@@ -57,9 +54,7 @@ _MIN_CHANGES = 16
 
 
 class TypicalPodMix:
-    """The expected pods. `version` changes when a tenth of the pods has changed; until then the same ones are
-    expected.
-    """
+    """The expected pods. `version` changes when a tenth of the pods has changed; until then they are the same."""
 
     def __init__(self, state: ClusterState) -> None:
         self._shapes = state.shapes

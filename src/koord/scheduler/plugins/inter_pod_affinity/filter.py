@@ -100,9 +100,7 @@ RuleSource = tuple[RowCountSource, AffinityRule, tuple[str, ...]]
 
 
 class AffinityFilterState(CountsByDomain[RuleSource]):
-    """The required rules of one class of pods. A copy is a dry run: it follows `update_count` and no longer the
-    cluster.
-    """
+    """The required rules of one class of pods. A copy is a dry run: it follows `update_count`, not the cluster."""
 
     def __init__(
         self,

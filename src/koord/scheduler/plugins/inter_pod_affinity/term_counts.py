@@ -266,9 +266,7 @@ S = TypeVar("S", bound=tuple[Any, ...])  # a source of counts first, then what i
 
 
 class CountsByDomain(Generic[S]):
-    """The counts of several sources, summed up by topology domain for one class of pods. `version` changes when what
-    is derived from them may have changed.
-    """
+    """The counts of several sources by topology domain, for one class of pods. `version` changes with them."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""LoadAwareCache keeps the load of every node in line with NodeMetrics and placements.
-
-One change touches one node's load and notes one row.
-"""
+"""LoadAwareCache keeps the load of every node in line with NodeMetrics and placements, one node at a change."""
 
 from __future__ import annotations
 
@@ -23,9 +20,7 @@ _SPARE_EXPIRIES = 64
 
 
 class LoadAwareCache:
-    """The load of all nodes. `now` is the latest time seen, by which reports expire; only `advance_clock` advances
-    it.
-    """
+    """The load of all nodes. `now` is the latest time seen, by which reports expire; `advance_clock` advances it."""
 
     def __init__(
         self,

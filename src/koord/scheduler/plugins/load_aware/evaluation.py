@@ -11,19 +11,10 @@ from koord.api.kubernetes.node import Node
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable
 from koord.scheduler.framework.verdict import Reject, reject
+from koord.scheduler.plugins.load_aware import thresholds
 from koord.scheduler.plugins.load_aware.columns import RowFree, RowHeadroom
 from koord.scheduler.plugins.load_aware.estimator import PodEstimate
 from koord.scheduler.plugins.load_aware.node_load import NodeLoadEstimate
-from koord.scheduler.plugins.load_aware.thresholds import (
-    AggregationWindow,
-    AppliedThresholds,
-    LoadThresholds,
-    ResourceAxes,
-    ResourceVector,
-    build_thresholds,
-    override_from_node,
-    usage_percent,
-)
 from koord.scheduler.plugins.load_aware.usage_estimate import LoadScoreWeights, load_score, unamplified_capacity
 from koord.values import duration
 
@@ -35,7 +26,7 @@ class LoadLimit:
 
     __slots__ = ("applied", "bounds", "checks", "special")
 
-    def __init__(self, applied: AppliedThresholds, total: ResourceVector) -> None:
+    def __init__(self, applied: thresholds.AppliedThresholds, total: thresholds.ResourceVector) -> None:
         self.applied = applied
         self.special = applied.prod or applied.window is not None  # compared with other than the node's plain usage
         self.bounds = applied.amount_bounds(total)
@@ -47,12 +38,12 @@ class NodeLoadProfile:
 
     __slots__ = ("node", "plain", "prod", "total")
 
-    def __init__(self, node: NodeInfo, cluster: LoadThresholds, axes: ResourceAxes) -> None:
+    def __init__(self, node: NodeInfo, cluster: thresholds.LoadThresholds, axes: thresholds.ResourceAxes) -> None:
         assert node.node is not None
         self.node: Node = node.node
         annotations = node.node.metadata.annotations
         self.total = unamplified_capacity(node.allocatable, annotations, axes)
-        own = override_from_node(cluster, annotations, axes)
+        own = thresholds.override_from_node(cluster, annotations, axes)
         plain, prod = own.for_pod(prod=False), own.for_pod(prod=True)
         self.plain = LoadLimit(plain, self.total) if plain is not None else None
         self.prod = self.plain if prod == plain else LoadLimit(prod, self.total) if prod is not None else None
@@ -61,7 +52,7 @@ class NodeLoadProfile:
 class NodeLoadProfiles:
     """The profiles of all nodes, rebuilt for a node whose object changed."""
 
-    def __init__(self, cluster: LoadThresholds, axes: ResourceAxes, table: NodeTable) -> None:
+    def __init__(self, cluster: thresholds.LoadThresholds, axes: thresholds.ResourceAxes, table: NodeTable) -> None:
         self._cluster = cluster
         self._table = table
         self._axes = axes
@@ -88,9 +79,7 @@ COOL = "cool"
 
 
 class LoadExplanation(msgspec.Struct, frozen=True):
-    """Explains with numbers why a node takes a pod or not. `resource` is the first above its threshold, else the
-    closest.
-    """
+    """Explains in numbers why a node takes a pod or not. `resource`: the first above its threshold, or the closest."""
 
     kind: str
     resource: str = ""
@@ -101,14 +90,14 @@ class LoadExplanation(msgspec.Struct, frozen=True):
 
 
 class LoadEvaluator:
-    def __init__(self, args: LoadAwareSchedulingArgs, axes: ResourceAxes) -> None:
+    def __init__(self, args: LoadAwareSchedulingArgs, axes: thresholds.ResourceAxes) -> None:
         """Take arguments that are already defaulted."""
         self.axes = axes
         self._refuses_expired = bool(args.filter_expired_node_metrics)
         self._expired_pass = bool(args.enable_schedule_when_node_metrics_expired)
         self._scores_prod = bool(args.score_according_prod_usage)
         aggregated = args.aggregated or LoadAwareAggregatedArgs()
-        self.thresholds: LoadThresholds = build_thresholds(
+        self.thresholds: thresholds.LoadThresholds = thresholds.build_thresholds(
             axes,
             args.usage_thresholds,
             args.prod_usage_thresholds,
@@ -116,10 +105,10 @@ class LoadEvaluator:
             aggregated.usage_aggregation_type,
             aggregated.usage_aggregated_duration,
         )
-        self._score_window: AggregationWindow | None = None
+        self._score_window: thresholds.AggregationWindow | None = None
         if aggregated.score_aggregation_type:
             window = aggregated.score_aggregated_duration
-            self._score_window = AggregationWindow(
+            self._score_window = thresholds.AggregationWindow(
                 aggregated.score_aggregation_type, duration.parse(window) if window is not None else 0
             )
         self._scores_plainly = not self._scores_prod and self._score_window is None
@@ -186,7 +175,7 @@ class LoadEvaluator:
         assert limit is not None
         seen, pending = node_load.used(limit.applied.window, prod=limit.applied.prod)
         return max(
-            usage_percent(seen[place] + pending[place] + estimate.usage[place], profile.total[place])
+            thresholds.usage_percent(seen[place] + pending[place] + estimate.usage[place], profile.total[place])
             - limit.applied.percents[place]
             for place, _ in limit.checks
         )
@@ -237,7 +226,7 @@ class LoadEvaluator:
         seen, pending = node_load.used(applied.window, prod=applied.prod)
         code = self.code(estimate, node_load, profile, now)
         shares = {
-            place: usage_percent(seen[place] + pending[place] + estimate.usage[place], profile.total[place])
+            place: thresholds.usage_percent(seen[place] + pending[place] + estimate.usage[place], profile.total[place])
             for place, _ in limit.checks
         }
         if code:

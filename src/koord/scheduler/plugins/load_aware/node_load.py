@@ -12,7 +12,6 @@ pod adds is kept with it, so that it is subtracted exactly as it was added.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -144,9 +143,7 @@ class NodeLoadEstimate:
 
 
 def _is_estimate_in_force(assigned_at: float, estimate_until: float | None, report: LoadReport) -> bool:
-    """Return whether the estimate still counts beside the measurement: the report may not cover the pod's whole
-    life.
-    """
+    """Return whether the estimate still counts beside the measurement: the report may not cover all of its life."""
     at = report.update_time
     if at is None or at - report.interval_s < assigned_at:
         return True
@@ -176,7 +173,7 @@ def load_summary(node_load: NodeLoadEstimate | None, axes: ResourceAxes) -> dict
         return {}
     entries = sorted(node_load.pods.values(), key=lambda entry: (entry.assigned_at, entry.pod.key))
     return {
-        "pods": [{"timestamp": _timestamp(entry.assigned_at), "pod": _pod(entry)} for entry in entries],
+        "pods": [{"timestamp": timestamp.unix_text(entry.assigned_at), "pod": _pod(entry)} for entry in entries],
         "prodUsage": axes.to_resource_list(node_load.prod_usage),
         "nodeDelta": axes.to_resource_list(node_load.node_delta),
         "prodDelta": axes.to_resource_list(node_load.prod_delta),
@@ -196,7 +193,3 @@ def _pod(entry: AssignedPod) -> dict[str, Any]:
 
 def _keys(entries: Iterable[AssignedPod]) -> list[str]:
     return sorted(entry.pod.key for entry in entries)
-
-
-def _timestamp(seconds: float) -> str:
-    return timestamp.text(datetime.fromtimestamp(seconds, UTC))

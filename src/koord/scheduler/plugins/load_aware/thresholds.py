@@ -1,6 +1,4 @@
-"""Thresholds of a node's usage: the cluster's, a node's own, and which of them a pod must respect; as resource
-vectors.
-"""
+"""Thresholds of a node's usage: the cluster's, a node's own, and those a pod must respect; as resource vectors."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ ResourceVector: TypeAlias = tuple[int, ...]
 
 
 class ResourceAxes(msgspec.Struct, frozen=True):
-    """The resources that load is measured in, sorted by name, which is also the order of the checks. Others are
-    ignored.
-    """
+    """The resources that load is measured in, sorted by name, also the order of the checks. Others are ignored."""
 
     names: tuple[str, ...]
 
@@ -87,9 +83,7 @@ class AppliedThresholds(msgspec.Struct, frozen=True):
     window: AggregationWindow | None = None
 
     def amount_bounds(self, total: ResourceVector) -> tuple[int | None, ...]:
-        """Return by resource the smallest excessive amount; None without a threshold or for a resource the
-        node lacks.
-        """
+        """Return by resource the smallest excessive amount; None without a threshold or without that resource."""
         return tuple(
             exceeding_amount(percent, there) if percent and there else None
             for percent, there in zip(self.percents, total, strict=True)

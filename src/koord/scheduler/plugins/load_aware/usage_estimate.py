@@ -61,9 +61,7 @@ def round_half_away(value: float) -> int:
 def unamplified_capacity(
     allocatable: Mapping[str, int], annotations: Mapping[str, str], axes: ResourceAxes
 ) -> ResourceVector:
-    """Return the capacity before amplification: load is measured on the real machine. Unreadable text counts as
-    missing.
-    """
+    """Return the capacity before amplification: load is measured on the real machine. Unreadable is missing."""
     raw = parse_raw_allocatable(annotations)
     if raw is None or isinstance(raw, MalformedAnnotation):
         return axes.vector_of(allocatable)

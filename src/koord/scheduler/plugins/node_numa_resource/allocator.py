@@ -1,6 +1,4 @@
-"""Allocate NUMA amounts and CPUs to one pod on chosen NUMA nodes, or say why not. Choosing the NUMA nodes is done
-before.
-"""
+"""Allocate NUMA amounts and CPUs to one pod on chosen NUMA nodes, or say why not."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ from koord.values.resources import CPU
 def distribute_over_zones(
     amounts: Amounts, available: ZoneAmounts, zones: Iterable[int], *, cpu_step: int
 ) -> dict[int, Amounts] | NumaRefusal:
-    """Divide a pod's amounts over NUMA nodes: evenly, the tightest first. A resource that no NUMA node has is not
-    refused.
-    """
+    """Divide a pod's amounts over NUMA nodes: evenly, the tightest first. What no NUMA node has is not refused."""
     chosen = [zone for zone in zones if zone in available]
     given: dict[int, dict[str, int]] = {zone: {} for zone in sorted(chosen)}
     missing = []

@@ -1,6 +1,4 @@
-"""This module computes what is available on a node: exactly for one request, and as a cheap bound for a look at
-many nodes.
-"""
+"""This module computes what is available on a node: exactly for one request, as a cheap bound for many nodes."""
 
 from __future__ import annotations
 
@@ -8,18 +6,16 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS, NUMA_EXCLUSIVE_REQUIRED
+from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import NumaRequest
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
-from koord.scheduler.plugins.node_numa_resource.ledger import IDLE, SHARED, Amounts, CpuPool, NumaLedger, ZoneAmounts
+from koord.scheduler.plugins.node_numa_resource.ledger import IDLE, Amounts, CpuPool, NumaLedger, ZoneAmounts
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, amplify
 from koord.values.resources import CPU
 
 
 class AvailableResources(msgspec.Struct, frozen=True):
-    """AvailableResources holds what one request finds on a node. `pool` has only CPUs that the required policy can
-    use; `zones` are never negative.
-    """
+    """AvailableResources is what a request finds on a node. `pool`: CPUs that the policy can use; `zones` are >= 0."""
 
     pool: CpuPool
     zones: ZoneAmounts
@@ -91,11 +87,6 @@ class FreeCpuCounts(msgspec.Struct, frozen=True, gc=False):
     on_whole_cores: int = 0
     cores: int = 0
 
-    def fits(self, count: int, must: str) -> bool:
-        if must == CPU_BIND_FULL_PCPUS:
-            return count <= self.on_whole_cores
-        return count <= (self.cores if must == CPU_BIND_SPREAD_BY_PCPUS else self.cpus)
-
 
 class FreeZone(msgspec.Struct, frozen=True):
     free: FreeCpuCounts
@@ -104,11 +95,10 @@ class FreeZone(msgspec.Struct, frozen=True):
 
 
 class FreeNumaSummary(msgspec.Struct, frozen=True):
-    """Free counts of a node and of each NUMA node. `per_core` is 0 where CPUs cannot be bound."""
+    """Free counts of a node and of each NUMA node."""
 
     total: FreeCpuCounts
     zones: Mapping[int, FreeZone]
-    per_core: int = 0
     known_resources: frozenset[str] = frozenset()
 
 
@@ -118,11 +108,8 @@ def summarize_free(node: TopologyOptions, ledger: NumaLedger) -> FreeNumaSummary
     left = free_zone_amounts(node, ledger, {})
     known = frozenset(name for zone in node.zones for name in zone.amounts)
     if not isinstance(topology, CpuTopology):
-        return FreeNumaSummary(
-            FreeCpuCounts(),
-            {n: FreeZone(FreeCpuCounts(), amounts, IDLE) for n, amounts in left.items()},
-            known_resources=known,
-        )
+        zones = {n: FreeZone(FreeCpuCounts(), amounts, IDLE) for n, amounts in left.items()}
+        return FreeNumaSummary(FreeCpuCounts(), zones, known)
     free = free_cpu_pool(node, ledger).available
     whole, single = topology.full_core_cpus(free), topology.one_per_core(free)
     zones = {}
@@ -130,39 +117,7 @@ def summarize_free(node: TopologyOptions, ledger: NumaLedger) -> FreeNumaSummary
         cpus = topology.zone_mask(number)
         inside = _count_cpus(free & cpus, whole & cpus, single & cpus)
         zones[number] = FreeZone(inside, left.get(number, {}), ledger.zone_status(number))
-    return FreeNumaSummary(_count_cpus(free, whole, single), zones, topology.per_core, known)
-
-
-def can_fit(there: FreeNumaSummary, count: int, must: str = "", zone: int | None = None) -> bool:
-    """Return whether CPUs will be found, for a pod without reserved CPUs. Exact where all cores are alike.
-
-    `must` is the required policy, `zone` the one NUMA node that all CPUs shall come from.
-    """
-    if count <= 0:
-        return True
-    if not there.per_core or (must == CPU_BIND_FULL_PCPUS and count % there.per_core):
-        return False
-    if zone is None:
-        return there.total.fits(count, must)
-    found = there.zones.get(zone)
-    return found is not None and found.free.fits(count, must)
-
-
-def can_fit_one_zone(
-    there: FreeNumaSummary, amounts: Amounts, *, count: int = 0, must: str = "", exclusive: str = ""
-) -> bool:
-    """Return whether SingleNUMANode would admit the pod to some NUMA node: the same answer as hints give, without
-    them.
-    """
-    asked = [(name, amount) for name, amount in amounts.items() if amount > 0 and name in there.known_resources]
-    if not asked:
-        return can_fit(there, count, must)
-    return any(
-        all(amount <= zone.amounts.get(name, 0) for name, amount in asked)
-        and can_fit(there, count, must, number)
-        and not (exclusive == NUMA_EXCLUSIVE_REQUIRED and zone.status == SHARED)
-        for number, zone in there.zones.items()
-    )
+    return FreeNumaSummary(_count_cpus(free, whole, single), zones, known)
 
 
 def _count_cpus(free: int, whole: int, single: int) -> FreeCpuCounts:

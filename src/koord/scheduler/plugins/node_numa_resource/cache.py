@@ -334,9 +334,7 @@ def _move_to_reservation(node_allocation: NodeAllocation, owner: str, reservatio
 
 
 class NodeTopologyProfiles:
-    """The topology profiles of all nodes for one scheduling profile: where a node's label does not say, the
-    arguments do.
-    """
+    """The topology profiles of all nodes for one scheduling profile: a node's label first, then the arguments."""
 
     def __init__(self, cache: NodeAllocationCache, default_strategy: str, state: ClusterState) -> None:
         self._cache = cache

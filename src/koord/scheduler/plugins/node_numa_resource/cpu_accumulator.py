@@ -26,9 +26,7 @@ _EXCLUSIVE_THEN_ANY = (True, False)
 
 
 class CpuRequest(msgspec.Struct, frozen=True, gc=False):
-    """A request for CPUs. Policies other than FullPCPUs spread over cores; strategies other than MostAllocated mean
-    Least.
-    """
+    """A request for CPUs. Policies but FullPCPUs spread over cores; strategies but MostAllocated mean Least."""
 
     count: int
     policy: str = ""
@@ -206,9 +204,7 @@ class _CpuAccumulator:
     def groups_by_free(
         self, groups: Sequence[CpuGroup], free: int, *, by_zone: bool, one_per_core: bool
     ) -> Iterable[CpuGroup]:
-        """Order the groups: NUMA nodes by all their free CPUs and their socket's; sockets by the CPUs that would be
-        listed.
-        """
+        """Order the groups: NUMA nodes by their free CPUs and their socket's; sockets by CPUs that would be listed."""
         sign = self.sign
         if by_zone:
             sockets = [(socket.cpus & free).bit_count() for socket in self.topology.sockets]

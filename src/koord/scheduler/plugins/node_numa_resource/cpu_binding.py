@@ -1,6 +1,4 @@
-"""Decide whether a pod's CPUs are bound, how many and by which policy: for the pod alone, then for the pod on
-a node.
-"""
+"""Decide whether a pod's CPUs are bound, how many and by which policy: for the pod alone, then on a node."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ _POLICY_OF_NODE_POLICY = {
 
 
 class CpuBindRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """CpuBindRequest is what the pod requests by itself. `binds` is False for a pod that only a node's policy would
-    bind.
-    """
+    """CpuBindRequest is what the pod itself requests. `binds` is False for one that only a node's policy would bind."""
 
     cpu_milli: int
     binds: bool = False
@@ -74,9 +70,7 @@ def is_bind_eligible(labels: Mapping[str, str], priority: int | None, kube_qos: 
 def decide_bind_request(
     spec: ResourceSpec | None, cpu_milli: int, *, eligible: bool, default_policy: str
 ) -> CpuBindRequest | NumaRefusal:
-    """Decide what the pod requests. `default_policy` applies where the pod says nothing or Default; empty leaves it
-    unbound.
-    """
+    """Decide what the pod requests. `default_policy` is for a pod with none or Default; empty leaves it unbound."""
     plain = CpuBindRequest(cpu_milli=cpu_milli)
     if not eligible:
         return plain
@@ -95,9 +89,7 @@ def decide_bind_request(
 
 
 def decide_binding(bind_request: CpuBindRequest, node: TopologyOptions) -> CpuBinding | NumaRefusal | None:
-    """Decide the binding on this node; None when CPUs are not bound here. A node policy binds every pod that requests
-    cpu.
-    """
+    """Decide the binding on this node, None for none. A node policy binds every pod that requests cpu."""
     forced = _POLICY_OF_NODE_POLICY.get(node.bind_policy, "")
     if not bind_request.binds:
         if bind_request.cpu_milli == 0 or not forced:
@@ -160,9 +152,7 @@ def amplified_requested(ledger: NumaLedger, ratio: float, requested_milli: int, 
 
 
 def complete_resource_spec(spec: ResourceSpec | None, binding: CpuBinding) -> ResourceSpec:
-    """Return the pod's annotation with the applied policy filled in where the pod left it open, for the node agent to
-    read.
-    """
+    """Return the pod's annotation with the applied policy filled in where it was open, for the node agent."""
     given = spec or ResourceSpec()
     required, preferred = given.required_cpu_bind_policy, given.preferred_cpu_bind_policy
     if binding.required and required in ("", CPU_BIND_DEFAULT):

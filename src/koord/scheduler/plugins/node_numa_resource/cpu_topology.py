@@ -28,9 +28,7 @@ class InvalidCpuTopology(msgspec.Struct, frozen=True):
 
 
 class CpuGroup(msgspec.Struct, frozen=True, gc=False):
-    """The CPUs of a NUMA node or of a socket, with its cores in order. `socket` is an index into
-    CpuTopology.sockets.
-    """
+    """The CPUs of a NUMA node or of a socket, with its cores in order. `socket` indexes CpuTopology.sockets."""
 
     number: int
     cpus: int

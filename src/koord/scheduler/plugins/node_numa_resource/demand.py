@@ -8,19 +8,7 @@ import msgspec
 
 from koord.api.annotations import numa_codecs, pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.protocol import (
-    A_NUMA_TOPOLOGY_SPEC,
-    A_RESERVATION_AFFINITY,
-    A_RESERVE_POD,
-    A_RESOURCE_SPEC,
-    A_RESOURCE_STATUS,
-    A_SCHEDULING_HINT,
-    A_SCHEDULING_HINT_DEPRECATED,
-    L_PRIORITY_CLASS,
-    L_QOS_CLASS,
-    L_RESERVATION_IGNORED,
-    TRUE,
-)
+from koord.api.koordinator import protocol
 from koord.api.koordinator.qos_class import LSE, LSR
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBindRequest, decide_bind_request, is_bind_eligible
@@ -32,12 +20,12 @@ from koord.values.resources import CPU
 PLUGIN_NAME = "NodeNUMAResource"
 
 _READ_ANNOTATIONS = (
-    A_RESOURCE_SPEC,
-    A_NUMA_TOPOLOGY_SPEC,
-    A_RESERVATION_AFFINITY,
-    A_SCHEDULING_HINT,
-    A_SCHEDULING_HINT_DEPRECATED,
-    A_RESERVE_POD,
+    protocol.A_RESOURCE_SPEC,
+    protocol.A_NUMA_TOPOLOGY_SPEC,
+    protocol.A_RESERVATION_AFFINITY,
+    protocol.A_SCHEDULING_HINT,
+    protocol.A_SCHEDULING_HINT_DEPRECATED,
+    protocol.A_RESERVE_POD,
 )
 _POLICIES = ", ".join(policy for policy in numa_codecs.NUMA_TOPOLOGY_POLICIES if policy)
 
@@ -69,16 +57,16 @@ class NumaDemand(msgspec.Struct, frozen=True, kw_only=True):
 def signature(pod: PodInfo) -> Hashable:
     """Return what is read of a pod beyond its template; None for most pods."""
     labels, annotations = pod.labels, pod.annotations
-    if not annotations and L_QOS_CLASS not in labels and L_RESERVATION_IGNORED not in labels:
+    if not annotations and protocol.L_QOS_CLASS not in labels and protocol.L_RESERVATION_IGNORED not in labels:
         return None
-    qos = labels.get(L_QOS_CLASS)
+    qos = labels.get(protocol.L_QOS_CLASS)
     marked = bool(annotations) and not annotations.keys().isdisjoint(_READ_ANNOTATIONS)
-    if qos not in (LSE, LSR) and not marked and L_RESERVATION_IGNORED not in labels:
+    if qos not in (LSE, LSR) and not marked and protocol.L_RESERVATION_IGNORED not in labels:
         return None
     own = tuple(annotations.get(key) for key in _READ_ANNOTATIONS) if marked else ()
     # What was given earlier counts only together with a hint that says so.
-    given = annotations.get(A_RESOURCE_STATUS) if marked else None
-    return qos, labels.get(L_PRIORITY_CLASS), labels.get(L_RESERVATION_IGNORED), own, given
+    given = annotations.get(protocol.A_RESOURCE_STATUS) if marked else None
+    return qos, labels.get(protocol.L_PRIORITY_CLASS), labels.get(protocol.L_RESERVATION_IGNORED), own, given
 
 
 class NumaDemandParser:
@@ -115,7 +103,7 @@ def _parse_demand(pod: PodInfo, default_policy: str) -> NumaDemand | NumaRefusal
     policy = "" if numa is None else numa.numa_topology_policy
     if policy not in numa_codecs.NUMA_TOPOLOGY_POLICIES:
         return NumaRefusal.unresolvable(
-            f'{A_NUMA_TOPOLOGY_SPEC}: numaTopologyPolicy "{policy}" is not one of {_POLICIES}'
+            f'{protocol.A_NUMA_TOPOLOGY_SPEC}: numaTopologyPolicy "{policy}" is not one of {_POLICIES}'
         )
     wish = decide_bind_request(
         spec,
@@ -131,15 +119,15 @@ def _parse_demand(pod: PodInfo, default_policy: str) -> NumaDemand | NumaRefusal
         spec=spec,
         policy=policy,
         exclusive=resolve_exclusive_policy(policy, "" if numa is None else numa.single_numa_node_exclusive),
-        needs_reservation=A_RESERVATION_AFFINITY in annotations,
-        ignores_reservations=labels.get(L_RESERVATION_IGNORED) == TRUE,
-        is_reserve_pod=A_RESERVE_POD in annotations,
+        needs_reservation=protocol.A_RESERVATION_AFFINITY in annotations,
+        ignores_reservations=labels.get(protocol.L_RESERVATION_IGNORED) == protocol.TRUE,
+        is_reserve_pod=protocol.A_RESERVE_POD in annotations,
         designated=_designated_allocation(pod),
     )
 
 
 def _designated_allocation(pod: PodInfo) -> NumaAllocation | None:
-    if A_RESOURCE_STATUS not in pod.annotations:
+    if protocol.A_RESOURCE_STATUS not in pod.annotations:
         return None
     hint = pod_codecs.parse_scheduling_hint(pod.annotations)
     if not isinstance(hint, pod_codecs.PodSchedulingHint) or PLUGIN_NAME not in hint.extensions:

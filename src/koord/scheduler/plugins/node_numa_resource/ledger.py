@@ -27,18 +27,9 @@ IDLE, SINGLE, SHARED = "idle", "single", "shared"
 
 
 class CpuRefCounts(msgspec.Struct, frozen=True, gc=False):
-    """Reference counts by level: `levels[k]` has the CPUs held more than k times, so each level is within the one
-    before.
-    """
+    """Reference counts by level: `levels[k]` has the CPUs held more than k times, within the level before."""
 
     levels: tuple[int, ...] = ()
-
-    @staticmethod
-    def from_holdings(holdings: Iterable[int]) -> CpuRefCounts:
-        tally = NO_REFERENCES
-        for cpus in holdings:
-            tally = tally.add(cpus)
-        return tally
 
     @property
     def referenced(self) -> int:
@@ -251,19 +242,3 @@ def to_resource_status(allocation: NumaAllocation) -> numa_codecs.PodResourceSta
             for number, amounts in sorted(allocation.zones.items())
         ),
     )
-
-
-def ledger_from_pods(
-    topology: CpuTopology | InvalidCpuTopology | None, pods: Iterable[tuple[str, Mapping[str, str]]]
-) -> tuple[NumaLedger, dict[str, MalformedAnnotation]]:
-    """Build the ledger from (UID, annotations) of the live pods of a node, and return those that cannot be read, by
-    UID.
-    """
-    ledger, unread = NumaLedger.build(topology), {}
-    for uid, written in pods:
-        found = parse_allocation(written)
-        if isinstance(found, MalformedAnnotation):
-            unread[uid] = found
-        elif found is not None:
-            ledger = ledger.add(uid, found)
-    return ledger, unread

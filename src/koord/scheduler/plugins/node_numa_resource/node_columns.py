@@ -23,9 +23,7 @@ INVALID_TOPOLOGY, NOT_WHOLE_CORE_COUNT, TOO_FEW_CPUS = 1, 2, 3
 
 
 class FreeCpuColumns:
-    """Free CPUs per row. Rows follow the table's log of changes; a row with unchanged profile and allocation costs
-    little.
-    """
+    """Free CPUs per row. Rows follow the table's log of changes; a row with nothing changed costs little."""
 
     def __init__(self, table: NodeTable, profiles: NodeTopologyProfiles, cache: NodeAllocationCache) -> None:
         self._table = table

@@ -65,9 +65,7 @@ def score_node(
     requested: Amounts,
     allocatable: Amounts,
 ) -> int:
-    """Score by the node's totals, for a pod without NUMA policy. Bound CPUs of an amplified node count for
-    the ratio.
-    """
+    """Score by the node's totals, for a pod without NUMA policy. Bound CPUs of amplified nodes count for the ratio."""
     ratio = node.node_ratio
     if pod.get(CPU) and ratio is not None and ratio > 1:
         requested = {**requested, CPU: amplified_requested(ledger, ratio, requested.get(CPU, 0), guarded=False)}

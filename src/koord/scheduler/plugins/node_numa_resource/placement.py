@@ -14,22 +14,9 @@ from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPRE
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.framework.numa_hint import NumaTopologyHints
 from koord.scheduler.framework.reservation import MatchedReservation as Reservation
+from koord.scheduler.plugins.node_numa_resource import available, cpu_binding, topology_manager
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_designated, allocate_numa
-from koord.scheduler.plugins.node_numa_resource.available import (
-    FreeCpuCounts,
-    FreeNumaSummary,
-    cpus_for_policy,
-    free_cpu_pool,
-    summarize_free,
-)
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocation, NodeTopologyProfile
-from koord.scheduler.plugins.node_numa_resource.cpu_binding import (
-    CpuBinding,
-    NumaRequest,
-    check_amplified_cpu,
-    check_binding,
-    decide_binding,
-)
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
 from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
 from koord.scheduler.plugins.node_numa_resource.hint_provider import provide_numa_hints
@@ -44,13 +31,6 @@ from koord.scheduler.plugins.node_numa_resource.reserved_cpus import (
     request_beside_reservations,
     request_with_all,
 )
-from koord.scheduler.plugins.node_numa_resource.topology_manager import (
-    HintProvider,
-    NumaAffinity,
-    admit_pod,
-    numa_zones_of,
-    resolve_numa_policy,
-)
 from koord.values.bitmask import BitMask
 from koord.values.resources import CPU, materialise
 
@@ -60,13 +40,11 @@ OUT_OF_SCOPE = "pod has a nominated reservation but cannot be allocated within i
 
 
 class PlacementTerms(msgspec.Struct, frozen=True):
-    """PlacementTerms holds what applies to a demand on this node: the NUMA policy of both, and whether its CPUs are
-    bound.
-    """
+    """PlacementTerms is what applies to a demand on this node: the NUMA policy, and whether CPUs are bound."""
 
     policy: str
-    binding: CpuBinding | None
-    request: NumaRequest
+    binding: cpu_binding.CpuBinding | None
+    request: cpu_binding.NumaRequest
 
     @property
     def needs_nothing(self) -> bool:
@@ -75,13 +53,13 @@ class PlacementTerms(msgspec.Struct, frozen=True):
 
 
 def resolve_terms(demand: NumaDemand, profile: NodeTopologyProfile) -> PlacementTerms | NumaRefusal:
-    policy = resolve_numa_policy(profile.topology.numa_policy, demand.policy)
+    policy = topology_manager.resolve_numa_policy(profile.topology.numa_policy, demand.policy)
     if isinstance(policy, NumaRefusal):
         return policy
-    binding = decide_binding(demand.wish, profile.topology)
+    binding = cpu_binding.decide_binding(demand.wish, profile.topology)
     if isinstance(binding, NumaRefusal):
         return binding
-    return PlacementTerms(policy, binding, NumaRequest(amounts=demand.amounts, binding=binding))
+    return PlacementTerms(policy, binding, cpu_binding.NumaRequest(amounts=demand.amounts, binding=binding))
 
 
 def check_before_placement(
@@ -92,7 +70,7 @@ def check_before_placement(
     node: NodeInfo,
 ) -> NumaRefusal | None:
     """Return the refusal that is known before CPUs and NUMA nodes are considered."""
-    refused = check_amplified_cpu(
+    refused = cpu_binding.check_amplified_cpu(
         demand.wish,
         profile.topology,
         node_allocation.ledger,
@@ -101,7 +79,7 @@ def check_before_placement(
         allocatable_milli=node.allocatable.get(CPU, 0),
     )
     if refused is None and terms.binding is not None:
-        refused = check_binding(demand.wish, terms.binding, profile.topology)
+        refused = cpu_binding.check_binding(demand.wish, terms.binding, profile.topology)
     return refused
 
 
@@ -132,15 +110,17 @@ class NumaTrial(msgspec.Struct, frozen=True):
 
     # Whether it fits ---------------------------------------------------------------------------------------------
 
-    def admit_zones(self, scorer: NumaScorer, others: Sequence[HintProvider]) -> NumaAffinity | NumaRefusal:
+    def admit_zones(
+        self, scorer: NumaScorer, others: Sequence[topology_manager.HintProvider]
+    ) -> topology_manager.NumaAffinity | NumaRefusal:
         """Return the NUMA nodes that the policy admits; any without a policy."""
         policy, topology = self.terms.policy, self.profile.topology
         if policy == NUMA_POLICY_NONE:
-            return NumaAffinity()
+            return topology_manager.NumaAffinity()
         if not topology.zones:
             return NumaRefusal.unresolvable(MISSING_NUMA)
-        zones = numa_zones_of(topology, self.node_allocation.ledger, self.demand.exclusive)
-        return admit_pod(policy, zones, [lambda width: self.hints(scorer, width), *others])
+        zones = topology_manager.numa_zones_of(topology, self.node_allocation.ledger, self.demand.exclusive)
+        return topology_manager.admit_pod(policy, zones, [lambda width: self.hints(scorer, width), *others])
 
     def hints(self, scorer: NumaScorer, widest: int) -> NumaTopologyHints | NumaRefusal:
         topology, ledger, request = self.profile.topology, self.node_allocation.ledger, self.terms.request
@@ -176,9 +156,7 @@ class NumaTrial(msgspec.Struct, frozen=True):
         )
 
     def allocate_nominated(self, nominated: str | None, mask: BitMask | None) -> NumaAllocation | NumaRefusal:
-        """Allocate for good: from the nominated reservation if it holds CPUs or NUMA amounts, else outside of all
-        reservations.
-        """
+        """Allocate for good: from the nominated reservation if it has CPUs or NUMA amounts, else outside of all."""
         topology, ledger, request, matched = (
             self.profile.topology,
             self.node_allocation.ledger,
@@ -196,10 +174,7 @@ class NumaTrial(msgspec.Struct, frozen=True):
         return NumaRefusal.unschedulable(OUT_OF_SCOPE) if isinstance(found, NumaRefusal) else found
 
     def check_cpu_count(self) -> NumaRefusal | None:
-        """Return the refusal for too few CPUs of a demand without NUMA policy.
-
-        `try_allocate` tells the same, but counting is enough almost everywhere.
-        """
+        """Return the refusal for too few CPUs without NUMA policy, by counting, which is enough almost everywhere."""
         binding, topology = self.terms.binding, self.profile.topology
         if binding is None and self.demand.designated is None:
             return None
@@ -211,9 +186,9 @@ class NumaTrial(msgspec.Struct, frozen=True):
         if not simple or binding is None or not isinstance(topology.cpu, CpuTopology):
             found = self.try_allocate(None)
             return found if isinstance(found, NumaRefusal) else None
-        free = free_cpu_pool(topology, self.node_allocation.ledger).available
+        free = available.free_cpu_pool(topology, self.node_allocation.ledger).available
         if binding.required_policy:
-            free = cpus_for_policy(topology.cpu, free, binding.required_policy)
+            free = available.cpus_for_policy(topology.cpu, free, binding.required_policy)
         return NumaRefusal.unschedulable(NOT_ENOUGH_CPUS) if free.bit_count() < binding.count else None
 
 
@@ -224,7 +199,7 @@ def numa_near_miss(
     terms: PlacementTerms, profile: NodeTopologyProfile, node_allocation: NodeAllocation
 ) -> tuple[float, str] | None:
     """Return the missing share of the request and a sentence; None when the rejection is not about numbers."""
-    there = summarize_free(profile.topology, node_allocation.ledger)
+    there = available.summarize_free(profile.topology, node_allocation.ledger)
     if terms.policy != NUMA_POLICY_NONE:
         return _by_zone(terms, there)
     binding = terms.binding
@@ -237,7 +212,7 @@ def numa_near_miss(
     return (binding.count - free) / binding.count, f"{binding.count} CPUs asked for, {free} free{kind}"
 
 
-def _by_zone(terms: PlacementTerms, there: FreeNumaSummary) -> tuple[float, str] | None:
+def _by_zone(terms: PlacementTerms, there: available.FreeNumaSummary) -> tuple[float, str] | None:
     """Evaluate each NUMA node on its own; the one that lacks least decides."""
     if not there.zones:
         return None
@@ -257,7 +232,7 @@ def _by_zone(terms: PlacementTerms, there: FreeNumaSummary) -> tuple[float, str]
 
 
 def _lacking(
-    terms: PlacementTerms, there: FreeNumaSummary, left: Amounts, free: FreeCpuCounts
+    terms: PlacementTerms, there: available.FreeNumaSummary, left: Amounts, free: available.FreeCpuCounts
 ) -> list[tuple[float, str]]:
     """Return by resource the missing share of the request, and the missing amount as text."""
     found = []
@@ -273,7 +248,7 @@ def _lacking(
     return found
 
 
-def _free_of_policy(free: FreeCpuCounts, must: str) -> int:
+def _free_of_policy(free: available.FreeCpuCounts, must: str) -> int:
     if must == CPU_BIND_FULL_PCPUS:
         return free.on_whole_cores
     return free.cores if must == CPU_BIND_SPREAD_BY_PCPUS else free.cpus

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from koord.api.annotations import numa_codecs
+from koord.api.annotations.codec import dump_json
 from koord.api.annotations.numa_codecs import NUMA_POLICY_NONE
 from koord.api.config.scheduler.koordinator_args import NodeNUMAResourceArgs
 from koord.api.koordinator.protocol import A_RESOURCE_SPEC, A_RESOURCE_STATUS
@@ -330,11 +331,11 @@ class NodeNUMAResource(Plugin):
         usable = 0 if node is None else self.evaluator.profiles.for_node(node).topology.bindable_cpus
         if given.cpus.bits & ~usable:  # the topology changed under way
             return reject(f"CPUs {given.cpus} are no longer all there on node {node_name}")
-        marks = {A_RESOURCE_STATUS: numa_codecs.dump_resource_status(to_resource_status(given))}
+        marks = {A_RESOURCE_STATUS: dump_json(to_resource_status(given))}
         if assumed_allocation.binding is not None:
             stated = numa_codecs.parse_resource_spec(pod.annotations)
             spec = stated if isinstance(stated, numa_codecs.ResourceSpec) else None
             full = complete_resource_spec(spec, assumed_allocation.binding)
             if full != spec:
-                marks[A_RESOURCE_SPEC] = numa_codecs.dump_resource_spec(full)
+                marks[A_RESOURCE_SPEC] = dump_json(full)
         return PodPatch(annotations=marks)

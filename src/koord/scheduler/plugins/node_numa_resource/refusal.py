@@ -20,9 +20,7 @@ _RESERVATION_PREFIX = "Reservation(s) "
 
 
 class NumaRefusal(msgspec.Struct, frozen=True):
-    """The reasons why nothing was allocated. `is_unresolvable`: preemption would not help, so it need not look at this
-    node.
-    """
+    """The reasons why nothing was allocated. `is_unresolvable`: preemption would not help on this node."""
 
     reasons: tuple[str, ...]
     is_unresolvable: bool = False

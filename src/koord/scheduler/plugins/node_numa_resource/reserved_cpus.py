@@ -38,18 +38,6 @@ class ReservedCpus(msgspec.Struct, frozen=True, kw_only=True):
     restricted: bool = False
     takes_over: bool = False
 
-    @staticmethod
-    def from_owners(
-        uid: str, held: NumaAllocation, owners: Iterable[NumaAllocation], *, strict: bool = False
-    ) -> ReservedCpus:
-        cpus, zones = 0, []
-        for owner in owners:
-            cpus |= owner.cpus.bits
-            zones.append(owner.zones)
-        return ReservedCpus(
-            uid=uid, held=held, owner_cpus=cpus, owner_zones=total_zone_amounts(zones), restricted=strict
-        )
-
     @property
     def unused_cpus(self) -> int:
         return self.held.cpus.bits & ~self.owner_cpus
@@ -119,9 +107,7 @@ def allocate_reserved(
     *,
     needed: bool = False,
 ) -> tuple[str, NumaAllocation] | NumaRefusal | None:
-    """Allocate from the first matched reservation, by UID, that the pod fits in; None when none does and none is
-    `needed`.
-    """
+    """Allocate from the first matched reservation, by UID, that fits; None if none does or is `needed`."""
     reasons: list[str] = []
     for holding in sorted(reserved.matched, key=lambda one: one.uid):
         found = allocate_within_reservation(node, ledger, request, reserved, holding, mask)

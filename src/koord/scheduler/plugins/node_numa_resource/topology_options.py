@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from koord.api.annotations import cpu_codecs, node_codecs, numa_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, value_or_none
 from koord.api.koordinator.sigs_scheduling import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, NodeResourceTopology, Zone
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology, InvalidCpuTopology, parse_cpu_topology
 from koord.values.bitmask import WIDTH, BitMask
@@ -108,10 +108,10 @@ def read_topology_options(
         if found is None
         else parse_cpu_topology(given)
     )
-    kubelet = _value_or_none(cpu_codecs.parse_cpu_manager_policy(given), ignored)
+    kubelet = value_or_none(cpu_codecs.parse_cpu_manager_policy(given), ignored)
     reserved = _reserved(given, kubelet, ignored)
     zones = () if found is None else tuple(_zones(found.zones, cpu, reserved, ignored))
-    ratios = _value_or_none(node_codecs.parse_amplification_ratios(given), ignored)
+    ratios = value_or_none(node_codecs.parse_amplification_ratios(given), ignored)
     own = node_codecs.parse_amplification_ratios(annotations)
     if ratios is None and own and not isinstance(own, MalformedAnnotation):
         # Ratios in the topology mean that its zones are written amplified; those of the node still have to be applied.
@@ -147,19 +147,17 @@ def _numa_policy(labels: Mapping[str, str], found: NodeResourceTopology | None) 
 
 
 def _reserved(annotations: Mapping[str, str], kubelet: cpu_codecs.CPUManagerPolicy | None, ignored: list[str]) -> int:
-    """Return CPUs that no pod may be bound to: reserved by the kubelet or the node, or held by exclusive
-    SYSTEM pods.
-    """
+    """Return CPUs that no pod may be bound to: reserved by kubelet or node, or held by exclusive SYSTEM pods."""
     bits = 0
-    for pod in _value_or_none(cpu_codecs.parse_pod_cpu_allocs(annotations), ignored) or ():
+    for pod in value_or_none(cpu_codecs.parse_pod_cpu_allocs(annotations), ignored) or ():
         if pod.managed_by_kubelet and pod.uid and pod.cpuset:
             bits |= _cpus(pod.cpuset, f"cpuset of pod {pod.namespace}/{pod.name}", ignored)
     if kubelet is not None:
         bits |= _cpus(kubelet.reserved_cpus, "reservedCPUs of the kubelet", ignored)
-    node = _value_or_none(node_codecs.parse_node_reservation(annotations), ignored)
+    node = value_or_none(node_codecs.parse_node_reservation(annotations), ignored)
     if node is not None:
         bits |= _cpus(node.reserved_cpus, "reservedCPUs of the node", ignored)
-    system = _value_or_none(cpu_codecs.parse_system_qos_resource(annotations), ignored)
+    system = value_or_none(cpu_codecs.parse_system_qos_resource(annotations), ignored)
     if system is not None and system.is_exclusive:
         bits |= _cpus(system.cpuset, "cpuset of SYSTEM pods", ignored)
     return bits
@@ -171,13 +169,6 @@ def _cpus(text: str, what: str, ignored: list[str]) -> int:
     except CPUSetError as error:
         ignored.append(f"{what}: {error}")
         return 0
-
-
-def _value_or_none(value: T | MalformedAnnotation | None, ignored: list[str]) -> T | None:
-    if isinstance(value, MalformedAnnotation):
-        ignored.append(str(value))
-        return None
-    return value
 
 
 def _zones(

@@ -64,9 +64,7 @@ class AllocationColumns:
         return known
 
     def weighted_mean_percent(self, counted: Sequence[ScoredResource], rows: Rows, *, fills_up: bool) -> Scores:
-        """Return the weighted mean percentage that is free (or used, with `fills_up`) of the resources that each row
-        has.
-        """
+        """Return the weighted mean percentage that is free (used, with `fills_up`) of each row's resources."""
         if not isinstance(rows, slice):
             return self._compute_mean(counted, rows, fills_up=fills_up)
         self._refresh()
@@ -167,9 +165,7 @@ class _ResourceColumns:
             self._free_hundredfold[row] = int(self._allocatable[row] - used) * MAX_SCORE
 
     def percent(self, rows: Rows, request: int, *, fills_up: bool) -> Floats:
-        """Return the percentage truncated to integers, 0 where a row has none of it. The caller must not change the
-        result.
-        """
+        """Return the percentage truncated to integers, 0 where a row has none. The caller must not change it."""
         if not self.exact:
             return self._compute_percent_in_integers(rows, request, fills_up=fills_up)
         if not isinstance(rows, slice):

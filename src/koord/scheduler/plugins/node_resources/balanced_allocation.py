@@ -46,9 +46,7 @@ class BalancedAllocation(Plugin):
         return known
 
     def pre_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
-        """Skip a pod that requests none of the resources: it changes no balance, and the same node would win every
-        time.
-        """
+        """Skip a pod that requests none of the resources: it changes no balance, and one node would always win."""
         return None if any(resource.request for resource in self._scored_resources(cycle, pod)) else SKIP
 
     def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:

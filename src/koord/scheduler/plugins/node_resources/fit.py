@@ -75,9 +75,7 @@ class NodeResourcesFit(Plugin):
         return _scale_down_helps(pod, object_event.old, object_event.new)
 
     def _node_helps(self, pod: PodInfo, before: Node | None, now: Node) -> bool:
-        """Return whether the pod would fit an empty node of this size and the node has more of something that it
-        requests.
-        """
+        """Return whether the pod would fit an empty node of this size and the node has more of what it requests."""
         room = node_allocatable(now)
         asked = self._checked(pod)
         if room.get(PODS_RESOURCE, 0) < 1 or any(amount > room.get(name, 0) for name, amount in asked):

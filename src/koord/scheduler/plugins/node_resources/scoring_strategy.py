@@ -1,6 +1,4 @@
-"""This module turns the utilization of a node into a score: LeastAllocated, MostAllocated or
-RequestedToCapacityRatio.
-"""
+"""This module turns the utilization of a node into a score: Least- or MostAllocated, RequestedToCapacityRatio."""
 
 from __future__ import annotations
 
@@ -9,13 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from koord.api.config.scheduler.plugin_args import (
-    LEAST_ALLOCATED,
-    MOST_ALLOCATED,
-    REQUESTED_TO_CAPACITY_RATIO,
-    ScoringStrategy,
-    UtilizationShapePoint,
-)
+from koord.api.config.scheduler import plugin_args
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.framework.plugin import MAX_SCORE, Scores
@@ -57,7 +49,7 @@ class WeightedMeanStrategy:
 class RequestedToCapacityRatioStrategy:
     """Score by a curve over the used percentage. A resource that scores 0 has no weight."""
 
-    def __init__(self, points: Sequence[UtilizationShapePoint]) -> None:
+    def __init__(self, points: Sequence[plugin_args.UtilizationShapePoint]) -> None:
         self._curve = np.asarray([_interpolate(points, percent) for percent in range(MAX_SCORE + 1)], np.int64)
         self._steps: list[int] = self._curve.tolist()
 
@@ -80,21 +72,17 @@ class RequestedToCapacityRatioStrategy:
         return (2 * total + weights) // np.maximum(2 * weights, 1)
 
 
-def build_strategy(given: ScoringStrategy) -> ResourceScoringStrategy:
-    """Build the configured strategy. Raise ValueError for an unknown one: configuration is validated before it
-    comes here.
-    """
-    if given.type in (LEAST_ALLOCATED, MOST_ALLOCATED):
-        return WeightedMeanStrategy(fills_up=given.type == MOST_ALLOCATED)
-    if given.type == REQUESTED_TO_CAPACITY_RATIO and given.requested_to_capacity_ratio is not None:
+def build_strategy(given: plugin_args.ScoringStrategy) -> ResourceScoringStrategy:
+    """Build the configured strategy. Raise ValueError for an unknown one: configuration is validated before."""
+    if given.type in (plugin_args.LEAST_ALLOCATED, plugin_args.MOST_ALLOCATED):
+        return WeightedMeanStrategy(fills_up=given.type == plugin_args.MOST_ALLOCATED)
+    if given.type == plugin_args.REQUESTED_TO_CAPACITY_RATIO and given.requested_to_capacity_ratio is not None:
         return RequestedToCapacityRatioStrategy(given.requested_to_capacity_ratio.shape)
     raise ValueError(f"scoring strategy {given.type} is not supported")
 
 
-def _interpolate(points: Sequence[UtilizationShapePoint], percent: int) -> int:
-    """Interpolate the curve at a percentage: linear between points, constant outside, fractions truncated towards
-    zero.
-    """
+def _interpolate(points: Sequence[plugin_args.UtilizationShapePoint], percent: int) -> int:
+    """Interpolate the curve at a percentage: linear between points, constant outside, truncated towards zero."""
     scale = MAX_SCORE // _MAX_SHAPE_SCORE
     before = points[0]
     for point in points:

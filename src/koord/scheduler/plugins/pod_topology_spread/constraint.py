@@ -1,7 +1,4 @@
-"""This module resolves a pod's spread constraints: what to count, within which domains, and the allowed skew.
-
-Counting is left to `domain_counts`.
-"""
+"""This module resolves a pod's spread constraints: what to count, within which domains, and the allowed skew."""
 
 from __future__ import annotations
 

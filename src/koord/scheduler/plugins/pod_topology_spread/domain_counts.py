@@ -25,9 +25,7 @@ _MAX_COMPARED_ROWS = 16
 
 
 class CountedNodes:
-    """The nodes that count. `domains[i]` and `counted[i]` belong to constraint i; `has_all_keys` tells the rows
-    with every key.
-    """
+    """The nodes that count. `domains[i]`, `counted[i]` are of constraint i; `has_all_keys`: rows with every key."""
 
     __slots__ = (
         "_atlas",
@@ -170,9 +168,7 @@ class DomainCounts:
         self.position = self._tally.position if self._tally is not None else 0
 
     def read_changes(self) -> Iterable[tuple[int, int]] | None:
-        """Return the domains that gained (+1) or lost (-1) a pod since the last call; None when all must be counted
-        again.
-        """
+        """Return the domains that gained (+1) or lost (-1) a pod since the last call; None to count all again."""
         tally = self._tally
         if tally is None:
             return ()

@@ -65,9 +65,7 @@ class ConstraintSkew:
         self.verdicts[0] = MISSING_LABEL
 
     def update_count(self, domain: int, by: int) -> int | None:
-        """Count a pod more or less in a domain; return the domain whose verdict changed, or ANY_DOMAIN; None when none
-        did.
-        """
+        """Count a pod more or less in a domain; return the domain whose verdict changed, ANY_DOMAIN or None."""
         before = int(self.counts[domain])
         after = before + by
         self.counts[domain] = after
@@ -95,9 +93,7 @@ class ConstraintSkew:
 
 
 class SpreadFilterState:
-    """All DoNotSchedule constraints of one class. A copy is a dry run: it follows `update_count` and no longer the
-    cluster.
-    """
+    """All DoNotSchedule constraints of one class. A copy is a dry run: it follows `update_count`, not the cluster."""
 
     def __init__(
         self, spread: PodSpread, shape: PodShape, table: NodeTable, atlas: TopologyDomainIndex, tallies: SelectorCounts

@@ -117,10 +117,7 @@ def default_selector(pod: PodInfo, owners: OwnerSelectors) -> Selector:
 
 
 class OwnerLister:
-    """The owners of the scheduler's listers.
-
-    Controllers change their status with every pod, so their selectors are compared and not their versions.
-    """
+    """The owners of the scheduler's listers, compared by selector: their versions change with every pod's status."""
 
     def __init__(self, handle: Handle) -> None:
         self._services = handle.lister(SERVICES)

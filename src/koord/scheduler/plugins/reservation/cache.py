@@ -17,14 +17,8 @@ from typing import Literal, cast
 from koord.api.annotations import reservation_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.reservation_codecs import ignores_reservations
+from koord.api.koordinator import protocol
 from koord.api.koordinator.custom_kinds import RESERVATIONS
-from koord.api.koordinator.protocol import (
-    A_EXACT_MATCH_RESERVATION,
-    A_RESERVATION_AFFINITY,
-    A_RESERVATION_ALLOCATED,
-    L_OPERATING_MODE,
-    L_RESERVATION_IGNORED,
-)
 from koord.api.koordinator.scheduling import AVAILABLE, FAILED, SUCCEEDED, WAITING, Reservation
 from koord.api.kubernetes import pod as api_pod
 from koord.scheduler.cache.cluster_state import ClusterState
@@ -168,7 +162,7 @@ class ReservationCache:
         if new is None and old is not None:
             self.waiting_owners.drop(old.metadata.uid)
             self.pending_events.pop(old.metadata.uid, None)
-        if not any(p is not None and L_OPERATING_MODE in p.metadata.labels for p in (old, new)):
+        if not any(p is not None and protocol.L_OPERATING_MODE in p.metadata.labels for p in (old, new)):
             return
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
             self._drop_operating_pod(old.metadata.uid)
@@ -202,7 +196,7 @@ class ReservationCache:
 
     def _on_placement(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
         """Handle a placement. Every placement runs this, so calls are few."""
-        if L_OPERATING_MODE in pod.labels:
+        if protocol.L_OPERATING_MODE in pod.labels:
             self._note_node(node.name)
         if what == "remove":
             if self.register.owner_pod(pod.uid) is not None:
@@ -210,7 +204,7 @@ class ReservationCache:
             return
         if self.waiting_owners.requests:
             self.waiting_owners.drop(pod.uid)
-        if A_RESERVATION_ALLOCATED not in pod.annotations or pod.is_reserve_pod:
+        if protocol.A_RESERVATION_ALLOCATED not in pod.annotations or pod.is_reserve_pod:
             return
         allocated = reservation_codecs.parse_reservation_allocated(pod.annotations)
         if allocated is not None and not isinstance(allocated, MalformedAnnotation):
@@ -294,18 +288,18 @@ class ReservationCache:
         if (
             by_name
             or register.may_match(pod.namespace, labels, pod.owners)
-            or (notes and A_RESERVATION_AFFINITY in notes)
-            or (labels and L_RESERVATION_IGNORED in labels and ignores_reservations(labels))
+            or (notes and protocol.A_RESERVATION_AFFINITY in notes)
+            or (labels and protocol.L_RESERVATION_IGNORED in labels and ignores_reservations(labels))
         ):
             return self._get_matches(pod, by_name)
         return None
 
     def _get_matches(self, pod: PodInfo, by_name: bool) -> ReservationMatches:
-        exact = pod.annotations.get(A_EXACT_MATCH_RESERVATION)
+        exact = pod.annotations.get(protocol.A_EXACT_MATCH_RESERVATION)
         key = (
             pod.label_group,
             pod.owners,
-            pod.annotations.get(A_RESERVATION_AFFINITY),
+            pod.annotations.get(protocol.A_RESERVATION_AFFINITY),
             exact and (exact, pod.shape.number),
             pod.uid if by_name else "",
             tuple(pod.requests),  # a reservation that shares no resource with a pod is not for it

@@ -25,17 +25,6 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
 from koord.scheduler.controller import SchedulerController, SchedulerControllerContext
 from koord.scheduler.plugins.reservation import lifecycle
-from koord.scheduler.plugins.reservation.lifecycle import (
-    CurrentOwner,
-    DeleteReservation,
-    LifecycleEffect,
-    RequeueReservationAt,
-    ReservationNotPlaced,
-    ReservationObserved,
-    WriteReservationStatus,
-    status_patch,
-    step,
-)
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koord.scheduler.status_reporter import event_subject_of
 
@@ -173,11 +162,11 @@ class ReservationController:
             return True
         fine = True
         for effect in self._effects(reservation):
-            if isinstance(effect, RequeueReservationAt):
+            if isinstance(effect, lifecycle.RequeueReservationAt):
                 self._enqueue_at(name, effect.at.timestamp())
-            elif isinstance(effect, WriteReservationStatus):
+            elif isinstance(effect, lifecycle.WriteReservationStatus):
                 fine = await self._write(reservation, effect) and fine
-            elif isinstance(effect, DeleteReservation):
+            elif isinstance(effect, lifecycle.DeleteReservation):
                 fine = await self._delete(reservation, effect) and fine
         if not fine:
             self._queue[name] = None
@@ -188,7 +177,7 @@ class ReservationController:
             self._requeue_at[name] = at
             heappush(self._requeue_heap, (at, name))
 
-    def _effects(self, reservation: Reservation) -> Sequence[LifecycleEffect]:
+    def _effects(self, reservation: Reservation) -> Sequence[lifecycle.LifecycleEffect]:
         now = datetime.fromtimestamp(self._clock.time(), UTC)
         uid = reservation.metadata.uid
         message = self._cache.failure_messages.pop(uid, None)
@@ -196,49 +185,53 @@ class ReservationController:
             self._record_failure(reservation, message)
             known = lifecycle.find_condition(reservation.status.conditions, lifecycle.SCHEDULED_CONDITION)
             if known is None or known.message != message or known.reason != lifecycle.UNSCHEDULABLE_REASON:
-                return step(reservation, ReservationNotPlaced(message), now)
+                return lifecycle.step(reservation, lifecycle.ReservationNotPlaced(message), now)
         unserved = lifecycle.unserved_message(reservation, self._scheduler_names)
         if unserved:
             return self._report_unserved(reservation, unserved, now)
         node = reservation.status.node_name
-        looked = ReservationObserved(
+        looked = lifecycle.ReservationObserved(
             node_exists=self._context.handle.state.node(node) is not None if node else None,
             owners=self._owners(uid, node),
             keep_ended=self._gc_after,
         )
-        return step(reservation, looked, now)
+        return lifecycle.step(reservation, looked, now)
 
-    def _report_unserved(self, reservation: Reservation, message: str, now: datetime) -> Sequence[LifecycleEffect]:
+    def _report_unserved(
+        self, reservation: Reservation, message: str, now: datetime
+    ) -> Sequence[lifecycle.LifecycleEffect]:
         """Say that nobody schedules a Reservation, once and only after another scheduler had time to take it."""
         created = reservation.metadata.creation_timestamp or now
         if now < created + _UNSERVED_AFTER:
-            return (RequeueReservationAt(created + _UNSERVED_AFTER),)
+            return (lifecycle.RequeueReservationAt(created + _UNSERVED_AFTER),)
         self._record_failure(reservation, message)
-        return step(reservation, ReservationNotPlaced(message), now)
+        return lifecycle.step(reservation, lifecycle.ReservationNotPlaced(message), now)
 
     def _record_failure(self, reservation: Reservation, message: str) -> None:
         about, note = _reservation_reference(reservation), _truncate_note(message)
         self._context.recorder.record(about, "Warning", "FailedScheduling", note, action="Scheduling")
 
-    def _owners(self, uid: str, node: str) -> tuple[CurrentOwner, ...]:
+    def _owners(self, uid: str, node: str) -> tuple[lifecycle.CurrentOwner, ...]:
         """Return the bound owners of a reservation; assumed ones may still be undone."""
         state = self._context.handle.state
         found = []
         for pod_uid, part in self._cache.register.owner_pods(uid).items():
             pod = state.placed_pod(pod_uid)
             if pod is not None and part.node == node == pod.node_name and not state.is_assumed(pod_uid):
-                found.append(CurrentOwner(namespace=pod.namespace, name=pod.name, uid=pod.uid, requests=part.requests))
+                found.append(
+                    lifecycle.CurrentOwner(namespace=pod.namespace, name=pod.name, uid=pod.uid, requests=part.requests)
+                )
         return tuple(found)
 
-    async def _write(self, reservation: Reservation, effect: WriteReservationStatus) -> bool:
+    async def _write(self, reservation: Reservation, effect: lifecycle.WriteReservationStatus) -> bool:
         meta = reservation.metadata
         patch = {
             "metadata": {"resourceVersion": meta.resource_version},
-            "status": status_patch(reservation.status, effect.status),
+            "status": lifecycle.status_patch(reservation.status, effect.status),
         }
         try:
-            answer = await self._client.patch(
-                RESERVATIONS, meta.name, patch, kind="merge", subresource="status", uid=meta.uid
+            answer = await self._client.patch_object(
+                RESERVATIONS, reservation, patch, kind="merge", subresource="status"
             )
         except TRANSIENT_ERRORS as outage:
             self._quiet.warning("the status of reservation %s is not written: %s", meta.name, outage)
@@ -252,7 +245,7 @@ class ReservationController:
         _LOG.info("reservation %s: %s", meta.name, effect.why)
         return True
 
-    async def _delete(self, reservation: Reservation, effect: DeleteReservation) -> bool:
+    async def _delete(self, reservation: Reservation, effect: lifecycle.DeleteReservation) -> bool:
         meta = reservation.metadata
         try:
             answer = await self._client.delete(RESERVATIONS, meta.name, uid=meta.uid)

@@ -1,6 +1,4 @@
-"""This module holds what the plugin keeps for one class of pods, computed before PreFilter, and the
-nomination of reservations.
-"""
+"""This module holds the plugin's state for a class of pods, from before PreFilter, and its nominations."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def reservation_item(cache: ReservationCache, usage: ReservationUsage) -> dict[s
         "allocatedPorts": _ports(port for port in reserved_ports if port in used_ports),
         "availableResource": _wire({name: max(0, amount) for name, amount in left.items()}),
         "allocatedResource": _wire(usage.allocated),
-        "owners": [_plain(owner) for owner in known.spec.owners] if known is not None else [],
+        "owners": [msgspec.to_builtins(owner) for owner in known.spec.owners] if known is not None else [],
         "allocatePolicy": info.effective_policy,
         "assignedPods": [_assigned(cache, uid) for uid in owners],
     }
@@ -81,7 +81,3 @@ def _ports(ports: Iterable[HostPort]) -> dict[str, list[str]]:
 
 def _wire(amounts: Any) -> dict[str, str]:
     return dict(to_wire(materialise(dict(amounts))))
-
-
-def _plain(value: Any) -> Any:
-    return msgspec.to_builtins(value)

@@ -115,9 +115,7 @@ class CurrentOwner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReservationObserved(msgspec.Struct, frozen=True, kw_only=True):
-    """ReservationObserved is what the cluster shows. Nothing follows from `owners` or `node_exists` None:
-    they are not known yet.
-    """
+    """ReservationObserved is what the cluster shows. `owners` or `node_exists` None are not known yet."""
 
     node_exists: bool | None
     owners: tuple[CurrentOwner, ...] | None

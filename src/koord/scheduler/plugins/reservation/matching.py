@@ -20,9 +20,7 @@ from koord.values.selector import EVERYTHING, Selector
 
 
 class Mismatch(Enum):
-    """Mismatch is the reason why a pod may not use a reservation, in the order of the checks. No matching
-    owner: nothing else is checked.
-    """
+    """Mismatch is why a pod may not use a reservation, in the order of the checks, which end without an owner."""
 
     OWNER = "owner"
     NAME = "name"

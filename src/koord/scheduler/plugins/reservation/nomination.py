@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from koord.scheduler.framework.normaliser import ScoreNormaliser
 from koord.scheduler.framework.plugin import Scores
@@ -72,9 +71,6 @@ def encode_raw_score(usage: ReservationUsage, score: int) -> int:
 
 
 class ReservationScoreNormaliser(ScoreNormaliser):
-    def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
-        return int(np.max(raw, where=mask, initial=0))
-
     def apply(self, raw: Scores, span: Hashable) -> Scores:
         assert isinstance(span, int)
         if span == 0:

@@ -19,19 +19,13 @@ import msgspec
 import numpy as np
 
 from koord.api.annotations import reservation_codecs
+from koord.api.annotations.codec import dump_json
+from koord.api.annotations.pod_codecs import is_preemptible
 from koord.api.annotations.reservation_codecs import ReservationAllocated
 from koord.api.config.scheduler.in_tree_args import DefaultPreemptionArgs
 from koord.api.config.scheduler.koordinator_args import ReservationArgs
+from koord.api.koordinator import protocol
 from koord.api.koordinator.custom_kinds import RESERVATIONS
-from koord.api.koordinator.protocol import (
-    A_RESERVATION_ALLOCATED,
-    A_RESERVATION_NAME,
-    A_RESERVATION_NODE,
-    L_DISABLE_PREEMPTIBLE,
-    L_OPERATING_MODE,
-    RESERVATION_ERROR_PREFIX,
-    TRUE,
-)
 from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, Reservation
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.node_info import NodeInfo
@@ -56,7 +50,7 @@ from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of, writable_reservations
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
-from koord.scheduler.plugins.reservation import matching
+from koord.scheduler.plugins.reservation import fit, lifecycle, matching
 from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold
 from koord.scheduler.plugins.reservation.cycle_state import (
     ALLOCATING_PLUGINS,
@@ -67,23 +61,7 @@ from koord.scheduler.plugins.reservation.cycle_state import (
     dry_run_owners,
     set_dry_run_owner,
 )
-from koord.scheduler.plugins.reservation.fit import (
-    NO_MATCH,
-    POLICY_CONFLICT,
-    WRONG_NODE,
-    IgnoredResources,
-    NodeFreeResources,
-    filter_node,
-    filter_reserve_pod,
-)
 from koord.scheduler.plugins.reservation.fit import ReservationRefusal as Against
-from koord.scheduler.plugins.reservation.lifecycle import (
-    InvalidTransition,
-    ReservationPlaced,
-    WriteReservationStatus,
-    status_patch,
-    step,
-)
 from koord.scheduler.plugins.reservation.nomination import (
     ReservationScoreNormaliser,
     encode_raw_score,
@@ -112,13 +90,13 @@ class ReservationPreemption(DefaultPreemption):
 
 
 def may_evict(victim: PodInfo) -> bool:
-    return victim.labels.get(L_DISABLE_PREEMPTIBLE) != TRUE
+    return is_preemptible(victim.labels)
 
 
 _PRE_ALLOCATION = "Reservation over pods"  # the key of the pre-allocation candidates in the cycle state
-_NO_MATCH = unresolvable(NO_MATCH)
-_WRONG_NODE = unresolvable(WRONG_NODE)
-_CONFLICT = unresolvable(POLICY_CONFLICT)
+_NO_MATCH = unresolvable(fit.NO_MATCH)
+_WRONG_NODE = unresolvable(fit.WRONG_NODE)
+_CONFLICT = unresolvable(fit.POLICY_CONFLICT)
 _CODES = (None, _NO_MATCH, _WRONG_NODE, _CONFLICT)
 
 
@@ -151,7 +129,7 @@ class ReservationPlugin(Plugin):
         self._handle = handle
         self.scheduler_name = ""  # of its profile, once that is finished
         self._allocating_plugins: tuple[Plugin, ...] = ()
-        self._ignored = IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
+        self._ignored = fit.IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
         self._preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
 
     def set_profile(self, profile: SchedulerProfile) -> None:
@@ -162,7 +140,7 @@ class ReservationPlugin(Plugin):
 
     def signature(self, pod: PodInfo) -> Hashable:
         if pod.is_reserve_pod or (
-            L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
+            protocol.L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
         ):
             return self._reserve_state(pod)
         matches = self.cache.matches_for(pod)
@@ -188,7 +166,7 @@ class ReservationPlugin(Plugin):
         known = self.cache.reservations.get(pod.uid)
         if known is None:
             return ReservePodCycleState("", "", "the reservation is gone")
-        pinned = pod.annotations.get(A_RESERVATION_NODE, "")
+        pinned = pod.annotations.get(protocol.A_RESERVATION_NODE, "")
         invalid, attempt = validation_error(known) or "", ""
         if known.spec.pre_allocation:
             invalid = invalid or pre_allocation_error(known, self.args.pre_allocation_config)
@@ -199,7 +177,7 @@ class ReservationPlugin(Plugin):
 
     def before_pre_filter(self, cycle: CycleState, pod: PodInfo) -> PodInfo | Reject | Fault | None:
         if pod.is_reserve_pod or (
-            L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
+            protocol.L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
         ):
             reserve_state = self._reserve_state(pod)
             cycle.write(self.name, reserve_state)
@@ -264,8 +242,8 @@ class ReservationPlugin(Plugin):
     def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
         state = cycle.plugin_data.get(self.name)
         if isinstance(state, ReservePodCycleState):
-            room = NodeFreeResources(node=node.name, allocatable={}, usages=self.cache.register.on_node(node.name))
-            against = _to_reject(filter_reserve_pod(state.node_name, state.policy, room))
+            room = fit.NodeFreeResources(node=node.name, allocatable={}, usages=self.cache.register.on_node(node.name))
+            against = _to_reject(fit.filter_reserve_pod(state.node_name, state.policy, room))
             pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
             if (
                 against is None
@@ -281,7 +259,7 @@ class ReservationPlugin(Plugin):
             return None if state.request.affinity is None else _NO_MATCH
         # A dry run may have given an allocate-once reservation to another pod.
         usable = [usage for usage in matched if usage.is_matchable] if dry_run_owners(cycle) else matched
-        return _to_reject(filter_node(state.request, usable, state.node_room(node, matched), ignored=self._ignored))
+        return _to_reject(fit.filter_node(state.request, usable, state.node_room(node, matched), ignored=self._ignored))
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         """Return the codes of rows without a reservation for the pod; the others are filtered one by one."""
@@ -345,7 +323,7 @@ class ReservationPlugin(Plugin):
             self.cache.record_failure(pod, message, None)
             return FailureOverride(silent=True)
         self.cache.waiting_owners.put(pod)
-        if RESERVATION_ERROR_PREFIX in message:
+        if protocol.RESERVATION_ERROR_PREFIX in message:
             matches = self.cache.matches_for(pod)
             if matches is not None and matches.request.affinity is not None:
                 self.cache.record_failure(pod, message, matching.event_message(message))
@@ -432,7 +410,7 @@ class ReservationPlugin(Plugin):
     def _unmarked_owners(self, reservation: str) -> list[PodInfo]:
         """Return the running pods that are to become owners of a reservation and are not annotated yet."""
         placed = (self.cache.state.placed_pod(uid) for uid in self.cache.register.owner_pods(reservation))
-        return [pod for pod in placed if pod is not None and A_RESERVATION_ALLOCATED not in pod.annotations]
+        return [pod for pod in placed if pod is not None and protocol.A_RESERVATION_ALLOCATED not in pod.annotations]
 
     def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> BindEffect | Reject | Fault | None:
         if pod.is_reserve_pod:
@@ -448,16 +426,12 @@ class ReservationPlugin(Plugin):
             )
             return _NO_MATCH if insists else None
         allocated = ReservationAllocated(name=usage.info.name, uid=usage.info.uid)
-        return PodPatch({A_RESERVATION_ALLOCATED: reservation_codecs.dump_reservation_allocated(allocated)})
+        return PodPatch({protocol.A_RESERVATION_ALLOCATED: dump_json(allocated)})
 
     def _mark_owners(self, pod: PodInfo) -> PreBindActions | None:
         """Annotate the owners. A pod that was replaced is not written to: the server rejects another uid."""
-        name = pod.annotations[A_RESERVATION_NAME]
-        note = {
-            A_RESERVATION_ALLOCATED: reservation_codecs.dump_reservation_allocated(
-                ReservationAllocated(name=name, uid=pod.uid)
-            )
-        }
+        name = pod.annotations[protocol.A_RESERVATION_NAME]
+        note = {protocol.A_RESERVATION_ALLOCATED: dump_json(ReservationAllocated(name=name, uid=pod.uid))}
         writes = tuple(
             ObjectPatch(PODS, other.namespace, other.name, {"metadata": {"uid": other.uid, "annotations": note}})
             for other in self._unmarked_owners(pod.uid)
@@ -472,7 +446,7 @@ class ReservationPlugin(Plugin):
         return StatusBinding(
             resource=RESERVATIONS,
             namespace="",
-            name=pod.annotations[A_RESERVATION_NAME],
+            name=pod.annotations[protocol.A_RESERVATION_NAME],
             uid=pod.uid,
             make_status=lambda there: self._available_patch(there, node_name),
             is_written=lambda there: there.status.phase == AVAILABLE and there.status.node_name == node_name,
@@ -482,11 +456,11 @@ class ReservationPlugin(Plugin):
         if there.metadata.deletion_timestamp is not None:
             return Fault("the reservation is being deleted")
         now = datetime.fromtimestamp(self._handle.now(), UTC)
-        (effect,) = step(there, ReservationPlaced(node_name), now)
-        if isinstance(effect, InvalidTransition):
+        (effect,) = lifecycle.step(there, lifecycle.ReservationPlaced(node_name), now)
+        if isinstance(effect, lifecycle.InvalidTransition):
             return Fault(effect.why)
-        assert isinstance(effect, WriteReservationStatus)
-        return status_patch(there.status, effect.status)
+        assert isinstance(effect, lifecycle.WriteReservationStatus)
+        return lifecycle.status_patch(there.status, effect.status)
 
 
 def _to_reject(against: Against | None) -> Reject | None:

@@ -8,15 +8,12 @@ from typing import TypeVar
 import msgspec
 
 from koord.api.annotations import node_codecs, reservation_codecs
-from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.codec import MalformedAnnotation, value_or_none
 from koord.api.koordinator.scheduling import ALIGNED, AVAILABLE, RESTRICTED, Reservation, ReservationOwner
 from koord.api.kubernetes.affinity import Taint
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
-from koord.scheduler.plugins.reservation.owner_matching import (
-    OwnerMatcher,
-    ReservationRequest,
-)
+from koord.scheduler.plugins.reservation.owner_matching import OwnerMatcher, ReservationRequest
 from koord.values.amounts import Counts
 from koord.values.resources import PODS
 from koord.values.selector import SelectorError
@@ -64,9 +61,9 @@ class ReservationInfo(msgspec.Struct, frozen=True, kw_only=True):
         else:
             reserved = pod_requests(spec.template.spec) if spec.template is not None else {}
         faults: list[str] = []
-        order = _read(reservation_codecs.parse_reservation_order(meta.labels), faults)
-        options = _read(reservation_codecs.parse_restricted_options(meta.annotations), faults)
-        inner = _read(node_codecs.parse_node_reservation(meta.annotations), faults)
+        order = value_or_none(reservation_codecs.parse_reservation_order(meta.labels), faults)
+        options = value_or_none(reservation_codecs.parse_restricted_options(meta.annotations), faults)
+        inner = value_or_none(node_codecs.parse_node_reservation(meta.annotations), faults)
         deleting = meta.deletion_timestamp is not None
         return ReservationInfo(
             uid=meta.uid,
@@ -105,9 +102,7 @@ class ReservationInfo(msgspec.Struct, frozen=True, kw_only=True):
         return pod.affinity is not None or self.shares_resource(pod.requests)
 
     def shares_resource(self, requests: Counts) -> bool:
-        """Return whether something is reserved that these requests name; one without amounts keeps a place for a pod
-        without requests.
-        """
+        """Return whether the requests name something reserved; without amounts it is for pods without requests."""
         names = [name for name in self.resource_names if name != PODS and self.reserved.get(name, 0)]
         return any(requests.get(name, 0) for name in names) if names else not any(requests.values())
 
@@ -137,13 +132,6 @@ def validation_error(reservation: Reservation) -> str | None:
     if spec.ttl is None and spec.expires is None:
         return "the reservation misses the expiration spec"
     return None
-
-
-def _read(found: T | MalformedAnnotation, faults: list[str]) -> T | None:
-    if isinstance(found, MalformedAnnotation):
-        faults.append(str(found))
-        return None
-    return found
 
 
 class ReservationUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,22 +170,13 @@ RUNNING = "Running"
 
 
 def reservation_info_of_pod(pod: Pod) -> ReservationInfo | None:
-    """Read the pod as a reservation; None for an ordinary pod.
-
-    It is always Aligned and for one owner, and available while it runs and is ready.
-    """
+    """Read the pod as a reservation: Aligned, for one owner, available while it runs and is ready; None if ordinary."""
     meta = pod.metadata
     if not reservation_codecs.is_in_reservation_mode(meta.labels):
         return None
     faults: list[str] = []
-    owners = reservation_codecs.parse_reservation_owners(meta.annotations)
-    if isinstance(owners, MalformedAnnotation):
-        faults.append(str(owners))
-        owners = None
-    options = reservation_codecs.parse_restricted_options(meta.annotations)
-    if isinstance(options, MalformedAnnotation):
-        faults.append(str(options))
-        options = None
+    owners = value_or_none(reservation_codecs.parse_reservation_owners(meta.annotations), faults)
+    options = value_or_none(reservation_codecs.parse_restricted_options(meta.annotations), faults)
     reserved = pod_requests(pod.spec, pod.status)
     deleting = meta.deletion_timestamp is not None
     return ReservationInfo(

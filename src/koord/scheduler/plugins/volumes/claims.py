@@ -21,9 +21,7 @@ class ClaimReference(msgspec.Struct, frozen=True):
 
 
 def claim_references(pod: PodInfo) -> tuple[ClaimReference, ...]:
-    """Return the claims in the order of the pod's volumes. Only names of ephemeral claims differ within a pod
-    template.
-    """
+    """Return the claims in the order of the pod's volumes. Only ephemeral claims differ within a pod template."""
     parsed: tuple[tuple[str, bool], ...] | None = pod.shape.memo.get(_MEMO)
     if parsed is None:
         parsed = pod.shape.memo[_MEMO] = tuple(

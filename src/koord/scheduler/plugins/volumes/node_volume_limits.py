@@ -8,13 +8,7 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.kubernetes.builtin_kinds import (
-    CSI_NODES,
-    PERSISTENT_VOLUME_CLAIMS,
-    PERSISTENT_VOLUMES,
-    STORAGE_CLASSES,
-    VOLUME_ATTACHMENTS,
-)
+from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.volume import CSINode, PersistentVolumeClaim
 from koord.scheduler.cache.node_info import NodeInfo
@@ -24,16 +18,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
-from koord.scheduler.plugins.volumes.claims import (
-    CLAIM_KIND,
-    claim_references,
-    is_owned_by_pod,
-    named_claims,
-    not_found_message,
-    not_owner_message,
-    storage_class_of,
-    uses_claim,
-)
+from koord.scheduler.plugins.volumes import claims
 
 
 class CsiVolume(msgspec.Struct, frozen=True):
@@ -48,10 +33,10 @@ class VolumeAttachments:
     """Finds the CSI volumes behind claims, and those attached to nodes according to VolumeAttachments."""
 
     def __init__(self, handle: Handle) -> None:
-        self._claims = handle.lister(PERSISTENT_VOLUME_CLAIMS)
-        self._volumes = handle.lister(PERSISTENT_VOLUMES)
-        self._classes = handle.lister(STORAGE_CLASSES)
-        self._attachments = handle.lister(VOLUME_ATTACHMENTS)
+        self._claims = handle.lister(builtin_kinds.PERSISTENT_VOLUME_CLAIMS)
+        self._volumes = handle.lister(builtin_kinds.PERSISTENT_VOLUMES)
+        self._classes = handle.lister(builtin_kinds.STORAGE_CLASSES)
+        self._attachments = handle.lister(builtin_kinds.VOLUME_ATTACHMENTS)
         self._by_node: dict[str, set[CsiVolume]] = {}
         self._read: Hashable = None
 
@@ -63,24 +48,24 @@ class VolumeAttachments:
     def volumes_to_attach(self, pod: PodInfo) -> frozenset[CsiVolume] | str:
         """Return the volumes that a new pod needs attached, or a message if one of its claims cannot be used."""
         found: set[CsiVolume] = set()
-        for mention in claim_references(pod):
+        for mention in claims.claim_references(pod):
             if not mention.claim:
                 return "PersistentVolumeClaim had no name"
             claim = self._claims.get(pod.namespace, mention.claim)
             if claim is None:
-                known = not_found_message(CLAIM_KIND, mention.claim)
+                known = claims.not_found_message(claims.CLAIM_KIND, mention.claim)
                 return f"looking up PVC {pod.namespace}/{mention.claim}: {known}"
-            if mention.ephemeral and not is_owned_by_pod(claim, pod):
-                return not_owner_message(claim, pod)
+            if mention.ephemeral and not claims.is_owned_by_pod(claim, pod):
+                return claims.not_owner_message(claim, pod)
             found |= self._volume_of_claim(claim)
         return frozenset(found)
 
     def volumes_of_placed_pod(self, pod: PodInfo) -> set[CsiVolume]:
         """Return the volumes that a placed pod has attached. Claims that are gone, or not its own, do not count."""
         found: set[CsiVolume] = set()
-        for mention in claim_references(pod):
+        for mention in claims.claim_references(pod):
             claim = self._claims.get(pod.namespace, mention.claim)
-            if claim is not None and not (mention.ephemeral and not is_owned_by_pod(claim, pod)):
+            if claim is not None and not (mention.ephemeral and not claims.is_owned_by_pod(claim, pod)):
                 found |= self._volume_of_claim(claim)
         return found
 
@@ -108,7 +93,7 @@ class VolumeAttachments:
         if volume is not None:
             csi = volume.spec.csi
             return {CsiVolume(csi.driver, csi.volume_handle)} if csi and csi.driver and csi.volume_handle else set()
-        storage_class = self._classes.get("", storage_class_of(claim))
+        storage_class = self._classes.get("", claims.storage_class_of(claim))
         if storage_class is None or not storage_class.provisioner:
             return set()
         return {CsiVolume(storage_class.provisioner, "", f"{claim.metadata.namespace}/{claim.metadata.name}")}
@@ -134,7 +119,7 @@ class NodeVolumeLimits(Plugin):
 
     def __init__(self, handle: Handle) -> None:
         self._attachments = VolumeAttachments(handle)
-        self._nodes = handle.lister(CSI_NODES)
+        self._nodes = handle.lister(builtin_kinds.CSI_NODES)
         self._limits: dict[str, dict[str, int]] = {}  # by node, then driver
         self._read = -1
 
@@ -143,20 +128,20 @@ class NodeVolumeLimits(Plugin):
         if kind == "CSINode":
             return old is None or _is_limit_raised(old, new)
         if kind == "PersistentVolumeClaim":
-            return uses_claim(pod, new)
+            return claims.uses_claim(pod, new)
         if kind == "VolumeAttachment":
-            return bool(named_claims(pod))
-        return bool(old.node_name or old.nominated_node) and bool(claim_references(old))
+            return bool(claims.named_claims(pod))
+        return bool(old.node_name or old.nominated_node) and bool(claims.claim_references(old))
 
     def signature(self, pod: PodInfo) -> Hashable:
-        return self._attachments.volumes_to_attach(pod) if claim_references(pod) else None
+        return self._attachments.volumes_to_attach(pod) if claims.claim_references(pod) else None
 
     def epoch(self, cycle: CycleState) -> Hashable:
         """Return the versions of the objects that tell which volumes the pods on a node have attached."""
         return self._attachments.version, self._nodes.version
 
     def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | PreFilterResult | Fault | None:
-        if not claim_references(pod):
+        if not claims.claim_references(pod):
             return SKIP
         wanted = self._attachments.volumes_to_attach(pod)
         if not wanted:
@@ -174,7 +159,7 @@ class NodeVolumeLimits(Plugin):
             return None
         held: set[CsiVolume] = set()
         for other in node.pods.values():
-            if claim_references(other):
+            if claims.claim_references(other):
                 held |= self._attachments.volumes_of_placed_pod(other)
         counts = Counter(volume.driver for volume in held | self._attachments.attached_to_node(node.name))
         new = Counter(volume.driver for volume in wanted - held)

@@ -71,9 +71,7 @@ class PodVolumes(msgspec.Struct, frozen=True):
     provisions: tuple[DynamicProvision, ...] = ()
 
     def writes(self) -> tuple[ObjectPatch, ...]:
-        """Return the writes in the order in which they are to be made. What is already as it should be is not
-        written.
-        """
+        """Return the writes in the order in which they are to be made. What is already so is not written."""
         found = [binding.write for binding in self.bindings] + [provision.write for provision in self.provisions]
         return tuple(write for write in found if write is not None)
 

@@ -41,9 +41,7 @@ class ProvisioningCheck:
         return self._classes.version, self._drivers.version, self._capacities.version
 
     def check(self, claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> str:
-        """Return CANNOT_PROVISION where no volume can be provisioned, NO_CAPACITY where capacity is missing,
-        else "".
-        """
+        """Return CANNOT_PROVISION where none can be provisioned, NO_CAPACITY where capacity is missing, else ""."""
         found = self._classes.get("", storage_class_of(claim))
         if found is None or found.provisioner in ("", _NO_PROVISIONER) or not _is_topology_allowed(found, labels):
             return CANNOT_PROVISION

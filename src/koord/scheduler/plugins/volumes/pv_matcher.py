@@ -196,9 +196,7 @@ class PvMatcher:
         return frozenset(self._by_label).union(each.key for term in terms for each in term.match_expressions)
 
     def pick(self, node: Node, taken: Collection[str]) -> PersistentVolume | None:
-        """Return the volume for the node. One reserved for the claim is the only candidate, whether the node reaches
-        it or not.
-        """
+        """Return the volume for the node. One reserved for the claim is the only candidate, reached or not."""
         for volume in self._reserved:
             if volume.metadata.name not in taken:
                 near = volume_node_affinity(volume)

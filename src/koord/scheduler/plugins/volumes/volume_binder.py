@@ -65,9 +65,7 @@ _UNBOUND_IMMEDIATE = unresolvable("pod has unbound immediate PersistentVolumeCla
 
 
 class PodClaims(msgspec.Struct):
-    """A pod's claims. `bound_affinities` are the affinities of the bound claims' volumes, up to the first that
-    does not exist.
-    """
+    """A pod's claims. `bound_affinities` are of the bound claims' volumes, up to the first that does not exist."""
 
     bound_affinities: tuple[NodeTerms | None, ...] = ()
     has_missing_volume: bool = False  # a bound claim's volume does not exist
@@ -81,9 +79,7 @@ class PodClaims(msgspec.Struct):
 
 
 class VolumePlan(msgspec.Struct, frozen=True):
-    """VolumePlan states how a node would serve the unbound claims. Most plans are never carried out, so nothing is
-    prepared here.
-    """
+    """VolumePlan states how a node would serve the unbound claims. Most are never executed: nothing is prepared."""
 
     node: str
     bind: tuple[tuple[PersistentVolume, PersistentVolumeClaim], ...] = ()
@@ -178,9 +174,7 @@ class VolumeBinder:
         return plan
 
     def find_pod_volumes_columns(self, pod_claims: PodClaims, table: NodeTable, rows: Rows) -> Codes:
-        """Compute `find_pod_volumes` for many nodes: per row a bit for each of REASONS, none where the node can serve
-        the claims.
-        """
+        """Compute `find_pod_volumes` for many nodes: per row a bit for each of REASONS, none where it succeeds."""
         codes = self._plan_column(pod_claims, table, rows)
         far = np.zeros(len(codes), np.bool_)
         for near in pod_claims.bound_affinities:

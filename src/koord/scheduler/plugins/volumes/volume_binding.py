@@ -124,8 +124,6 @@ class VolumeBinding(Plugin):
         )
 
     def is_bound(self, pod: PodInfo) -> bool | Fault:
-        """Return whether the pod can be bound now; called after the writes of `pre_bind` whenever a claim or volume
-        changed.
-        """
+        """Return whether the pod can be bound now; called after `pre_bind` whenever a claim or volume changed."""
         pod_volumes = self._binder.assumed.get(pod.uid)
         return True if pod_volumes is None else self._progress.is_complete(pod_volumes)

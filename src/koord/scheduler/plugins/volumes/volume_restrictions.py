@@ -122,9 +122,7 @@ class VolumeRestrictions(Plugin):
         return shared or any_conflict(disks(pod), disks(gone))
 
     def signature(self, pod: PodInfo) -> Hashable:
-        """Return the use of the pod's single-pod claims: it is the same for every node, so a change makes another
-        class.
-        """
+        """Return the use of the pod's single-pod claims: the same for every node, so a change makes another class."""
         found = self._single_pod_claims(pod)
         if found is None or isinstance(found, str):
             return found
@@ -154,9 +152,7 @@ class VolumeRestrictions(Plugin):
         return _CLAIM_TAKEN if cycle.read(self.name, SinglePodClaims).is_in_use else None
 
     def _single_pod_claims(self, pod: PodInfo) -> SinglePodClaims | str | None:
-        """Return the single-pod claims, the name of a claim that does not exist, or None when the pod names
-        no claims.
-        """
+        """Return the single-pod claims, the name of a claim that does not exist, or None without claims."""
         wanted = named_claims(pod)
         if not wanted:
             return None

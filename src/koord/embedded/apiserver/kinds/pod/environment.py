@@ -38,7 +38,6 @@ VOLUME_FIELD_PATHS = frozenset(
 _KNOWN_FIELD_PATHS = (
     _ENV_FIELD_PATHS | VOLUME_FIELD_PATHS | {"spec.restartPolicy", "spec.schedulerName", "status.phase"}
 )
-_MAPS = ("metadata.annotations", "metadata.labels")
 RESOURCE_FIELDS = tuple(
     f"{kind}.{name}" for kind in ("limits", "requests") for name in ("cpu", "ephemeral-storage", "memory")
 )
