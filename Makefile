@@ -9,10 +9,10 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock assets test-real test-charts test-install soak bench bench-colocation gen chart diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-charts test-install soak bench bench-colocation gen chart monitoring diagrams lock clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
 # uv is used when it is there because it is quicker; plain pip gives the same versions and checks the same hashes.
 $(READY): pyproject.toml constraints.txt
@@ -61,6 +61,12 @@ image-root: $(READY) ## the files of one image in a new folder: FLAVOUR=all ROOT
 image-lock: $(READY) ## lock the image's Debian packages at the newest versions that apt knows
 	@$(BIN)/python -m tools.oci_image --lock
 
+release: $(READY) ## wheel, images, chart, bills of materials and checksums of a committed version into dist/
+	@$(BIN)/python -m tools.release
+
+release-version: $(READY) ## move the project to a version: files, generated files, section of the changelog (VERSION=0.2.0)
+	@$(BIN)/python -m tools.release --set-version "$(VERSION)"
+
 assets: $(READY) ## build the real control plane and node from Go modules into a cache outside the repo
 	@$(BIN)/python -m tools.assets
 	@$(BIN)/python -m tools.assets node
@@ -68,8 +74,13 @@ assets: $(READY) ## build the real control plane and node from Go modules into a
 test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
 	@$(BIN)/python -m pytest tests/real
 
-test-charts: $(READY) assets ## tests of the chart with a real Helm, which is built from its Go module
+test-containerd17: $(READY) assets ## tests of NRI with containerd 1.7, which is built from its Go module
+	@$(BIN)/python -m tools.assets containerd17
+	@KOORD_CONTAINERD=1.7 $(BIN)/python -m pytest tests/real/test_nri_containerd.py
+
+test-charts: $(READY) assets ## tests of the chart with a real Helm and promtool, which are built from their Go modules
 	@$(BIN)/python -m tools.assets helm
+	@$(BIN)/python -m tools.assets promtool
 	@$(BIN)/python -m pytest tests/charts
 
 test-install: $(READY) assets ## install, upgrade, roll back and uninstall the chart and the image on a real cluster (root, Debian 12)
@@ -84,7 +95,7 @@ soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of eac
 bench: $(READY) assets ## ratios against the real control plane, kept in bench/results
 	@$(BIN)/python -m bench
 
-bench-colocation: $(READY) ## what koordlet keeps for a service beside batch work: CPU, memory, disk, network; a table, JSON and SVG in 5 minutes (root)
+bench-colocation: $(READY) ## what koordlet keeps for a service beside batch work: CPU, memory, disk, network; a table, JSON and SVG (root)
 	@$(BIN)/python -m bench.isolation
 
 gen: $(READY) assets ## regenerate CRDs and the field tables of built-in kinds
@@ -92,6 +103,9 @@ gen: $(READY) assets ## regenerate CRDs and the field tables of built-in kinds
 
 chart: $(READY) ## write the generated parts of charts/koord and the table of its values
 	@$(BIN)/python -m tools.chart
+
+monitoring: $(READY) ## write docs/reference, the alert rules and the dashboards from what programs declare
+	@$(BIN)/python -m tools.monitoring
 
 diagrams: $(READY) ## draw docs/diagrams/*.svg from docs/diagrams/*.toml and the imports
 	@$(BIN)/python -m tools.diagrams

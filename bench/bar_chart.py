@@ -23,6 +23,7 @@ STYLE = """
   .grid { stroke: #d1d9e0; stroke-width: 1 }
   .bar0 { fill: #56789a } .bar1 { fill: #d55e00 } .bar2 { fill: #009e73 }
   .page { fill: #ffffff }
+  .value { paint-order: stroke; stroke: #ffffff; stroke-width: 4px }
   @media (prefers-color-scheme: dark) {
     text { fill: #e6edf3 }
     .note, .tick { fill: #9198a1 }
@@ -30,6 +31,7 @@ STYLE = """
     .grid { stroke: #3d444d }
     .bar0 { fill: #7fa3c7 } .bar1 { fill: #ff8c42 } .bar2 { fill: #2fc79a }
     .page { fill: #0d1117 }
+    .value { stroke: #0d1117 }
   }
 """
 
@@ -62,24 +64,28 @@ def number(value: float) -> str:
     return f"{float(f'{value:.3g}'):g}"
 
 
-def bar_chart(title: str, note: str, bars: Sequence[str], panels: Sequence[Panel]) -> str:
+def bar_chart(title: str, notes: Sequence[str], bars: Sequence[str], panels: Sequence[Panel]) -> str:
     """Return the chart. `bars` are the labels of each panel's bars."""
     body = len(bars) * (BAR + SPACE)
     panel_height = 46 + body + 40
     panel_width = (WIDTH - 2 * MARGIN - (COLUMNS - 1) * GAP) / COLUMNS
     rows = -(-len(panels) // COLUMNS)
-    height = 84 + rows * (panel_height + 12) + 12
+    above = 66 + 18 * len(notes)
+    height = above + rows * (panel_height + 12) + 12
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
         f' role="img" aria-label="{escape(title)}">',
         f"<style>{STYLE}</style>",
         f'<rect class="page" width="{WIDTH}" height="{height}"/>',
         f'<text class="title" x="{MARGIN}" y="36">{escape(title)}</text>',
-        f'<text class="note" x="{MARGIN}" y="58">{escape(note)}</text>',
+    ]
+    lines += [
+        f'<text class="note" x="{MARGIN}" y="{58 + 18 * place}">{escape(note)}</text>'
+        for place, note in enumerate(notes)
     ]
     for place, panel in enumerate(panels):
         x = MARGIN + place % COLUMNS * (panel_width + GAP)
-        y = 84 + place // COLUMNS * (panel_height + 12)
+        y = above + place // COLUMNS * (panel_height + 12)
         lines += _panel(panel, bars, x, y, panel_width)
     return "\n".join([*lines, "</svg>", ""])
 
@@ -105,7 +111,7 @@ def _panel(panel: Panel, bars: Sequence[str], x: float, y: float, width: float) 
         long = max(value * scale, 1)
         lines.append(f'<rect class="bar{order}" x="{left:.1f}" y="{at:.1f}" width="{long:.1f}" height="{BAR}" rx="2"/>')
         said = f"{number(value)} {panel.unit}"
-        lines.append(f'<text x="{left + value * scale + 6:.1f}" y="{middle:.1f}">{escape(said)}</text>')
+        lines.append(f'<text class="value" x="{left + value * scale + 6:.1f}" y="{middle:.1f}">{escape(said)}</text>')
     lines.append(f'<line class="axis" x1="{left:.1f}" y1="{bottom:.1f}" x2="{left + room:.1f}" y2="{bottom:.1f}"/>')
     lines.append(
         f'<text class="tick" x="{left + room:.1f}" y="{bottom + 32:.1f}" text-anchor="end">{escape(panel.unit)}</text>'

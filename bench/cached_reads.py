@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.cpu_wait import CpuWait
+
 BLOCK_BYTES = 64 << 10
 BLOCKS = 8  # of a request
 
@@ -28,8 +30,9 @@ def fetched_bytes() -> int:
 
 
 def serve(descriptor: int, blocks: int, rate: float, seconds: float, seed: int) -> dict[str, Any]:
-    """Milliseconds of the reads of each request, not of waiting for the CPU before."""
+    """Milliseconds of the reads of each request, without waiting for a CPU."""
     chance = random.Random(seed)
+    waiting = CpuWait()
     took: list[float] = []
     fetched = fetched_bytes()
     buffer = bytearray(BLOCK_BYTES)
@@ -39,10 +42,10 @@ def serve(descriptor: int, blocks: int, rate: float, seconds: float, seed: int) 
         if wait > 0:
             time.sleep(wait)
         places = [chance.randrange(blocks) * BLOCK_BYTES for _ in range(BLOCKS)]
-        start = time.perf_counter()
+        waited, start = waiting.ms(), time.perf_counter()
         for place in places:
             os.preadv(descriptor, [buffer], place)
-        took.append(1000 * (time.perf_counter() - start))
+        took.append(max(0.0, 1000 * (time.perf_counter() - start) - (waiting.ms() - waited)))
     return {"read_ms": took, "fetched_bytes": fetched_bytes() - fetched}
 
 

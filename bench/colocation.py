@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.agent_node import connect, create_node, create_pod, koordlet
+from bench.agent_node import connect, create_node, create_pod, koordlet, until
 from bench.cgroup_pods import CPUS, LAYOUT, Ground, Pod
 from bench.koordlet import machine_s
 from bench.latency_service import blocks_of
@@ -106,13 +106,11 @@ async def furnish(client: Client) -> None:
     await create_pod(client, BATCH, "BE", {})
 
 
-async def held(ground: Ground) -> None:
-    """Until batch work has a quota and, where the kernel can, runs behind everybody else."""
-    top = LAYOUT.qos_dir(BEST_EFFORT)
-    wanted = {"cpu.cfs_quota_us": "-1", **({"cpu.idle": "0"} if ground.tree.is_supported("cpu.idle", top) else {})}
-    async with asyncio.timeout(60):
-        while any(ground.tree.value(knob, top) == value for knob, value in wanted.items()):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
+def is_held(ground: Ground) -> bool:
+    """Whether batch work has a quota and, where the kernel can, runs behind everybody else."""
+    limited = ground.tree.value("cpu.cfs_quota_us", LAYOUT.qos_dir(BEST_EFFORT)) != "-1"
+    can_idle = ground.tree.is_supported("cpu.idle", BATCH.group)
+    return limited and (not can_idle or ground.tree.value("cpu.idle", BATCH.group) == "1")
 
 
 async def turns(kubeconfig: Path, folder: Path, rounds: int, seconds: float) -> dict[str, list[dict[str, float]]]:
@@ -127,7 +125,7 @@ async def turns(kubeconfig: Path, folder: Path, rounds: int, seconds: float) -> 
                 with hogs(ground, pod):
                     found[name].append(phase(ground, pod, blocks, number, seconds))
             async with koordlet(kubeconfig, folder):
-                await held(ground)
+                await until(lambda: is_held(ground), "batch work has a quota and is idle")
                 with hogs(ground, BATCH):
                     await asyncio.sleep(SETTLE_S)
                     found[MANAGED].append(phase(ground, BATCH, blocks, number, seconds))

@@ -2,7 +2,7 @@
 
 The disk is a loop device of a known speed; all reads and writes go past the page cache, as writes from the cache belong
 to nobody on cgroup v1. Batch writers: none, in a BestEffort pod that nobody manages, and under koordlet with limits of
-the class (`blkioQOS`). The three take turns; medians are told.
+the class (`blkioQOS`). The three take turns, and medians are told. Time that the service waits for a CPU is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 
 from bench.agent_node import connect, create_node, create_pod, koordlet, until
 from bench.cgroup_pods import Ground, Pod, tell, wait_ready
-from bench.colocation_part import ALONE, MANAGED, STATES, Measure, PartResult, Skipped
+from bench.colocation_part import ALONE, MANAGED, MORE, STATES, Measure, PartResult, Skipped
 from bench.loop_disk import DiskRefused, DiskSpeed, LoopDisk, loop_disk, sysfs_with_disk
 from bench.manager import server
 from bench.namespace import enter_private_mounts
@@ -32,10 +32,10 @@ from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup import knob
 
 MIB = 1 << 20
-DISK = DiskSpeed(size_bytes=1024 * MIB, access_ms=2.0, bytes_per_s=100_000_000, requests=32)
+DISK = DiskSpeed(size_bytes=1024 * MIB, access_ms=4.0, bytes_per_s=100_000_000, requests=32)
 READ_BYTES, WRITE_BYTES = 64 << 10, MIB
 WRITERS = 8
-LIMIT_BYTES_S = 3_000_000  # of 100 MB a second: what batch work takes, the service loses
+LIMIT_BYTES_S = 3_000_000  # of up to 100 MB a second: what batch work takes, the service loses
 ROUNDS = 2
 SECONDS = 3.0
 NAME = "koord-disk"
@@ -91,7 +91,7 @@ def phase(ground: Ground, disk: LoopDisk, *, batch: bool) -> dict[str, float]:
         read = json.loads(reader.communicate(timeout=60)[0])
         wrote = {"bytes": 0, "seconds": 1.0} if writer is None else json.loads(writer.communicate(timeout=60)[0])
     return {
-        "read_mb_s": read["bytes"] / read["seconds"] / 1e6,
+        "read_mb_s": read["bytes_per_s"] / 1e6,
         "read_ms_p99": statistics.quantiles(read["took_ms"], n=100)[98],
         "batch_write_mb_s": wrote["bytes"] / wrote["seconds"] / 1e6,
     }
@@ -147,9 +147,9 @@ def run() -> PartResult | Skipped:
         goal="the service reads at least 90 % of what it reads alone",
         goal_met=found[MANAGED]["read_mb_s"] >= 0.9 * found[ALONE]["read_mb_s"],
         measures=(
-            Measure.of("the service reads", "MB/s", found, "read_mb_s"),
+            Measure.of("the service reads", "MB/s", found, "read_mb_s", better=MORE),
             Measure.of("p99 of its reads", "ms", found, "read_ms_p99"),
-            Measure.of("batch work writes", "MB/s", found, "batch_write_mb_s"),
+            Measure.of("batch work writes", "MB/s", found, "batch_write_mb_s", better=MORE),
         ),
         details={
             "cgroup_version": version,

@@ -45,6 +45,7 @@ ROUNDS = 2
 SECONDS = 11.0
 RESTART_S = (0.0, 10.0, 20.0)  # a kubelet's delays before a container starts again
 THRESHOLD, LOWER = 70, 60
+COUNTED = ("service_killed", "batch_killed", "batch_evicted")  # the most of any round is told, of others the median
 LAST_TO_KILL = 0  # lower ones need CAP_SYS_RESOURCE, which containers seldom have
 GATES = "CgroupReconcile=true,BEMemoryEvict=true,OOMScoreAdj=true,BECPUSuppress=false,RdtResctrl=false"
 SLO: dict[str, Any] = {
@@ -183,9 +184,7 @@ async def phase(ground: Ground, client: Client, folder: Path, state: str, seed: 
         process = stack.enter_context(service(ground, folder / "data", seed))
         if managed:
             prefix = with_meminfo(str(meminfo.path))
-            await stack.enter_async_context(
-                koordlet(folder / "kubeconfig", folder, GATES, ("--memory-evict-cool-time-seconds=2",), prefix)
-            )
+            await stack.enter_async_context(koordlet(folder / "kubeconfig", folder, GATES, prefix=prefix))
             await until(lambda: is_protected(ground, process.pid), "the service has its score and its protection")
         await stack.enter_async_context(running(kubelet, batch=state != ALONE, managed=managed))
         tell(process)
@@ -213,24 +212,27 @@ def is_protected(ground: Ground, pid: int) -> bool:
     return ground.tree.value(knob.MEMORY_MIN, SERVICE.container) == str(REQUEST_MIB * MIB)
 
 
-async def create_pods(client: Client) -> None:
+async def create_service(client: Client) -> None:
     amounts = {"requests": {"memory": f"{REQUEST_MIB}Mi"}, "limits": {"memory": f"{2 * REQUEST_MIB}Mi"}}
     score = {"koordinator.sh/oom-score-adj": str(LAST_TO_KILL)}
     await create_pod(client, SERVICE, "LS", amounts, annotations=score)
-    for pod in BATCH:
-        await create_pod(client, pod, "BE", {})
 
 
-async def turns(kubeconfig: Path, folder: Path) -> tuple[dict[str, dict[str, float]], int]:
-    found: dict[str, dict[str, float]] = {}
+async def turns(kubeconfig: Path, folder: Path) -> tuple[dict[str, list[dict[str, float]]], int]:
+    found: dict[str, list[dict[str, float]]] = {state: [] for state in STATES}
     ground = Ground((SERVICE, *BATCH), MACHINE_MIB * MIB)
     with ground.laid():
         async with connect(kubeconfig) as client:
             await create_node(client, SLO, f"{MACHINE_MIB}Mi")
-            await create_pods(client)
-            for number, state in enumerate(STATES):
-                forget(folder / "data")
-                found[state] = await phase(ground, client, folder, state, number)
+            await create_service(client)
+            for number in range(ROUNDS):
+                for pod in BATCH:
+                    await create_pod(client, pod, "BE", {})
+                for state in STATES:
+                    forget(folder / "data")
+                    found[state].append(await phase(ground, client, folder, state, number))
+                for pod in BATCH:  # those that were not evicted
+                    await client.delete(PODS, pod.name, "default", grace_seconds=0)
     return found, ground.tree.version
 
 
@@ -272,7 +274,11 @@ def run() -> PartResult | Skipped:
             return Skipped(part="memory", reason=reason)
         write_data(folder / "data")
         with server(folder) as kubeconfig:
-            found, version = asyncio.run(turns(kubeconfig, folder))
+            rounds, version = asyncio.run(turns(kubeconfig, folder))
+    found = {
+        state: {key: (max if key in COUNTED else statistics.median)([one[key] for one in rows]) for key in rows[0]}
+        for state, rows in rounds.items()
+    }
     alone, managed = found[ALONE], found[MANAGED]
     kept = managed["read_ms_mean"] <= 1.1 * alone["read_ms_mean"] and not managed["service_killed"]
     return PartResult(
@@ -297,6 +303,6 @@ def run() -> PartResult | Skipped:
             "batch_pod_grows_by_mib_a_second": GROWTH_MIB_S,
             "evict_threshold_percent": THRESHOLD,
             "seconds": SECONDS,
-            "states": found,
+            "rounds": rounds,
         },
     )

@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.agent_node import connect, create_node, create_pod, koordlet, until
 from bench.cgroup_pods import Ground, Pod, tell, wait_ready
-from bench.colocation_part import ALONE, MANAGED, STATES, Measure, PartResult, Skipped
+from bench.colocation_part import ALONE, MANAGED, MORE, STATES, Measure, PartResult, Skipped
 from bench.manager import server
 from bench.pod_network import SERVER, NetworkRefused, PodNetwork
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
@@ -143,9 +143,9 @@ def run() -> PartResult | Skipped:
         goal_met=found[MANAGED]["service_mbit_s"] >= 0.9 * found[ALONE]["service_mbit_s"],
         charted=2,
         measures=(
-            Measure.of("the service sends", "Mbit/s", found, "service_mbit_s"),
+            Measure.of("the service sends", "Mbit/s", found, "service_mbit_s", better=MORE),
             Measure.of("p99 of its messages there and back", "ms", found, "message_ms_p99"),
-            Measure.of("batch work sends", "Mbit/s", found, "batch_mbit_s"),
+            Measure.of("batch work sends", "Mbit/s", found, "batch_mbit_s", better=MORE),
         ),
         details={
             "cgroup_version": version,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 ALONE, UNMANAGED, MANAGED = "alone", "unmanaged", "managed"
+LESS, MORE = "less", "more"
 STATES = (ALONE, UNMANAGED, MANAGED)
 
 
@@ -19,11 +20,12 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     alone: float
     unmanaged: float
     managed: float
+    better: str = LESS
 
     @staticmethod
-    def of(name: str, unit: str, states: Mapping[str, Mapping[str, float]], key: str) -> Measure:
-        values = {state: float(states[state][key]) for state in STATES}
-        return Measure(name=name, unit=unit, **values)
+    def of(name: str, unit: str, states: Mapping[str, Mapping[str, float]], key: str, *, better: str = LESS) -> Measure:
+        alone, unmanaged, managed = (float(states[state][key]) for state in STATES)
+        return Measure(name=name, unit=unit, alone=alone, unmanaged=unmanaged, managed=managed, better=better)
 
     @property
     def against_alone(self) -> float | None:

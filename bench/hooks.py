@@ -3,7 +3,8 @@
 Three measurements on a real node:
 - NRI, round trip: a stand-in for containerd sends pods and containers to a running koordlet and takes the time of each
   answer. It is all that NRI adds, without the noise of starting containers.
-- NRI, containers: real containerd starts containers of batch pods, in turns with and without koordlet connected.
+- NRI, containers: real containerd starts containers of batch pods, in turns with koordlet, without, and without but
+  with the limits that koordlet gives in the request: limits alone slow the start of a container, whoever sets them.
 - Proxy: calls that koord-runtime-proxy only passes on, in turns through it and straight to containerd, one after the
   other and at 200 a second.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import statistics
 import subprocess
@@ -38,6 +40,7 @@ CALLS, PER_SECOND, SECONDS = 2000, 200, 10
 GOALS = {"nri_p50_ms": 5.0, "nri_p99_ms": 20.0, "proxy_p99_ms": 2.0, "proxy_calls_per_second": 200}
 IMAGE = "registry.local/bb:1"
 RUN_POD_SANDBOX_EVENT = 1
+LIMITS = {1: 100_000, 2: 50_000, 3: 512, 4: 64 * 2**20}  # CRI's period, quota, shares and memory of that pod
 _AMOUNTS = {"kubernetes.io/batch-cpu": "500", "kubernetes.io/batch-memory": "64Mi"}
 ANNOTATIONS = {
     "node.koordinator.sh/extended-resource-spec": json.dumps(
@@ -149,7 +152,7 @@ def identity(answer: bytes) -> str:
     return answer[2 : 2 + answer[1]].decode()
 
 
-def start_container(cri: Cri, i: int, logs: Path) -> float:
+def start_container(cri: Cri, i: int, logs: Path, *, limited: bool = False) -> float:
     """Start a batch pod of one container; the seconds that its sandbox, creation and start took. It is gone then."""
     uid, group = batch_pod(i)
     host_network = message((1, message((1, 2), (2, 1))))  # NamespaceOption: network of the node, pids of the container
@@ -162,8 +165,9 @@ def start_container(cri: Cri, i: int, logs: Path) -> float:
     )
     began = time.perf_counter()
     sandbox = identity(cri.call("RunPodSandbox", message((1, config))))
+    limits = ((15, message((1, message(*LIMITS.items())))),) if limited else ()
     container = message(
-        (1, message((1, "main"))), (2, message((1, IMAGE))), (3, "sleep"), (4, "3600"), (11, "main.log")
+        (1, message((1, "main"))), (2, message((1, IMAGE))), (3, "sleep"), (4, "3600"), (11, "main.log"), *limits
     )
     made = identity(cri.call("CreateContainer", message((1, sandbox), (2, container), (3, config))))
     cri.call("StartContainer", message((1, made)))
@@ -180,20 +184,25 @@ def container_starts(node: Node, folder: Path) -> dict[str, Any]:
     logs.mkdir()
     node.stop("kubelet")  # it would remove pods that it does not know
     each = CONTAINERS // TURNS
-    seconds: dict[bool, list[float]] = {True: [], False: []}
+    seconds: dict[str, list[float]] = {"with_koordlet": [], "without": [], "without_but_limited": []}
+    started = itertools.count(1)
     try:
         start_container(cri, 0, logs)
-        for turn in range(2 * TURNS):
-            hooked = turn % 2 == 0
-            agent = nodeagent.running(node, folder / "koordlet-cri") if hooked else contextlib.nullcontext()
-            with agent as running:
-                if running is not None:
-                    until(lambda running=running: connected(running), "koordlet is connected")  # type: ignore[misc]
-                seconds[hooked] += [start_container(cri, 1 + turn * each + i, logs) for i in range(each)]
+        for turn in range(TURNS):
+            for arm in sorted(seconds, reverse=turn % 2 == 1):
+                hooked = arm == "with_koordlet"
+                agent = nodeagent.running(node, folder / "koordlet-cri") if hooked else contextlib.nullcontext()
+                with agent as running:
+                    if running is not None:
+                        until(lambda running=running: connected(running), "koordlet is connected")  # type: ignore[misc]
+                    limited = arm == "without_but_limited"
+                    seconds[arm] += [start_container(cri, next(started), logs, limited=limited) for _ in range(each)]
     finally:
         cri.close()
         node.start("kubelet")
-    return {"with_koordlet": summary(seconds[True]), "without": summary(seconds[False])}
+    found: dict[str, Any] = {arm: summary(times) for arm, times in seconds.items()}
+    found["added_p50_ms"] = found["with_koordlet"]["p50_ms"] - found["without_but_limited"]["p50_ms"]
+    return found
 
 
 # Proxy -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What koordlet's care is worth to a service beside batch work: CPU, memory, disk and network in one run.
 
-    make bench-colocation            all four parts, in under five minutes, on any Linux machine with root
+    make bench-colocation            all four parts, on any Linux machine with root; their turns take three minutes
     python -m bench.isolation disk   one of them
 
 Each part runs in a process of its own, in cgroups and namespaces of its own, and puts back what it changed. It prints
@@ -46,6 +46,7 @@ class IsolationReport(msgspec.Struct, frozen=True, kw_only=True):
     taken: str
     kernel: str
     cpus: int
+    load_average: float  # before the first part: what else the machine does
     seconds: float
     parts: tuple[PartResult | Skipped, ...]
 
@@ -109,27 +110,31 @@ def _row(part: str, measure: Measure) -> tuple[str, ...]:
     return (part, measure.name, measure.unit, *values, ratio)
 
 
+def _note(measure: Measure) -> str:
+    ratio = "" if measure.against_alone is None else f"; managed is {measure.against_alone:.2f} times alone"
+    return f"{measure.better} is better{ratio}"
+
+
 def chart(report: IsolationReport) -> str:
     panels = [
         Panel(
             title=f"{part.part}: {measure.name}",
             unit=measure.unit,
             values=tuple(getattr(measure, state) for state in STATES),
-            note="" if measure.against_alone is None else f"managed is {measure.against_alone:.2f} times alone",
+            note=_note(measure),
         )
         for part in report.parts
         if isinstance(part, PartResult)
         for measure in part.measures[: part.charted]
     ]
     missing = [f"{part.part} ({part.reason})" for part in report.parts if isinstance(part, Skipped)]
-    note = f"{report.cpus} CPUs, Linux {report.kernel}, {report.taken}"
-    if missing:
-        note += f"; not measured: {', '.join(missing)}"
-    return bar_chart("A service beside batch work on one machine", note, STATES, panels)
+    note = f"{report.cpus} CPUs, load average {report.load_average:.1f} before, Linux {report.kernel}, {report.taken}"
+    notes = [note, *(f"not measured: {one}" for one in missing)]
+    return bar_chart("A service beside batch work on one machine", notes, STATES, panels)
 
 
 def run(names: Sequence[str] = tuple(PARTS)) -> IsolationReport:
-    began = time.monotonic()
+    began, load_average = time.monotonic(), os.getloadavg()[0]
     remove_stale_groups()
     found: list[PartResult | Skipped] = []
     try:
@@ -144,6 +149,7 @@ def run(names: Sequence[str] = tuple(PARTS)) -> IsolationReport:
         taken=time.strftime("%Y-%m-%d"),
         kernel=platform.release(),
         cpus=os.cpu_count() or 1,
+        load_average=load_average,
         seconds=time.monotonic() - began,
         parts=tuple(found),
     )
@@ -177,7 +183,7 @@ def main(words: Sequence[str]) -> int:
     report = run(given.parts or tuple(PARTS))
     print(table(report.parts))
     write(report, given.into)
-    print(f"{report.seconds:.0f} s; {given.into / 'isolation.json'}, {given.into / 'isolation.svg'}")
+    print(f"{report.seconds:.0f} s, load average {report.load_average:.1f} before; results in {given.into}")
     return 0
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from bench.namespace import unmount
+
 _GET_FREE, _CONFIGURE = 0x4C82, 0x4C0A  # linux/loop.h
 _AUTOCLEAR = 4
 _BLOCK_BYTES = 4096
@@ -49,6 +51,7 @@ def loop_disk(speed: DiskSpeed, folder: Path) -> Iterator[LoopDisk]:
         assert server.stderr is not None
         if server.stdout.readline() != "ready\n":
             raise DiskRefused(f"no file of a known speed: {server.stderr.read().strip().splitlines()[-1]}")
+        stack.callback(unmount, str(file))
         try:
             path = _configure(stack, file, speed.requests)
         except OSError as error:

@@ -3,8 +3,9 @@
 koord-scheduler, koord-manager, koord-descheduler and koordlet run as processes of their own beside it; between two
 restarts pods come and go. koordlet has a fake node in a folder, with pods that nobody else touches. Before the first
 reading as many pods are scheduled as fill the scheduler's log of attempts and its cache of events, and two restarts are
-not counted, after which connections and heaps have their size. koordlet's windows of samples are half an hour long and
-fill during the run: by 16 bytes a sample, one every five seconds.
+not counted, after which connections and heaps have their size. Programs map the buffers of connections
+(`koord.telemetry.process.map_large_blocks`); in the heap each new connection would touch other pages. koordlet's
+windows of samples are half an hour long and fill during the run: by 16 bytes a sample, one every five seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from tests.koord_up_process import KoordUpProcess, start_koord_up
 from tests.koordlet.agent_fixture import MEMINFO, expect_ok
 from tools.controlplane import free_port
 
+PROGRAMS = ("koord-scheduler", "koord-manager", "koord-descheduler", "koordlet")
 RESTARTS, UNCOUNTED_RESTARTS = 20, 2
 PODS_BETWEEN_RESTARTS = 200
 # Of so many pods. Equal pods that come at once leave short records, of which the scheduler's log of attempts holds
@@ -141,7 +143,9 @@ def _koordlet_flags(kubeconfig: Path, folder: Path, paths: HostPaths) -> list[st
 
 
 @contextlib.contextmanager
-def _programs(kubeconfig: Path, folder: Path, paths: HostPaths) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+def _programs(
+    kubeconfig: Path, folder: Path, paths: HostPaths, only: Collection[str]
+) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     ports = [free_port() for _ in range(4)]
     scheduler = folder / "scheduler.yaml"
     scheduler.write_text(
@@ -172,6 +176,8 @@ def _programs(kubeconfig: Path, folder: Path, paths: HostPaths) -> Iterator[dict
     running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, (module, *flags) in commands.items():
+            if name not in only:
+                continue
             with (folder / f"{name}.log").open("wb") as log:
                 command = [sys.executable, "-m", f"koord.cli.daemons.{module}", *flags]
                 running[name] = subprocess.Popen(command, stdout=log, stderr=log, env=environ)
@@ -197,7 +203,8 @@ def _start_server(folder: Path, port: int) -> KoordUpProcess:
     )
 
 
-def restarts(count: int = RESTARTS, fill_waves: int = FILL_WAVES) -> dict[str, Any]:
+def restarts(count: int = RESTARTS, fill_waves: int = FILL_WAVES, only: Collection[str] = PROGRAMS) -> dict[str, Any]:
+    """`only` names the programs that run beside the server; pods are scheduled by koord-scheduler, so it is one."""
     found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), free_port()
@@ -206,7 +213,7 @@ def restarts(count: int = RESTARTS, fill_waves: int = FILL_WAVES) -> dict[str, A
         workload = RestartWorkload(server.kubeconfig, machine)
         try:
             asyncio.run(workload.register_agent_node())
-            with _programs(server.kubeconfig, folder, machine.paths) as running:
+            with _programs(server.kubeconfig, folder, machine.paths, only) as running:
                 for _ in range(fill_waves):
                     asyncio.run(workload.run_wave())
                 for number in range(UNCOUNTED_RESTARTS + count):

@@ -6,18 +6,26 @@ one judge by these. Pods that hold room are those that have a node and have not 
 
 from __future__ import annotations
 
+import base64
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESOURCE_STATUS, L_QUOTA_NAME
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+
+from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESOURCE_STATUS, DESCHEDULER_NAME, L_QUOTA_NAME
+from koord.values import duration
 from koord.values.cpuset import CPUSet
 from koord.values.quantity import Quantity
 
 Json = dict[str, Any]
 PERCENT_OF_A_CARD = "koordinator.sh/gpu-core"
+# Annotations of audit events of kube-apiserver, each for one call of a mutating webhook.
+CALLED, FAILED_OPEN = "mutation.webhook.admission.k8s.io/", "failed-open.mutation.webhook.admission.k8s.io/"
 
 amount_of = lru_cache(maxsize=4096)(Quantity.parse)  # the same few texts come again and again
 _NONE, _ONE, _WHOLE_CARD = amount_of("0"), amount_of("1"), amount_of("100")
@@ -124,6 +132,113 @@ def bound_twice(audit_lines: Iterable[Json]) -> list[str]:
         if each["objectRef"].get("subresource") == "binding" and each["responseStatus"]["code"] == 201
     )
     return [f"pod {name} was bound {count} times" for name, count in accepted.items() if count > 1]
+
+
+# Migration -----------------------------------------------------------------------------------------------------------
+
+
+def accepted_evictions(audit_lines: Iterable[Json]) -> set[str]:
+    """Return namespace/name of each pod whose eviction the API server accepted."""
+    return {
+        f"{each['objectRef']['namespace']}/{each['objectRef']['name']}"
+        for each in audit_lines
+        if each["objectRef"].get("subresource") == "eviction" and each["responseStatus"]["code"] == 201
+    }
+
+
+def failed_though_evicted(jobs: Iterable[Json], evicted: Collection[str]) -> list[str]:
+    """A migration job has failed although its pod was evicted; names of pods are never used again here."""
+    return [
+        f"job {job['metadata']['name']} evicted its pod and failed: {job['status'].get('message')}"
+        for job in jobs
+        if job.get("status", {}).get("phase") == "Failed"
+        and f"{job['spec']['podRef']['namespace']}/{job['spec']['podRef']['name']}" in evicted
+    ]
+
+
+def reservations_left(reservations: Iterable[Json], jobs: Iterable[Json], now_s: float, grace_s: float) -> list[str]:
+    """A reservation that was made for a migration job holds room that nobody will use, and will not expire by itself.
+
+    While its job goes on, it may. When the job has failed or is gone, its time to live ends it.
+    """
+    phases = {job["metadata"]["uid"]: job.get("status", {}).get("phase") or "Pending" for job in jobs}
+    found = []
+    for reservation in reservations:
+        meta, status = reservation["metadata"], reservation.get("status", {})
+        ours = (meta.get("labels") or {}).get("app.kubernetes.io/created-by") == DESCHEDULER_NAME
+        if not ours or status.get("phase") in ("Succeeded", "Failed"):
+            continue
+        phase = phases.get(meta["name"], "gone")  # it is named after the uid of its job
+        if phase in ("Pending", "Running"):
+            continue
+        ends_s = _end_of_reservation(reservation)
+        if phase == "Succeeded" or ends_s is None or ends_s + grace_s < now_s:
+            found.append(f"reservation {meta['name']} is {status.get('phase')}, and its job is {phase}")
+    return found
+
+
+def _end_of_reservation(reservation: Json) -> float | None:
+    spec = reservation["spec"]
+    if spec.get("expires"):
+        return datetime.fromisoformat(spec["expires"]).timestamp()
+    ttl_s = duration.parse_seconds(spec["ttl"]) if spec.get("ttl") else 0.0
+    began_s = datetime.fromisoformat(reservation["metadata"]["creationTimestamp"]).timestamp()
+    return began_s + ttl_s if ttl_s > 0 else None
+
+
+# Admission -----------------------------------------------------------------------------------------------------------
+
+
+def admitted_by(audit_lines: Iterable[Json], webhook: str) -> set[str]:
+    """Return namespace/name of each pod whose creation was accepted and about which the webhook gave its answer.
+
+    The API server says in the audit event whom it called, and who did not answer and was passed over.
+    """
+    found = set()
+    for each in audit_lines:
+        at, notes = each["objectRef"], each.get("annotations") or {}
+        if each["verb"] != "create" or at["resource"] != "pods" or at.get("subresource"):
+            continue
+        called = {json.loads(text)["webhook"] for key, text in notes.items() if key.startswith(CALLED)}
+        passed_over = {text for key, text in notes.items() if key.startswith(FAILED_OPEN)}
+        if each["responseStatus"]["code"] == 201 and webhook in called - passed_over:
+            found.add(f"{at['namespace']}/{at['name']}")
+    return found
+
+
+def not_mutated(pods: Iterable[Json], admitted: Collection[str], selected: Mapping[str, str], mark: str) -> list[str]:
+    """A webhook answered for a pod with the selected labels, and the pod has not the label that its profile gives."""
+    return [
+        f"pod {meta['name']} was admitted by the webhook without its profile: {meta['labels']}"
+        for meta in (pod["metadata"] for pod in pods)
+        if selected.items() <= (meta.get("labels") or {}).items()
+        and mark not in meta["labels"]
+        and f"{meta['namespace']}/{meta['name']}" in admitted
+    ]
+
+
+def untrusted_certificate(served: bytes, configurations: Iterable[Json]) -> list[str]:
+    """An entry of a webhook configuration trusts no authority that issued the certificate that is served (DER)."""
+    leaf = x509.load_der_x509_certificate(served)
+    return [
+        f"{entry['name']} of {configuration['metadata']['name']} does not trust the certificate {leaf.serial_number:x}"
+        for configuration in configurations
+        for entry in configuration.get("webhooks") or ()
+        if not any(_has_issued(authority, leaf) for authority in _authorities(entry))
+    ]
+
+
+def _authorities(entry: Json) -> list[x509.Certificate]:
+    bundle = base64.b64decode(entry["clientConfig"].get("caBundle") or "")
+    return x509.load_pem_x509_certificates(bundle) if bundle else []
+
+
+def _has_issued(authority: x509.Certificate, leaf: x509.Certificate) -> bool:
+    try:
+        leaf.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
 
 
 def _annotation(pod: Json, key: str) -> Any:

@@ -1,7 +1,8 @@
 """Build the real parts that tests run against from Go modules, into a cache outside the repo: a control plane (etcd,
-kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with `cluster`
-what a cluster needs that runs workloads (kube-controller-manager), or with `helm` the program that renders and installs
-the chart.
+kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with
+`containerd17` an older containerd for such a node, with `cluster` what a cluster needs that runs workloads
+(kube-controller-manager), with `helm` the program that renders and installs the chart, or with `promtool` the one that
+checks and tests rules of Prometheus.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -31,9 +32,15 @@ NODE_MODULES = {
     "cni": (f"{_CNI}/main/bridge", f"{_CNI}/main/loopback", f"{_CNI}/ipam/host-local"),
 }
 CLUSTER_MODULES: dict[str, tuple[str, ...]] = {"kubernetes": ("k8s.io/kubernetes/cmd/kube-controller-manager",)}
+_CONTAINERD_17 = "github.com/containerd/containerd/cmd"
+CONTAINERD_17_MODULES = {
+    "containerd17": tuple(f"{_CONTAINERD_17}/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")),
+}
 HELM_MODULES: dict[str, tuple[str, ...]] = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
+PROMTOOL_MODULES: dict[str, tuple[str, ...]] = {"promtool": ("github.com/prometheus/prometheus/cmd/promtool",)}
 # Storage drivers that need C libraries, and that no test uses.
-TAGS = {"containerd": "no_btrfs,no_devmapper,no_zfs"}
+# promtool without the clients of clouds that Prometheus finds its targets by: rules and metrics need none.
+TAGS = {**dict.fromkeys(("containerd", "containerd17"), "no_btrfs,no_devmapper,no_zfs"), "promtool": "remove_all_sd"}
 # Without a version stamp kubectl cannot parse what the server says of itself.
 STAMP = "k8s.io/component-base/version"
 LDFLAGS = f"-s -w -X {STAMP}.gitVersion=v1.35.4 -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
@@ -77,8 +84,16 @@ def cluster_folder() -> Path:
     return cache_root() / f"cluster-{key(CLUSTER_MODULES)}"
 
 
+def containerd_17_folder() -> Path:
+    return cache_root() / f"containerd17-{key(CONTAINERD_17_MODULES)}"
+
+
 def helm_folder() -> Path:
     return cache_root() / f"helm-{key(HELM_MODULES)}"
+
+
+def promtool_folder() -> Path:
+    return cache_root() / f"promtool-{key(PROMTOOL_MODULES)}"
 
 
 def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> None:
@@ -113,12 +128,17 @@ def main() -> None:
         target, modules = node_folder(), NODE_MODULES
     elif sys.argv[1:] == ["cluster"]:
         target, modules = cluster_folder(), CLUSTER_MODULES
+    elif sys.argv[1:] == ["containerd17"]:
+        target, modules = containerd_17_folder(), CONTAINERD_17_MODULES
     elif sys.argv[1:] == ["helm"]:
         target, modules = helm_folder(), HELM_MODULES
+    elif sys.argv[1:] == ["promtool"]:
+        target, modules = promtool_folder(), PROMTOOL_MODULES
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        sys.exit(f"assets: say `node`, `cluster`, `helm` or nothing, not {' '.join(sys.argv[1:])}")
+        known = "`node`, `containerd17`, `cluster`, `helm`, `promtool`"
+        sys.exit(f"assets: say {known} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
             sys.exit(f"assets: KUBEBUILDER_ASSETS names {target}, which is not a folder")

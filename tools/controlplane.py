@@ -123,13 +123,14 @@ def running(
     *,
     authorization: str = "AlwaysAllow",
     load: bool = False,
+    service_accounts: bool = False,
+    controllers: bool = False,
     address: str = "127.0.0.1",
     port: int = 0,
-    no_admission: str = "ServiceAccount,TaintNodesByCondition",
 ) -> Iterator[ControlPlane]:
-    """A fresh control plane; `load` lifts the server's own request limits for benchmarks.
-
-    Without a `port` a free one is taken. `no_admission` names the admission plugins that need controllers to be there.
+    """A fresh control plane; `load` lifts the server's own request limits for benchmarks. With `service_accounts` pods
+    need an account, and nobody makes the default ones. With `controllers`, which the caller runs, all of Kubernetes'
+    admission is on. Without a `port` a free one is taken.
     """
     binaries = assets.folder()
     folder = Path(tempfile.mkdtemp(prefix="koord-real-"))
@@ -141,6 +142,7 @@ def running(
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
     plane.kubeconfig.write_text(_kubeconfig(plane.url, plane.ca, token))
     plane.kubeconfig.chmod(0o600)
+    disabled = [] if controllers else ["TaintNodesByCondition", *([] if service_accounts else ["ServiceAccount"])]
     etcd = [
         str(binaries / "etcd"),
         *("--data-dir", str(folder / "etcd"), "--unsafe-no-fsync", "--log-level", "warn"),
@@ -172,7 +174,7 @@ def running(
         *("--authorization-mode", authorization, "--service-account-key-file", str(key)),
         *("--service-account-signing-key-file", str(key), "--service-account-issuer", "https://koord.test"),
         *("--service-cluster-ip-range", "10.96.0.0/16", "--allow-privileged=true"),
-        *(("--disable-admission-plugins", no_admission) if no_admission else ()),
+        *(("--disable-admission-plugins", ",".join(disabled)) if disabled else ()),
     ]
     if load:
         apiserver += ["--enable-priority-and-fairness=false", "--max-requests-inflight", "4000"]

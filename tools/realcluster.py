@@ -63,7 +63,7 @@ def _wait_for_account(plane: ControlPlane) -> None:
 @contextlib.contextmanager
 def _plane(extra_args: Sequence[str]) -> Iterator[ControlPlane]:
     """Outside of the node: what this removes at the end is what the node's pods have left behind."""
-    started = controlplane.running(extra_args, authorization="RBAC", address=API_SERVICE, port=443, no_admission="")
+    started = controlplane.running(extra_args, authorization="RBAC", address=API_SERVICE, port=443, controllers=True)
     with _host_folders(), _shared_sys(), _service_address(), started as plane:
         plane.commands |= _commands(plane)
         for name in (CONTROLLERS, SCHEDULER):

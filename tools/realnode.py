@@ -27,9 +27,10 @@ BRIDGE, ADDRESS, SUBNET = "kn0", "10.88.0.1", "10.88.0.0/24"
 KUBELET_PORT = 30250
 CGROUPS = Path("/sys/fs/cgroup")
 NEEDED = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "bridge", "loopback", "host-local")
+CONTAINERD_2, CONTAINERD_17 = "2.2", "1.7"
 
 
-def missing() -> str:
+def missing(containerd: str = CONTAINERD_2) -> str:
     """Why no node can run here; empty when one can."""
     if os.geteuid() != 0:
         return "a real node needs root"
@@ -41,6 +42,8 @@ def missing() -> str:
     absent = [name for name in NEEDED if not (assets.node_folder() / name).is_file()]
     if absent:
         return f"no {', '.join(absent)} built: run `python -m tools.assets node` first"
+    if containerd == CONTAINERD_17 and not assets.containerd_17_folder().is_dir():
+        return "no containerd 1.7 built: run `python -m tools.assets containerd17` first"
     if not (CGROUPS / "cpu").is_dir() and not (CGROUPS / "cgroup.controllers").is_file():
         return f"no cgroups at {CGROUPS}"
     return ""
@@ -52,8 +55,9 @@ PlaneFactory = Callable[[Sequence[str]], AbstractContextManager[ControlPlane]]
 class Node:
     """Where the running node is."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, nri_folder: Path | None = None) -> None:
+    def __init__(self, plane: ControlPlane, folder: Path, containerd: str, nri_folder: Path | None = None) -> None:
         self.plane = plane
+        self.containerd = containerd
         self.folder = folder
         self.name = NODE
         self.kubelet_root = folder / "kubelet"
@@ -63,8 +67,12 @@ class Node:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.commands: dict[str, list[str]] = {}
 
+    @property
+    def containerd_folder(self) -> Path:
+        return assets.containerd_17_folder() if self.containerd == CONTAINERD_17 else assets.node_folder()
+
     def start(self, name: str) -> None:
-        path = f"{assets.node_folder()}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        path = f"{self.containerd_folder}:{assets.node_folder()}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 self.commands[name],
@@ -86,7 +94,7 @@ class Node:
             process.wait(timeout=10)
 
     def ctr(self, *args: str) -> str:
-        command = [str(assets.node_folder() / "ctr"), "-a", str(self.containerd_socket), "-n", "k8s.io", *args]
+        command = [str(self.containerd_folder / "ctr"), "-a", str(self.containerd_socket), "-n", "k8s.io", *args]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
@@ -117,6 +125,36 @@ state = "{folder}/state"
     bin_dirs = ["{assets.node_folder()}"]
     conf_dir = "{folder}/cni"
 [plugins.'io.containerd.nri.v1.nri']
+  disable = false
+  socket_path = "{nri_socket}"
+  plugin_path = "{folder}/nri/plugins"
+  plugin_config_path = "{folder}/nri/conf.d"
+"""
+
+
+def _containerd_17(folder: Path, nri_socket: Path) -> str:
+    return f"""\
+version = 2
+root = "{folder}/root"
+state = "{folder}/state"
+[grpc]
+  address = "{folder}/run/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "registry.local/pause:1"
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        BinaryName = "{shutil.which("runc")}"
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{assets.node_folder()}"
+    conf_dir = "{folder}/cni"
+[plugins."io.containerd.nri.v1.nri"]
   disable = false
   socket_path = "{nri_socket}"
   plugin_path = "{folder}/nri/plugins"
@@ -170,14 +208,18 @@ def _ip(*args: str, check: bool = True) -> None:
 
 @contextlib.contextmanager
 def running(
-    extra_args: Sequence[str] = (), *, plane: PlaneFactory = controlplane.running, nri_folder: Path | None = None
+    extra_args: Sequence[str] = (),
+    containerd: str = CONTAINERD_2,
+    *,
+    plane: PlaneFactory = controlplane.running,
+    nri_folder: Path | None = None,
 ) -> Iterator[Node]:
     """`extra_args` are for the API server, `plane` starts it. NRI's socket is in the node's folder by default."""
-    reason = missing()
+    reason = missing(containerd)
     if reason:
         raise RuntimeError(reason)
     with _turn():
-        yield from _running(extra_args, plane, nri_folder)
+        yield from _running(extra_args, containerd, plane, nri_folder)
 
 
 @contextlib.contextmanager
@@ -188,11 +230,13 @@ def _turn() -> Iterator[None]:
         yield
 
 
-def _running(extra_args: Sequence[str], start_plane: PlaneFactory, nri_folder: Path | None) -> Iterator[Node]:
+def _running(
+    extra_args: Sequence[str], containerd: str, start_plane: PlaneFactory, nri_folder: Path | None
+) -> Iterator[Node]:
     # A short path: containerd's sockets lie below it, and their names are limited to 108 characters.
     folder = Path(tempfile.mkdtemp(prefix="kn-"))
     with start_plane(("--kubelet-preferred-address-types=InternalIP,Hostname", *extra_args)) as plane:
-        node = Node(plane, folder, nri_folder)
+        node = Node(plane, folder, containerd, nri_folder)
         try:
             _boot(node)
             yield node
@@ -204,7 +248,8 @@ def _boot(node: Node) -> None:
     folder, binaries = node.folder, assets.node_folder()
     for name in ("run", "cni", "nri/plugins", "nri/conf.d", "podlogs", "kubelet"):
         (folder / name).mkdir(parents=True)
-    (folder / "containerd.toml").write_text(_containerd(folder, node.nri_socket))
+    configuration = _containerd_17 if node.containerd == CONTAINERD_17 else _containerd
+    (folder / "containerd.toml").write_text(configuration(folder, node.nri_socket))
     (folder / "cni" / "10-bridge.conflist").write_text(_network(folder))
     (folder / "kubelet.json").write_text(_kubelet(folder))
     _ip("link", "del", BRIDGE, check=False)
@@ -212,7 +257,7 @@ def _boot(node: Node) -> None:
     _ip("addr", "add", f"{ADDRESS}/24", "dev", BRIDGE)
     _ip("link", "set", BRIDGE, "up")
     node.commands = {
-        "containerd": [str(binaries / "containerd"), "-c", str(folder / "containerd.toml")],
+        "containerd": [str(node.containerd_folder / "containerd"), "-c", str(folder / "containerd.toml")],
         "kubelet": [
             str(binaries / "kubelet"),
             *("--config", str(folder / "kubelet.json"), "--kubeconfig", str(node.plane.kubeconfig)),

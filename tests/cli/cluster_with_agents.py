@@ -1,4 +1,4 @@
-"""Run `koord up --set nodes.agents=true` in this process and in virtual time."""
+"""Run `koord up` with node agents in this process and in virtual time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from koord.telemetry.clock import LoopClock, run_virtual
 Story = Callable[[Client, LoopClock], Awaitable[None]]
 
 
-def with_agents(story: Story, *, agents: str = "true", **settings: str) -> None:
-    """Run the story on two nodes that have reported; underscores in names of settings stand for dots."""
+def with_agents(story: Story, *, agents: str | None = "true", **settings: str) -> None:
+    """Run the story on two nodes that have reported; underscores in names of settings stand for dots. `agents` None
+    leaves it to `koord up` whether they run.
+    """
 
     async def main(clock: LoopClock) -> None:
         chosen = {name.replace("_", "."): value for name, value in settings.items()}
-        made = choose_components("all", nodes=2, profile=None, settings={"nodes.agents": agents, **chosen})
+        stated = {} if agents is None else {"nodes.agents": agents}
+        made = choose_components("all", nodes=2, profile=None, settings=stated | chosen)
         assert not isinstance(made, str)
         cluster = EmbeddedCluster(ClusterSettings(http=False, seed=1), made, clock=clock)
         await cluster.start()

@@ -51,6 +51,8 @@ class FakeIproute:
         return self.devices[name]
 
     def _show(self, words: Sequence[str]) -> str:
+        if "dev" not in words:
+            return "[]"
         device = self._device(words[list(words).index("dev") + 1])
         if "ffff:" in words:
             target = device.redirected

@@ -154,6 +154,10 @@ def test_the_ways_in_say_why_they_are_not_there(tmp_path: Path, server: str, fol
     in_virtual_time(tmp_path, story)
 
 
+async def lines(agent: Koordlet) -> list[str]:
+    return (await ask(agent, "/metrics")).decode().splitlines()
+
+
 def test_oom_scores_follow_their_annotation(tmp_path: Path) -> None:
     async def story(world: AgentFixture) -> None:
         await world.furnish()
@@ -167,9 +171,14 @@ def test_oom_scores_follow_their_annotation(tmp_path: Path) -> None:
         await annotate(world, "job", {"koordinator.sh/oom-score-adj": "500"})
         await world.clock.sleep(15)
         assert score.read_text().strip() == "500"
+        (shown,) = [line for line in await lines(agent) if line.startswith("koordlet_container_oom_score_adj{")]
+        assert shown.endswith(" 500")
+        assert 'container_name="main"' in shown
+        assert 'pod_name="job"' in shown
         await annotate(world, "job", {"koordinator.sh/oom-score-adj": None})
         await world.clock.sleep(15)
         assert score.read_text().strip() == "1000"
+        assert not [line for line in await lines(agent) if line.startswith("koordlet_container_oom_score_adj{")]
         await agent.stop()
 
     in_virtual_time(tmp_path, story)

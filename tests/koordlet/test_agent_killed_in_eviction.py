@@ -1,4 +1,6 @@
-"""An agent that is killed around any request of an eviction does not make the next one evict a second pod."""
+"""An agent that is killed around any request of an eviction does not make the next one evict a second pod, and the next
+one records what the first could not.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, PODS
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.cluster import ADMIN
+from koord.koordlet.evictor import SUCCESS
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, Unreachable, WatchStream
+from koord.policy.eviction import EVICTED
 from tests.koordlet.agent_fixture import GI, AgentFixture, expect_ok, in_virtual_time
 
 MEMORY_ORDER = {
@@ -78,8 +82,9 @@ def test_one_pod_is_evicted_however_often_the_agent_is_killed(tmp_path: Path, pa
             if (await expect_ok(world.client.get(PODS, name, "default"))).metadata.deletion_timestamp is not None
         ]
         assert leaving == ["large"]
-        evicted = [record.name for record in again.ledger.records()]
-        assert evicted == (["large"] if path == "/eviction" and not after else [])
+        assert [(record.name, record.outcome) for record in again.ledger.records()] == [("large", EVICTED)]
+        told = await expect_ok(world.client.list(CORE_EVENTS, "default"))
+        assert {event.involved_object.name for event in told.items if event.reason == SUCCESS} == {"large"}
         await again.stop()
 
     in_virtual_time(tmp_path, story)

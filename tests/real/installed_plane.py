@@ -69,8 +69,8 @@ def objects(*components: str, failure_policy: str = "Fail") -> list[dict[str, An
 
 
 @contextmanager
-def installed_plane(folder: Path) -> Iterator[InstalledPlane]:
-    """Run a control plane with RBAC and an audit log, with the namespace and the CRDs installed."""
+def bare_plane(folder: Path) -> Iterator[InstalledPlane]:
+    """Run a control plane with RBAC and an audit log, on which nothing is installed."""
     missing = [name for name in ("etcd", "kube-apiserver") if not (assets.folder() / name).is_file()]
     if missing:
         pytest.skip(f"no {' or '.join(missing)} built: run `python -m tools.assets` first")
@@ -78,9 +78,15 @@ def installed_plane(folder: Path) -> Iterator[InstalledPlane]:
     policy.write_text(json.dumps(POLICY))
     args = ["--audit-policy-file", str(policy), "--audit-log-path", str(audit), "--audit-log-mode", "blocking-strict"]
     with controlplane.running(args, authorization="RBAC") as plane:
-        installed = InstalledPlane(plane, folder, audit)
+        yield InstalledPlane(plane, folder, audit)
+
+
+@contextmanager
+def installed_plane(folder: Path) -> Iterator[InstalledPlane]:
+    """Run the same with the namespace and the CRDs installed."""
+    with bare_plane(folder) as installed:
         installed.apply(objects("namespace", "crds"))
-        kubectl(plane.kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+        kubectl(installed.plane.kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
         yield installed
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import functools
 import json
 import os
@@ -103,28 +105,40 @@ class Link:
     def shown(self, *words: str) -> str:
         return self.tc(*words, "show", "dev", DEVICE).text
 
+    def classes(self) -> list[str]:
+        """Return the classes as tc shows them, in the order of their handles."""
+        return sorted(self.shown("class").splitlines())
+
     def rate(self, address: str, *, incoming: bool = False) -> float:
         """Return the bits per second that one connection from this address, or to it, gets for two seconds."""
-        other, family = (SINK_V6, "10") if ":" in address else (SINK, "2")
+        return self.rates(address, incoming=incoming)[0]
+
+    def rates(self, *addresses: str, incoming: bool = False) -> list[float]:
+        """Return the bits per second of one connection each, all at the same time."""
         reads, writes = (self.sender, self.receiver) if incoming else (self.receiver, self.sender)
-        target, source = (address, other) if incoming else (other, address)
         inside = [sys.executable, "-c"]
-        reader = subprocess.Popen(
-            ["ip", "netns", "exec", reads, *inside, RECEIVER, target, str(PORT), family],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "ready\n"
-        writer = subprocess.Popen(["ip", "netns", "exec", writes, *inside, SENDER, target, str(PORT), source])
-        try:
-            said, _ = reader.communicate(timeout=30)
-        finally:
-            writer.kill()
-            writer.wait()
-            reader.kill()
-            reader.wait()
-        return float(said)
+        with contextlib.ExitStack() as stack:
+            readers: list[subprocess.Popen[str]] = []
+            senders: list[list[str]] = []
+            for number, address in enumerate(addresses):
+                other, family = (SINK_V6, "10") if ":" in address else (SINK, "2")
+                target, source = (address, other) if incoming else (other, address)
+                port = str(PORT + number)
+                command = ["ip", "netns", "exec", reads, *inside, RECEIVER, target, port, family]
+                readers.append(self._started(stack, command))
+                senders.append(["ip", "netns", "exec", writes, *inside, SENDER, target, port, source])
+            for reader in readers:
+                assert reader.stdout is not None
+                assert reader.stdout.readline() == "ready\n"
+            for command in senders:
+                self._started(stack, command)
+            return [float(reader.communicate(timeout=30)[0]) for reader in readers]
+
+    def _started(self, stack: contextlib.ExitStack, command: list[str]) -> subprocess.Popen[str]:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        return process
 
 
 @pytest.fixture
@@ -195,6 +209,41 @@ def test_traffic_has_the_rate_of_its_class(link: Link, control: TrafficControl, 
     measured = link.rate(source)
     # TCP's own headers are a twentieth of what the class counts.
     assert 0.9 * bits < measured < 1.1 * bits, f"{measured / M:.1f} instead of {bits / M:.1f} Mbit/s"
+
+
+def test_classes_that_contend_get_what_they_request(link: Link, control: TrafficControl) -> None:
+    """LS requests 50, BE 10, and 140 of 200 are left for the system; all three send as much as they can."""
+    assert done(control.apply(planned(rules(), *PODS))) is TrafficOutcome.CHANGED
+    found = dict(zip(("LS", "BE", "system"), link.rates(LS, BE, NODE), strict=True))
+    for name, bits in {"LS": 50 * M, "BE": 10 * M, "system": 140 * M}.items():
+        assert 0.9 * bits < found[name] < 1.1 * bits, {one: f"{rate / M:.1f} Mbit/s" for one, rate in found.items()}
+
+
+def test_what_a_class_does_not_use_others_may_up_to_their_limits(link: Link, control: TrafficControl) -> None:
+    assert done(control.apply(planned(rules(), *PODS))) is TrafficOutcome.CHANGED
+    found = dict(zip(("LS", "BE"), link.rates(LS, BE), strict=True))
+    for name, bits in {"LS": 64 * M, "BE": 24 * M}.items():
+        assert 0.9 * bits < found[name] < 1.1 * bits, {one: f"{rate / M:.1f} Mbit/s" for one, rate in found.items()}
+
+
+def test_a_restart_takes_the_classes_up_while_traffic_flows(
+    link: Link, control: TrafficControl, tmp_path: Path
+) -> None:
+    """Limits hold from the first to the last packet, though another process has the tree meanwhile."""
+    plan = planned(rules(), *PODS)
+    control.apply(plan)
+    before = link.classes()
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        measured = pool.submit(link.rates, LS, BE)
+        outcomes = set()
+        while not measured.done():
+            later = TrafficControl(Host(), str(tmp_path / "qdisc.json"), link.run, DEVICE)
+            outcomes.add(done(later.apply(plan)))
+    assert outcomes == {TrafficOutcome.KEPT}
+    assert link.classes() == before
+    rates = measured.result()
+    assert 0.9 * 64 * M < rates[0] < 1.1 * 64 * M
+    assert 0.9 * 24 * M < rates[1] < 1.1 * 24 * M
 
 
 @pytest.fixture

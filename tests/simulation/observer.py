@@ -14,6 +14,7 @@ from tests.simulation.network import EvictionAnswer, SimulatedServer
 
 Obj = dict[str, Any]
 JOB_TTL_S = 360.0  # of migration jobs, with some time to notice it
+EXPIRY_GRACE_S = 120.0  # a reservation has ended so long after its time to live
 # What a node lends to batch pods shrinks while they run, so it is no limit at every moment.
 CHECKED_RESOURCES = ("cpu", "memory", "pods", "koordinator.sh/gpu")
 
@@ -34,6 +35,7 @@ class Observer:
         self.nodes: dict[str, Obj] = {}
         self.quotas: dict[str, Obj] = {}
         self.jobs: dict[str, Obj] = {}
+        self.reservations: dict[str, Obj] = {}
         self._phases: dict[
             str, dict[str, str]
         ] = {}  # uid of a pod -> last phase of each of its migration jobs; empty once the job noted an eviction
@@ -45,6 +47,7 @@ class Observer:
             "nodes": self.on_node,
             "elasticquotas.scheduling.sigs.k8s.io": self.on_quota,
             "podmigrationjobs.scheduling.koordinator.sh": self.on_job,
+            "reservations.scheduling.koordinator.sh": self.on_reservation,
         }
         for resource, handler in handlers.items():
             server.observe(resource, lambda event, handler=handler: handler(event.type, event.record.plain()))
@@ -75,6 +78,13 @@ class Observer:
         status = obj.get("status", {})
         noted = any(c["type"] == "Eviction" and c["status"] == "True" for c in status.get("conditions", ()))
         phases[name] = "" if noted else status.get("phase", "")  # one that noted it may fail for want of a successor
+
+    def on_reservation(self, change: str, obj: Obj) -> None:
+        self.events += 1
+        if change == "DELETED":
+            self.reservations.pop(obj["metadata"]["name"], None)
+        else:
+            self.reservations[obj["metadata"]["name"]] = obj
 
     def on_pod(self, change: str, obj: Obj) -> None:
         self.events += 1
@@ -131,6 +141,9 @@ class Observer:
             age_s = self._clock.time() - datetime.fromisoformat(job["metadata"]["creationTimestamp"]).timestamp()
             if age_s > JOB_TTL_S and job.get("status", {}).get("phase") in (None, "", "Running", "Pending"):
                 found.append(f"migration job {name} has not ended: {job.get('status')}")
+        found += cluster_rules.reservations_left(
+            self.reservations.values(), self.jobs.values(), self._clock.time(), EXPIRY_GRACE_S
+        )
         return found
 
     def is_bound(self, name: str) -> bool:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
-from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESOURCE_STATUS, L_QUOTA_NAME
+from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESOURCE_STATUS, DESCHEDULER_NAME, L_QUOTA_NAME
+from koord.manager.webhook_server import certificate
+from koord.manager.webhook_server.certificate import CertificateMaterial
 from tests import cluster_rules
 
 Json = dict[str, Any]
@@ -116,3 +122,101 @@ def test_bound_twice() -> None:
 
     assert cluster_rules.bound_twice([line("a", 201), line("a", 409), line("b", 201), line("a", 201, "status")]) == []
     assert cluster_rules.bound_twice([line("a", 201), line("a", 201)]) == ["pod x/a was bound 2 times"]
+
+
+def eviction(name: str, code: int) -> Json:
+    ref = {"namespace": "x", "name": name, "resource": "pods", "subresource": "eviction"}
+    return {"verb": "create", "objectRef": ref, "responseStatus": {"code": code}}
+
+
+def job(name: str, phase: str, pod: str = "p") -> Json:
+    spec = {"podRef": {"namespace": "x", "name": pod}}
+    return {"metadata": {"name": name, "uid": f"uid-{name}"}, "spec": spec, "status": {"phase": phase} if phase else {}}
+
+
+def test_failed_though_evicted() -> None:
+    evicted = cluster_rules.accepted_evictions([eviction("a", 201), eviction("b", 429)])
+    assert evicted == {"x/a"}
+    jobs = [job("1", "Succeeded", "a"), job("2", "Failed", "b"), job("3", "Running", "a")]
+    assert cluster_rules.failed_though_evicted(jobs, evicted) == []
+    (said,) = cluster_rules.failed_though_evicted([job("4", "Failed", "a")], evicted)
+    assert said.startswith("job 4 evicted its pod and failed")
+
+
+def reservation(of: str, phase: str, ttl: str = "5m", by: str = DESCHEDULER_NAME) -> Json:
+    meta = {
+        "name": f"uid-{of}",
+        "labels": {"app.kubernetes.io/created-by": by},
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
+    return {"metadata": meta, "spec": {"ttl": ttl}, "status": {"phase": phase}}
+
+
+BEGAN_S = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("phase", "made", "age_s", "wrong"),
+    [
+        pytest.param("Running", reservation("1", "Available"), 9999, 0, id="its-job-goes-on"),
+        pytest.param("", reservation("1", "Pending"), 0, 0, id="its-job-has-not-begun"),
+        pytest.param("Succeeded", reservation("1", "Succeeded"), 9999, 0, id="taken"),
+        pytest.param("Succeeded", reservation("1", "Available"), 10, 1, id="done-and-still-there"),
+        pytest.param("Failed", reservation("1", "Available"), 309, 0, id="about-to-expire"),
+        pytest.param("Failed", reservation("1", "Available"), 311, 1, id="should-have-expired"),
+        pytest.param("Failed", reservation("1", "Available", ttl=""), 0, 1, id="never-expires"),
+        pytest.param("Failed", reservation("1", "Failed"), 9999, 0, id="has-expired"),
+        pytest.param("Failed", reservation("other", "Available", ttl=""), 0, 1, id="its-job-is-gone"),
+        pytest.param("Failed", reservation("1", "Available", ttl="", by="me"), 0, 0, id="not-made-for-a-job"),
+    ],
+)
+def test_reservations_left(phase: str, made: Json, age_s: float, wrong: int) -> None:
+    assert len(cluster_rules.reservations_left([made], [job("1", phase)], BEGAN_S + age_s, 10.0)) == wrong
+
+
+def creation(name: str, *notes: tuple[str, str], code: int = 201, subresource: str = "") -> Json:
+    ref = {"namespace": "x", "name": name, "resource": "pods", "subresource": subresource}
+    annotations = {}
+    for number, (kind, webhook) in enumerate(notes):
+        text = json.dumps({"webhook": webhook, "mutated": True}) if kind == cluster_rules.CALLED else webhook
+        annotations[f"{kind}round_0_index_{number}"] = text
+    return {"verb": "create", "objectRef": ref, "responseStatus": {"code": code}, "annotations": annotations}
+
+
+def test_admitted_by() -> None:
+    called, failed = (cluster_rules.CALLED, "w"), (cluster_rules.FAILED_OPEN, "w")
+    lines = [
+        creation("a", called),
+        creation("passed-over", called, failed),
+        creation("refused", called, code=403),
+        creation("another", (cluster_rules.CALLED, "v")),
+        creation("uncalled"),
+        creation("binding", called, subresource="binding"),
+    ]
+    assert cluster_rules.admitted_by(lines, "w") == {"x/a"}
+
+
+def test_not_mutated() -> None:
+    def labelled(name: str, **labels: str) -> Json:
+        return {"metadata": {"name": name, "namespace": "x", "labels": labels}}
+
+    pods = [labelled("a", p="1", done="yes"), labelled("b", p="1"), labelled("c", p="1"), labelled("d")]
+    (said,) = cluster_rules.not_mutated(pods, {"x/a", "x/b", "x/d"}, {"p": "1"}, "done")
+    assert said.startswith("pod b was admitted")
+
+
+def test_untrusted_certificate() -> None:
+    def configuration(*bundles: bytes) -> Json:
+        entries = [
+            {"name": str(number), "clientConfig": {"caBundle": base64.b64encode(bundle).decode()}}
+            for number, bundle in enumerate(bundles)
+        ]
+        return {"metadata": {"name": "c"}, "webhooks": entries}
+
+    moment = datetime.now(UTC)
+    one, two = (certificate.generate("localhost", moment, CertificateMaterial()) for _ in range(2))
+    served = x509.load_pem_x509_certificate(one.cert).public_bytes(Encoding.DER)
+    assert cluster_rules.untrusted_certificate(served, [configuration(one.ca_cert, two.ca_cert + one.ca_cert)]) == []
+    (said,) = cluster_rules.untrusted_certificate(served, [configuration(two.ca_cert, one.ca_cert)])
+    assert said.startswith("0 of c does not trust")
+    assert len(cluster_rules.untrusted_certificate(served, [configuration(b"")])) == 1

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 from koord.telemetry import metrics
 from koord.telemetry.metrics import MetricReading, MetricRegistry, exponential_buckets
 from koord.telemetry.process import register_process_metrics
+from koord.version import build_info
 
 open_families: Any = open_parser.text_string_to_metric_families
 label = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -176,3 +177,13 @@ def test_process_numbers_are_absent_without_proc(tmp_path: Path) -> None:
 
 def test_buckets_are_those_of_kubernetes() -> None:
     assert exponential_buckets(0.001, 2, 15)[-1] == 16.384
+
+
+def test_the_build_is_a_metric() -> None:
+    registry = MetricRegistry()
+    register_process_metrics(registry)
+    (line,) = [line for line in rendered(registry).splitlines() if line.startswith("koord_build_info{")]
+    info = build_info()
+    for label, value in (("git_version", f"v{info.version}"), ("git_commit", info.commit), ("build_date", info.date)):
+        assert f'{label}="{value}"' in line
+    assert line.endswith(" 1")

@@ -14,12 +14,15 @@ from tools.chart.object_path import add, replace, set_flag
 from tools.chart.output import CHART, generated_files
 from tools.chart.template_text import Block, Insert, Lines, When, document, scalar
 from tools.chart.values import IGNORED, read_values
+from tools.monitoring import output as monitoring
 
 WRITTEN_BY_HAND = {
     "NOTES.txt",
     "_helpers.tpl",
+    "alert-rules.yaml",
     "checks.yaml",
     "crds.yaml",
+    "dashboards.yaml",
     "hami-daemon.yaml",
     "monitors.yaml",
     "network-policies.yaml",
@@ -39,7 +42,8 @@ def test_the_committed_files_are_what_is_written(generated: dict[Path, str]) -> 
 def test_no_file_is_left_of_an_earlier_shape(generated: dict[Path, str]) -> None:
     templates = {path.name for path in (CHART / "templates").iterdir()}
     assert templates == WRITTEN_BY_HAND | {path.name for path in generated if path.parent.name == "templates"}
-    data = {path for path in generated if path.is_relative_to(CHART / "files")}
+    written = {*generated, *monitoring.generated_files()}
+    data = {path for path in written if path.is_relative_to(CHART / "files")}
     assert set((CHART / "files").rglob("*.yaml")) == data
 
 

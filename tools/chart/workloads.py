@@ -94,6 +94,8 @@ def koordlet_template() -> str:
     told = rbac(koordlet_daemonset.NAME, (*koordlet_settings.RBAC_RULES, *koordlet_settings.INTERFERENCE_RBAC_RULES))
     rights = rbac(koordlet_daemonset.NAME, koordlet_settings.RBAC_RULES)
     (role,), (told_role,) = ([one for one in made if one["kind"] == "ClusterRole"] for made in (rights, told))
+    for one in (role, told_role):
+        _kubelet_rights(one["rules"])
     role["rules"] = When(".Values.koordlet.tellInterference", told_role["rules"], role["rules"])
     (workload,) = koordlet_daemonset.koordlet_objects(
         NAMESPACE, image("koordlet"), f"{koordlet_daemonset.TERWAY_GATE}=true", runtime_hooks="proxy"
@@ -130,6 +132,15 @@ def koordlet_template() -> str:
     init = koordlet_daemonset.restoring_container(container)
     add(workload, f"{POD}/initContainers", When(restores, [init]))
     return _program("koordlet", [*rights, workload], gate_values("koordlet", gates))
+
+
+def _kubelet_rights(rules: list[Obj]) -> None:
+    """Put the rights to two paths of kubelets in place of the one to all of them, where the value says so."""
+    fine = ".Values.koordlet.kubeletFineGrainedAuthz"
+    paths = [When(f"not {fine}", "nodes/proxy"), *(When(fine, name) for name in ("nodes/configz", "nodes/pods"))]
+    (rule,) = [one for one in rules if "nodes/proxy" in one["resources"]]
+    place = rule["resources"].index("nodes/proxy")
+    rule["resources"][place : place + 1] = paths
 
 
 def _host_paths(workload: Obj, proxied: str) -> None:

@@ -19,7 +19,7 @@ _MB = 1_000_000
 
 
 def write_images(flavours: list[str], folder: Path) -> None:
-    """Write the archive and the bill of materials of each flavour, and print what they are."""
+    """Write the archive and the bill of materials of each flavour, and print what they are, by name in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in flavours:
         product = build(FLAVOURS[name], cache_folder())
@@ -28,8 +28,8 @@ def write_images(flavours: list[str], folder: Path) -> None:
         materials.write_text(product.bill)
         unpacked, packed = product.image.unpacked_bytes / _MB, product.image.packed_bytes / _MB
         print(f"{product.reference} {product.image.digest}")
-        print(f"  {archive}: {unpacked:.1f} MB unpacked, {packed:.1f} MB packed")
-        print(f"  {materials}")
+        print(f"  {archive.name}: {unpacked:.1f} MB unpacked, {packed:.1f} MB packed")
+        print(f"  {materials.name}")
 
 
 def write_root(flavour: str, folder: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from koord.version import BUILD_FILE
 from tools import wheel as project_wheel
 from tools.assets import cache_root
 from tools.oci_image import bill, debian, wheels
@@ -23,6 +24,7 @@ from tools.oci_image.layout import ImageArchive, LayerArchive, pack
 from tools.oci_image.tree import Entry, Tree, folder, join, link, to_tar
 
 ROOT = project_wheel.ROOT
+REVISION_LABEL = "org.opencontainers.image.revision"
 TITLES = ("Debian packages", "Python libraries", "koord")
 # Layers below koord's own have one time for ever: the next commit must not change their digests.
 _LIBRARY_TIME_S = 315532800  # 1980-01-01, the first that a zip archive can hold
@@ -37,6 +39,7 @@ class Contents(msgspec.Struct, frozen=True):
     """What an image holds, before it is packed: a tree and a time for each of TITLES, and the bill's rows."""
 
     version: str
+    commit: str
     layers: tuple[Tree, ...]
     times_s: tuple[int, ...]
     components: tuple[bill.Component, ...]
@@ -94,6 +97,7 @@ def gather(flavour: Flavour, cache: Path) -> Contents:
     listed = (bill.of_wheel(one.name, one.version, one.sha256, wheels.metadata(one.path)) for one in found)
     return Contents(
         version=own.version,
+        commit=msgspec.json.decode(project[f"{wheels.SITE}/koord/{BUILD_FILE}"].content)["commit"],
         layers=tuple(compiled(layers, architecture)),
         times_s=(_LIBRARY_TIME_S, _LIBRARY_TIME_S, commit_time_s()),
         components=(*packages, *listed, own),
@@ -113,7 +117,7 @@ def build(flavour: Flavour, cache: Path) -> Product:
         architecture=contents.architecture,
         config=run_config(flavour),
         names=(reference,),
-        labels=labels(flavour, contents.version),
+        labels={**labels(flavour, contents.version), REVISION_LABEL: contents.commit},
         time_s=time_s,
     )
     text = bill.print_bill(flavour.name, contents.version, image.digest, contents.components, time_s)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tools.oci_image.build import labels, project_version, run_config
+from koord.version import COMMIT_VARIABLE, DATE_VARIABLE
+from tools.oci_image.build import REVISION_LABEL, labels, project_version, run_config
 from tools.oci_image.declaration import FLAVOURS, Flavour
 
 DOCKERFILE = Path(__file__).with_name("Dockerfile")
@@ -29,13 +30,16 @@ def _stage(name: str, flavour: Flavour, version: str) -> str:
     config = run_config(flavour)
     lines = [
         f"FROM source AS {name}-root",
-        "ARG SOURCE_DATE_EPOCH",
+        f"ARG {DATE_VARIABLE}",
+        f"ARG {COMMIT_VARIABLE}",
         f"RUN make image-root FLAVOUR={name} ROOT=/image",
         "",
         f"FROM scratch AS {name}",
         f"COPY --from={name}-root /image/ /",
         *(f"ENV {variable}" for variable in config["Env"]),
         *(f"LABEL {label}={json.dumps(value)}" for label, value in labels(flavour, version).items()),
+        f"ARG {COMMIT_VARIABLE}",
+        f"LABEL {REVISION_LABEL}=${COMMIT_VARIABLE}",
         f"USER {config['User']}",
         f"WORKDIR {config['WorkingDir']}",
         f"STOPSIGNAL {config['StopSignal']}",

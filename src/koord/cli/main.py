@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from koord import __version__
+from koord.version import build_info
 
 # name -> (module, attribute, one line of help); the module is imported only when the command is used
 LazyCommands = Mapping[str, tuple[str, str, str]]
@@ -137,14 +137,31 @@ COMMANDS: LazyCommands = {
         "restore_nodes",
         "Put nodes back to what they were without koord; before an uninstall.",
     ),
+    "migrate-from-koordinator": (
+        "koord.cli.commands.migrate_from_koordinator.command",
+        "migrate_from_koordinator",
+        "Tell what a move from Koordinator changes, and how it is done.",
+    ),
     "config": ("koord.cli.commands.config", "config", "Check configuration files without a cluster."),
 }
 
 
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="koord")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, asked: _print_version(context) if asked else None,
+    help="Show version, commit and time of the build, and exit.",
+)
 def cli() -> None:
     """koord runs batch work in the gap that services leave, without hurting the services."""
+
+
+def _print_version(context: click.Context) -> None:
+    click.echo(f"koord {build_info()}")
+    context.exit()
 
 
 def run() -> Any:

@@ -26,12 +26,18 @@ class DeschedulerMetrics:
             "Pods evicted, by result, by the strategy that wanted it, by namespace and by node.",
             ("result", "strategy", "namespace", "node"),
         )
-        self.rounds = registry.counter("koord_descheduler_rounds_total", "Passes over the cluster.", ("result",))
+        self.rounds = registry.counter(
+            "koord_descheduler_rounds_total",
+            "Rounds of the descheduler over the cluster, by result: success, error.",
+            ("result",),
+        )
         self.proposed = registry.counter(
-            "koord_descheduler_proposals_total", "Evictions that rounds asked for.", ("strategy", "dry_run")
+            "koord_descheduler_proposals_total",
+            "Evictions that rounds asked for, by plugin; dry_run is true for those that are only logged.",
+            ("strategy", "dry_run"),
         )
         self.round_seconds = registry.histogram(
-            "koord_descheduler_round_duration_seconds", "How long one pass took to decide.", ()
+            "koord_descheduler_round_duration_seconds", "Time of one round, without the evictions that follow.", ()
         )
 
     def evicted(self, result: str, strategy: str, namespace: str, node: str) -> None:

@@ -17,10 +17,11 @@ from typing import Protocol
 import msgspec
 import yaml
 
-from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
+from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS
 from koord.api.schema import crd_manifests
 from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
+from koord.embedded.apiserver.admission.service_account import DEFAULT_ACCOUNT
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.private_files import DataDirectoryError, prepare_data_directory
@@ -31,7 +32,7 @@ from koord.embedded.apiserver.store.journal import StoreJournal
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
-from koord.kube.transport.api_error import ApiError
+from koord.kube.transport.api_error import ApiError, unwrap
 from koord.telemetry.certificates import write_private_file
 from koord.telemetry.clock import Clock, WallClock
 
@@ -51,6 +52,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool = False
     seed: int | None = None  # for uids and names: a run in virtual time repeats when its seed does
     component_seed: int | None = None  # for what is random in components; uids stay unpredictable
+    service_accounts: bool = False  # pods get their account and its token's volume; a controller must make accounts
 
 
 class ComponentContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,13 +105,21 @@ class EmbeddedCluster:
         settings = self._settings
         self.token = self._load_or_create_token()
         chance = random.Random(settings.seed) if settings.seed is not None else None
-        self.server = ApiServer(await self._open_store(), clock=self.clock, chance=chance, tokens={self.token: ADMIN})
+        self.server = ApiServer(
+            await self._open_store(),
+            clock=self.clock,
+            chance=chance,
+            tokens={self.token: ADMIN},
+            service_accounts=settings.service_accounts,
+        )
         try:
             await self.server.start()
             await self._start_http_server()
             self.client = Client(InProcessTransport(self.server, ADMIN), clock=self.clock, qps=0, burst=0)
             self.informers = InformerFactory(self.client, self.clock, seed=settings.seed)
             await self._install_crds()
+            if settings.service_accounts:
+                await self._create_default_accounts()
             await self._start_components()
         except BaseException:
             await self.stop()
@@ -160,6 +170,17 @@ class EmbeddedCluster:
         for resource in self.server.catalog.resources():
             if resource.plural == "horizontalpodautoscalers":
                 resource.warning = "the embedded cluster has no controller for HorizontalPodAutoscalers: nothing scales"
+
+    async def _create_default_accounts(self) -> None:
+        """Create the accounts of the namespaces that exist, so that a cluster that is ready takes pods. Those of later
+        namespaces are made by the controller of ServiceAccounts.
+        """
+        assert self.client is not None
+        for namespace in unwrap(await self.client.list(NAMESPACES)).items:
+            body = {"metadata": {"name": DEFAULT_ACCOUNT}}
+            answer = await self.client.create(SERVICE_ACCOUNTS, body, namespace.metadata.name)
+            if isinstance(answer, ApiError) and not (answer.already_exists or answer.forbidden):
+                raise RuntimeError(f"cannot create the ServiceAccount of {namespace.metadata.name}: {answer.message}")
 
     async def _start_components(self) -> None:
         assert self.client is not None

@@ -7,6 +7,7 @@ some of them act on every write.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 
 import msgspec
 
@@ -33,8 +34,13 @@ from koord.host.io_error import IoError, unsupported
 _PROBE_GROUP = "koord-probe"
 
 
-def probe_capabilities(tree: CgroupTree, *, probe: bool = True) -> list[Capability]:
-    """Return one row per knob and feature. Without `probe` nothing is written, and existing files count as working."""
+def probe_capabilities(
+    tree: CgroupTree, *, probe: bool = True, check_tc: Callable[[], IoError | None] = tc.check_supported
+) -> list[Capability]:
+    """Return one row per knob and feature. Without `probe` nothing is written, and existing files count as working.
+
+    `check_tc` is for those who cannot wait for a program, and asked before.
+    """
     rows = [_row(tree, knob, probe) for knob in KNOBS.values()]
     if probe:
         rows = [_with_burst(tree, row) if row.knob == CPU_BURST else row for row in rows]
@@ -43,7 +49,7 @@ def probe_capabilities(tree: CgroupTree, *, probe: bool = True) -> list[Capabili
         ("kidled", check_kidled(tree.host)),
         ("resctrl", resctrl.check_supported(tree.host)),
         ("core_sched", core_sched.check_supported(tree.host)),
-        ("tc", tc.check_supported()),
+        ("tc", check_tc()),
     ):
         rows.append(_feature(name, io_error))
     return rows

@@ -139,9 +139,9 @@ class TrafficControl:
             return malformed(self._record_path, f"{error}; delete it if {text[:80]!r} is not needed")
 
 
-def check_supported() -> IoError | None:
+def check_supported(run: IprouteProgram = run_iproute) -> IoError | None:
     """Return None when this machine has tc, and the kernel lets it look at devices."""
-    answer = show(run_iproute, "tc", "-json", "qdisc", "show")
+    answer = show(run, "tc", "-json", "qdisc", "show")
     return answer if isinstance(answer, IoError) else None
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.core_v1 import EventSource
 from koord.api.model import ObjectReference
+from koord.host import tc
 from koord.host.audit_log import AuditEvent, AuditLog
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.cgroup.tree import CgroupTree
@@ -21,6 +23,8 @@ from koord.host.filesystem import Host
 from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
+from koord.koordlet.cooperative_task import run_steps_cooperatively
+from koord.koordlet.eviction_journal import FILE_NAME, EvictionJournal
 from koord.koordlet.evictor import KoordletEvictor, build_pod_stopper
 from koord.koordlet.hook_calls.service import HookService
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
@@ -110,6 +114,7 @@ class Koordlet:
             node=settings.node,
             audit=self._audit,
             count=lambda victim: self.metrics.count_eviction(clock.time(), victim),
+            journal=EvictionJournal(Path(settings.state_dir, FILE_NAME)),
             stopper=build_pod_stopper(settings.cri_eviction),
         )
         self._victims: asyncio.Queue[tuple[float, EvictionRequest]] = asyncio.Queue()  # and when each was wanted
@@ -136,6 +141,7 @@ class Koordlet:
         self._recorder.start()
         self._spawn("listen", self._listen)
         self._spawn("tick", self._tick)
+        self._spawn("recover-evictions", self._evictor.recover)
         self._spawn("evict", self._evict)
         self._spawn("upkeep", self._maintain)
 
@@ -175,7 +181,8 @@ class Koordlet:
         while True:
             if control_loop.executor.has_earlier_writes:
                 self.node_watcher.count_absent_as_deleted()
-            for victim in control_loop.tick(self._node_inputs(), memory_policy=self._memory_policy()):
+            tick = control_loop.tick_steps(self._node_inputs(), memory_policy=self._memory_policy())
+            for victim in await run_steps_cooperatively(tick):
                 self._victims.put_nowait((self._clock.monotonic(), victim))
             if self.hooks is not None and runtime_hooks.NAME in control_loop.last_run:
                 self.hooks.note_reconciled()
@@ -306,6 +313,7 @@ class Koordlet:
         while True:
             await self._clock.sleep(FLUSH_S)
             self.metrics.expire(self._clock.time())
+            self._evictor.settle()
             if self._audit_log is not None:
                 self._log_audit_error(self._audit_log.flush())
             if self.control_loop is not None and self._clock.monotonic() - refreshed_s >= MACHINE_REFRESH_S:
@@ -319,7 +327,7 @@ class Koordlet:
     async def _publish_capabilities(self, control_loop: ControlLoop) -> None:
         """Probe what the kernel supports now and then, and publish it as conditions of the Node."""
         while True:
-            self._capabilities = control_loop.capabilities()
+            self._capabilities = await _probe_capabilities(control_loop)
             await self._publish_capabilities_once(control_loop)
             await self._clock.sleep(CAPABILITY_PROBE_S)
 
@@ -442,3 +450,9 @@ class Koordlet:
             except OSError as error:
                 _LOG.warning("cannot listen on %s:%d, trying again every %.0f s: %s", host, port, RETRY_S, error)
             await self._clock.sleep(RETRY_S)
+
+
+async def _probe_capabilities(control_loop: ControlLoop) -> list[Capability]:
+    """Probe the kernel; tc is a program, which the event loop does not wait for."""
+    without_tc = await asyncio.to_thread(tc.check_supported)
+    return control_loop.capabilities(lambda: without_tc)

@@ -7,13 +7,15 @@ go over the network.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from koord.host import tc
 from koord.host.audit_log import AuditLog
 from koord.host.capability import probe_capabilities
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.hardware import Capability
+from koord.host.io_error import IoError
 from koord.koordlet.cgroup_writer.audit import PodIdentity, make_audit_callback
 from koord.koordlet.cgroup_writer.effects import WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
@@ -32,6 +34,7 @@ from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
 from koord.koordlet.strategies.runtime_hooks import RuntimeHooksState
+from koord.koordlet.work_steps import WorkSteps
 from koord.telemetry.clock import Clock
 from koord.values import timestamp
 
@@ -87,7 +90,7 @@ class ControlLoop:
         self.last_run: frozenset[str] = frozenset()  # strategies that ran in the last tick
         self._released_others = False
 
-    def tick(self, node_inputs: NodeInputs, *, memory_policy: str = "") -> tuple[EvictionRequest, ...]:
+    def tick_steps(self, node_inputs: NodeInputs, *, memory_policy: str = "") -> WorkSteps[tuple[EvictionRequest, ...]]:
         """Take the samples, run the strategies that are due, and return the evictions that they want."""
         now_s = self._clock.time()
         if node_inputs.pods is not self._pods:
@@ -97,19 +100,20 @@ class ControlLoop:
         applications = () if node_inputs.slo is None else node_inputs.slo.host_applications
         pods = node_inputs.pods if node_inputs.pods_known else None
         self.collectors.sample(now_s, pods, applications, memory_policy=memory_policy)
+        yield
         self._metrics.set_usage(self._store, now_s)
         if not self._released_others and not node_inputs.safe_mode:
             self._released_others = True
             self.executor.release_others(self._known_owners(), "no strategy of this version writes it")
-        ran = self.strategy_runner.tick(now_s, node_inputs)
+        ran = yield from self.strategy_runner.tick_steps(now_s, node_inputs)
         self.last_run = frozenset(one.strategy for one in ran)
         self._metrics.journal_unwritable.labels(self._settings.node).set(float(bool(self.executor.journal_problem)))
         self._publish_results(now_s, ran, node_inputs)
         return tuple(victim for one in ran for victim in one.evictions)
 
-    def capabilities(self) -> list[Capability]:
+    def capabilities(self, check_tc: Callable[[], IoError | None] = tc.check_supported) -> list[Capability]:
         """Return what the kernel supports; knobs are probed unless safe mode forbids writes."""
-        return probe_capabilities(self.tree, probe=not self._settings.safe_mode)
+        return probe_capabilities(self.tree, probe=not self._settings.safe_mode, check_tc=check_tc)
 
     def containers_status(self, pods: Sequence[PodMeta]) -> ContainersStatus:
         """Return every value that was decided for the cgroups of these pods."""

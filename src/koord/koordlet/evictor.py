@@ -1,7 +1,8 @@
-"""Evict pods, one at a time, and record each attempt: ledger, event, audit log, counter.
+"""Evict pods, one at a time, and record each attempt: journal, ledger, event, audit log, counter.
 
-Pods are evicted through the API server, which enforces disruption budgets. Where the agent is told to evict by CRI, the
-runtime stops their containers instead, and the records are the same.
+A request is in the journal before it is sent, so that the next process records what this one could not. Pods are
+evicted through the API server, which enforces disruption budgets. Where the agent is told to evict by CRI, the runtime
+stops their containers instead, and the records are the same.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ from collections.abc import Callable
 
 import msgspec
 
+from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.model import ObjectReference
 from koord.host.audit_log import POD, AuditEvent
+from koord.host.io_error import IoError
+from koord.koordlet.eviction_journal import EvictionJournal
 from koord.koordlet.pod_stopper import CriEvictionSettings, PodStopped, PodStopper
+from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.eviction import EvictionResult, evict_pod
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
+from koord.kube.transport.api_error import ApiError
+from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.policy.eviction import EVICTED, FAILED, EvictionLedger, record_annotations
 from koord.telemetry.clock import Clock
 
@@ -25,6 +32,7 @@ _LOG = logging.getLogger(__name__)
 
 EVICT_TIMEOUT_S = 10.0  # after that the numbers that the choice was made on are old
 SUCCESS, FAILURE = "evictPodSuccess", "evictPodFail"  # reasons of events
+RECOVER_RETRY_S, RECOVER_TRIES = 10.0, 30  # while the API server is away
 
 
 class KoordletEvictor:
@@ -40,6 +48,7 @@ class KoordletEvictor:
         node: str,
         audit: Callable[[AuditEvent], None],
         count: Callable[[EvictionRequest], None],
+        journal: EvictionJournal | None = None,
         stopper: PodStopper | None = None,
     ) -> None:
         """`count` is called with every evicted pod. With a `stopper` pods are evicted by CRI."""
@@ -50,7 +59,68 @@ class KoordletEvictor:
         self._node = node
         self._audit = audit
         self._count = count
+        self._journal = EvictionJournal(None) if journal is None else journal
+        self._journal_problem = ProblemLog(_LOG, "evictions are not in their journal")
+        self._in_flight = 0  # requests whose record is not made yet
         self._stopper = stopper
+
+    async def recover(self) -> None:
+        """Record the evictions that an earlier process asked for and could not record."""
+        left = self._journal.load()
+        if isinstance(left, IoError):
+            self._journal_problem.fails(left, left.code)
+            return
+        for request in left:
+            self._in_flight += 1  # the journal keeps all of them until each has its record
+            try:
+                await self._record_earlier(request)
+            finally:
+                self._in_flight -= 1
+
+    async def _record_earlier(self, request: EvictionRequest) -> None:
+        found: EvictionResult | str | None = ""
+        for _ in range(RECOVER_TRIES):
+            found = await self._earlier_result(request)
+            if not isinstance(found, str):
+                break
+            await self._clock.sleep(RECOVER_RETRY_S)
+        if isinstance(found, str):
+            detail = f"an earlier process asked, and what came of it is unknown: {found}"
+            found = EvictionResult(outcome=FAILED, detail=detail)
+        if found is not None:
+            self._record_outcome(request, found)
+
+    async def _earlier_result(self, request: EvictionRequest) -> EvictionResult | str | None:
+        """Return what came of it as far as the cluster tells, None when it was never sent, or why that is not known."""
+        if self._stopper is not None:
+            detail = (
+                "an earlier process ended while it asked the runtime, so whether containers were stopped is unknown"
+            )
+            return EvictionResult(outcome=FAILED, detail=detail)
+        try:
+            found = await self._client.get(PODS, request.name, request.namespace)
+        except TRANSIENT_ERRORS as outage:
+            return str(outage)
+        if isinstance(found, ApiError) and not found.not_found:
+            return str(found)
+        stays = (
+            not isinstance(found, ApiError)
+            and found.metadata.uid == request.uid
+            and found.metadata.deletion_timestamp is None
+        )
+        return None if stays else EvictionResult(outcome=EVICTED, detail="an earlier process asked, and the pod leaves")
+
+    def settle(self) -> None:
+        """Clear the journal once every record is written."""
+        if not self._in_flight and not self._recorder.pending:
+            self._check_journal(self._journal.clear())
+
+    def _check_journal(self, io_error: IoError | None) -> None:
+        """Note whether the journal works. A pod that must leave is evicted also when it does not."""
+        if io_error is None:
+            self._journal_problem.works()
+        else:
+            self._journal_problem.fails(io_error, io_error.code)
 
     async def evict(self, victim: EvictionRequest) -> str | None:
         """Evict a pod. Return None when it is leaving, stopped or gone, else why not."""
@@ -65,7 +135,12 @@ class KoordletEvictor:
                 why=victim.record.numbers(),
             )
         )
-        return self._record_outcome(victim, await self._request(victim))
+        self._check_journal(self._journal.begin(victim))
+        self._in_flight += 1
+        try:
+            return self._record_outcome(victim, await self._request(victim))
+        finally:
+            self._in_flight -= 1
 
     @property
     def evicts_by_stopping(self) -> bool:

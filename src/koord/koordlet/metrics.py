@@ -41,86 +41,102 @@ class KoordletMetrics:
         self.internal = internal = MetricRegistry()
         self.external = external = MetricRegistry()
         p = "koordlet_"
-        self.start_time = internal.gauge(f"{p}start_time", "When the agent started, in unix seconds", ("node",))
+        self.start_time = internal.gauge(
+            f"{p}start_time", "Unix time at which koordlet started, in seconds.", ("node",)
+        )
         self.info_status = {
-            name: internal.counter(f"{p}collect_{name}_status", f"Outcomes of collecting {name}", ("node", "status"))
+            name: internal.counter(
+                f"{p}collect_{name}_status", f"Outcomes of collecting {name.replace('_', ' ')}.", ("node", "status")
+            )
             for name in ("node_cpu_info", "node_numa_info", "node_local_storage_info")
         }
-        self.evictions = internal.counter(f"{p}pod_eviction", "Pods that the agent evicted", ("node", "reason"))
+        self.evictions = internal.counter(
+            f"{p}pod_eviction", "Pods that koordlet evicted, by reason.", ("node", "reason")
+        )
         self.eviction_details = internal.counter(
             f"{p}pod_eviction_detail",
-            "Pods that the agent evicted, each for five minutes",
+            "Pods that koordlet evicted, by pod; a series ends five minutes after the eviction.",
             ("node", "pod_namespace", "pod_name", "reason"),
         )
-        self.used_cpu = internal.gauge(f"{p}node_used_cpu_cores", "CPU that the node uses, in cores", ("node",))
-        self.used_memory = internal.gauge(f"{p}node_used_memory_bytes", "Memory that the node uses", ("node",))
+        self.used_cpu = internal.gauge(f"{p}node_used_cpu_cores", "CPU that the node uses, in cores.", ("node",))
+        self.used_memory = internal.gauge(
+            f"{p}node_used_memory_bytes", "Memory that the node uses, in bytes.", ("node",)
+        )
         self.suppressed = internal.gauge(
-            f"{p}be_suppress_cpu_cores", "CPU that best-effort work may use, in cores", ("node", "type")
+            f"{p}be_suppress_cpu_cores", "CPU that CPU suppression leaves to BE pods, in cores.", ("node", "type")
         )
         self.ls_used = internal.gauge(
-            f"{p}be_suppress_ls_used_cpu_cores", "CPU that other pods use, in cores", ("node",)
+            f"{p}be_suppress_ls_used_cpu_cores", "CPU that pods other than BE use, in cores.", ("node",)
         )
-        self.be_used = internal.gauge(
-            f"{p}be_suppress_be_used_cpu_cores", "CPU that best-effort work uses, in cores", ("node",)
-        )
+        self.be_used = internal.gauge(f"{p}be_suppress_be_used_cpu_cores", "CPU that BE pods use, in cores.", ("node",))
         self.burst = internal.gauge(
-            f"{p}container_scaled_cfs_burst_us", "Burst buffer of a container", ("node", *_CONTAINER)
+            f"{p}container_scaled_cfs_burst_us",
+            "cpu.cfs_burst_us that CPU burst gave a container, in microseconds.",
+            ("node", *_CONTAINER),
         )
         self.quota = internal.gauge(
-            f"{p}container_scaled_cfs_quota_us", "Quota of a container that may burst", ("node", *_CONTAINER)
+            f"{p}container_scaled_cfs_quota_us",
+            "cpu.cfs_quota_us that CPU burst gave a container, in microseconds.",
+            ("node", *_CONTAINER),
         )
         self.update_ms = internal.histogram(
             f"{p}resource_update_duration_milliseconds",
-            "Time that one write of a kernel file takes",
+            "Time of one write of a cgroup or resctrl file.",
             ("type", "status"),
             exponential_buckets(0.01, 4, 8),
         )
         self.kubelet_s = internal.histogram(
             f"{p}kubelet_request_duration_seconds",
-            "Time that one request to the kubelet takes",
+            "Time of one request to the kubelet.",
             ("verb", "path", "code"),
             exponential_buckets(0.001, 4, 7),
         )
         self.hook_ms = internal.histogram(
             f"{p}runtime_hook_invoked_duration_milliseconds",
-            "Time that one hook takes for one pod or container",
+            "Time of one runtime hook for one pod or container.",
             ("node", "hook", "stage", "status"),
             exponential_buckets(0.01, 4, 8),
         )
         self.reconcile_ms = internal.histogram(
             f"{p}runtime_hook_reconciler_invoked_duration_milliseconds",
-            "Time that one run of all hooks over all pods takes",
+            "Time of one run of the reconciler, which applies all runtime hooks to all pods.",
             ("node", "level", "resource_type", "status"),
             exponential_buckets(0.01, 4, 8),
         )
         self.strategy_errors = internal.counter(
-            f"{p}strategy_errors",
-            "Faults of the program in a strategy; each has a trace in the log",
+            f"{p}strategy_errors_total",
+            "Unexpected errors in a strategy; each has a traceback in the log.",
             ("node", "strategy"),
         )
         self.journal_unwritable = internal.gauge(
-            f"{p}journal_unwritable", "1 while nothing new is written because its journal cannot be", ("node",)
+            f"{p}journal_unwritable",
+            "1 while koordlet writes no new values because its journal cannot be written.",
+            ("node",),
         )
         self.core_sched_cookies = internal.gauge(
             f"{p}container_core_sched_cookie",
-            "1 for the cookie by which a container shares cores",
+            "1 for the core scheduling cookie of a container.",
             ("node", "pod_name", "pod_namespace", "pod_uid", "container_name", "container_id", *_CORE_SCHED),
         )
         self.core_sched_status = internal.counter(
             f"{p}core_sched_cookie_manage_status",
-            "Cookies that were given or taken, and those that could not be",
+            "Core scheduling cookies that were assigned or cleared, by outcome.",
             ("node", "core_sched_group", "status"),
         )
         self.allocatable = external.gauge(
-            f"{p}node_resource_allocatable", "What the node lends to batch and mid pods", ("node", "resource", "unit")
+            f"{p}node_resource_allocatable",
+            "Batch and mid resources of the node: cpu in thousandths of a core, memory in bytes.",
+            ("node", "resource", "unit"),
         )
         self.requests = external.gauge(
             f"{p}container_resource_requests",
-            "What containers ask for of what is lent",
+            "Batch and mid resources that a container requests.",
             ("node", "resource", "unit", *_OWNED),
         )
         self.limits = external.gauge(
-            f"{p}container_resource_limits", "Limits of what is lent", ("node", "resource", "unit", *_OWNED)
+            f"{p}container_resource_limits",
+            "Limits of batch and mid resources of a container.",
+            ("node", "resource", "unit", *_OWNED),
         )
         self._details: dict[tuple[str, ...], float] = {}
         self._core_sched_groups: dict[tuple[str, ...], float] = {}

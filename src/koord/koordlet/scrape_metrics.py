@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import ResourceMap
 from koord.host.cgroup.stat import PressureLine
+from koord.koordlet import scrape_declarations as declared
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.inputs.node_watcher import NodeWatcher
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -18,16 +19,15 @@ from koord.koordlet.reporter_set import ReporterSet
 from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, Reclaimable, ResourceAmount
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.strategies import runtime_hooks
+from koord.koordlet.strategies.runtime_hooks import RuntimeHooksState
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics import MetricReading
+from koord.telemetry.metrics import MetricDeclaration, MetricReading
 from koord.values.cpuset import CPUSet
 from koord.values.quantity import Quantity
 
-PREFIX = "koordlet_"
 _PREDICTORS = ("podReclaimablePredictor", "priorityReclaimablePredictor", "minPredictor")
 _FIELDS = {"cycle": "cycles", "instruction": "instructions"}
-_PSI_LABELS = ("pod_uid", "pod_name", "pod_namespace", "psi_resource_type", "psi_precision", "psi_degree")
-_PSI_END = ("cpu_full_supported",)
 _CPI_LOOK_BACK_S = 120.0
 
 
@@ -58,6 +58,7 @@ class ScrapeTimeMetrics:
         yield from self._shares()
         yield from self._predicted()
         yield self._applications()
+        yield self._oom_scores()
         if "NodeMetricPromMetrics" in self._gates:
             yield from self._reported()
 
@@ -74,29 +75,26 @@ class ScrapeTimeMetrics:
         if latest is None:
             return
         shares = latest.shares
-        for name, pools in (("cpuset_share_pool", shares.ls_pools), ("cpuset_be_share_pool", shares.be_pools)):
+        for size, info, pools in (
+            (declared.SHARE_POOL, declared.SHARE_POOL_INFO, shares.ls_pools),
+            (declared.BE_SHARE_POOL, declared.BE_SHARE_POOL_INFO, shares.be_pools),
+        ):
             pool = CPUSet.of(cpu for one in pools for cpu in CPUSet.parse(one.cpuset))
-            yield self._gauge(f"{name}_cpu_cores", "CPUs of the pool", (), [((), float(len(pool)))])
+            yield self._reading(size, [((), float(len(pool)))])
             if "PerCPUMetric" in self._gates:
-                values = [((str(cpu),), 1.0) for cpu in pool]
-                yield self._gauge(f"{name}_info", "The CPUs of the pool, one by one", ("cpu",), values)
+                yield self._reading(info, [((str(cpu),), 1.0) for cpu in pool])
 
     def _predicted(self) -> Iterator[MetricReading]:
         forecast = self._reports.predictor.forecast(self._node_watcher.node)
         if not isinstance(forecast, Reclaimable):
             return
         made = dict(zip(_PREDICTORS, (forecast.by_pod, forecast.by_priority, forecast.result), strict=True))
-        labels = ("predictor", "resource", "unit")
-        yield self._gauge(
-            "node_predicted_resource_reclaimable",
-            "What prod pods will not need",
-            labels,
+        yield self._reading(
+            declared.PREDICTED_RECLAIMABLE,
             [((name, *rest), value) for name, one in made.items() for rest, value in _amounts(one.reclaimable)],
         )
-        yield self._gauge(
-            "node_predicted_resource_peak",
-            "What prod pods may need at most",
-            labels,
+        yield self._reading(
+            declared.PREDICTED_PEAK,
             [((name, *rest), value) for name, one in made.items() for rest, value in _amounts(one.peak)],
         )
 
@@ -108,26 +106,32 @@ class ScrapeTimeMetrics:
                 used = self._store.latest((series, one.name), now_s)
                 if used is not None:
                     values.append(((one.name, resource, one.priority, one.qos), used))
-        labels = ("host_application_name", "resource", "priority_class", "qos")
-        return self._gauge("host_application_resource_usage", "What a host application uses", labels, values)
+        return self._reading(declared.HOST_APPLICATION_USAGE, values)
+
+    def _oom_scores(self) -> MetricReading:
+        state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
+        hooked = state.pods.values() if isinstance(state, RuntimeHooksState) else ()
+        values: list[tuple[tuple[str, ...], float]] = []
+        for one in hooked:
+            for group in one.groups:
+                score = group.decision.oom_score_adj
+                if group.container and score is not None:
+                    values.append(((one.pod.name, one.pod.namespace, one.pod.uid, group.container), float(score)))
+        return self._reading(declared.OOM_SCORE_ADJ, values)
 
     def _reported(self) -> Iterator[MetricReading]:
         last = self._reports.node_metric.last
         if last is None or last.node_metric is None:
             return
         told = last.node_metric
-        for name, usage in (("node_usage", told.node_usage), ("system_usage", told.system_usage)):
-            values = list(_usage(usage))
-            yield self._gauge(f"node_metric_{name}", "As last reported", ("resource", "unit"), values)
-        for name in ("node_usage", "system_usage"):
-            values = [
-                ((str(one.numa_node_id), *labels), value)
-                for one in told.numa_usages
-                for labels, value in _usage(getattr(one, name))
-            ]
-            yield self._gauge(
-                f"node_metric_numa_{name}", "As last reported", ("numa_node_id", "resource", "unit"), values
-            )
+        yield self._reading(declared.REPORTED_NODE_USAGE, list(_usage(told.node_usage)))
+        yield self._reading(declared.REPORTED_SYSTEM_USAGE, list(_usage(told.system_usage)))
+        for family, of_nodes in (
+            (declared.REPORTED_NUMA_NODE_USAGE, [(one.numa_node_id, one.node_usage) for one in told.numa_usages]),
+            (declared.REPORTED_NUMA_SYSTEM_USAGE, [(one.numa_node_id, one.system_usage) for one in told.numa_usages]),
+        ):
+            values = [((str(number), *labels), value) for number, used in of_nodes for labels, value in _usage(used)]
+            yield self._reading(family, values)
 
     # External ------------------------------------------------------------------------------------------------------
 
@@ -135,15 +139,11 @@ class ScrapeTimeMetrics:
         forecast = self._reports.predictor.forecast(self._node_watcher.node)
         good = isinstance(forecast, Reclaimable)
         status = [(("koord-prod",), 0.0 if good else 1.0)]
-        yield self._gauge(
-            "node_resource_priority_reclaimable_status", "0 when it is known, 1 when not", ("priority",), status
-        )
+        yield self._reading(declared.RECLAIMABLE_STATUS, status)
         if isinstance(forecast, Reclaimable):
             result: PeakPrediction = forecast.result
-            yield self._gauge(
-                "node_priority_resource_reclaimable",
-                "What prod pods will not need",
-                ("priority", "resource", "unit"),
+            yield self._reading(
+                declared.RECLAIMABLE,
                 [(("koord-prod", *labels), value) for labels, value in _amounts(result.reclaimable)],
             )
 
@@ -166,9 +166,8 @@ class ScrapeTimeMetrics:
                             of_containers.append(((container, names.get(container, ""), *labels), value))
                         else:
                             of_pods.append((labels, value))
-        owner = ("container_id", "container_name")
-        yield self._gauge("pod_psi", "Stalls of a pod", (*_PSI_LABELS, *_PSI_END), of_pods)
-        yield self._gauge("container_psi", "Stalls of a container", (*owner, *_PSI_LABELS, *_PSI_END), of_containers)
+        yield self._reading(declared.POD_PSI, of_pods)
+        yield self._reading(declared.CONTAINER_PSI, of_containers)
 
     def _cycles(self) -> MetricReading:
         values: list[tuple[tuple[str, ...], float]] = []
@@ -179,8 +178,7 @@ class ScrapeTimeMetrics:
                     last = self._store.window(key, self._clock.time(), _CPI_LOOK_BACK_S).last if one.id else None
                     if last is not None:
                         values.append(((one.id, one.name, pod.uid, pod.name, pod.namespace, field), last))
-        labels = ("container_id", "container_name", "pod_uid", "pod_name", "pod_namespace", "cpi_field")
-        return self._gauge("container_cpi", "Cycles and instructions of a container", labels, values)
+        return self._reading(declared.CONTAINER_CPI, values)
 
     def _caches(self) -> Iterator[MetricReading]:
         monitors = self._control_loop.collectors.cache_monitors
@@ -191,19 +189,16 @@ class ScrapeTimeMetrics:
             for one in found
             for name in ("mbm_local_bytes", "mbm_total_bytes")
         ]
-        yield self._gauge("resctrl_llc_occupancy", "Last-level cache that a class holds", ("cache_id", "qos"), held)
-        yield self._gauge(
-            "resctrl_memory_bandwidth", "Memory traffic of a class", ("cache_id", "qos", "mb_type"), moved
-        )
+        yield self._reading(declared.LLC_OCCUPANCY, held)
+        yield self._reading(declared.MEMORY_BANDWIDTH, moved)
 
     def _by_uid(self) -> Mapping[str, PodMeta]:
         return {pod.uid: pod for pod in self._pods.pods or ()}
 
-    def _gauge(
-        self, name: str, help: str, labels: tuple[str, ...], values: Sequence[tuple[tuple[str, ...], float]]
+    def _reading(
+        self, declaration: MetricDeclaration, values: Sequence[tuple[tuple[str, ...], float]]
     ) -> MetricReading:
-        own = [((self._node, *rest), value) for rest, value in values]
-        return MetricReading(f"{PREFIX}{name}", help, "gauge", ("node", *labels), own)
+        return declaration.reading([((self._node, *rest), value) for rest, value in values])
 
 
 def _amounts(amount: ResourceAmount) -> list[tuple[tuple[str, ...], float]]:

@@ -37,7 +37,7 @@ from koord.manager.webhook_server.serving import WebhookServing, WebhookServingS
 from koord.telemetry import http_routing
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply
-from koord.telemetry.metrics import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricDeclaration, MetricReading, MetricRegistry
 
 _LOG = logging.getLogger(__name__)
 
@@ -82,6 +82,9 @@ CONTROLLERS: tuple[
 CONTROLLER_NAMES = tuple(kind.name for kind, _, _ in CONTROLLERS)
 
 LEASE_NAME = "koordinator-manager"
+IS_LEADER = MetricDeclaration(
+    "koordinator_manager_is_leader", "1 while this replica holds the lease and its controllers run, 0 otherwise."
+)
 
 
 def rbac_rules() -> tuple[RbacRule, ...]:
@@ -198,9 +201,7 @@ class Manager:
                 _LOG.error("controller %s did not stop cleanly", controller.name, exc_info=end)
 
     def _readings(self) -> Iterable[MetricReading]:
-        leading = ((), float(self._leads()))
-        help = "1 while this replica holds the lease and its controllers run, 0 otherwise."
-        yield MetricReading("koordinator_manager_is_leader", help, "gauge", (), (leading,))
+        yield IS_LEADER.reading((((), float(self._leads())),))
         yield from self.configuration.readings()
         yield from self.quotas.readings()
         for controller in self.controllers:

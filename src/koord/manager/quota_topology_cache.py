@@ -26,7 +26,7 @@ from koord.manager.context import ManagerContext
 from koord.manager.webhooks.admission import AdmissionDecision
 from koord.manager.webhooks.quota import admission, topology
 from koord.manager.webhooks.quota.checks import QuotaCheckGates
-from koord.telemetry.metrics import MetricReading
+from koord.telemetry.metrics import MetricDeclaration, MetricReading
 from koord.values import resources as vector
 from koord.values.quantity_syntax import QuantityError
 
@@ -36,6 +36,13 @@ _BY_QUOTA = "quota-label"
 _BY_NAMESPACE = "namespace"
 _BY_TREE = "tree-id"
 _BY_NAME = "name"
+
+SHARED_WEIGHT = MetricDeclaration(
+    "koord_manager_webhook_quota_shared_weight",
+    "Shared weight of a quota, by resource; cpu in thousandths of a core.",
+    "gauge",
+    ("elasticquota_name", "resource_name"),
+)
 
 
 class QuotaTopologyCache:
@@ -107,13 +114,7 @@ class QuotaTopologyCache:
                 continue
             for resource, amount in vector.parse(weights).items():
                 values.append(((quota.metadata.name, resource), float(vector.units(resource, amount))))
-        yield MetricReading(
-            "koord_manager_webhook_quota_shared_weight",
-            "Shared weight of a quota; cpu in thousandths of a core.",
-            "gauge",
-            ("elasticquota_name", "resource_name"),
-            values,
-        )
+        yield SHARED_WEIGHT.reading(values)
 
     # -- views
 

@@ -11,7 +11,7 @@ from koord.kube.controller.controller import Controller, ReconcileResult
 from koord.kube.controller.workqueue import WorkQueue
 from koord.kube.informer.informer import HandlerRegistration, Informer
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics import MetricReading
+from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
 K = TypeVar("K", bound=Hashable)
 
@@ -77,9 +77,8 @@ class ReconcileLoop(Generic[K]):
 class ReconcileCounter:
     """Counts of one controller by outcome and reason, under the metric name that dashboards know."""
 
-    def __init__(self, metric: str, help: str) -> None:
-        self._metric = metric
-        self._help = help
+    def __init__(self, declared: MetricDeclaration) -> None:
+        self._declared = declared
         self.counts: Counter[tuple[str, str]] = Counter()
 
     def succeeded(self, reason: str = "") -> None:
@@ -90,4 +89,9 @@ class ReconcileCounter:
 
     def reading(self) -> MetricReading:
         values = tuple((labels, float(count)) for labels, count in sorted(self.counts.items()))
-        return MetricReading(self._metric, self._help, "counter", ("status", "reason"), values)
+        return self._declared.reading(values)
+
+
+def reconcile_count(name: str, help: str) -> MetricDeclaration:
+    """Declare the metric of a ReconcileCounter."""
+    return MetricDeclaration(name, help, "counter", ("status", "reason"))

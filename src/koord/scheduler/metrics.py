@@ -10,12 +10,37 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from koord.scheduler.metrics_recorder import MetricsRecorder
-from koord.telemetry.metrics import MetricReading, MetricRegistry, exponential_buckets
+from koord.telemetry.metrics import MetricDeclaration, MetricReading, MetricRegistry, exponential_buckets
 
 _MAX_ATTEMPTS_LABEL = 15  # from here on the number of attempts is told as "15+"
 _SHORT_BUCKETS = exponential_buckets(0.0001, 2, 12)
 _LONG_BUCKETS = exponential_buckets(0.001, 2, 15)
 _PLUGIN_BUCKETS = exponential_buckets(0.00001, 1.5, 20)
+PENDING_PODS = MetricDeclaration(
+    "scheduler_pending_pods", "Pods that wait, by queue: active, backoff, unschedulable, gated.", "gauge", ("queue",)
+)
+INFLIGHT_EVENTS = MetricDeclaration(
+    "scheduler_inflight_events", "Events that are kept for pods whose attempt is in progress.", "gauge", ("event",)
+)
+CACHE_SIZE = MetricDeclaration(
+    "scheduler_cache_size", "Nodes, pods and assumed pods in the scheduler's cache.", "gauge", ("type",)
+)
+GOROUTINES = MetricDeclaration(
+    "scheduler_goroutines", "Concurrent operations in progress: binding cycles.", "gauge", ("operation",)
+)
+INCOMING_PODS = MetricDeclaration(
+    "scheduler_queue_incoming_pods_total",
+    "Pods that were added to a queue, by queue and by the event that did it.",
+    "counter",
+    ("event", "queue"),
+)
+UNSCHEDULABLE_PODS = MetricDeclaration(
+    "scheduler_unschedulable_pods",
+    "Pods that wait because a plugin refused them; a pod counts for each plugin that did.",
+    "gauge",
+    ("plugin", "profile"),
+)
+SCHEDULER_READINGS = (PENDING_PODS, INFLIGHT_EVENTS, CACHE_SIZE, GOROUTINES, INCOMING_PODS, UNSCHEDULABLE_PODS)
 
 
 class QueueMetricsSource(Protocol):
@@ -51,28 +76,40 @@ class SchedulerMetrics(MetricsRecorder):
         )
         self._attempt_s = registry.histogram(
             "scheduler_scheduling_attempt_duration_seconds",
-            "Time of an attempt: deciding and binding.",
+            "Time of an attempt to schedule a pod: algorithm and binding.",
             ("profile", "result"),
             _LONG_BUCKETS,
         )
         self._algorithm_s = registry.histogram(
-            "scheduler_scheduling_algorithm_duration_seconds", "Time of deciding.", (), _LONG_BUCKETS
+            "scheduler_scheduling_algorithm_duration_seconds",
+            "Time of the scheduling algorithm: choosing a node for a pod.",
+            (),
+            _LONG_BUCKETS,
         ).labels()
         # Koordinator's
         self._evaluated = registry.histogram(
-            "scheduler_pod_scheduling_evaluated_nodes", "Nodes judged for a pod.", (), exponential_buckets(1, 2, 24)
+            "scheduler_pod_scheduling_evaluated_nodes",
+            "Nodes that were filtered for a pod, where a node was found.",
+            (),
+            exponential_buckets(1, 2, 24),
         ).labels()
         self._feasible = registry.histogram(
-            "scheduler_pod_scheduling_feasible_nodes", "Nodes that fit a pod.", (), exponential_buckets(1, 2, 24)
+            "scheduler_pod_scheduling_feasible_nodes",
+            "Nodes that passed all filters for a pod, where a node was found.",
+            (),
+            exponential_buckets(1, 2, 24),
         ).labels()
         self._event_s = registry.histogram(
-            "scheduler_event_handling_duration_seconds", "Time of taking in an event.", ("event",), _SHORT_BUCKETS
+            "scheduler_event_handling_duration_seconds",
+            "Time of handling an event of the cluster: cache and queue.",
+            ("event",),
+            _SHORT_BUCKETS,
         )
         self._victims = registry.histogram(
-            "scheduler_preemption_victims", "Victims that were chosen at once.", (), exponential_buckets(1, 2, 7)
+            "scheduler_preemption_victims", "Victims of one preemption.", (), exponential_buckets(1, 2, 7)
         ).labels()
         self._preemptions = registry.counter(
-            "scheduler_preemption_attempts_total", "Times that victims were looked for."
+            "scheduler_preemption_attempts_total", "Preemptions that were tried, with or without victims."
         ).labels()
         self._sli_s = registry.histogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
@@ -81,7 +118,10 @@ class SchedulerMetrics(MetricsRecorder):
             exponential_buckets(0.01, 2, 20),
         )
         self._pod_attempts = registry.histogram(
-            "scheduler_pod_scheduling_attempts", "Attempts that a bound pod took.", (), exponential_buckets(1, 2, 5)
+            "scheduler_pod_scheduling_attempts",
+            "Attempts that it took to bind a pod.",
+            (),
+            exponential_buckets(1, 2, 5),
         ).labels()
         self._point_s = registry.histogram(
             "scheduler_framework_extension_point_duration_seconds",
@@ -97,29 +137,31 @@ class SchedulerMetrics(MetricsRecorder):
         )
         self._hint_s = registry.histogram(
             "scheduler_queueing_hint_execution_duration_seconds",
-            "Time of asking a plugin whether an event helps a pod.",
+            "Time of a plugin's queueing hint, which says whether an event can make a pod schedulable.",
             ("plugin", "event", "hint"),
             _PLUGIN_BUCKETS,
         )
         self._permit_s = registry.histogram(
             "scheduler_permit_wait_duration_seconds",
-            "Time that pods waited for permission.",
+            "Time that pods waited at the Permit extension point.",
             ("result",),
             _LONG_BUCKETS,
         )
         self._evaluations = registry.counter(
             "scheduler_plugin_evaluation_total",
-            "Attempts in which a plugin took part.",
+            "Attempts in which a plugin was evaluated at an extension point.",
             ("plugin", "extension_point", "profile"),
         )
         self._eviction_s = registry.histogram(
             "scheduler_preemption_goroutines_duration_seconds",
-            "Time from choosing victims to having asked for their end.",
+            "Time from the choice of victims to the requests that delete them.",
             ("result",),
             exponential_buckets(0.01, 2, 20),
         )
         self._evictions = registry.counter(
-            "scheduler_preemption_goroutines_execution_total", "Sets of victims asked to end.", ("result",)
+            "scheduler_preemption_goroutines_execution_total",
+            "Sets of victims whose deletion was requested.",
+            ("result",),
         )
 
     # Attempts --------------------------------------------------------------------------------------------------------
@@ -188,33 +230,19 @@ class SchedulerMetrics(MetricsRecorder):
         """Serve the numbers of the queue and the cluster state too; `binding` counts binding cycles in progress."""
 
         def read() -> Iterator[MetricReading]:
-            yield _gauge("scheduler_pending_pods", "Pods that wait, by queue.", "queue", queue.counts())
-            yield _gauge(
-                "scheduler_inflight_events", "Events kept for pods being tried.", "event", queue.in_flight_events()
-            )
-            yield _gauge("scheduler_cache_size", "Nodes, pods and assumed pods held.", "type", state.cache_size())
-            yield _gauge("scheduler_goroutines", "Work under way.", "operation", {"binding": binding()})
+            yield PENDING_PODS.reading(_by_label(queue.counts()))
+            yield INFLIGHT_EVENTS.reading(_by_label(queue.in_flight_events()))
+            yield CACHE_SIZE.reading(_by_label(state.cache_size()))
+            yield GOROUTINES.reading(_by_label({"binding": binding()}))
             incoming = {(event, part): n for (part, event), n in queue.counters.incoming.items()}
-            yield MetricReading(
-                "scheduler_queue_incoming_pods_total",
-                "Pods that entered a queue, by event.",
-                "counter",
-                ("event", "queue"),
-                _sorted(incoming),
-            )
-            yield MetricReading(
-                "scheduler_unschedulable_pods",
-                "Pods that a plugin refuses; a pod counts for each of them.",
-                "gauge",
-                ("plugin", "profile"),
-                _sorted(queue.counters.unschedulable),
-            )
+            yield INCOMING_PODS.reading(_sorted(incoming))
+            yield UNSCHEDULABLE_PODS.reading(_sorted(queue.counters.unschedulable))
 
         self._registry.source(read)
 
 
-def _gauge(name: str, help: str, label: str, values: Mapping[str, int]) -> MetricReading:
-    return MetricReading(name, help, "gauge", (label,), _sorted({(key,): n for key, n in values.items()}))
+def _by_label(values: Mapping[str, int]) -> list[tuple[tuple[str, ...], float]]:
+    return _sorted({(key,): n for key, n in values.items()})
 
 
 def _sorted(values: Mapping[Any, int]) -> list[tuple[tuple[str, ...], float]]:
@@ -222,92 +250,56 @@ def _sorted(values: Mapping[Any, int]) -> list[tuple[tuple[str, ...], float]]:
 
 
 _GANG_CYCLE_BUCKETS = (0.1, 0.5, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 45, 60, 120)
-_QUOTA_LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
 
 
 class KoordinatorMetrics:
+    """The metrics that Koordinator adds to those of kube-scheduler. Those that nothing here would fill are left out."""
+
     def __init__(self, registry: MetricRegistry) -> None:
-        counter, gauge, histogram = registry.counter, registry.gauge, registry.histogram
+        counter, histogram = registry.counter, registry.histogram
         self.timeout = counter(
-            "scheduler_scheduling_timeout", "Looks that found a pod's attempt lasting too long.", ("profile",)
+            "scheduler_scheduling_timeout",
+            "Checks that found an attempt lasting longer than the timeout.",
+            ("profile",),
         )
         self.next_pod_s = histogram(
             "scheduler_next_pod_delete_from_queue_latency",
-            "Time of taking a plugin's next pod out of the queue.",
+            "Time of removing the pod that a NextPod plugin chose from the queue.",
             (),
             exponential_buckets(1e-5, 2, 24),
-        ).labels()
-        # Reservations
-        self.index_queries = counter(
-            "scheduler_reservation_selector_index_query_total", "Look-ups by selector.", ("result",)
-        )
-        self.index_candidates = histogram(
-            "scheduler_reservation_selector_index_candidates_count",
-            "What they found.",
-            (),
-            exponential_buckets(1, 2, 16),
         ).labels()
         # Quotas
         self.quota_s = histogram(
             "scheduler_elastic_quota_process_latency",
-            "Time of an operation on quotas.",
+            "Time of an operation on the quota trees.",
             ("operation",),
             exponential_buckets(1e-5, 2, 24),
         )
-        self.quota_hook_s = histogram(
-            "scheduler_elastic_quota_hook_plugin_latency",
-            "Time of a hook of quotas.",
-            ("plugin", "operation"),
-            exponential_buckets(1e-6, 2, 24),
-        )
-        self.quota_spec = gauge("scheduler_elastic_quota_spec", "What a quota asks for.", _QUOTA_LABELS)
         self.quota_status_s = histogram(
             "scheduler_update_elastic_quota_status_duration_seconds",
-            "Time of writing a quota's status.",
+            "Time of writing the status of an ElasticQuota.",
             (),
             exponential_buckets(0.001, 2, 15),
         ).labels()
-        # Devices and gangs
-        self.unplanned_secondary = gauge(
-            "scheduler_secondary_device_not_well_planned", "Nodes with such devices.", ("node_name",)
-        )
+        # Gangs
         self.gang_cycle_s = histogram(
             "scheduler_gang_schedule_cycle_duration_seconds",
-            "Time of trying a whole gang.",
+            "Time of a scheduling cycle of a gang, by the reason of its end.",
             ("reason", "job_size"),
             _GANG_CYCLE_BUCKETS,
         )
         self.job_preemption_s = histogram(
             "scheduler_job_preemption_duration_seconds",
-            "Time of finding victims for a job.",
+            "Time of finding the victims of a job's preemption.",
             ("jobName", "result"),
             exponential_buckets(0.001, 2, 20),
         )
-        # Batches
         self.batch_s = histogram(
             "scheduler_inline_batch_schedule_duration_seconds",
-            "Time of scheduling a job at once.",
+            "Time of scheduling all pods of a job in one batch.",
             ("result",),
             exponential_buckets(0.001, 2, 15),
         )
-        self.batch_by_node_s = histogram(
-            "scheduler_batch_algorithm_by_node_duration_seconds",
-            "Its share per node.",
-            (),
-            exponential_buckets(0.001, 2, 15),
-        ).labels()
-        self.batch_by_pod_s = histogram(
-            "scheduler_batch_algorithm_by_pod_duration_seconds",
-            "Its share per pod.",
-            (),
-            exponential_buckets(0.001, 2, 15),
-        ).labels()
-        self.partial_jobs = counter("scheduler_batch_partial_bind_jobs_total", "Jobs bound in part.").labels()
-        self.partial_pods = counter("scheduler_batch_partial_bind_pods_total", "Their pods.", ("status",))
-        self.bind_failures = counter(
-            "scheduler_batch_bind_failures_total", "Pods of jobs that were not bound.", ("reason", "phase")
-        )
-        self.cleanups = counter("scheduler_batch_assumed_pods_cleanup_total", "Promises taken back.", ("reason",))
 
 
 def gang_size_label(members: int) -> str:

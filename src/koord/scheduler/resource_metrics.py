@@ -13,14 +13,16 @@ from typing import Any, cast
 from koord.api.kubernetes import pod as api_pod
 from koord.api.kubernetes.pod_resources import pod_limits, pod_requests
 from koord.scheduler.cache.pod_model import Pod, is_terminal
-from koord.telemetry.metrics import format_number, format_sample
+from koord.telemetry.metrics import MetricDeclaration, format_number, format_sample
 
-REQUEST, LIMIT = "kube_pod_resource_request", "kube_pod_resource_limit"
-_HELP = {
-    REQUEST: "What a pod asks for: what schedulers and kubelets count with, by resource.",
-    LIMIT: "What a pod may use at most, by resource.",
-}
 _LABELS = ("namespace", "pod", "node", "scheduler", "priority", "resource", "unit")
+REQUEST = MetricDeclaration(
+    "kube_pod_resource_request",
+    "What a pod requests by resource, as schedulers and kubelets count it.",
+    "gauge",
+    _LABELS,
+)
+LIMIT = MetricDeclaration("kube_pod_resource_limit", "What a pod may use at most, by resource.", "gauge", _LABELS)
 _BYTES = ("memory", "storage", "ephemeral-storage")
 _PODS_PER_YIELD = 256  # pods between two looks at the rest of the program
 
@@ -28,18 +30,18 @@ _Amounts = tuple[dict[str, int], dict[str, int]]
 
 
 async def render_resource_metrics(pods: Iterable[Pod]) -> bytes:
-    lines: dict[str, list[str]] = {REQUEST: [], LIMIT: []}
+    lines: dict[MetricDeclaration, list[str]] = {LIMIT: [], REQUEST: []}
     known: dict[int, _Amounts] = {}
     for count, pod in enumerate(pods, 1):
         if not (pod.spec.node_name and is_terminal(pod)):
             requests, limits = _amounts(pod, known)
-            lines[REQUEST] += _lines(REQUEST, pod, requests)
-            lines[LIMIT] += _lines(LIMIT, pod, limits)
+            lines[REQUEST] += _lines(REQUEST.name, pod, requests)
+            lines[LIMIT] += _lines(LIMIT.name, pod, limits)
         if count % _PODS_PER_YIELD == 0:
             await asyncio.sleep(0)
     parts = [
-        f"# HELP {name} {_HELP[name]}\n# TYPE {name} gauge\n" + "\n".join(found) + "\n"
-        for name, found in sorted(lines.items())
+        f"# HELP {one.name} {one.help}\n# TYPE {one.name} {one.kind}\n" + "\n".join(found) + "\n"
+        for one, found in lines.items()
         if found
     ]
     return "".join(parts).encode()

@@ -152,6 +152,20 @@ class MetricReading(msgspec.Struct, frozen=True):
     values: Sequence[tuple[Labels, float]]
 
 
+class MetricDeclaration(msgspec.Struct, frozen=True):
+    """What is known of a metric before it has a value. It is a constant beside the code that reads the values, so that
+    a program can be asked for its metrics without being run.
+    """
+
+    name: str
+    help: str
+    kind: Kind = "gauge"
+    label_names: Labels = ()
+
+    def reading(self, values: Sequence[tuple[Labels, float]]) -> MetricReading:
+        return MetricReading(self.name, self.help, self.kind, self.label_names, values)
+
+
 AnyFamily = MetricFamily[Counter] | MetricFamily[Gauge] | MetricFamily[Histogram]
 ReadingSource = Callable[[], Iterable[MetricReading]]
 
@@ -189,6 +203,11 @@ class MetricRegistry:
 
     def families(self) -> Iterator[AnyFamily]:
         return iter([family for name, family in self._families.items() if name not in self._disabled])
+
+    def declarations(self) -> Iterator[MetricDeclaration]:
+        """Return what was registered, without what sources read."""
+        for family in self.families():
+            yield MetricDeclaration(family.name, family.help, family.kind, family.label_names)
 
     def readings(self) -> Iterator[MetricReading]:
         for read in self._sources:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from koord.cli.up.components import FEATURE_GATES, choose_components
+from koord.cli.up.components import AGENTS_UP_TO, FEATURE_GATES, choose_components
 from koord.cli.up.local_scheduler import scheduler_assembly
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
@@ -43,9 +43,12 @@ def test_each_program_refuses_a_gate_that_it_does_not_have(program: str) -> None
 
 
 def test_gates_of_agents_that_do_not_run_are_refused() -> None:
-    said = choose_components("all", nodes=1, profile=None, settings={"koordlet.feature-gates": "CPUBurst=false"})
-    assert isinstance(said, str)
-    assert "nodes.agents=true" in said
+    gates = {"koordlet.feature-gates": "CPUBurst=false"}
+    for nodes, settings in ((1, {"nodes.agents": "false"}), (AGENTS_UP_TO + 1, {})):
+        said = choose_components("all", nodes=nodes, profile=None, settings=gates | settings)
+        assert isinstance(said, str)
+        assert "nodes.agents=true" in said
+    assert not isinstance(choose_components("all", nodes=AGENTS_UP_TO, profile=None, settings=gates), str)
 
 
 def test_the_scheduler_runs_with_the_defaults_of_its_gates_and_with_those_that_are_set() -> None:
@@ -63,7 +66,8 @@ def test_gates_reach_the_running_programs() -> None:
         scheduler, descheduler = parts["scheduler"].program, parts["descheduler"].program  # type: ignore[attr-defined]
         found["scheduler"] = scheduler.completed_config.gates["DisableDefaultQuota"]
         found["descheduler"] = "DisablePVCReservation" in descheduler._context.gates
-        found["koordlet"] = "CPUBurst" in parts["nodes"].agents._settings.gates  # type: ignore[attr-defined]
+        agents = await parts["nodes"]._starting  # type: ignore[attr-defined]
+        found["koordlet"] = "CPUBurst" in agents.agents._settings.gates
         found["manager"] = parts["manager"].manager.context.settings.gates["EnableSyncGPUSharedResource"]  # type: ignore[attr-defined]
 
     on_cluster(

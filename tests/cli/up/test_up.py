@@ -54,6 +54,15 @@ def test_it_logs_what_the_programs_do_when_asked() -> None:
         assert re.search(r"^I\d{4} \d\d:\d\d:\d\d", running.process.stderr.read(), re.MULTILINE)
 
 
+@pytest.mark.parametrize(("nodes", "lines"), [("1", 0), ("11", 1)])
+def test_many_nodes_say_how_to_switch_their_agents_on(nodes: str, lines: int) -> None:
+    with koord_up("--nodes", nodes, "--components", "nodes,manager") as running:
+        assert running.stop() == 0
+        assert running.process.stdout is not None
+        said = [line for line in running.process.stdout if "--set nodes.agents=true" in line]
+        assert len(said) == lines
+
+
 def test_no_token_no_answer() -> None:
     with koord_up("--nodes", "0", "--components", "") as running:
         with pytest.raises(urllib.error.HTTPError) as caught:

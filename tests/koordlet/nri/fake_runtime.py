@@ -51,6 +51,7 @@ class FakeRuntime:
         self.pods: tuple[NriPodSandbox, ...] = ()
         self.containers: tuple[NriContainer, ...] = ()
         self.chunk = 100  # containers of one Synchronize message
+        self.ends_after_parts: int | None = None  # messages of a Synchronize after which the runtime ends
         self.registers = True  # whether RegisterPlugin is answered
         self.answers_first = False  # RegisterPlugin is answered before Configure is called
         self.drops_at_once = False
@@ -254,6 +255,9 @@ class RuntimePeer:
         if parts:
             parts[-1] = msgspec.structs.replace(parts[-1], more=False)
         for part in (first, *parts):
+            if len(self.synchronize_answers) == runtime.ends_after_parts:
+                self._writer.close()
+                raise PluginGone
             answer = decode_message(SynchronizeResponse, await self.call("Synchronize", part))
             self.synchronize_answers.append(answer)
 

@@ -22,7 +22,7 @@ from koord.koordlet.nri.plugin import LOCK_POLL_S, NriPlugin, NriStatus
 from koord.koordlet.nri.settings import NriSettings, backoff_delay_s
 from koord.telemetry.clock import VIRTUAL_EPOCH, LoopClock, run_virtual
 from koord.wire.nri_messages import CreateContainerRequest, EmptyMessage
-from koord.wire.nri_objects import ContainerAdjustment, ContainerUpdate
+from koord.wire.nri_objects import ContainerAdjustment, ContainerUpdate, NriContainer, NriPodSandbox
 from koord.wire.ttrpc import UNAVAILABLE, TtrpcStatus
 from tests.koordlet.nri.fake_runtime import FakeRuntime
 from tests.koordlet.nri.nri_fixture import CONTAINER, POD, RecordingHandler, running, settings_in, soon
@@ -150,6 +150,63 @@ def test_a_runtime_that_restarts_is_connected_to_again(tmp_path: Path, caplog: p
     in_virtual_time(story)
     connected = [line for line in caplog.messages if line.startswith("NRI: connected to fake 1.0")]
     assert len(connected) == 3
+
+
+@pytest.mark.parametrize("parts", [1, 4, 8])
+def test_a_runtime_that_ends_in_the_middle_of_synchronize_is_learned_anew(tmp_path: Path, parts: int) -> None:
+    async def story(clock: LoopClock) -> None:
+        handler = RecordingHandler()
+        plugin = _plugin(clock, tmp_path, handler)
+        first = FakeRuntime(tmp_path / "nri.sock")
+        first.pods, first.containers = _many("old", 500)
+        first.chunk, first.ends_after_parts = 70, parts
+        await first.start()
+        async with running(plugin):
+            await _until(clock, lambda: bool(plugin.status().last_error), "the first session ended", 3)
+            assert plugin.status().last_error.startswith("register: the runtime closed the connection")
+            assert handler.calls == []  # half of what runs is not told
+            await first.stop()
+            second = FakeRuntime(tmp_path / "nri.sock")
+            second.pods, second.containers = _many("new", 501)
+            second.chunk = 70
+            await second.start()
+            await _until(clock, lambda: plugin.status().connected, "connected to the second", 5)
+            assert (handler.pods, handler.containers) == (second.pods, second.containers)
+            assert handler.calls == [("synchronize", (251, 501))]
+        await second.stop()
+
+    in_virtual_time(story)
+
+
+def _many(name: str, count: int) -> tuple[tuple[NriPodSandbox, ...], tuple[NriContainer, ...]]:
+    """Containers of pods with two each, with the bulk that real ones have."""
+    pods = tuple(NriPodSandbox(id=f"{name}-p{number}") for number in range((count + 1) // 2))
+    containers = tuple(
+        NriContainer(id=f"{name}-c{number}", pod_sandbox_id=pods[number // 2].id, env=("A=" + "x" * 200,))
+        for number in range(count)
+    )
+    return pods, containers
+
+
+def test_a_plugin_that_the_runtime_has_already_is_refused_in_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(clock: LoopClock) -> None:
+        plugin = _plugin(clock, tmp_path)
+        runtime = FakeRuntime(tmp_path / "nri.sock")
+        runtime.refusal = TtrpcStatus(2, "plugin 00-koordlet_nri is registered already")
+        await runtime.start()
+        async with running(plugin):
+            await clock.sleep(120)
+            found = plugin.status()
+            assert (found.connected, found.attempts > 3) == (False, True)
+            assert found.last_error == "register: plugin 00-koordlet_nri is registered already (code 2)"
+            runtime.refusal = None
+            await _until(clock, lambda: plugin.status().connected, "connected once it is accepted", 70)
+        await runtime.stop()
+
+    in_virtual_time(story)
+    assert caplog.text.count("is registered already") == 1
 
 
 def test_a_shutdown_is_followed_by_a_new_session(tmp_path: Path) -> None:

@@ -396,6 +396,21 @@ def test_counts_are_served_under_upstreams_names() -> None:
     play(story)
 
 
+def test_the_time_of_the_last_report_is_served() -> None:
+    async def story(controllers: ControllersUnderTest) -> None:
+        context, _, _, metric = controllers
+        for name in ("n1", "n2"):
+            await add_node(context, name, {}, {})
+        await begin(controllers)
+        report = {"status": {"updateTime": "1970-01-01T00:10:00Z"}}
+        unwrap(await context.client.patch(NODE_METRICS, "n1", report, kind="merge", subresource="status"))
+        await settle(context)
+        readings = {one.name: dict(one.values) for one in metric.readings()}
+        assert readings["koord_manager_nodemetric_update_time_seconds"] == {("n1",): 600.0}
+
+    play(story)
+
+
 def test_a_decision_names_its_sources() -> None:
     async def story(controllers: ControllersUnderTest) -> None:
         context, _, slo, _ = controllers

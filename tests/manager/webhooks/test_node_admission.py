@@ -176,7 +176,8 @@ def node_slo(**threshold: Any) -> Obj:
             node_slo(memoryEvictThresholdPercent=0, cpuSuppressPolicy="all"),
             None,
             "spec.resourceUsedThresholdWithBE.memoryEvictThresholdPercent is 0, must be from 1 to 100; "
-            "spec.resourceUsedThresholdWithBE.cpuSuppressPolicy is \"all\", must be one of 'cpuset', 'cfsQuota', 'idleCpuset'",
+            "spec.resourceUsedThresholdWithBE.cpuSuppressPolicy is \"all\", must be one of 'cpuset', 'cfsQuota', "
+            "'idleCpuset'",
             id="several",
         ),
         pytest.param(

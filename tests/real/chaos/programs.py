@@ -17,11 +17,24 @@ import yaml
 
 from koord.api.config.scheduler import shipped
 from koord.api.model import to_dict
+from koord.manager.feature_gates import shipped_manager_gates
 from tests.real.chaos.faulty_proxy import FaultyProxy
 from tools.controlplane import ControlPlane, free_port
 
 # Short, so that minutes see many take-overs; longer than a busy machine lets a renewal wait.
 LEASE_S, RENEW_S, RETRY_S = 6, 4, 1
+ELECTION = {"leaseDuration": f"{LEASE_S}s", "renewDeadline": f"{RENEW_S}s", "retryPeriod": f"{RETRY_S}s"}
+# No limit holds a job up: what is tried here is how jobs end, not how many run.
+MIGRATION = {
+    "maxConcurrentReconciles": 2,
+    "skipCheckExpectedReplicas": True,
+    "maxMigratingPerNode": 100,
+    "maxMigratingPerWorkload": "100%",
+    "maxUnavailablePerWorkload": "100%",
+    "objectLimiters": {"workload": {"duration": "1s", "maxMigrating": "100%"}},
+    "evictQPS": 100,
+    "evictBurst": 100,
+}
 
 
 class ChildProgram:
@@ -88,17 +101,13 @@ class ChildProgram:
             )
 
 
-def start_programs(plane: ControlPlane, folder: Path) -> list[ChildProgram]:
+def start_programs(plane: ControlPlane, folder: Path, webhook_port: int) -> list[ChildProgram]:
     """Return two schedulers, a manager and a descheduler, in this order."""
     programs = [ChildProgram(name, plane, folder) for name in ("scheduler-0", "scheduler-1", "manager", "descheduler")]
     *schedulers, manager, descheduler = programs
     for scheduler in schedulers:
         config = to_dict(shipped.configuration())
-        config["leaderElection"] |= {
-            "leaseDuration": f"{LEASE_S}s",
-            "renewDeadline": f"{RENEW_S}s",
-            "retryPeriod": f"{RETRY_S}s",
-        }
+        config["leaderElection"] |= ELECTION
         config["clientConnection"] = {"kubeconfig": str(scheduler.kubeconfig), "qps": 300, "burst": 300}
         file = folder / f"{scheduler.name}.yaml"
         file.write_text(yaml.safe_dump(config))
@@ -108,18 +117,31 @@ def start_programs(plane: ControlPlane, folder: Path) -> list[ChildProgram]:
         "koord.cli.daemons.koord_manager",
         f"--metrics-addr=127.0.0.1:{manager.metrics_port}",
         "--health-probe-addr=0",
+        f"--feature-gates={shipped_manager_gates('')}",
         environ={
             "KUBECONFIG": str(manager.kubeconfig),
-            "WEBHOOK_PORT": str(free_port()),
+            "WEBHOOK_HOST": "127.0.0.1",
+            "WEBHOOK_PORT": str(webhook_port),
+            "WEBHOOK_CERT_WRITER": "secret",
             "WEBHOOK_CERT_DIR": str(folder / "certs"),
             "POD_NAMESPACE": "koordinator-system",
         },
     )
+    config = {
+        "apiVersion": "descheduler/v1alpha2",
+        "kind": "DeschedulerConfiguration",
+        "deschedulingInterval": "60s",
+        "leaderElection": {"leaderElect": True, **ELECTION},
+        "clientConnection": {"kubeconfig": str(descheduler.kubeconfig)},
+        "healthzBindAddress": f"127.0.0.1:{descheduler.metrics_port}",
+        "metricsBindAddress": f"127.0.0.1:{descheduler.metrics_port}",
+        "profiles": [{"name": "chaos", "pluginConfig": [{"name": "MigrationController", "args": MIGRATION}]}],
+    }
+    file = folder / f"{descheduler.name}.yaml"
+    file.write_text(yaml.safe_dump(config))
     descheduler.run(
         "koord.cli.daemons.koord_descheduler",
-        f"--kubeconfig={descheduler.kubeconfig}",
-        "--address=127.0.0.1",
-        f"--port={descheduler.metrics_port}",
+        f"--config={file}",
         "--secure-port=0",
     )
     return programs

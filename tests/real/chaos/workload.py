@@ -13,6 +13,8 @@ SPACE = "chaos"
 NODE_COUNT, CPUS, CARDS = 8, 16, 4
 CORE, MEMORY, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory", "koordinator.sh/gpu-memory-ratio"
 QUOTAS = {"team-a": {"cpu": "12", "memory": "24Gi"}, "team-b": {"cpu": "6", "memory": "12Gi"}}
+PROFILED = {"chaos/profile": "batch"}  # pods that a ClusterColocationProfile selects
+MUTATED = "chaos/from-profile"  # a label that the profile gives
 # The workload stays below this share of the CPUs, so that whatever is pending fits somewhere.
 FULL = 0.5
 
@@ -87,7 +89,9 @@ class PodMaker:
 
     def batch(self) -> list[Json]:
         """Return pods to create together: one, or all of a gang."""
-        sort = self._random.choice(("plain", "plain", "bound-cpus", "shared-card", "whole-card", "quota", "gang"))
+        sort = self._random.choice(
+            ("plain", "batch", "batch", "bound-cpus", "shared-card", "whole-card", "quota", "gang")
+        )
         self._made += 1
         name = f"{sort}-{self._made}"
         match sort:
@@ -99,6 +103,8 @@ class PodMaker:
                 return [self._pod(name, {"cpu": "500m", CORE: half, RATIO: half}, limits=True)]
             case "whole-card":
                 return [self._pod(name, {"cpu": "500m", CORE: "100", RATIO: "100"}, limits=True)]
+            case "batch":
+                return [self._pod(name, {"cpu": "200m"}, labels=PROFILED, limits=True)]
             case "quota":
                 labels = {L_QUOTA_NAME: self._random.choice(tuple(QUOTAS))}
                 return [self._pod(name, {"cpu": "1"}, labels=labels)]

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from koord import __version__
 from koord.cli.daemons.flag_set import Flag, FlagParseError, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, LEVEL, MODULES, TEXT
 from koord.telemetry.logs import JSON, Logs
 from koord.telemetry.logs import TEXT as TEXT_FORMAT
-from koord.telemetry.process import relax_gc
+from koord.telemetry.process import map_large_blocks, relax_gc
+from koord.values.go_format import quoted
+from koord.version import build_info
 
 _AT_ONCE = "every line is written at once, to standard error"
 _STDERR = "the log always goes to standard error"
@@ -113,6 +114,7 @@ def report_errors(program: str, lines: Sequence[str]) -> int:
 def run_event_loop(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
     """Run `main` on the fastest loop there is. SIGTERM and SIGINT set the event; a second one ends it at once."""
     relax_gc()
+    map_large_blocks()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(_with_signals(main))
 
@@ -149,7 +151,15 @@ async def _with_signals(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]
 
 
 def _version_text(program: str, asked: str) -> str:
-    if asked == "raw":
-        python = ".".join(map(str, sys.version_info[:3]))
-        return f'version.Info{{Program:"{program}", Version:"v{__version__}", Python:"{python}"}}'
-    return f"{program} v{__version__}"
+    info = build_info()
+    if asked != "raw":
+        return f"{program} v{info}"
+    fields = {
+        "Program": program,
+        "Version": f"v{info.version}",
+        "GitCommit": info.commit,
+        "GitTreeState": info.tree_state,
+        "BuildDate": info.date,
+        "Python": ".".join(map(str, sys.version_info[:3])),
+    }
+    return f"version.Info{{{', '.join(f'{name}:{quoted(value)}' for name, value in fields.items())}}}"

@@ -141,6 +141,7 @@ def _deployment(name: str, namespace: str, container: Obj, volumes: list[Obj]) -
     apart = {"labelSelector": {"matchLabels": {APP: name}}, "topologyKey": "kubernetes.io/hostname"}
     spec: Obj = {
         "serviceAccountName": name,
+        "automountServiceAccountToken": True,  # bound to the pod, renewed by the kubelet
         "priorityClassName": "system-cluster-critical",
         "terminationGracePeriodSeconds": 30,
         "securityContext": POD_SECURITY,

@@ -100,6 +100,7 @@ def koordlet_objects(
     }
     spec: Obj = {
         "serviceAccountName": NAME,
+        "automountServiceAccountToken": True,  # bound to the pod, renewed by the kubelet
         "priorityClassName": "system-node-critical",
         "hostNetwork": True,
         "hostPID": True,  # the kubelet's process tells how its groups are named

@@ -18,7 +18,9 @@ _VERB_ORDER = ("get", "list", "watch", "create", "update", "patch", "delete", "d
 
 
 def service_account(name: str, namespace: str) -> Obj:
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _meta(name, namespace)}
+    """Return an account whose token is mounted only by pods that ask for it."""
+    metadata = _meta(name, namespace)
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata, "automountServiceAccountToken": False}
 
 
 def rbac_objects(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,6 +13,7 @@ from koord.api.config import gates
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
+from koord.cli.up.local_agents import LocalAgents
 from koord.descheduler.configuration import DeschedulerSetup as Descheduling
 from koord.descheduler.feature_gates import DESCHEDULER_GATES
 from koord.embedded.cluster import Component, ComponentContext, ComponentFactory
@@ -72,8 +73,6 @@ class LocalNodes:
 
 def make_nodes(context: ComponentContext, options: ClusterOptions) -> Component:
     if options.agents:
-        from koord.cli.up.local_agents import LocalAgents  # a tenth of a second to load, for those who want it
-
         return LocalAgents(context, options.pools, _enabled(options.gates["koordlet"]))
     return LocalNodes(context, options.pools)
 
@@ -90,8 +89,10 @@ class ClusterOptions(msgspec.Struct, frozen=True):
     manager: ManagerSettings
     descheduler: Descheduling
     gates: Mapping[str, Mapping[str, bool]]  # program -> feature gate -> value
-    agents: bool = False  # whether every simulated node runs the node agent
+    agents: bool  # whether every simulated node runs the node agent
 
+
+AGENTS_UP_TO = 10  # simulated nodes: so many agents cost a few percent of a CPU, and nobody has to ask for them
 
 # What `--set` understands, with a line of help for each.
 SET_OPTIONS = {
@@ -100,7 +101,8 @@ SET_OPTIONS = {
     "manager.feature-gates": "gates of koord-manager",
     "descheduler.config": "a DeschedulerConfiguration file; without one only PodMigrationJobs are carried out",
     "descheduler.feature-gates": "gates of koord-descheduler",
-    "nodes.agents": "true: every simulated node runs the node agent's strategies on a machine of its own",
+    "nodes.agents": "true: every simulated node runs the node agent on a machine of its own; the default up to "
+    f"{AGENTS_UP_TO} nodes with koord-manager",
     "koordlet.feature-gates": "gates of these node agents",
 }
 
@@ -137,6 +139,22 @@ COMPONENTS: dict[str, Callable[[ComponentContext, ClusterOptions], object]] = {
 }
 
 
+def simulated_pools(nodes: int, profile: Path | None) -> tuple[SimulatedPool, ...] | node_profile.InvalidProfile:
+    """Return the pools of nodes that the command line asks for."""
+    return node_profile.load_profile(profile) if profile is not None else node_profile.default_pools(nodes)
+
+
+def runs_agents(
+    pools: tuple[SimulatedPool, ...], settings: Mapping[str, str], components: Collection[str] = tuple(COMPONENTS)
+) -> bool:
+    """Return whether nodes run agents: as the setting says, or where they are few and koord-manager tells them what to
+    do. Whoever leaves it out wants bare nodes, to install something on.
+    """
+    stated = settings.get("nodes.agents")
+    few = sum(pool.count for pool in pools) <= AGENTS_UP_TO
+    return stated == "true" if stated is not None else few and "manager" in components
+
+
 def choose_components(
     text: str, *, nodes: int, profile: Path | None, settings: Mapping[str, str]
 ) -> list[tuple[str, ComponentFactory]] | str:
@@ -150,10 +168,14 @@ def choose_components(
         if key not in SET_OPTIONS:
             there_are = "; ".join(f"{name}: {what}" for name, what in SET_OPTIONS.items())
             return f"--set {key}: there is no such setting; there are {there_are}"
-    agents = settings.get("nodes.agents", "false")
-    if agents not in ("true", "false"):
-        return f"--set nodes.agents={agents}: must be true or false"
-    if agents == "false" and "koordlet.feature-gates" in settings:
+    stated_agents = settings.get("nodes.agents", "true")
+    if stated_agents not in ("true", "false"):
+        return f"--set nodes.agents={stated_agents}: must be true or false"
+    pools = simulated_pools(nodes, profile)
+    if isinstance(pools, node_profile.InvalidProfile):
+        return f"--profile {profile}: {'; '.join(pools.errors)}"
+    agents = runs_agents(pools, settings, names)
+    if not agents and "koordlet.feature-gates" in settings:
         return "--set koordlet.feature-gates: there are no node agents without --set nodes.agents=true"
     switched: dict[str, Mapping[str, bool]] = {}
     for program, of_program in FEATURE_GATES.items():
@@ -171,12 +193,8 @@ def choose_components(
     descheduler = local_descheduler.descheduler_assembly(Path(file) if file else None)
     if isinstance(descheduler, str):
         return f"--set descheduler.config: {descheduler}"
-    pools: tuple[SimulatedPool, ...] | node_profile.InvalidProfile
-    pools = node_profile.load_profile(profile) if profile is not None else node_profile.default_pools(nodes)
-    if isinstance(pools, node_profile.InvalidProfile):
-        return f"--profile {profile}: {'; '.join(pools.errors)}"
     options = ClusterOptions(
-        pools, scheduler, ManagerSettings(gates=switched["manager"]), descheduler, switched, agents == "true"
+        pools, scheduler, ManagerSettings(gates=switched["manager"]), descheduler, switched, agents
     )
     return [(name, _component_maker(name, options)) for name in COMPONENTS if name in names]
 

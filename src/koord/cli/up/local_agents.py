@@ -1,45 +1,71 @@
-"""This module runs the node agent on every simulated node of `koord up`: strategies, evictions and reports as
-on real ones.
+"""This module gives every simulated node of `koord up` its node agent. Agents start when the cluster is ready, as their
+modules take tenths of a second to load and nobody has to wait for them.
 """
 
 from __future__ import annotations
 
-from koord.cli.up.local_program import proxy_page
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from koord.api.kubernetes.builtin_kinds import NODES
 from koord.embedded.cluster import ComponentContext
 from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
-from koord.sim.agents.cluster_agents import SimulatedAgents
-from koord.sim.agents.hardware_reporter import SimulatedHardwareReporter
-from koord.sim.agents.http import build_server
-from koord.sim.agents.node_agent import SimulatedAgentSettings
+from koord.kube.transport.interface import ApiRequest, ApiResponse
+
+if TYPE_CHECKING:
+    from koord.cli.up.started_agents import StartedAgents
 
 KOORDLET_PAGE = "koordlet"
-STEP_S = 5.0
+
+_LOG = logging.getLogger(__name__)
 
 
 class LocalAgents:
-    """LocalAgents is one component: agents start after the nodes that they run on, and stop before them."""
+    """LocalAgents is one component: nodes at once, and agents that follow. Who asks an agent before waits for it."""
 
     def __init__(self, context: ComponentContext, pools: tuple[SimulatedPool, ...], gates: frozenset[str]) -> None:
-        """Make the agents. `gates` are the feature gates of koordlet that are on."""
+        """Make the nodes. `gates` are the feature gates of koordlet that are on."""
+        self._context = context
+        self._gates = gates
         self.fleet = SimulatedFleet(context.client, context.informers, context.clock, context.seed, pools)
-        settings = SimulatedAgentSettings(gates=gates, step_s=STEP_S)
-        self.agents = SimulatedAgents(context.client, context.informers, context.clock, self.fleet, settings)
-        self._pages = context.component_routes
-        self._hardware = SimulatedHardwareReporter(
-            context.client, context.informers, context.clock, context.seed, self.fleet.hosts, self.agents.pods
-        )
-        self.agents.on_pods_changed = self._hardware.report_soon
-        self._endpoint = build_server(self.agents, context.clock)
+        self._starting: asyncio.Task[StartedAgents] | None = None
 
     async def start(self) -> None:
         await self.fleet.start()
-        await self.agents.start()
-        self._hardware.start()
-        self._pages.add(KOORDLET_PAGE, proxy_page(self._endpoint))
+        self._starting = asyncio.create_task(self._start_agents(), name="start-agents")
+        self._starting.add_done_callback(_log_if_failed)
+        self._context.component_routes.add(KOORDLET_PAGE, self._answer)
 
     async def stop(self) -> None:
-        self._pages.remove(KOORDLET_PAGE)
-        await self._hardware.stop()
-        await self.agents.stop()
+        self._context.component_routes.remove(KOORDLET_PAGE)
+        if self._starting is not None:
+            self._starting.cancel()  # nothing, where it is done
+            (started,) = await asyncio.gather(self._starting, return_exceptions=True)
+            if not isinstance(started, BaseException):
+                await started.stop()
         await self.fleet.stop()
+
+    async def _start_agents(self) -> StartedAgents:
+        context = self._context
+        await context.informers.for_resource(NODES).wait_for_sync()
+        made = (await asyncio.to_thread(_load))(context, self.fleet, self._gates)
+        await made.start()
+        return made
+
+    async def _answer(self, request: ApiRequest, path: str) -> ApiResponse:
+        assert self._starting is not None, "the page is there from the start on"
+        started = await asyncio.shield(self._starting)
+        return await started.page(request, path)
+
+
+def _load() -> type[StartedAgents]:
+    from koord.cli.up.started_agents import StartedAgents
+
+    return StartedAgents
+
+
+def _log_if_failed(task: asyncio.Task[StartedAgents]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.critical("the agents of simulated nodes did not start", exc_info=error)

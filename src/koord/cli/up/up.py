@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,23 +16,27 @@ from click.core import ParameterSource
 from koord.api.config.component import parse_bind_address
 from koord.cli.daemons.lifecycle import event_loop_factory
 from koord.cli.up import demo, local_scheduler
-from koord.cli.up.components import COMPONENTS, choose_components
+from koord.cli.up.components import AGENTS_UP_TO, COMPONENTS, choose_components, runs_agents, simulated_pools
 from koord.embedded.apiserver.http_server import NotLoopbackError
 from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
+from koord.embedded.kubelet.node_profile import InvalidProfile
 from koord.telemetry.certificates import write_private_file
 from koord.telemetry.logs import Logs
-from koord.telemetry.process import freeze_after_startup, relax_gc
+from koord.telemetry.process import freeze_after_startup, map_large_blocks, relax_gc
 from koord.values.duration import DurationError, parse_seconds
 
 STOP_TIMEOUT_S = 5
+SERVICE_ACCOUNT = "ServiceAccount"
+ADMISSION_PLUGINS = (SERVICE_ACCOUNT,)  # those that can be switched off, by kube-apiserver's names
 NEXT_STEPS = """
 Try:
   export KUBECONFIG={kubeconfig}
   kubectl get nodes
   kubectl create deployment web --image=nginx --replicas=5
   kubectl get pods -w
+  koord node hooks
   kubectl get --raw /koord/koord-scheduler/metrics"""
 
 
@@ -105,6 +109,13 @@ def _parse_set_options(pairs: tuple[str, ...]) -> dict[str, str]:
     type=click.IntRange(min=0),
     help="Log what the programs do: 5 and above show debug lines. Default: warnings only.",
 )
+@click.option(
+    "--disable-admission-plugins",
+    "disabled_plugins",
+    type=click.Choice(ADMISSION_PLUGINS),
+    multiple=True,
+    help="ServiceAccount: pods keep the account and the volumes that they are created with.",
+)
 @click.option("--seed", type=int, help="Seed for simulated behaviour. Default: a new one each time.")
 @click.option(
     "--demo",
@@ -131,6 +142,7 @@ def up(
     components: str,
     sets: tuple[str, ...],
     verbosity: int | None,
+    disabled_plugins: tuple[str, ...],
     seed: int | None,
     demonstration: str | None,
     duration: str | None,
@@ -159,7 +171,8 @@ def up(
             "--allow-remote needs a certificate that other machines can check: name one with --tls-cert-file and "
             "--tls-private-key-file"
         )
-    made = choose_components(components, nodes=nodes, profile=profile, settings=_parse_set_options(sets))
+    stated = _parse_set_options(sets)
+    made = choose_components(components, nodes=nodes, profile=profile, settings=stated)
     if isinstance(made, str):
         _fail(made)
     settings = ClusterSettings(
@@ -171,6 +184,8 @@ def up(
         data_dir=data_dir,
         durable=durable,
         component_seed=seed,
+        # Without the controllers of workloads nobody makes the accounts that pods would need.
+        service_accounts=SERVICE_ACCOUNT not in disabled_plugins and any(name == "workloads" for name, _ in made),
     )
     path = _kubeconfig_path(kubeconfig, data_dir)
     if verbosity is not None:
@@ -178,7 +193,7 @@ def up(
     cluster = EmbeddedCluster(settings, made)
     try:
         with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-            runner.run(_serve(cluster, path, _remarks(made, sets)))
+            runner.run(_serve(cluster, path, _remarks(made, nodes, profile, stated)))
     except NotLoopbackError as error:
         _fail(f"{error} (--allow-remote)")
     except (JournalError, DataDirectoryError) as error:
@@ -190,7 +205,7 @@ def up(
 
 
 # What a demonstration settles by itself.
-_FLAG_OF = {"sets": "set", "verbosity": "v"}
+_FLAG_OF = {"sets": "set", "verbosity": "v", "disabled_plugins": "disable-admission-plugins"}
 _NOT_WITH_DEMO = (
     "profile",
     "listen",
@@ -203,6 +218,7 @@ _NOT_WITH_DEMO = (
     "components",
     "sets",
     "verbosity",
+    "disabled_plugins",
 )
 
 
@@ -233,13 +249,23 @@ def _run_demo(
     )
 
 
-def _remarks(components: Sequence[tuple[str, ComponentFactory]], sets: tuple[str, ...]) -> list[str]:
+def _remarks(
+    components: Sequence[tuple[str, ComponentFactory]], nodes: int, profile: Path | None, stated: Mapping[str, str]
+) -> list[str]:
     """Return what a user of this cluster should know of it."""
+    running = {name for name, _ in components}
+    remarks: list[str] = []
     missing = local_scheduler.missing_plugins()
-    runs = any(name == "scheduler" for name, _ in components)
-    if not runs or not missing or any(pair.startswith("scheduler.config=") for pair in sets):
-        return []
-    return [f"koord-scheduler runs without {', '.join(missing)}: this version does not have them yet."]
+    if "scheduler" in running and missing and "scheduler.config" not in stated:
+        remarks.append(f"koord-scheduler runs without {', '.join(missing)}: this version does not have them yet.")
+    pools = simulated_pools(nodes, profile)
+    many = not isinstance(pools, InvalidProfile) and not runs_agents(pools, stated, running)
+    if {"nodes", "manager"} <= running and many and "nodes.agents" not in stated:
+        remarks.append(
+            f"More than {AGENTS_UP_TO} nodes run without node agents, so nothing limits or pins their containers: "
+            "--set nodes.agents=true switches them on."
+        )
+    return remarks
 
 
 def _rotate_token(cluster: EmbeddedCluster, kubeconfig: Path) -> None:
@@ -259,6 +285,7 @@ async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[s
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     relax_gc()
+    map_large_blocks()
     await cluster.start()
     freeze_after_startup()
     try:

@@ -19,6 +19,7 @@ import msgspec
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.admission.plugins import standard_admission_chain
+from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
 from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.bootstrap import address_objects, bootstrap_objects
@@ -40,6 +41,7 @@ from koord.embedded.apiserver.rest.watch import ServerWatchStream, WatchEncoding
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
+from koord.embedded.apiserver.server_metrics import METRICS_PATH, MetricsEndpoint
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.apiserver.store.object_store import EventExpiry, HistoryCompactor, ObjectStore
 from koord.kube.transport.interface import JSON, MERGE_PATCH, ApiRequest, ApiResponse
@@ -71,8 +73,12 @@ class ApiServer:
         chance: random.Random | None = None,
         admission: AdmissionChain | None = None,
         tokens: Mapping[str, str] | None = None,
+        service_accounts: bool = False,
     ) -> None:
-        """Compose the server. `chance` gives uids and generated names; `tokens` maps bearer tokens to users."""
+        """Compose the server. `chance` gives uids and generated names; `tokens` maps bearer tokens to users.
+
+        With `service_accounts` the standard admission gives pods their account and its token's volume.
+        """
         self.clock = clock or WallClock()
         self.store = store or ObjectStore()
         self.catalog = catalog or builtin_catalog()
@@ -80,13 +86,14 @@ class ApiServer:
         chance = chance or random.SystemRandom()
         metadata_generator = MetadataGenerator(self.clock, chance)
         self.hooks = AdmissionHooks(self.store, self.catalog, metadata_generator.uid)
+        accounts = ServiceAccountAdmission(self.store, metadata_generator.name_suffix) if service_accounts else None
         self._deps = ServerDeps(
             store=self.store,
             catalog=self.catalog,
             clock=self.clock,
             chance=chance,
             metadata_generator=metadata_generator,
-            admission=admission or standard_admission_chain(self.store, self.hooks),
+            admission=admission or standard_admission_chain(self.store, self.hooks, accounts),
             expiry=EventExpiry(self.store, self.clock),
         )
         self._printer = TablePrinter(self.clock)
@@ -97,6 +104,7 @@ class ApiServer:
         self._crd_controller = DefinitionController(self._deps)
         self._builtin_groups = frozenset(resource.group for resource in self.catalog.resources() if not resource.custom)
         self._health = HealthEndpoints(builtin_types().release, {"store": self._store_health})
+        self._metrics = MetricsEndpoint(self.store)
         self._compactor = HistoryCompactor(self.store, self.clock)
         self._retention_task: asyncio.Task[None] | None = None
         self.closed = False
@@ -283,9 +291,10 @@ class ApiServer:
             raise api_errors.no_such_path() if found.name else api_errors.method_not_allowed()
 
     def _non_resource(self, request: ApiRequest) -> ApiResponse:
-        answer = self._discovery.respond(request) or self._health.respond(request) or self._openapi.respond(request)
-        if answer is not None:
-            return answer
+        for endpoints in (self._discovery, self._health, self._openapi, self._metrics):
+            answer = endpoints.respond(request)
+            if answer is not None:
+                return answer
         if request.path in ("", "/"):
             return responses.json_response(200, {"paths": self._paths()})
         return responses.text_response(404, "404 page not found\n")
@@ -295,6 +304,6 @@ class ApiServer:
             self._discovery.paths(),
             self._health.paths(),
             self.component_routes.paths(),
-            ["/openapi/v2", "/openapi/v3"],
+            ["/openapi/v2", "/openapi/v3", METRICS_PATH],
         )
         return sorted(path for paths in parts for path in paths)

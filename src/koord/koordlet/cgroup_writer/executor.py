@@ -47,6 +47,7 @@ from koord.koordlet.cgroup_writer.file_writer import (
     no_op,
 )
 from koord.koordlet.cgroup_writer.journal import JournalEntry, WriteJournal
+from koord.koordlet.cgroup_writer.steady_plans import SteadyPlans
 from koord.koordlet.cgroup_writer.write_order import HierarchyState, depth, rank_in_group
 from koord.koordlet.problem_log import ProblemLog
 from koord.telemetry.clock import Clock
@@ -75,6 +76,7 @@ class CgroupExecutor:
         self._state = ExecutorState(refresh_s)
         self.has_earlier_writes = len(self._journal) > 0  # of an earlier process
         self._writer = FileWriter(tree, clock, self._journal, audit, measure)
+        self._steady_plans = SteadyPlans(self._state)
         self._refresh_s = refresh_s
         self._sweep_at = clock.monotonic() + refresh_s
         self._journal_problem = ProblemLog(
@@ -113,6 +115,29 @@ class CgroupExecutor:
         intermediate and as a final value, only the final one counts: intermediate values are found here, from what the
         files hold.
         """
+        if not effects:
+            return []
+        name = ("", effects[0].owner)  # not the name of a complete plan
+        steady = None if verify else self._steady_results(name, effects, ())
+        if steady is not None:
+            return steady
+        results, by_file = self._execute(effects, verify=verify)
+        self._steady_plans.remember(name, effects, (), by_file, self._sweep_at)
+        return results
+
+    def _steady_results(
+        self, name: tuple[str, ...], effects: Sequence[FileEffect], kept: Sequence[tuple[str, str]]
+    ) -> list[FileWriteResult] | None:
+        found = self._steady_plans.results(name, effects, kept, self._clock.monotonic())
+        if found is not None:
+            self._journal.retry()
+            self._check_journal()
+        return found
+
+    def _execute(
+        self, effects: Sequence[FileEffect], *, verify: bool
+    ) -> tuple[list[FileWriteResult], Sequence[tuple[FileKey, FileWriteResult]]]:
+        """Execute; return the results, and those of files by their keys where each effect has a file of its own."""
         now = self._clock.monotonic()
         self._journal.retry()
         keys = [None if isinstance(effect, AddTasks) else self._key(effect) for effect in effects]
@@ -137,7 +162,7 @@ class CgroupExecutor:
         self._check_journal()
         if now >= self._sweep_at:
             self.sweep()
-        return [
+        in_order = [
             self._add_tasks(effect)
             if isinstance(effect, AddTasks)
             else results[key]
@@ -145,32 +170,38 @@ class CgroupExecutor:
             else FileWriteResult(effect, WriteOutcome.REPLACED)
             for key, effect in zip(keys, effects)
         ]
+        return in_order, list(results.items()) if len(last) == len(effects) else ()
 
     def reconcile(
         self,
         owners: Sequence[str],
         effects: Sequence[FileEffect],
         *,
-        kept: Iterable[tuple[str, str]] = (),
+        kept: Sequence[tuple[str, str]] = (),
         verify: bool = False,
     ) -> list[FileWriteResult]:
         """Execute all that some owners want: files that they wrote before and do not mention now are restored.
 
         Files in `kept`, named by group and knob, stay as they are.
         """
+        name = tuple(owners)
+        steady = None if verify else self._steady_results(name, effects, kept)
+        if steady is not None:
+            return steady
         wanted = {self._key(effect) for effect in effects if not isinstance(effect, AddTasks)}
         wanted |= {(knob, group, "") for group, knob in kept}
-        results = self.execute(effects, verify=verify)
+        results, by_file = self._execute(effects, verify=verify)
         left = [
             origin
             for owner in owners
             for origin in self._journal.entries_of(owner)
             if origin.key not in wanted and (origin.along, origin.dir, "") not in wanted
         ]
-        results += self._undo(left, "its owner no longer asks for it")
-        for key in [key for key, name in self._state.owners.items() if name in owners and key not in wanted]:
+        undone = self._undo(left, "its owner no longer asks for it")
+        for key in [key for key, owner in self._state.owners.items() if owner in owners and key not in wanted]:
             self._state.forget(key)
-        return results
+        self._steady_plans.remember(name, effects, kept, () if undone else by_file, self._sweep_at)
+        return results + undone
 
     def release(self, owner: str, why: str = "switched off") -> list[FileWriteResult]:
         """Restore all files of an owner; it owns nothing afterwards."""
@@ -269,7 +300,7 @@ class CgroupExecutor:
         """Return the result of a write that the journal refused. Every file meets the same obstacle, so it is logged
         once and not for each.
         """
-        self._state.entries.pop(step.key, None)
+        self._state.drop_entry(step.key)
         detail = f"its value is not in the journal: {io_error}"
         return FileWriteResult(step.effect, WriteOutcome.FAILED, step.before, detail, io_error)
 
@@ -305,7 +336,7 @@ class CgroupExecutor:
         knob, group, _ = step.key
         obstacle = hierarchy.violation(knob, group, step.knob_file, field)
         if obstacle is not None:
-            self._state.entries.pop(step.key, None)
+            self._state.drop_entry(step.key)
             results[step.key] = FileWriteResult(step.effect, WriteOutcome.HELD, step.before, obstacle)
             return
         shares = self._state.entries.get((CPU_SHARES, group, "")) if knob == CPU_IDLE else None
@@ -349,7 +380,7 @@ class CgroupExecutor:
             self._drop(key)
         elif verdict is ErrnoVerdict.OFF:
             news = True
-            self._state.disabled_knobs[key[0]] = io_error
+            self._state.disable_knob(key[0], io_error)
             self._state.forget(key)
             _LOG.warning("%s is switched off on this node: %s (asked for by %s)", key[0], io_error, effect.owner)
         else:

@@ -48,10 +48,14 @@ class RefusedWrite(msgspec.Struct):
 
 
 class ExecutorState:
-    """The state of one executor. Times are the clock's monotonic seconds."""
+    """The state of one executor. Times are the clock's monotonic seconds.
+
+    `revision` grows with every change, so that what was concluded from the state can be used until then.
+    """
 
     def __init__(self, refresh_s: float) -> None:
         self._refresh_s = refresh_s
+        self.revision = 0
         self.entries: dict[FileKey, KnownFile] = {}
         self.owners: dict[FileKey, str] = {}
         self.refusals: dict[FileKey, RefusedWrite] = {}
@@ -72,7 +76,9 @@ class ExecutorState:
             if owner != effect.owner:
                 raise OwnerConflict(f"{effect.owner} wants to write {key}, which {owner} owns")
             taken[key] = owner
-        self.owners.update(taken)
+        if any(self.owners.get(key) != owner for key, owner in taken.items()):
+            self.owners.update(taken)
+            self.revision += 1
 
     def is_fresh(self, key: FileKey, owner: str, value: str, now: float) -> bool:
         """Return whether the file is known to hold the value for this owner and need not be read yet."""
@@ -93,6 +99,7 @@ class ExecutorState:
         A file that changed recently is checked again soon: a kubelet that is still setting up the pod may overwrite it,
         and must not win for a whole refresh period.
         """
+        self.revision += 1
         entry, value = self.entries.get(key), value_of_effect(effect)
         kept = entry is not None and entry.value == value and entry.actual == actual
         if written_s is None and entry is not None and entry.value == value:
@@ -109,6 +116,7 @@ class ExecutorState:
 
     def record_refusal(self, key: FileKey, value: str, code: str, verdict: ErrnoVerdict, now: float) -> bool:
         """Record a refusal and its back-off; return whether it is a new kind of refusal."""
+        self.revision += 1
         before = self.refusals.get(key)
         changed = _CHANGED_VALUE_S if before is None else min(2 * before.changed_s, _CHANGED_MOST_S)
         wait = back_off_s(verdict, before.wait_s if before is not None and before.value == value else 0.0)
@@ -129,8 +137,16 @@ class ExecutorState:
         ]:
             self.refusals[other].until = 0.0
 
-    def forget(self, key: FileKey) -> None:
+    def disable_knob(self, knob: str, io_error: IoError) -> None:
+        self.revision += 1
+        self.disabled_knobs[knob] = io_error
+
+    def drop_entry(self, key: FileKey) -> None:
+        self.revision += 1
         self.entries.pop(key, None)
+
+    def forget(self, key: FileKey) -> None:
+        self.drop_entry(key)
         self.refusals.pop(key, None)
         self.owners.pop(key, None)
 

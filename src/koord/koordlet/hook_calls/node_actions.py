@@ -15,9 +15,10 @@ from koord.api.koordinator.resource_name import MEMORY
 from koord.host import resctrl, tc
 from koord.host.cgroup import usage
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.core_sched import PrctlCookies
+from koord.host.core_sched import CookieSystem, PrctlCookies
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
+from koord.host.iproute import IprouteProgram, run_iproute
 from koord.host.tc import TrafficControl, TrafficOutcome
 from koord.host.traffic_class import TrafficPlan
 from koord.koordlet.cgroup_writer.effects import WriteSystem
@@ -60,19 +61,25 @@ class NodeActions:
         state_dir: str,
         read_node: Callable[[], NodeProperties | None],
         on_core_sched: CoreSchedObserver,
+        *,
+        cookies: CookieSystem | None = None,
+        iproute: IprouteProgram = run_iproute,
     ) -> None:
+        """`cookies` is core scheduling of another kernel than this machine's, `iproute` runs its programs tc and ip."""
         self._host = host
         self._clock = clock
         self._control_loop = control_loop
         self._gates = gates
         self._read_node = read_node
         self._on_core_sched = on_core_sched
-        self._scores = OomScores(host, partial(_processes, control_loop.tree), f"{state_dir}/{OOM_RECORD}")
+        self._oom_record = f"{state_dir}/{OOM_RECORD}"
+        self._scores = OomScores(host, partial(_processes, control_loop.tree), self._oom_record)
         self._resctrl = PodResctrlGroups(host, clock, lambda: control_loop.machine.shape.cache)
-        self._cores = CoreSchedManager(control_loop.tree, PrctlCookies(host))
+        self._cores = CoreSchedManager(control_loop.tree, PrctlCookies(host) if cookies is None else cookies)
         self._terway = TerwayFiles(host)
         self._tc_record = f"{state_dir}/{TC_RECORD}"
-        self._traffic = TrafficControl(host, self._tc_record)
+        self._iproute = iproute
+        self._traffic = TrafficControl(host, self._tc_record, iproute)
         self._problems = {
             name: ProblemLog(_LOG, f"hook {name} cannot act", f"hook {name} acts again")
             for name in (core_sched.NAME, terway_qos.NAME, tc_hook.NAME, oom_score_adj.NAME, resctrl_pod.NAME)
@@ -97,21 +104,30 @@ class NodeActions:
             self._tell(resctrl_pod.NAME, [problem] if problem else [])
 
     async def apply(self, state: RuntimeHooksState) -> None:
-        """Carry out what hooks decided. tc is a program that is waited for, in a thread."""
+        """Carry out what hooks decided, part by part: calls of the runtime are answered in between. tc is a program
+        that is waited for, in a thread. What an earlier process left whose gates were on is undone.
+        """
         groups = [(pod.pod, group) for pod in state.pods.values() for group in pod.groups]
         if oom_score_adj.NAME in self._gates:
             self._apply_scores(groups)
+            await asyncio.sleep(0)
+        elif self._host.exists(self._oom_record):
+            self._tell(oom_score_adj.NAME, [one.problem for one in self._scores.apply([]) if one.problem])
         if resctrl_pod.NAME in self._gates:
             self._apply_resctrl(state)
+            await asyncio.sleep(0)
+        elif resctrl.is_mounted(self._host):
+            self._tell(resctrl_pod.NAME, [one.problem for one in self._resctrl.apply([]) if one.problem])
         if CORE_SCHED_GATE in self._gates:
             self._apply_core_sched(state, groups)
+            await asyncio.sleep(0)
         if TERWAY_GATE in self._gates:
             plan = terway_qos.decide_node(state.rules, _contexts(state))
             failed = [one.why for one in self._terway.apply(plan) if one.outcome is FileOutcome.FAILED]
             self._tell(terway_qos.NAME, failed)
         if TC_GATE in self._gates:
             await self._apply_traffic(state)
-        elif self._host.exists(self._tc_record):  # of an earlier process, whose gate was on
+        elif self._host.exists(self._tc_record):
             await asyncio.to_thread(self._traffic.apply, TrafficPlan(enabled=False))
 
     def _apply_scores(self, groups: Sequence[tuple[PodMeta, HookedGroup]]) -> None:
@@ -163,7 +179,7 @@ class NodeActions:
             for one in plan.switches
         ]
         written = self._control_loop.machine.execute(switches, complete_owners=(CORE_SCHED_SWITCH,))
-        refused = [one.detail or one.status.value for one in written if not one.is_settled]
+        refused = [one.detail or str(one.io_error or one.status.value) for one in written if not one.is_settled]
         if refused:  # without the switches no cookie counts
             self._tell(core_sched.NAME, refused)
             return
@@ -180,9 +196,11 @@ class NodeActions:
 
     async def _apply_traffic(self, state: RuntimeHooksState) -> None:
         plan = tc_hook.decide_node(state.rules, _contexts(state))
-        if plan is not None and plan.enabled and (unsupported := tc.check_supported()) is not None:
-            self._tell(tc_hook.NAME, [str(unsupported)])
-            return
+        if plan is not None and plan.enabled:
+            unsupported = await asyncio.to_thread(tc.check_supported, self._iproute)
+            if unsupported is not None:
+                self._tell(tc_hook.NAME, [str(unsupported)])
+                return
         result = await asyncio.to_thread(self._traffic.apply, plan)
         failed = result.outcome in (TrafficOutcome.FAILED, TrafficOutcome.UNSUPPORTED)
         self._tell(tc_hook.NAME, [*result.problems, result.outcome.value] if failed else [])

@@ -74,7 +74,7 @@ class HookService:
             ),
             self.statistics,
             self._rules,
-            control_loop.machine.execute,
+            control_loop.strategy_runner.execute_at_once,
             on_event,
             self._actions.prepare_pod,
         )

@@ -26,6 +26,7 @@ from koord.koordlet.strategies import (
     victim_selection,
 )
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
+from koord.koordlet.work_steps import WorkSteps
 
 
 class StrategyEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +37,8 @@ class StrategyEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     A strategy with `depends_on` is also due when one of the values that it returns has changed; its period is then the
     time after which all its files are read again.
+
+    A strategy with `decide_steps` makes the same plan in steps, so that others may run while it decides.
     """
 
     name: str
@@ -46,6 +49,7 @@ class StrategyEntry(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     restores: tuple[str, ...] = ()
     depends_on: Callable[[StrategyInputs], tuple[object, ...]] | None = None
+    decide_steps: Callable[[Any], WorkSteps[StrategyPlan]] | None = None
 
 
 STRATEGIES = (
@@ -59,6 +63,7 @@ STRATEGIES = (
         files=runtime_hooks.FILES,
         restores=runtime_hooks.OWNERS,
         depends_on=runtime_hooks.depends_on,
+        decide_steps=runtime_hooks.decide_runtime_hooks_in_steps,
     ),
     StrategyEntry(
         name=cpu_suppress.OWNER,

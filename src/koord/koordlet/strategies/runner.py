@@ -1,6 +1,6 @@
 """The strategy runner observes, decides and executes every strategy that is due, and returns what became of each.
 
-It is synchronous and reads no clock: the agent calls it once a second, a simulated node whenever its time moves on. It
+It reads no clock: the agent runs it once a second in steps, a simulated node at once whenever its time moves on. It
 keeps what must survive between ticks: the state of each strategy, pending evictions, and when each last ran.
 """
 
@@ -11,13 +11,14 @@ from typing import Any
 
 import msgspec
 
-from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteOutcome
+from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteCgroup, WriteOutcome
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES, StrategyEntry
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, StrategySettings
+from koord.koordlet.work_steps import WorkSteps, run_steps, timed_steps
 
 _SLACK_S = 0.05  # a tick that comes a little early still counts
 
@@ -57,6 +58,7 @@ class StrategyRunner:
         self._period_s = {one.name: settings.period_s.get(one.name, one.period_s) for one in self._enabled}
         self._last_run_s: dict[str, float] = {}
         self._last_inputs: dict[str, tuple[object, ...]] = {}  # of strategies that depend on some of them
+        self._written_at_once: list[tuple[str, str]] = []  # group and knob, since the last tick ended
 
     def state_of(self, strategy: str) -> Any:
         """Return what the last plan of a strategy left for its next run; None before it ran."""
@@ -68,19 +70,33 @@ class StrategyRunner:
 
     def tick(self, now_s: float, node_inputs: NodeInputs) -> tuple[StrategyResult, ...]:
         """Run every strategy that is due. Nothing is decided before the pods were listed once."""
-        if not node_inputs.pods_known:
-            return ()
-        self._inputs.begin_tick(now_s, node_inputs)
-        released = () if node_inputs.safe_mode else self._release_disabled()
-        return (*released, *(ran for one in self._enabled if (ran := self._run_if_due(one)) is not None))
+        return run_steps(self.tick_steps(now_s, node_inputs))
+
+    def tick_steps(self, now_s: float, node_inputs: NodeInputs) -> WorkSteps[tuple[StrategyResult, ...]]:
+        """Run a tick in steps: between two strategies, and within one that decides or writes pod by pod."""
+        try:
+            if not node_inputs.pods_known:
+                return ()
+            self._inputs.begin_tick(now_s, node_inputs)
+            released = [] if node_inputs.safe_mode else (yield from self._release_disabled())
+            ran = yield from self._run_all(self._enabled)
+            return (*released, *ran)
+        finally:
+            self._written_at_once.clear()  # the inputs of the next tick know of them
 
     def tick_changes(self, now_s: float, node_inputs: NodeInputs) -> tuple[StrategyResult, ...]:
         """Run the strategies whose own inputs changed, and no others: what the runtime calls hooks for."""
         if not node_inputs.pods_known:
             return ()
         self._inputs.begin_tick(now_s, node_inputs)
-        concerned = [one for one in self._enabled if one.depends_on is not None]
-        return tuple(ran for one in concerned if (ran := self._run_if_due(one)) is not None)
+        return tuple(run_steps(self._run_all([one for one in self._enabled if one.depends_on is not None])))
+
+    def execute_at_once(self, effects: Sequence[WriteCgroup]) -> Sequence[FileWriteResult]:
+        """Execute effects that no tick decided. Between two steps of a tick they are of a pod that its inputs lack, so
+        no plan of that tick restores these files.
+        """
+        self._written_at_once += [(effect.group, effect.file) for effect in effects]
+        return self._machine.execute(effects)
 
     def evicted(self, now_s: float, uid: str, *, by_stopping: bool = False) -> None:
         """Record that a requested eviction was accepted, or that the pod's containers were stopped."""
@@ -90,43 +106,74 @@ class StrategyRunner:
         """Record that a requested eviction failed; the pod is left alone for a while, and others are considered."""
         self._inputs.eviction_tracker.eviction_failed(now_s, uid, why)
 
-    def _run_if_due(self, strategy: StrategyEntry) -> StrategyResult | None:
+    def _run_all(self, strategies: Sequence[StrategyEntry]) -> WorkSteps[list[StrategyResult]]:
+        ran: list[StrategyResult] = []
+        for one in strategies:
+            result = yield from self._run_if_due(one)
+            if result is not None:
+                ran.append(result)
+                yield
+        return ran
+
+    def _run_if_due(self, strategy: StrategyEntry) -> WorkSteps[StrategyResult | None]:
         """Run a strategy when its period has passed, or when inputs on which it depends changed."""
         name, inputs = strategy.name, self._inputs
         periodic = self._is_due(name, inputs.now_s)
         if periodic:
             self._last_run_s[name] = inputs.now_s
         if strategy.depends_on is None:
-            return self._run(strategy) if periodic else None
+            return (yield from self._run(strategy)) if periodic else None
         seen, before = strategy.depends_on(inputs), self._last_inputs.get(name)
         if not periodic and before is not None and not _differ(seen, before):
             return None
         self._last_inputs[name] = seen
-        began = self._timer()
-        ran = self._run(strategy, verify=periodic)
-        return msgspec.structs.replace(ran, seconds=self._timer() - began)
+        ran, seconds = yield from timed_steps(self._run(strategy, verify=periodic), self._timer)
+        return msgspec.structs.replace(ran, seconds=seconds)
 
-    def _run(self, strategy: StrategyEntry, *, verify: bool = False) -> StrategyResult:
+    def _run(self, strategy: StrategyEntry, *, verify: bool = False) -> WorkSteps[StrategyResult]:
         """Observe, decide and execute. In safe mode the plan is returned and nothing is executed."""
         name, inputs = strategy.name, self._inputs
         try:
-            plan = strategy.decide(strategy.observe(inputs))
+            view = strategy.observe(inputs)
+            if strategy.decide_steps is None:
+                plan = strategy.decide(view)
+            else:
+                plan = yield from strategy.decide_steps(view)
             if plan.state is not None:
                 inputs.states[name] = plan.state
             if inputs.node_inputs.safe_mode:
                 return StrategyResult(strategy=name, plan=plan)
+            results = yield from self._execute(strategy, plan, verify=verify)
             evictions = tuple(one for one in plan.effects if isinstance(one, EvictionRequest))
-            files: list[FileEffect] = [one for one in plan.effects if not isinstance(one, EvictionRequest)]
-            results: Sequence[FileWriteResult] = ()
-            if files or plan.complete:
-                owners = strategy.restores if plan.complete else ()
-                results = self._machine.execute(files, complete_owners=owners, kept=plan.kept, verify=verify)
             inputs.eviction_tracker.request(inputs.now_s, name, evictions)
         except Exception as error:  # noqa: BLE001 - handed to the caller: one strategy's fault spares the others
             return StrategyResult(strategy=name, error=error)
         return StrategyResult(strategy=name, plan=plan, results=tuple(results), evictions=evictions)
 
-    def _release_disabled(self) -> list[StrategyResult]:
+    def _execute(
+        self, strategy: StrategyEntry, plan: StrategyPlan, *, verify: bool
+    ) -> WorkSteps[Sequence[FileWriteResult]]:
+        """Execute the files of a plan, batch by batch where it has batches, and restore at the end what it omits."""
+        files: list[FileEffect] = [one for one in plan.effects if not isinstance(one, EvictionRequest)]
+        if not files and not plan.complete:
+            return ()
+        owners = strategy.restores if plan.complete else ()
+        if not plan.batch_sizes:
+            kept = [*plan.kept, *self._written_at_once]
+            return self._machine.execute(files, complete_owners=owners, kept=kept, verify=verify)
+        results: list[FileWriteResult] = []
+        begin = 0
+        for size in plan.batch_sizes:
+            results += self._machine.execute(files[begin : begin + size], verify=verify)
+            begin += size
+            yield
+        named = [*plan.kept, *((one.group, one.file) for one in files if isinstance(one, WriteCgroup))]
+        for owner in owners:
+            results += self._machine.execute((), complete_owners=(owner,), kept=[*named, *self._written_at_once])
+            yield
+        return results
+
+    def _release_disabled(self) -> WorkSteps[list[StrategyResult]]:
         """Restore what disabled strategies wrote, also in an earlier process; what is refused is tried again."""
         ran: list[StrategyResult] = []
         why, refused = "its gate is off", list[StrategyEntry]()
@@ -134,6 +181,7 @@ class StrategyRunner:
             results = tuple(one for owner in strategy.restores for one in self._machine.release(owner, why))
             if results:
                 ran.append(StrategyResult(strategy=strategy.name, plan=StrategyPlan(why=why), results=results))
+                yield
             if not all(result.is_settled for result in results):
                 refused.append(strategy)
         self._to_release = refused

@@ -26,6 +26,7 @@ from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies import file_ownership
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
+from koord.koordlet.work_steps import WorkSteps, run_steps
 from koord.values.cpuset import EMPTY
 
 NAME = "RuntimeHooks"
@@ -88,33 +89,51 @@ class RuntimeHooksView(msgspec.Struct, frozen=True, kw_only=True):
 
 def decide_runtime_hooks(view: RuntimeHooksView) -> StrategyPlan:
     """Decide the values of all pods that are alive and of their containers."""
+    return run_steps(decide_runtime_hooks_in_steps(view))
+
+
+def decide_runtime_hooks_in_steps(view: RuntimeHooksView) -> WorkSteps[StrategyPlan]:
+    """Decide pod by pod, with a step for each that was not decided before: a first look at a full node takes long."""
     if view.waits:
         return StrategyPlan(why="the Node and the NodeSLO were not both seen again yet: what was written stays")
     pods: dict[str, HookedPod] = {}
     for pod in view.pods:
         if not pod.is_alive or not pod.group:
             continue
-        known, sandbox = view.before.get(pod.uid), view.sandboxes.get(pod.uid, "")
-        if known is not None and known.pod is pod and known.rules is view.rules and known.sandbox == sandbox:
-            pods[pod.uid] = known
-        else:
-            pods[pod.uid] = _decide_pod(view, pod, sandbox)
+        sandbox = view.sandboxes.get(pod.uid, "")
+        known = _still_decided(view, pod, sandbox)
+        pods[pod.uid] = known or _decide_pod(view, pod, sandbox)
+        if known is None:
+            yield
     for pod in view.starting:
         if pod.uid not in pods:
-            pods[pod.uid] = decide_starting_pod(pod, view.rules)
+            known = _still_decided(view, pod, "")
+            pods[pod.uid] = known or decide_starting_pod(pod, view.rules)
+            if known is None:
+                yield
     problems = [
         f"{one.pod.full_name}{f' {group.container}' if group.container else ''}: {problem.hook}: {problem.problem}"
         for one in pods.values()
         for group in one.groups
         for problem in group.decision.problems
     ]
+    applications = _applications(view)
+    sizes = (*(len(one.effects) for one in pods.values()), len(applications))
     return StrategyPlan(
-        effects=(*(effect for one in pods.values() for effect in one.effects), *_applications(view)),
+        effects=(*(effect for one in pods.values() for effect in one.effects), *applications),
         kept=tuple(file for one in pods.values() for file in one.kept),
         why="; ".join(problems),
         complete=True,
         state=RuntimeHooksState(rules=view.rules, pods=pods),
+        batch_sizes=tuple(size for size in sizes if size),
     )
+
+
+def _still_decided(view: RuntimeHooksView, pod: PodMeta, sandbox: str) -> HookedPod | None:
+    """Return what was decided before for the same pod under the same rules."""
+    known = view.before.get(pod.uid)
+    same = known is not None and known.pod is pod and known.rules is view.rules and known.sandbox == sandbox
+    return known if same else None
 
 
 def decide_starting_pod(

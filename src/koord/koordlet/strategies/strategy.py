@@ -33,6 +33,9 @@ class StrategyPlan(msgspec.Struct, frozen=True, kw_only=True):
     files that the strategy wants: what it wrote before and does not name any more is restored, except the `kept` files,
     which are named by group and knob and stay as they are. `state` is what the strategy finds in the inputs of its next
     tick; None leaves the last one.
+
+    `batch_sizes` divide the effects, in their order, into batches that are independent of each other, as those of two
+    pods are: others may act between two of them. Without any, all are one batch.
     """
 
     effects: tuple[Effect, ...] = ()
@@ -41,6 +44,7 @@ class StrategyPlan(msgspec.Struct, frozen=True, kw_only=True):
     figures: Mapping[str, float] = {}
     complete: bool = False
     state: Any = None
+    batch_sizes: tuple[int, ...] = ()
 
 
 class StrategySettings(msgspec.Struct, frozen=True, kw_only=True):

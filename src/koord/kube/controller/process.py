@@ -31,7 +31,7 @@ from koord.kube.transport.request_metrics import MeteredTransport, RestMetrics
 from koord.telemetry.clock import Clock
 from koord.telemetry.component_server import ComponentServer, HealthCheck
 from koord.telemetry.http_routing import HttpGuard
-from koord.telemetry.metrics import MetricRegistry
+from koord.telemetry.metrics import Gauge, MetricFamily, MetricRegistry
 from koord.telemetry.process import freeze_after_startup, register_process_metrics
 from koord.telemetry.serving_certificate import ServingCertificate
 
@@ -40,6 +40,15 @@ _LOG = logging.getLogger(__name__)
 EXIT_LEASE_LOST = 1
 SYNC_WARNING_INTERVAL_S = 30.0  # how often a start that gets no answers says so
 DEAD_INFORMER_CHECK_S = 5.0  # how often dead informers are looked for
+
+
+def leader_status(registry: MetricRegistry) -> MetricFamily[Gauge]:
+    """Register the metric that says whether a process leads."""
+    return registry.gauge(
+        "leader_election_master_status",
+        "1 while this process holds the lease of this name, 0 while it stands by.",
+        ("name",),
+    )
 
 
 class StartupError(Exception):
@@ -301,9 +310,7 @@ class ControllerProcess:
         )
 
     def _build_elector(self, lease: LeaseConfig) -> LeaderElector:
-        status = self.settings.registry.gauge(
-            "leader_election_master_status", "1 while this process leads, 0 while it stands by.", ("name",)
-        ).labels(lease.name)
+        status = leader_status(self.settings.registry).labels(lease.name)
 
         async def lead() -> None:
             status.set(1)

@@ -17,11 +17,13 @@ class RestMetrics:
 
     def __init__(self, registry: MetricRegistry) -> None:
         self.requests = registry.counter(
-            "rest_client_requests_total", "HTTP requests by status code, method and host.", ("code", "host", "method")
+            "rest_client_requests_total",
+            "Requests to the API server by status code, method and host.",
+            ("code", "host", "method"),
         )
         self.seconds = registry.histogram(
             "rest_client_request_duration_seconds",
-            "Time until the answer, by verb and host.",
+            "Time from a request to the API server to its answer, by verb and host.",
             ("verb", "host"),
             _DURATION_BUCKETS_S,
         )

@@ -20,7 +20,7 @@ from koord.manager.configuration import documents
 from koord.manager.configuration.documents import RejectedDocument
 from koord.manager.configuration.last_good import DocumentParser, DocumentStatus, LastGoodDocument, describe_error
 from koord.manager.context import NAMESPACE, ManagerContext
-from koord.telemetry.metrics import MetricReading
+from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
 T = TypeVar("T")
 
@@ -29,6 +29,20 @@ _LOG = logging.getLogger(__name__)
 APPLIED_REASON = "SLOCfgApplied"  # ours: a document that was wrong is in use
 INVALID_REASON = "SLOCfgInvalid"  # ours: upstream tells only of text that it cannot read
 REMARK_REASON = "SLOCfgRemark"  # ours: settings that have no effect, or not the one that was meant
+
+REJECTED_DOCUMENTS = MetricDeclaration(
+    "koord_manager_slo_config_rejected",
+    "1 while a document of slo-controller-config is rejected and the last good one is in use.",
+    "gauge",
+    ("key",),
+)
+DOCUMENT_REMARKS = MetricDeclaration(
+    "koord_manager_slo_config_remarks",
+    "Settings of a document of slo-controller-config that have no effect, or a value that may be refused.",
+    "gauge",
+    ("key",),
+)
+SLO_CONFIG_METRICS = (REJECTED_DOCUMENTS, DOCUMENT_REMARKS)
 
 
 class UnmarshalEvent(msgspec.Struct, frozen=True):
@@ -194,10 +208,8 @@ class SloControllerConfig:
         kept = self.watcher.documents()
         rejected = tuple(((one.key,), float(one.status.state == "Rejected")) for one in kept)
         remarks = tuple(((one.key,), float(len(one.remarks))) for one in kept)
-        help = "1 while a document of slo-controller-config is rejected and the last good one is in use."
-        yield MetricReading("koord_manager_slo_config_rejected", help, "gauge", ("key",), rejected)
-        help = "Settings of a document that have no effect, or a value that may be refused."
-        yield MetricReading("koord_manager_slo_config_remarks", help, "gauge", ("key",), remarks)
+        yield REJECTED_DOCUMENTS.reading(rejected)
+        yield DOCUMENT_REMARKS.reading(remarks)
 
     async def start(self) -> None:
         await self.watcher.start()

@@ -13,7 +13,10 @@ from koord.manager.configuration.last_good import LastGoodDocument
 from koord.manager.configuration.node_slo import NodeSloDecision, NodeSloSection, NodeSloSettings, decide_node_slo
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.context import ManagerContext
-from koord.manager.controllers.per_node_object import DesiredSpec, PerNodeObjectController
+from koord.manager.controllers.per_node_object import DesiredSpec, PerNodeObjectController, node_object_metrics
+
+COUNTS = node_object_metrics("nodeslo", "NodeSLO")
+NODESLO_METRICS = (COUNTS.reconciled, COUNTS.parsed)
 
 
 class NodeSLOController(PerNodeObjectController[NodeSLO]):
@@ -26,7 +29,7 @@ class NodeSLOController(PerNodeObjectController[NodeSLO]):
     )
 
     def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:
-        super().__init__(context, NODE_SLOS, "nodeSLO")
+        super().__init__(context, NODE_SLOS, COUNTS)
         self._configuration = configuration
         self._documents: tuple[LastGoodDocument[Any], ...] = (
             configuration.threshold,

@@ -24,8 +24,8 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.manager.context import ManagerContext
-from koord.manager.reconcile_loop import ReconcileCounter, ReconcileLoop
-from koord.telemetry.metrics import MetricReading
+from koord.manager.reconcile_loop import ReconcileCounter, ReconcileLoop, reconcile_count
+from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
 
@@ -34,6 +34,23 @@ _LOG = logging.getLogger(__name__)
 WORKERS = 4
 REFUSED_RETRY_S = 300.0
 BAD_REQUEST = 400  # by a webhook
+
+
+class NodeObjectMetrics(msgspec.Struct, frozen=True):
+    """The metrics of one controller, under the names that dashboards know."""
+
+    reconciled: MetricDeclaration
+    parsed: MetricDeclaration
+
+
+def node_object_metrics(controller: str, kind: str) -> NodeObjectMetrics:
+    return NodeObjectMetrics(
+        reconcile_count(f"slo_controller_{controller}_reconcile_count", f"Reconciliations of {kind}s, by outcome."),
+        reconcile_count(
+            f"slo_controller_{controller}_spec_parse_count",
+            f"Computations of a {kind}'s spec from slo-controller-config, by outcome.",
+        ),
+    )
 
 
 class DesiredSpec(msgspec.Struct, frozen=True):
@@ -47,17 +64,12 @@ class PerNodeObjectController(ABC, Generic[O]):
     name: ClassVar[str]
     annotation: ClassVar[str]  # of the node: with its labels, all that the decision reads of it
 
-    def __init__(self, context: ManagerContext, resource: Resource[O], what: str) -> None:
-        """`what` names the objects in metrics."""
+    def __init__(self, context: ManagerContext, resource: Resource[O], metrics: NodeObjectMetrics) -> None:
         self.nodes = context.informers.for_resource(NODES)
         self.objects = context.informers.for_resource(resource)
         self.loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile, workers=WORKERS)
-        self.counter = ReconcileCounter(
-            f"slo_controller_{self.name}_reconcile_count", f"The count of reconciling {what}"
-        )
-        self.parse_counter = ReconcileCounter(
-            f"slo_controller_{self.name}_spec_parse_count", f"The count of parsing {what}.spec"
-        )
+        self.counter = ReconcileCounter(metrics.reconciled)
+        self.parse_counter = ReconcileCounter(metrics.parsed)
         self._context = context
         self._resource = resource
         self._quiet = RateLimitedLog(_LOG, context.clock)  # a setting that the schema refuses is refused for every node

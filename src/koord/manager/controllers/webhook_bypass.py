@@ -27,9 +27,21 @@ from koord.manager.reconcile_loop import ReconcileLoop
 from koord.manager.webhooks.admission import SYSTEM_NAMESPACES, excluded_namespaces, readable
 from koord.manager.webhooks.colocation_profile import ALWAYS_PERCENT, CompiledProfile, ProfileCache, matching_profiles
 from koord.policy.qos import priority_class_with_default
-from koord.telemetry.metrics import MetricReading
+from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
 BYPASSED_REASON = "WebhookBypassed"
+BYPASSED_PODS = MetricDeclaration(
+    "koord_manager_webhook_bypassed_pods",
+    "Pods there are now that look as if they were admitted without the profile that is for them.",
+    "gauge",
+    ("namespace",),
+)
+BYPASSED_PODS_TOTAL = MetricDeclaration(
+    "koord_manager_webhook_bypassed_pods_found_total",
+    "Pods that were found to be admitted without the profile that is for them.",
+    "counter",
+)
+WEBHOOK_BYPASS_METRICS = (BYPASSED_PODS, BYPASSED_PODS_TOTAL)
 _TERMINAL_PHASES = ("Succeeded", "Failed")
 
 
@@ -78,21 +90,8 @@ class WebhookBypassController:
         counts: dict[tuple[str, ...], float] = {}
         for namespace in self._bypassed.values():
             counts[(namespace,)] = counts.get((namespace,), 0.0) + 1
-        yield MetricReading(
-            "koord_manager_webhook_bypassed_pods",
-            "Pods there are now that look as if they were admitted without the profile that is for them.",
-            "gauge",
-            ("namespace",),
-            tuple(sorted(counts.items())),
-        )
-        total = ((), float(self._total))
-        yield MetricReading(
-            "koord_manager_webhook_bypassed_pods_total",
-            "Pods that were found to be admitted without the profile that is for them.",
-            "counter",
-            (),
-            (total,),
-        )
+        yield BYPASSED_PODS.reading(tuple(sorted(counts.items())))
+        yield BYPASSED_PODS_TOTAL.reading((((), float(self._total)),))
 
     def _evidence(self, pod: Pod) -> str | None:
         profiles = self._profile_cache.profiles

@@ -344,9 +344,14 @@ class SimulatedAgents:
             self.ledger,
             node=host.name,
             audit=lambda event: None,
-            count=lambda victim: None,
+            count=lambda victim: self._count_eviction(host.name, victim),
         )
         return _SimulatedNode(host, build_agent(host, self._settings), evictor)
+
+    def _count_eviction(self, name: str, victim: EvictionRequest) -> None:
+        node = self._nodes.get(name)
+        if node is not None:  # else the node went while its pod was being evicted
+            node.agent.metrics.count_eviction(self._clock.time(), victim)
 
     def _agent(self, node: _SimulatedNode) -> SimulatedAgent:
         made = build_agent(node.host, self._settings)

@@ -12,6 +12,7 @@ from koord.koordlet.hook_status import ContainersStatus
 from koord.koordlet.reporters.builders import node_conditions
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies.runner import strategy_status
+from koord.sim.agents.agent_metrics import metrics_reply
 from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.node_agent import SimulatedAgent
 from koord.sim.machine.simulated_machine import SimulatedMachine
@@ -35,6 +36,11 @@ def build_server(agents: SimulatedAgents, clock: Clock) -> ComponentServer:
     of_one.add("GET", "/strategies", _for_node(agents, lambda agent, _: {"strategies": _strategy_statuses(agent)}))
     of_one.add("GET", "/hooks", _for_node(agents, lambda agent, _: agent.hooks.status()))
     of_one.add("GET", "/containers", _for_node(agents, lambda agent, call: _containers(agents, agent, call)))
+    endpoint.routes.add(
+        "GET",
+        "/nodes/:node/metrics",
+        _for_node(agents, lambda agent, call: metrics_reply(agent, agents.facts(agent.name), clock.time(), call)),
+    )
     of_one.add("GET", "/state", _for_node(agents, lambda agent, _: _state(agents, agent)))
     return endpoint
 

@@ -7,6 +7,7 @@ Synchronous: `advance` moves the machine on by one step and runs what is due. Th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import msgspec
 
@@ -14,6 +15,7 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders import node_metric, reclaimable, usage_models
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
@@ -78,6 +80,11 @@ class SimulatedAgent:
         self.hooks = SimulatedHookAccount(settings.gates)
         self.last_step: AgentStep | None = None
         self.last_runs: dict[str, tuple[float, StrategyResult]] = {}  # by strategy: when it last ran, and what it did
+
+    @cached_property
+    def metrics(self) -> KoordletMetrics:
+        """The agent's metrics; see `koord.sim.agents.agent_metrics`."""
+        return KoordletMetrics(self.name)
 
     def advance(self, now_s: float, facts: NodeInputs, wishes: Mapping[str, ContainerDemand]) -> AgentStep:
         """Advance to `now_s` and run what is due. `wishes` is the resource demand by container id."""

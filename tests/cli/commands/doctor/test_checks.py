@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import click
 import msgspec
 import pytest
 
+from koord.cli.commands.doctor.command import report_text
 from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, ProgramAccess, Unread
 from koord.cli.commands.doctor.finding import Finding
 from koord.cli.commands.doctor.program_checks import image_version
@@ -300,3 +302,12 @@ def test_names_cannot_smuggle_commands_or_escapes() -> None:
     (one,) = of_id(broken({"all_daemon_sets": (evil,)}), "other-node-agent")
     assert one.fix == "kubectl -n 'x$(id)' delete daemonset 'volcano-agent; rm -rf / [2J'"
     assert "\x1b" not in one.what
+
+
+def test_what_cannot_be_read_is_printed_once_with_every_check_that_wants_it() -> None:
+    unread = Unread(verb="list", resource="mutatingwebhookconfigurations", why="403 Forbidden")
+    report = run_checks(msgspec.structs.replace(cluster.healthy(), mutating_webhooks=unread))
+    assert len([one for one in report.findings if one.id == "not-readable"]) == 3
+    text = " ".join(click.unstyle(report_text(report)).split())
+    assert text.count("cannot list mutatingwebhookconfigurations") == 1
+    assert "The checks webhooks, webhook-service, webhook-certificate cannot conclude anything without it." in text

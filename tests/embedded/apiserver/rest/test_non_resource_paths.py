@@ -153,6 +153,25 @@ async def test_health_and_version(api: Api) -> None:
     assert "/apis/apps/v1" in (await api.get("/"))[1]["paths"]
 
 
+async def test_metrics_tell_what_is_stored(api: Api) -> None:
+    assert "/metrics" in (await api.get("/"))[1]["paths"]
+    _, before = await api.get("/metrics")
+    assert 'apiserver_storage_objects{resource="configmaps"} 0' not in before
+    status, _ = await api.ask("POST", f"{NS}/configmaps", {"metadata": {"name": "c"}})
+    assert status == 201
+    _, after = await api.get("/metrics")
+    assert 'apiserver_storage_objects{resource="configmaps"} 1\n' in after
+    assert revision(after) > revision(before)
+    assert "process_resident_memory_bytes" in after
+    _, opened = await api.get("/metrics", accept="application/openmetrics-text")
+    assert opened.endswith("# EOF\n")
+
+
+def revision(text: str) -> float:
+    (line,) = [one for one in text.splitlines() if one.startswith("koord_apiserver_store_revision ")]
+    return float(line.split()[1])
+
+
 async def test_openapi_documents(api: Api) -> None:
     await api.get("/openapi/v3")
     assert api.last is not None

@@ -109,6 +109,16 @@ def test_a_quota_that_is_gone_has_no_series() -> None:
     assert "name=" not in served()
 
 
+def test_the_spec_of_a_quota_is_served() -> None:
+    made, registry = scene(), MetricRegistry()
+    register_quota_metrics(registry, KoordinatorMetrics(registry), made.ledger, WallClock(), lambda: True)
+    found = {one.name: dict(one.values) for one in registry.readings()}
+    spec, status = found["scheduler_elastic_quota_spec"], found["scheduler_elastic_quota_status"]
+    assert {labels[-1] for labels in spec} == {"min", "max", "sharedWeight"}
+    assert "q" in {labels[0] for labels in spec}
+    assert spec.items() <= status.items()
+
+
 def test_operations_are_timed_for_those_who_look() -> None:
     made, registry = scene(), MetricRegistry()
     register_quota_metrics(registry, KoordinatorMetrics(registry), made.ledger, WallClock(), lambda: True)

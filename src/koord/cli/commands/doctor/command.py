@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Sequence
 
 import click
+import msgspec
 
 from koord.cli import cluster_access
-from koord.cli.commands.doctor.facts import ClusterFacts, Unread
+from koord.cli.commands.doctor.facts import NOT_READABLE, ClusterFacts, Unread, unread_reason
 from koord.cli.commands.doctor.finding import DoctorReport, Finding, Severity
 from koord.cli.commands.doctor.gather import gather_facts
 from koord.cli.commands.doctor.node_checks import NODE_CHECKS
@@ -78,7 +80,7 @@ def reason_not_to_judge(facts: ClusterFacts) -> str:
 def report_text(report: DoctorReport) -> str:
     """Return the report for people, in lines of at most 100 characters."""
     lines = [_wrap(f"koord {report.koord_version}, API server {report.server_version or '?'}", ""), ""]
-    for finding in report.findings:
+    for finding in merge_unread(report.findings):
         lines += finding_lines(finding)
     if report.skipped:
         lines.append("")
@@ -88,6 +90,21 @@ def report_text(report: DoctorReport) -> str:
         lines += [_wrap(f"Not checked: {', '.join(checks)}: {why}.", "") for why, checks in groups.items()]
     counted = ", ".join(f"{report.count(kind)} {kind}" for kind in _COLORS if report.count(kind))
     return "\n".join((*lines, "", counted or "nothing was checked"))
+
+
+def merge_unread(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with one for each thing that cannot be read, whatever number of checks wants it."""
+    wanted: dict[str, list[str]] = {}
+    for one in findings:
+        if one.id == NOT_READABLE:
+            wanted.setdefault(one.what, []).append(one.check)
+    merged: dict[str | int, Finding] = {}
+    for number, one in enumerate(findings):
+        if one.id != NOT_READABLE:
+            merged[number] = one
+        elif one.what not in merged:
+            merged[one.what] = msgspec.structs.replace(one, why=unread_reason(wanted[one.what]))
+    return list(merged.values())
 
 
 def finding_lines(finding: Finding) -> list[str]:

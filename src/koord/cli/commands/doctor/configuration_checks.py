@@ -56,14 +56,14 @@ def check_configuration(facts: ClusterFacts) -> list[Finding]:
     found = []
     for name, program in CONFIG_MAPS.items():
         if name in present:
-            found += _config_map_findings(facts.namespace, name, present[name])
+            found += config_map_findings(facts.namespace, name, present[name])
         elif program in installed_programs(facts) and program not in facts.in_process:
             what = f"ConfigMap {facts.namespace}/{name} of {program} does not exist"
             found.append(CONFIG_MISSING.found(what, (name,), namespace=facts.namespace))
     return found
 
 
-def _config_map_findings(namespace: str, name: str, config_map: Obj) -> list[Finding]:
+def config_map_findings(namespace: str, name: str, config_map: Obj) -> list[Finding]:
     data = {key: value for key, value in mapping(config_map, "data").items() if isinstance(value, str)}
     shown = yaml.dump(
         {"kind": "ConfigMap", "metadata": {"name": name}, "data": data}, Dumper=_BlockDumper, sort_keys=False, width=1e6

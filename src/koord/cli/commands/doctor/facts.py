@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,8 @@ import msgspec
 from koord.cli.commands.doctor.finding import Finding, printable
 
 Obj = dict[str, Any]
+
+NOT_READABLE = "not-readable"  # the finding of any check about what the user may not read
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +77,11 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     koordlets_not_asked: int = 0
 
 
+def unread_reason(checks: Sequence[str]) -> str:
+    noun = "check" if len(checks) == 1 else "checks"
+    return f"The {noun} {', '.join(checks)} cannot conclude anything without it."
+
+
 def readable(objects: Objects) -> tuple[Obj, ...]:
     """Return the objects, none where they could not be read; `unread_findings` tells of those."""
     return () if isinstance(objects, Unread) else objects
@@ -91,11 +98,11 @@ def unread_findings(check: str, *sources: object) -> list[Finding]:
         place = f" in namespace {source.namespace}" if source.namespace else ""
         found.append(
             Finding(
-                id="not-readable",
+                id=NOT_READABLE,
                 check=check,
                 severity="unknown",
                 what=printable(f"cannot {source.verb} {source.resource}{place}: {source.why}"),
-                why=f"The check {check} cannot conclude anything without it.",
+                why=unread_reason([check]),
                 fix=printable(asked),
             )
         )

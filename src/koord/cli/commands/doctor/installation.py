@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from koord.api.koordinator.protocol import DESCHEDULER_NAME
@@ -22,6 +24,7 @@ MANAGER, SCHEDULER, DESCHEDULER, KOORDLET = "koord-manager", SCHEDULER_NAME, DES
 PROGRAMS = (MANAGER, SCHEDULER, DESCHEDULER, KOORDLET)
 APP_LABEL = "koord-app"
 _UPSTREAM_IMAGES = "koordinator-sh/"
+_UPSTREAM_TAG = re.compile(r"v[0-9]")
 
 
 class ProgramWorkload(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,5 +112,15 @@ def _workload(kind: str, program: str, one: Obj) -> ProgramWorkload:
         images=images,
         wanted=int(wanted),
         ready=int(ready),
-        is_upstream=any(_UPSTREAM_IMAGES in image for image in images),
+        is_upstream=any(_is_upstream_image(image, program) for image in images),
+    )
+
+
+def _is_upstream_image(image: str, program: str) -> bool:
+    """Return whether an image is Koordinator's own: of its repository, or a copy of that in another registry, which
+    keeps the program's name and a tag such as v1.8.0. koord has one image for all programs.
+    """
+    repository, _, tag = image.partition("@")[0].rpartition(":")
+    return _UPSTREAM_IMAGES in image or (
+        repository.rpartition("/")[2] == program and _UPSTREAM_TAG.match(tag) is not None
     )

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from koord import __version__
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.resource import Resource
@@ -22,6 +21,7 @@ from koord.cli.commands.support_bundle.redaction import redact_object, redact_te
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import error_from_response
 from koord.kube.transport.interface import ApiRequest
+from koord.version import build_info
 
 MAX_LOG_BYTES = 4 << 20  # of one container
 MAX_BUNDLE_BYTES = 256 << 20  # of all files before compression
@@ -87,7 +87,7 @@ async def collect_bundle(client: Client, facts: ClusterFacts, report: DoctorRepo
     files = _Files()
     files.add("doctor.json", _encode(redact_object(msgspec.to_builtins(report))))
     version = {} if isinstance(facts.version, Unread) else facts.version
-    files.add("versions.json", _encode({"koord": __version__, "server": redact_object(version)}))
+    files.add("versions.json", _encode({"koord": build_info()._asdict(), "server": redact_object(version)}))
     for resource in _NAMESPACED:
         await _add_kind(files, client, resource, facts.namespace)
     for resource in _CLUSTER_WIDE:

@@ -11,6 +11,7 @@ from typing import Any
 
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks, HookInvocation
+from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
 from koord.embedded.apiserver.admission.webhooks import WebhookConfigurationCheck
 from koord.embedded.apiserver.admission_chain import AdmissionAttributes, AdmissionChain, AdmissionPlugin
 from koord.embedded.apiserver.crd import definition_strategy
@@ -71,9 +72,13 @@ class CrdWarnings:
         attributes.warnings += definition_warnings(attributes.obj)
 
 
-def standard_admission_chain(store: ObjectStore, hooks: AdmissionHooks) -> AdmissionChain:
-    plugins = (
+def standard_admission_chain(
+    store: ObjectStore, hooks: AdmissionHooks, service_accounts: ServiceAccountAdmission | None = None
+) -> AdmissionChain:
+    """Return the chain. With `service_accounts` a pod needs its account, which somebody has to make first."""
+    plugins: tuple[AdmissionPlugin, ...] = (
         NamespaceLifecycle(store),
+        *((service_accounts,) if service_accounts is not None else ()),
         PodPriority(store),
         DefaultTolerationSeconds(),
         RuntimeClassAdmission(store),

@@ -24,14 +24,30 @@ from koord.manager.context import ManagerContext
 from koord.manager.controllers.noderesource.informers import NodeResourceInformers
 from koord.manager.controllers.noderesource.writer import NodeEventReporter, NodeResourceWriter
 from koord.manager.explain.lending_history import NodeLendingHistory
-from koord.manager.reconcile_loop import FAILED, SUCCEEDED, ReconcileCounter, ReconcileLoop
+from koord.manager.reconcile_loop import FAILED, SUCCEEDED, ReconcileCounter, ReconcileLoop, reconcile_count
 from koord.telemetry.clock import now
-from koord.telemetry.metrics import MetricReading
+from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
 _LOG = logging.getLogger(__name__)
 
 WORKERS = 4
 GPU_SHARED_GATE = "EnableSyncGPUSharedResource"
+RECONCILED = reconcile_count(
+    "slo_controller_node_resource_reconcile_count", "Reconciliations of nodes' batch and mid resources, by outcome."
+)
+PLUGIN_RUNS = MetricDeclaration(
+    "slo_controller_node_resource_run_plugin_status",
+    "Runs of the plugins that compute batch and mid resources of a node, by outcome and by step.",
+    "counter",
+    ("plugin", "status", "reason"),
+)
+EXTENDED_ALLOCATABLE = MetricDeclaration(
+    "slo_controller_node_extended_resource_allocatable_internal",
+    "Batch and mid resources computed for a node: batch-cpu in cores, mid-cpu in thousandths, memory in bytes.",
+    "gauge",
+    ("node", "resource", "unit"),
+)
+NODERESOURCE_METRICS = (RECONCILED, PLUGIN_RUNS, EXTENDED_ALLOCATABLE)
 
 
 class NodeResourceController:
@@ -52,9 +68,7 @@ class NodeResourceController:
         gate = context.settings.is_gate_enabled
         self._gpu_shared = gate(GPU_SHARED_GATE)
         self._webhook_asks_for_gpu_shared = gate("PodMutatingWebhook") and not gate("DisableDeviceResourceSpec")
-        self.counter = ReconcileCounter(
-            "slo_controller_node_resource_reconcile_count", "The count of reconciling node resource"
-        )
+        self.counter = ReconcileCounter(RECONCILED)
         self._plugin_runs: Counter[tuple[str, str, str]] = Counter()
         self.informers = NodeResourceInformers(context.informers, context.settings.sync_period_s)
         self.loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile, workers=WORKERS)
@@ -128,20 +142,8 @@ class NodeResourceController:
             for labels, amount in _allocatable(name, decision)
         )
         yield self.counter.reading()
-        yield MetricReading(
-            "slo_controller_node_resource_run_plugin_status",
-            "the status of running plugins of the node resource controller",
-            "counter",
-            ("plugin", "status", "reason"),
-            tuple((labels, float(count)) for labels, count in sorted(self._plugin_runs.items())),
-        )
-        yield MetricReading(
-            "slo_controller_node_extended_resource_allocatable_internal",
-            "the internal allocatable of extended resources which is updated by koord-manager",
-            "gauge",
-            ("node", "resource", "unit"),
-            values,
-        )
+        yield PLUGIN_RUNS.reading(tuple((labels, float(count)) for labels, count in sorted(self._plugin_runs.items())))
+        yield EXTENDED_ALLOCATABLE.reading(values)
 
     def _count_plugin_runs(self, decision: ColocationDecision) -> None:
         step = "ResourceCalculate" if decision.enabled else "ResourceReset"

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 from koord.scheduler.metrics import KoordinatorMetrics, gang_size_label
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
-from koord.telemetry.metrics import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricDeclaration, MetricReading, MetricRegistry
+
+WAITING_GANG_GROUPS = MetricDeclaration(
+    "scheduler_waiting_gang_group_number", "Gang groups that have pods waiting at Permit."
+)
 
 
 def register_gang_metrics(registry: MetricRegistry, metrics: KoordinatorMetrics, gang_manager: GangManager) -> None:
@@ -25,9 +29,7 @@ def register_gang_metrics(registry: MetricRegistry, metrics: KoordinatorMetrics,
     def read() -> Iterator[MetricReading]:
         gangs = gang_manager.gangs
         waiting = sum(1 for group in gangs.groups.values() if any(gang.waiting for gang in gangs.gangs_in_group(group)))
-        yield MetricReading(
-            "scheduler_waiting_gang_group_number", "Gang groups that wait.", "gauge", (), [((), float(waiting))]
-        )
+        yield WAITING_GANG_GROUPS.reading([((), float(waiting))])
 
     gang_manager.round_ended_callbacks.append(ended)
     gang_manager.search_done_callbacks.append(searched)

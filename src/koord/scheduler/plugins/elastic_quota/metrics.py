@@ -9,11 +9,23 @@ from koord.scheduler.metrics import KoordinatorMetrics
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.report import quota_figures
 from koord.telemetry.clock import Clock
-from koord.telemetry.metrics import Histogram, MetricFamily, MetricReading, MetricRegistry
+from koord.telemetry.metrics import Histogram, MetricDeclaration, MetricFamily, MetricReading, MetricRegistry
 from koord.values.amounts import Counts
 
-QUOTA_STATUS_METRIC = "scheduler_elastic_quota_status"
-QUOTA_STATUS_LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
+QUOTA_LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
+QUOTA_SPEC = MetricDeclaration(
+    "scheduler_elastic_quota_spec",
+    "Min, max and sharedWeight of a quota, by field; cpu in thousandths of a core.",
+    "gauge",
+    QUOTA_LABELS,
+)
+QUOTA_STATUS = MetricDeclaration(
+    "scheduler_elastic_quota_status",
+    "Figures of a quota by field: runtime, used, request, min, max and others; cpu in thousandths of a core.",
+    "gauge",
+    QUOTA_LABELS,
+)
+_SPEC_FIELDS = frozenset({"min", "max", "sharedWeight"})
 _FIELDS = {
     protocol.A_QUOTA_RUNTIME: "runtime",
     protocol.A_QUOTA_REQUEST: "request",
@@ -37,9 +49,8 @@ def register_quota_metrics(
 
     def read() -> Iterator[MetricReading]:
         values = [] if not leads() else list(_values(quota_cache))
-        yield MetricReading(
-            QUOTA_STATUS_METRIC, "What a quota has: cpu in thousandths.", "gauge", QUOTA_STATUS_LABELS, values
-        )
+        yield QUOTA_STATUS.reading(values)
+        yield QUOTA_SPEC.reading([one for one in values if one[0][-1] in _SPEC_FIELDS])
 
     registry.source(read)
 

@@ -8,11 +8,21 @@ from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.scheduling import AVAILABLE, FAILED, PENDING, SUCCEEDED, Reservation
 from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.scheduler.live_handle import LiveHandle
-from koord.telemetry.metrics import MetricReading, MetricRegistry
+from koord.telemetry.metrics import MetricDeclaration, MetricReading, MetricRegistry
 from koord.values.resources import CPU, MEMORY
 
-PHASE_METRIC = "scheduler_reservation_status_phase"
-RESOURCE_METRIC = "scheduler_reservation_resource"
+RESERVATION_PHASE = MetricDeclaration(
+    "scheduler_reservation_status_phase",
+    "1 for the phase that a Reservation is in, 0 for the others.",
+    "gauge",
+    ("name", "phase"),
+)
+RESERVATION_RESOURCE = MetricDeclaration(
+    "scheduler_reservation_resource",
+    "Resources of a Reservation: allocatable, allocated, and their ratio (utilization).",
+    "gauge",
+    ("type", "name", "resource", "unit"),
+)
 _PHASES = (PENDING, AVAILABLE, SUCCEEDED, FAILED)
 
 LabelledValue = tuple[tuple[str, ...], float]
@@ -24,9 +34,8 @@ def register_reservation_metrics(registry: MetricRegistry, handle: LiveHandle, l
 
     def read() -> Iterator[MetricReading]:
         found = lister.list() if leads() else ()
-        yield MetricReading(PHASE_METRIC, "Phase it is in.", "gauge", ("name", "phase"), list(_phases(found)))
-        labels = ("type", "name", "resource", "unit")
-        yield MetricReading(RESOURCE_METRIC, "What is reserved and used.", "gauge", labels, list(_resources(found)))
+        yield RESERVATION_PHASE.reading(list(_phases(found)))
+        yield RESERVATION_RESOURCE.reading(list(_resources(found)))
 
     registry.source(read)
 

@@ -1,0 +1,221 @@
+"""This module extracts from the live objects of Koordinator the values with which koord's chart does the same: those
+that differ from the defaults of Koordinator's chart 1.8, which koord's chart has too or has better ones for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from koord.cli import cluster_access
+from koord.cli.commands.doctor.facts import Obj, readable
+from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, own_crd_names
+from koord.cli.commands.doctor.unstructured import entries, field, mapping, name_of, number, text, texts
+from koord.cli.commands.migrate_from_koordinator.component_config import (
+    carried_descheduler_config,
+    carried_scheduler_config,
+)
+from koord.cli.commands.migrate_from_koordinator.facts import (
+    KoordinatorFacts,
+    helm_release,
+    release_of,
+    upstream_workloads,
+)
+from koord.cli.commands.migrate_from_koordinator.program_arguments import (
+    Argument,
+    ProgramTables,
+    command_line,
+    container_of,
+    gate_text,
+    judge_flags,
+    judge_gates,
+)
+from koord.cli.manifests.koordlet_daemonset import SHIPPED_KOORDLET_GATES
+from koord.values.quantity import Quantity, QuantityError
+
+SECTIONS = {MANAGER: "manager", SCHEDULER: "scheduler", DESCHEDULER: "descheduler", KOORDLET: "koordlet"}
+_CONTROL_RESOURCES = {"limits": {"cpu": "1000m", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "256Mi"}}
+_AGENT_RESOURCES = {"limits": {"cpu": "200m", "memory": "256Mi"}, "requests": {"cpu": "0", "memory": "0"}}
+_ALL_TAINTS = [{"operator": "Exists"}]
+# Flags that Koordinator's chart writes; values stand for them, or koord's chart writes its own.
+_CHART_FLAGS = {
+    MANAGER: {
+        *("enable-leader-election", "metrics-addr", "health-probe-addr", "logtostderr", "leader-election-namespace"),
+        *("v", "sync-period", "config-namespace"),
+    },
+    SCHEDULER: {"port", "authentication-skip-lookup", "v", "config", "enable-network-topology-manager"},
+    DESCHEDULER: {"port", "authentication-skip-lookup", "v", "config", "logtostderr"},
+    KOORDLET: {
+        *("addr", "cgroup-root-dir", "logtostderr", "v", "runtime-hooks-host-endpoint", "runtime-hooks-addr"),
+        *("runtime-hooks-network", "runtime-hooks-config-path", "enable-nri-runtime-hook", "xpu-device-infos-dir"),
+    },
+}
+_HOST_FOLDERS = {  # where koordlet sees a folder, the value that names it, its default
+    "/var/lib/kubelet": ("kubeletLibDir", "/var/lib/kubelet"),
+    "/host-etc-hookserver": ("koordProxyRegisterDir", "/etc/runtime/hookserver.d"),
+    "/host-var-run-koordlet": ("koordletSockDir", "/var/run/koordlet"),
+    "/prediction-checkpoints": ("predictionCheckpointDir", "/var/run/koordlet/prediction-checkpoints"),
+}
+_FAILURE_POLICY = {
+    "pods": "pods",
+    "elasticquotas": "elasticquotas",
+    "nodes/status": "nodeStatus",
+    "nodes": "nodes",
+    "reservations": "reservations",
+}
+
+
+def extract_values(facts: KoordinatorFacts, tables: Mapping[str, ProgramTables]) -> Obj:
+    """Return the values, without what koord would refuse; `findings` tells of that."""
+    found: Obj = {"installation": {"namespace": facts.namespace}}
+    if facts.namespace == cluster_access.NAMESPACE:
+        found = {}
+    for program, workload in workloads_by_program(facts).items():
+        container = container_of(workload, program)
+        words = command_line(container)
+        flags = judge_flags(program, words, tables[program])
+        gates = accepted_gates(judge_gates(gate_text(words), tables[program]))
+        values = _program_values(program, workload, container, flags)
+        if program == MANAGER:
+            found |= {"featureGates": gates} if gates else {}
+        elif program == KOORDLET:
+            values |= {"features": gates} if gates != SHIPPED_KOORDLET_GATES else {}
+        else:
+            values |= {"featureGates": gates} if gates else {}
+        found |= {SECTIONS[program]: values} if values else {}
+        secrets = [{"name": text(one, "name")} for one in entries(_pod(workload), "imagePullSecrets")]
+        found |= {"imagePullSecrets": secrets} if secrets else {}
+    for section, config in (
+        ("scheduler", carried_scheduler_config(facts)),
+        ("descheduler", carried_descheduler_config(facts)),
+    ):
+        if config:
+            found[section] = {**found.get(section, {}), "config": config}
+    if webhooks := _webhook_values(facts):
+        found["webhookConfiguration"] = webhooks
+    if foreign := _foreign_definitions(facts):
+        found["crds"] = dict.fromkeys(foreign, False)
+    if any(name_of(one) == "koordlet-service" for one in readable(facts.services)):
+        found["koordlet"] = {**found.get("koordlet", {}), "enableServiceMonitor": True}
+    return found
+
+
+def workloads_by_program(facts: KoordinatorFacts) -> dict[str, Obj]:
+    """Return the Deployment or DaemonSet of each of Koordinator's programs that is there."""
+    present = {name_of(one): one for one in (*readable(facts.deployments), *readable(facts.daemon_sets))}
+    return {one.program: present[one.name] for one in upstream_workloads(facts)}
+
+
+def accepted_gates(gates: Sequence[Argument]) -> str:
+    return ",".join(f"{one.name}={one.value}" for one in gates if one.verdict != "refused")
+
+
+def _program_values(program: str, workload: Obj, container: Obj, flags: Sequence[Argument]) -> Obj:
+    stated = {one.name: one.value for one in flags if one.verdict != "refused"}
+    pod = _pod(workload)
+    values: Obj = {}
+    if program != KOORDLET:
+        replicas = number(workload, "spec", "replicas")
+        values |= {"replicas": int(replicas)} if replicas is not None and replicas != 2 else {}
+        values |= {"hostNetwork": True} if pod.get("hostNetwork") is True else {}
+        values |= {"nodeSelector": selector} if (selector := mapping(pod, "nodeSelector")) else {}
+    tolerations = entries(pod, "tolerations")
+    if tolerations and not (program == KOORDLET and tolerations == _ALL_TAINTS):
+        values["tolerations"] = tolerations
+    values |= {"nodeAffinity": affinity} if (affinity := mapping(pod, "affinity", "nodeAffinity")) else {}
+    values |= {"log": {"level": stated["v"]}} if stated.get("v", "4") != "4" else {}
+    amounts = {key: mapping(container, "resources", key) for key in ("requests", "limits")}
+    default = _AGENT_RESOURCES if program == KOORDLET else _CONTROL_RESOURCES
+    if not all(_same_amounts(amounts[key], default[key]) for key in amounts):
+        values["resources"] = {key: one for key, one in amounts.items() if one}
+    values |= _port_values(program, container, stated)
+    if program == KOORDLET:
+        values |= {"hostDirs": folders} if (folders := _host_folders(pod, container)) else {}
+        values |= {"runtimeClassName": name} if (name := text(pod, "runtimeClassName")) else {}
+    extra = [
+        f"--{one.name}={one.value}" if one.value else f"--{one.name}"
+        for one in flags
+        if one.verdict == "works" and one.name not in _CHART_FLAGS[program] and len(one.name) > 1
+    ]
+    return {**values, "extraArgs": extra} if extra else values
+
+
+def _port_values(program: str, container: Obj, stated: Mapping[str, str]) -> Obj:
+    """Return the ports that differ from the chart's, from flags and, for webhooks, from the environment."""
+    if program in (SCHEDULER, DESCHEDULER):
+        port = stated.get("port", "10251")
+        return {"port": int(port)} if port.isdecimal() and port != "10251" else {}
+    if program == KOORDLET:
+        return _port_value("metrics", stated.get("addr", ""), "9316")
+    values = _port_value("metrics", stated.get("metrics-addr", ""), "8080")
+    values |= _port_value("healthProbe", stated.get("health-probe-addr", ""), "8000")
+    environ = {text(one, "name"): text(one, "value") for one in entries(container, "env")}
+    values |= _port_value("webhook", f":{environ.get('WEBHOOK_PORT') or '9876'}", "9876")
+    period = stated.get("sync-period", "0")
+    return {**values, "resyncPeriod": period} if period not in ("", "0", "0s") else values
+
+
+def _port_value(name: str, address: str, default: str) -> Obj:
+    port = address.rpartition(":")[2]
+    return {name: {"port": int(port)}} if port.isdecimal() and port != default else {}
+
+
+def _host_folders(pod: Obj, container: Obj) -> Obj:
+    paths = {text(one, "name"): text(one, "hostPath", "path") for one in entries(pod, "volumes")}
+    found = {}
+    for mount in entries(container, "volumeMounts"):
+        known = _HOST_FOLDERS.get(text(mount, "mountPath").rstrip("/"))
+        path = paths.get(text(mount, "name"), "")
+        if known and path and path.rstrip("/") != known[1]:
+            found[known[0]] = path
+    return found
+
+
+def _webhook_values(facts: KoordinatorFacts) -> Obj:
+    policies: Obj = {}
+    timeouts: list[int] = []
+    for configuration in (*readable(facts.mutating_webhooks), *readable(facts.validating_webhooks)):
+        if not name_of(configuration).startswith("koordinator-"):
+            continue
+        for webhook in entries(configuration, "webhooks"):
+            resources = [name for rule in entries(webhook, "rules") for name in texts(rule, "resources")]
+            keys = [_FAILURE_POLICY[name] for name in resources if name in _FAILURE_POLICY]
+            policies |= {key: "Fail" for key in keys if webhook.get("failurePolicy") == "Fail"}
+            seconds = number(webhook, "timeoutSeconds")
+            timeouts += [int(seconds)] if keys and seconds is not None else []
+    found: Obj = {"failurePolicy": policies} if policies else {}
+    different = [one for one in timeouts if one != 30]
+    return {**found, "timeoutSeconds": different[0]} if different else found
+
+
+def _foreign_definitions(facts: KoordinatorFacts) -> list[str]:
+    """Return the plural names of definitions that are there and not of the release: another product owns them, and Helm
+    would refuse to replace them.
+    """
+    release = helm_release(facts)
+    if release is None:
+        return []
+    return sorted(
+        name_of(one).partition(".")[0]
+        for one in readable(facts.crds)
+        if name_of(one) in own_crd_names() and release_of(one) != release
+    )
+
+
+def _pod(workload: Obj) -> Obj:
+    found = field(workload, "spec", "template", "spec")
+    return found if isinstance(found, dict) else {}
+
+
+def _same_amounts(given: Mapping[str, Any], default: Mapping[str, str]) -> bool:
+    """Compare amounts by value: a server writes 1000m as 1."""
+    return {name: _amount(value) for name, value in given.items()} == {
+        name: _amount(value) for name, value in default.items()
+    }
+
+
+def _amount(value: Any) -> object:
+    try:
+        return Quantity.parse(str(value))
+    except QuantityError:
+        return str(value)

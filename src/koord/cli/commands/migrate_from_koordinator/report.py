@@ -1,0 +1,110 @@
+"""This module puts together what is told of a move from Koordinator."""
+
+from __future__ import annotations
+
+import msgspec
+
+from koord.cli.commands.doctor.facts import Obj, Unread
+from koord.cli.commands.doctor.finding import SEVERITIES, Finding, Severity
+from koord.cli.commands.doctor.installation import images_of
+from koord.cli.commands.doctor.program_checks import LEASE_NAMES
+from koord.cli.commands.doctor.unstructured import field, name_of, text
+from koord.cli.commands.migrate_from_koordinator import findings
+from koord.cli.commands.migrate_from_koordinator.chart_values import extract_values, workloads_by_program
+from koord.cli.commands.migrate_from_koordinator.facts import HelmRelease, KoordinatorFacts, helm_release
+from koord.cli.commands.migrate_from_koordinator.inventory import (
+    InstalledDefinition,
+    InstalledObject,
+    LeaseHolder,
+    installed_definitions,
+    installed_objects,
+    lease_holders,
+)
+from koord.cli.commands.migrate_from_koordinator.move import MoveStep, move_steps, return_steps
+from koord.cli.commands.migrate_from_koordinator.program_arguments import (
+    Argument,
+    command_line,
+    container_of,
+    gate_text,
+    judge_flags,
+    judge_gates,
+    program_tables,
+)
+from koord.cli.manifests.manifests import IMAGE
+
+VALUES_FILE = "koord-values.yaml"
+
+
+class ProgramMove(msgspec.Struct, frozen=True, kw_only=True):
+    """ProgramMove says what a program of Koordinator runs now, and how koord's program takes its arguments."""
+
+    program: str
+    workload: str
+    images: tuple[str, ...]
+    flags: tuple[Argument, ...]
+    gates: tuple[Argument, ...]
+
+
+class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """MoveReport is the answer of `koord migrate-from-koordinator`; findings of severity error stand in the way."""
+
+    koord_version: str
+    server_version: str
+    namespace: str
+    image: str  # of all programs of koord, in the registry that the move names
+    release: HelmRelease | None
+    programs: tuple[ProgramMove, ...]
+    definitions: tuple[InstalledDefinition, ...]
+    objects: tuple[InstalledObject, ...]
+    leases: tuple[LeaseHolder, ...]
+    findings: tuple[Finding, ...]
+    values: Obj
+    move: tuple[MoveStep, ...]
+    back: tuple[MoveStep, ...]
+
+    def count(self, severity: Severity) -> int:
+        return sum(one.severity == severity for one in self.findings)
+
+
+def make_report(facts: KoordinatorFacts, koord_version: str, values_file: str = VALUES_FILE) -> MoveReport:
+    tables = program_tables()
+    release = helm_release(facts)
+    workloads = workloads_by_program(facts)
+    programs, found = [], findings.cluster_findings(facts)
+    for program in findings.programs_in_order(facts):
+        workload = workloads[program]
+        words = command_line(container_of(workload, program))
+        flags = judge_flags(program, words, tables[program])
+        gates = judge_gates(gate_text(words), tables[program])
+        found += findings.argument_findings(program, flags, gates)
+        programs.append(
+            ProgramMove(
+                program=program,
+                workload=f"{'DaemonSet' if program == 'koordlet' else 'Deployment'} {name_of(workload)}",
+                images=images_of(field(workload, "spec", "template") or {}),
+                flags=tuple(flags),
+                gates=tuple(gates),
+            )
+        )
+    objects, definitions = installed_objects(facts), installed_definitions(facts)
+    leases = lease_holders(facts, LEASE_NAMES.items())
+    found += findings.program_findings(facts, objects, leases)
+    found += findings.definition_findings(definitions)
+    found += findings.configuration_findings(facts)
+    found.sort(key=lambda one: SEVERITIES.index(one.severity))
+    installed = bool(programs)
+    return MoveReport(
+        koord_version=koord_version,
+        server_version="" if isinstance(facts.version, Unread) else text(facts.version, "gitVersion"),
+        namespace=facts.namespace,
+        image=IMAGE,
+        release=release,
+        programs=tuple(programs),
+        definitions=definitions,
+        objects=objects,
+        leases=leases,
+        findings=tuple(found),
+        values=extract_values(facts, tables) if installed else {},
+        move=tuple(move_steps(release, facts.namespace, values_file, installed=installed)),
+        back=tuple(return_steps(release, facts.namespace, installed=installed)),
+    )
