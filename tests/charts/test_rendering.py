@@ -313,6 +313,7 @@ class TestUninstall:
             ["koord", "restore-nodes"],
             "--namespace=koordinator-system",
         )
+        assert spec["automountServiceAccountToken"] is True, "its account has none mounted by itself"
         assert spec["securityContext"]["runAsNonRoot"] is True
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
 

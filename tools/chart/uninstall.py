@@ -40,6 +40,7 @@ def _job() -> Obj:
     }
     pod: Obj = {
         "serviceAccountName": NAME,
+        "automountServiceAccountToken": True,
         "restartPolicy": "Never",
         "securityContext": POD_SECURITY,
         "containers": [container],
