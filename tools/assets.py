@@ -1,8 +1,8 @@
-"""Build the real parts that tests run against from Go modules, into a cache outside the repo: a control plane (etcd,
+"""Build the real parts that tests run against, into a cache outside the repo. From Go modules: a control plane (etcd,
 kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with
 `containerd17` an older containerd for such a node, with `cluster` what a cluster needs that runs workloads
 (kube-controller-manager), with `helm` the program that renders and installs the chart, or with `promtool` the one that
-checks and tests rules of Prometheus.
+checks and tests rules of Prometheus. From Debian's source: with `kernel` a guest's kernel.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -50,6 +51,12 @@ HELM_LDFLAGS = " ".join(
     for package in ("chartutil", "lint/rules")
     for part, value in (("Major", 1), ("Minor", 35))
 )
+
+KERNEL_SOURCE = "linux-source-6.12"  # Debian's package
+KERNEL_CONFIG = Path(__file__).resolve().parent / "guest_kernel.config"
+# Programs that building a kernel needs, and Debian's packages of those and of the library without a program.
+KERNEL_TOOLS = ("gcc", "make", "flex", "bison", "bc", "apt-get", "dpkg-deb")
+KERNEL_PACKAGES = "gcc make flex bison bc libelf-dev"
 
 
 def cache_root() -> Path:
@@ -123,7 +130,63 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
     partial.rename(target)
 
 
+def kernel_folder() -> Path:
+    """Return the folder of the kernel with this configuration: a new one when the configuration changes."""
+    seen = hashlib.sha256(KERNEL_SOURCE.encode() + KERNEL_CONFIG.read_bytes())
+    return cache_root() / f"kernel-{seen.hexdigest()[:16]}"
+
+
+def build_kernel(target: Path) -> None:
+    """Build a kernel of Debian's source with the options that cgroup v2 and core scheduling need.
+
+    Debian's own kernels have no core scheduling. It takes a quarter of an hour on two processors.
+    """
+    missing = [name for name in KERNEL_TOOLS if shutil.which(name) is None]
+    if missing:
+        sys.exit(f"assets: a kernel needs {', '.join(missing)}; Debian: apt-get install {KERNEL_PACKAGES}")
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as work:
+        print("assets: building a kernel ...", file=sys.stderr, flush=True)
+        subprocess.run(["apt-get", "download", "-q", KERNEL_SOURCE], check=True, cwd=work, stdout=sys.stderr)
+        package = next(Path(work).glob("*.deb"))
+        subprocess.run(["dpkg-deb", "-x", str(package), f"{work}/x"], check=True)
+        archive = next(Path(work).glob("x/usr/src/linux-source-*.tar.xz"))
+        tree = Path(work) / "linux"
+        tree.mkdir()
+        subprocess.run(["tar", "-xf", str(archive), "-C", str(tree), "--strip-components=1"], check=True)
+        make = ["make", "-s", f"-j{os.cpu_count() or 1}"]
+        subprocess.run([*make, "tinyconfig"], check=True, cwd=tree, stdout=sys.stderr)
+        merge = ["scripts/kconfig/merge_config.sh", "-m", ".config", str(KERNEL_CONFIG)]
+        subprocess.run(merge, check=True, cwd=tree, stdout=subprocess.DEVNULL)
+        subprocess.run([*make, "olddefconfig"], check=True, cwd=tree, stdout=sys.stderr)
+        _check_kernel_options((tree / ".config").read_text())
+        subprocess.run([*make, "bzImage"], check=True, cwd=tree, stdout=sys.stderr)
+        shutil.copy(tree / "arch/x86/boot/bzImage", partial / "vmlinuz")
+        shutil.copy(tree / ".config", partial / "config")
+    print(f"assets: a kernel in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    partial.rename(target)
+
+
+def _check_kernel_options(config: str) -> None:
+    """End when an option is not as wanted: one that depends on others is dropped without a word."""
+    kept = set(config.splitlines())
+    wanted = [line for line in KERNEL_CONFIG.read_text().splitlines() if line.startswith("CONFIG_")]
+    lost = [line for line in wanted if not line.endswith("=n") and line not in kept]
+    on = [line for line in wanted if line.endswith("=n") and line.replace("=n", "=y") in kept]
+    if lost or on:
+        sys.exit(f"assets: the kernel's configuration does not take {', '.join(lost + on)}")
+
+
 def main() -> None:
+    if sys.argv[1:] == ["kernel"]:
+        target = kernel_folder()
+        if not target.is_dir():
+            build_kernel(target)
+        print(target)
+        return
     if sys.argv[1:] == ["node"]:
         target, modules = node_folder(), NODE_MODULES
     elif sys.argv[1:] == ["cluster"]:
@@ -137,8 +200,8 @@ def main() -> None:
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        known = "`node`, `containerd17`, `cluster`, `helm`, `promtool`"
-        sys.exit(f"assets: say {known} or nothing, not {' '.join(sys.argv[1:])}")
+        names = "`node`, `containerd17`, `cluster`, `helm`, `promtool`, `kernel`"
+        sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
             sys.exit(f"assets: KUBEBUILDER_ASSETS names {target}, which is not a folder")

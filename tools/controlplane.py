@@ -36,6 +36,11 @@ def free_port() -> int:
         return port
 
 
+def patience_s(seconds: float) -> float:
+    """Return how long to wait for what takes less on this machine: KOORD_PATIENCE_S where it is more, as in a guest."""
+    return max(seconds, float(os.environ.get("KOORD_PATIENCE_S", "0")))
+
+
 class ControlPlane:
     """Where a running control plane is and how to reach it."""
 

@@ -1,8 +1,11 @@
-"""A small virtual machine with a kernel of its own, to run tests where this machine's kernel has only cgroup v1.
+"""A small virtual machine with a kernel of its own, to run tests where this machine's kernel has only cgroup v1, no
+core scheduling or no SMT.
 
-`python -m tools.guest` takes Debian's kernel into the cache. The guest sees chosen folders of this machine, read-only
-and at the same paths, so the same Python and the same tests run in it; it has no network. QEMU translates every
-instruction (no KVM is asked for), so it is slow: some ten times slower than the machine itself.
+`python -m tools.guest` takes Debian's kernel into the cache. That of `python -m tools.assets kernel` has core
+scheduling, and takes a while to build. The guest sees chosen folders of this machine, read-only and at the same paths,
+so the same Python and the same tests run in it. It has four processors on two cores, a disk for limits of input and
+output, and no network. QEMU translates every instruction (no KVM is asked for), so it is slow: some ten times slower
+than the machine itself.
 """
 
 from __future__ import annotations
@@ -21,23 +24,26 @@ PACKAGE = "linux-image-amd64"  # Debian's name for its newest kernel
 QEMU = "qemu-system-x86_64"
 # In the order in which they need each other.
 MODULES = (
-    *("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci"),
+    *("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
     *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p"),
 )
 EXIT = "koord-guest-exit:"
+DISK_BYTES = 64 * 2**20
 _MOUNT = "trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose"
 
 
-def folder() -> Path:
-    return assets.cache_root() / "guest"
+def debian_kernel() -> Path:
+    """Return the folder of a kernel (`vmlinuz`) and of the modules that it needs to see disks and folders."""
+    return assets.cache_root() / "guest-debian"
 
 
-def missing() -> str:
-    """Why no guest can run here; empty when one can."""
+def missing(kernel: Path) -> str:
+    """Why no guest with this kernel can run here; empty when one can."""
     if shutil.which(QEMU) is None:
         return f"no {QEMU} on this machine: install Debian's package qemu-system-x86"
-    if not (folder() / "vmlinuz").is_file():
-        return "no kernel for a guest in the cache: run `python -m tools.guest` first"
+    if not (kernel / "vmlinuz").is_file():
+        command = "tools.guest" if kernel == debian_kernel() else "tools.assets kernel"
+        return f"no kernel for a guest in {kernel}: run `python -m {command}` first"
     if not image.BUSYBOX.is_file():
         return f"no {image.BUSYBOX} on this machine: install Debian's package busybox-static"
     return ""
@@ -59,18 +65,23 @@ def fetch(target: Path) -> None:
             found = next(Path(work).glob(f"x/lib/modules/*/kernel/**/{name}.ko"), None)
             if found is not None:  # newer kernels have some of them built in
                 shutil.copy(found, partial)
-    shutil.rmtree(target, ignore_errors=True)
     partial.rename(target)
 
 
-def run(command: str, shared: Sequence[Path], *, seconds: float, memory_mib: int = 1536) -> tuple[int | None, str]:
+def run(
+    command: str, shared: Sequence[Path], *, kernel: Path, seconds: float, memory_mib: int = 1536
+) -> tuple[int | None, str]:
     """Run a shell command in a fresh guest: its exit code, None when it did not end in time, and the console's text."""
     with tempfile.TemporaryDirectory() as work:
         initrd = Path(work) / "initrd.gz"
-        initrd.write_bytes(gzip.compress(_initrd(_script(command, shared)), compresslevel=1))
+        initrd.write_bytes(gzip.compress(_initrd(_script(command, shared), kernel), compresslevel=1))
+        disk = Path(work) / "disk"
+        with disk.open("wb") as file:
+            file.truncate(DISK_BYTES)
         words = [QEMU, "-accel", "tcg,thread=multi", "-cpu", "max,vendor=GenuineIntel", "-M", "q35"]
         words += ["-m", str(memory_mib), "-smp", "4,sockets=1,cores=2,threads=2", "-nographic", "-no-reboot"]
-        words += ["-net", "none", "-kernel", str(folder() / "vmlinuz"), "-initrd", str(initrd)]
+        words += ["-net", "none", "-kernel", str(kernel / "vmlinuz"), "-initrd", str(initrd)]
+        words += ["-drive", f"file={disk},if=virtio,format=raw"]
         words += ["-append", "console=ttyS0 panic=-1 loglevel=3 psi=1"]
         for number, path in enumerate(shared):
             words += ["-virtfs", f"local,path={path},mount_tag=share{number},security_model=none,readonly=on"]
@@ -116,12 +127,12 @@ poweroff -f
 """
 
 
-def _initrd(script: str) -> bytes:
+def _initrd(script: str, kernel: Path) -> bytes:
     """A file system of the first moment, in the format of cpio that kernels read."""
     found = bytearray()
     entries: list[tuple[str, int, bytes]] = [("bin", 0o40755, b""), ("modules", 0o40755, b"")]
     entries += [("bin/busybox", 0o100755, image.BUSYBOX.read_bytes()), ("init", 0o100755, script.encode())]
-    entries += [(f"modules/{path.name}", 0o100644, path.read_bytes()) for path in sorted(folder().glob("*.ko"))]
+    entries += [(f"modules/{path.name}", 0o100644, path.read_bytes()) for path in sorted(kernel.glob("*.ko"))]
     for number, (name, mode, content) in enumerate([*entries, ("TRAILER!!!", 0, b"")], 1):
         fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0)
         found += b"070701" + b"".join(b"%08x" % field for field in fields) + name.encode() + b"\0"
@@ -131,8 +142,8 @@ def _initrd(script: str) -> bytes:
 
 
 def main() -> None:
-    target = folder()
-    if not (target / "vmlinuz").is_file():
+    target = debian_kernel()
+    if not target.is_dir():
         fetch(target)
     print(target)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import ssl
 import subprocess
 import sys
 import time
@@ -15,10 +16,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from koord.api.schema import crd_manifests
-from tools.controlplane import ControlPlane, free_port
+from tools.controlplane import free_port, patience_s
 from tools.realnode import NODE, Node
 
 SLO = "/apis/slo.koordinator.sh/v1alpha1"
@@ -32,10 +33,22 @@ _KINDS = {"json": "application/json", "merge": "application/merge-patch+json"}
 Json = dict[str, Any]
 
 
+class ServerAddress(Protocol):
+    """Where an API server is, and the administrator's token."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def token(self) -> str: ...
+
+    def ssl(self) -> ssl.SSLContext: ...
+
+
 class Api:
     """Requests as the administrator."""
 
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, plane: ServerAddress) -> None:
         self._plane = plane
         self._context = plane.ssl()
 
@@ -101,7 +114,7 @@ class Agent:
     def fetch(self, path: str) -> str:
         """What it answers; nothing while it does not listen."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._port}{path}", timeout=patience_s(5)) as answer:
                 text: str = answer.read().decode()
                 return text
         except urllib.error.URLError:
@@ -114,7 +127,7 @@ class Agent:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.terminate()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=patience_s(30))
 
 
 def install(api: Api, *, report_s: int = 60, durations: tuple[str, ...] = ("5m", "10m", "30m")) -> None:
@@ -185,6 +198,7 @@ def is_running(found: Json | None) -> bool:
 
 def until(true: Callable[[], object], what: str, seconds: float = 30.0) -> None:
     """Wait for something outside this process that tells nobody when it happens."""
+    seconds = patience_s(seconds)
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:
@@ -222,4 +236,4 @@ def running(node: Node, folder: Path, *extra: str, gates: str = GATES) -> Iterat
 def restore(node: Node, folder: Path) -> subprocess.CompletedProcess[str]:
     """`koordlet restore` with the same folders."""
     command = [sys.executable, "-m", "koord.cli.daemons.koordlet", "restore", *flags(node, folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience_s(60), check=False)

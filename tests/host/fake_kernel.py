@@ -61,7 +61,7 @@ class FakeKernel(Host):
             "cpu.cfs_burst_us": self._burst,
             "cpu.shares": self._shares,
             "cpu.idle": self._idle,
-            "cpuset.cpus": self._cpus if self.version == 1 else self._plain,
+            "cpuset.cpus": self._cpus if self.version == 1 else self._cpus_v2,
             "cpu.max": self._max,
             "cpu.max.burst": self._burst_v2,
             "memory.limit_in_bytes": self._limit,
@@ -145,6 +145,10 @@ class FakeKernel(Host):
             if child.is_dir() and not CPUSet.parse((child / file.name).read_text()) <= wanted:
                 return errno.EBUSY
         return self._plain(file, str(wanted))
+
+    def _cpus_v2(self, file: Path, text: str) -> int | None:
+        populated = any(procs.read_text().strip() for procs in file.parent.rglob("cgroup.procs"))
+        return errno.ENOSPC if not text and file.read_text().strip() and populated else self._plain(file, text)
 
     def _limit(self, file: Path, text: str) -> int | None:
         limit = _pages(text)

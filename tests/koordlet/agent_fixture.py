@@ -106,6 +106,7 @@ class AgentFixture:
         self,
         gates: frozenset[str] = frozenset(),
         *,
+        without: frozenset[str] = frozenset(),
         client: Client | None = None,
         informers: InformerFactory | None = None,
         **changes: Any,
@@ -114,7 +115,7 @@ class AgentFixture:
         assert informers is not None
         settings = KoordletSettings(
             node=NODE,
-            gates=(default_gates() - {"RdtResctrl"}) | {"AuditEvents", "AuditEventsHTTPHandler"} | gates,
+            gates=((default_gates() - {"RdtResctrl"}) | {"AuditEvents", "AuditEventsHTTPHandler"} | gates) - without,
             state_dir=str(self.root / "state"),
             address=None,
             audit=AuditSettings(folder=str(self.root / "audit")),

@@ -9,12 +9,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from koord.api.koordinator.custom_kinds import NODE_SLOS
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, PODS
 from koord.koordlet.agent import Koordlet
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hook_status import ContainersStatus, ContainerValue, HooksStatus
 from koord.koordlet.nri.settings import NriSettings
-from tests.koordlet.agent_fixture import AgentFixture, ask, expect_ok, in_virtual_time
+from koord.koordlet.strategies import runtime_hooks
+from tests.koordlet.agent_fixture import NODE, AgentFixture, ask, expect_ok, in_virtual_time
 from tests.koordlet.hook_calls.calls_fixture import EXTENDED, MI, extended
 
 LIMIT = "memory.limit_in_bytes"
@@ -200,5 +202,51 @@ def test_terways_files_are_there_while_its_policy_is(tmp_path: Path) -> None:
         await world.clock.sleep(15)
         assert names_in(files) == []
         await agent.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+TERWAY = {
+    "resourceQOSStrategy": {"policies": {"netQOSPolicy": "terway-qos"}},
+    "systemStrategy": {"totalNetworkBandwidth": "10G"},
+}
+
+
+@pytest.mark.parametrize("hooks_off", [False, True])
+def test_terways_files_go_with_its_gate(tmp_path: Path, hooks_off: bool) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        await world.order(TERWAY)
+        first = world.agent(frozenset({"TerwayQoS"}))
+        await first.start()
+        await world.clock.sleep(15)
+        files = Path(world.kernel.paths.terway)
+        assert names_in(files) == ["global_bps_config", "pod.json"]
+        await first.stop()
+        assert names_in(files) == ["global_bps_config", "pod.json"], "an agent that ends leaves what it holds"
+        second = world.agent(without=frozenset(runtime_hooks.GATES) if hooks_off else frozenset())
+        await second.start()
+        await world.clock.sleep(15)
+        assert names_in(files) == []
+        await second.stop()
+
+    in_virtual_time(tmp_path, story)
+
+
+def test_terways_files_go_with_a_nodeslo_that_was_deleted_while_no_agent_ran(tmp_path: Path) -> None:
+    async def story(world: AgentFixture) -> None:
+        await world.furnish()
+        await world.order(TERWAY)
+        gates = frozenset({"TerwayQoS"})
+        first = world.agent(gates)
+        await first.start()
+        await world.clock.sleep(15)
+        await first.stop()
+        await expect_ok(world.client.delete(NODE_SLOS, NODE))
+        second = world.agent(gates)
+        await second.start()
+        await world.clock.sleep(30)
+        assert names_in(Path(world.kernel.paths.terway)) == []
+        await second.stop()
 
     in_virtual_time(tmp_path, story)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,8 @@ class Node:
         self.restart()
 
     def restart(self) -> None:
-        self.manager = CoreSchedManager(self.machine.tree, self.kernel)
+        self.record = self.machine.root / "state/core-sched.json"
+        self.manager = CoreSchedManager(self.machine.tree, self.kernel, str(self.record))
 
     def run(self, name: str, group: str | None, *processes: int) -> None:
         """Set the group and the living processes of a container."""
@@ -193,6 +195,88 @@ def test_a_cookie_that_two_groups_have_at_the_start_stays_with_one(node: Node) -
     assert node.cookies(20) != {50}
 
 
+def test_what_an_earlier_agent_gave_is_cleared_when_its_group_went_meanwhile(node: Node) -> None:
+    node.run("a", "g", 10)
+    node.run("b", "", 20)
+    node.apply()
+    node.kernel.cookies[20] = 77  # the application's own
+    node.restart()
+    node.run("a", "", 10)
+    assert node.apply() == {"a": CLEARED, "b": LEFT}
+    assert node.cookies(10) == {0}
+    assert node.cookies(20) == {77}
+    assert not node.manager.has_given
+
+
+def test_an_agent_killed_before_it_gave_a_cookie_is_known_to_have_begun(node: Node) -> None:
+    node.run("a", "g", 10)
+    node.kernel.stubborn.add(10)
+    node.apply()
+    assert json.loads(node.record.read_text()) == ["kubepods/poda/a"]
+
+
+def test_all_is_released_at_once_but_what_refuses(node: Node) -> None:
+    node.run("a", "g", 10, 11)
+    node.run("b", "h", 20)
+    node.run("c", "", 30)
+    node.apply()
+    node.kernel.cookies[30] = 77
+    node.restart()
+    node.kernel.stubborn.add(20)
+    (problem,) = node.manager.release()
+    assert "not permitted" in problem
+    assert node.cookies(10, 11) == {0}
+    assert node.cookies(30) == {77}
+    assert json.loads(node.record.read_text()) == ["kubepods/podb/b"]
+    node.kernel.stubborn.clear()
+    assert node.manager.release() == []
+    assert node.cookies(20) == {0}
+    assert not node.record.exists()
+    assert node.manager.release() == []
+
+
+def test_containers_that_are_gone_leave_the_record(node: Node) -> None:
+    node.run("a", "g", 10)
+    node.run("b", "g", 20)
+    node.apply()
+    del node.groups["a"]
+    node.machine.remove("kubepods/poda/a")
+    node.end(10)
+    node.apply()
+    assert json.loads(node.record.read_text()) == ["kubepods/podb/b"]
+
+
+@pytest.mark.parametrize("text", ["{", '"a"'])
+def test_a_record_that_cannot_be_read_is_a_reason_to_give_nothing(node: Node, text: str) -> None:
+    node.machine.put("state/core-sched.json", text)
+    node.run("a", "g", 10)
+    (result,) = node.results()
+    assert result.outcome is FAILED
+    assert "core-sched.json" in result.why
+    assert node.cookies(10) == {0}
+    assert "core-sched.json" in node.manager.release()[0]
+
+
+def test_a_record_that_cannot_be_written_is_a_reason_to_give_nothing(node: Node) -> None:
+    node.machine.put("state", "a file where the folder must be")
+    node.run("a", "g", 10)
+    (result,) = node.results()
+    assert result.outcome is FAILED
+    assert node.cookies(10) == {0}
+
+
+def test_processes_in_groups_that_a_container_made_for_itself_count(node: Node) -> None:
+    node.run("a", "g", 10)
+    below = node.machine.make("kubepods/poda/a/init.scope")
+    (node.machine.root / "sys/fs/cgroup" / below / "cgroup.procs").write_text("11\n")
+    node.kernel.cookies[11] = 0
+    node.apply()
+    assert len(node.cookies(10, 11)) == 1
+    assert node.cookies(11) != {0}
+    node.manager.release()
+    assert node.cookies(10, 11) == {0}
+
+
 def test_a_container_without_processes(node: Node) -> None:
     node.run("a", "g")
     node.run("b", "g", 20)
@@ -231,7 +315,7 @@ def test_sandboxes_come_first_and_older_pods_before_younger(node: Node) -> None:
 def test_the_agent_gives_itself_no_cookie(node: Node) -> None:
     node.run("agent", "g", 10)
     node.run("other", "g", 20)
-    node.manager = CoreSchedManager(node.machine.tree, node.kernel, own_process=10)
+    node.manager = CoreSchedManager(node.machine.tree, node.kernel, str(node.record), own_process=10)
     assert node.apply() == {"agent": EMPTY, "other": ADDED}
     assert node.cookies(10) == {0}
 

@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(tmp_path: Path) -> TerwayFiles:
-    return TerwayFiles(Host(HostPaths().below_root(str(tmp_path))))
+    return TerwayFiles(Host(HostPaths().below_root(str(tmp_path))), str(tmp_path / "state/terway-files"))
 
 
 def outcomes(files: TerwayFiles, plan: TerwayPlan | None) -> list[str]:
@@ -71,3 +71,31 @@ def test_a_folder_that_cannot_be_made_is_a_reason(files: TerwayFiles, tmp_path: 
     results = files.apply(PLAN)
     assert {one.outcome for one in results} == {FileOutcome.FAILED}
     assert all("terway" in one.why for one in results)
+
+
+def test_only_files_that_the_agent_wrote_are_released(files: TerwayFiles, folder: Path, tmp_path: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "pod.json").write_text("somebody else's")
+    assert files.release() == []
+    assert content(folder) == {"pod.json": "somebody else's"}
+    files.apply(PLAN)
+    assert files.has_written
+    later = TerwayFiles(Host(HostPaths().below_root(str(tmp_path))), str(tmp_path / "state/terway-files"))
+    assert later.release() == []
+    assert content(folder) == {}
+    assert not later.has_written
+
+
+def test_nothing_is_written_that_nobody_could_know_to_delete(files: TerwayFiles, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where the folder must be")
+    (result,) = files.apply(PLAN)
+    assert result.outcome is FileOutcome.FAILED
+    assert not folder.exists()
+
+
+def test_what_cannot_be_deleted_stays_known(files: TerwayFiles, folder: Path) -> None:
+    files.apply(PLAN)
+    (folder / "pod.json").unlink()
+    (folder / "pod.json").mkdir()
+    assert files.release() != []
+    assert files.has_written

@@ -179,7 +179,7 @@ class Koordlet:
         interval_s = self._settings.collect.interval_s
         due_s = self._clock.monotonic()
         while True:
-            if control_loop.executor.has_earlier_writes:
+            if self._has_earlier_writes():
                 self.node_watcher.count_absent_as_deleted()
             tick = control_loop.tick_steps(self._node_inputs(), memory_policy=self._memory_policy())
             for victim in await run_steps_cooperatively(tick):
@@ -275,6 +275,11 @@ class Koordlet:
     def _pods(self) -> tuple[PodMeta, ...] | None:
         return None if self.pod_source is None else self.pod_source.pods
 
+    def _has_earlier_writes(self) -> bool:
+        """Return whether an earlier process changed this node by a NodeSLO."""
+        files = self.control_loop is not None and self.control_loop.executor.has_earlier_writes
+        return files or (self.hooks is not None and self.hooks.has_earlier_actions)
+
     def _node_inputs(self) -> NodeInputs:
         views = self._pods()
         return NodeInputs(
@@ -285,7 +290,7 @@ class Koordlet:
             starting=() if self.hooks is None or views is None else self.hooks.starting(views),
             kubelet=KubeletCpuManager(known=False) if self.reporters is None else self.reporters.kubelet,
             mounts={} if self._volumes is None else self._volumes.mounts,
-            earlier_writes=self.control_loop is not None and self.control_loop.executor.has_earlier_writes,
+            earlier_writes=self._has_earlier_writes(),
             safe_mode=self._settings.safe_mode,
         )
 

@@ -2,8 +2,9 @@
 
 A group's cookie is known by the processes that have it; the kernel has no list. What is remembered is which cookie was
 made for which group, and it is checked against the processes on every call: a process that came, went or moved is
-noticed, whoever caused it. A cookie that no group here is known to have, an application's own for example, is taken
-only from containers that are to be in a group.
+noticed, whoever caused it. Which containers were given cookies is kept in a file, so that a later agent can take them
+away. The cookie of a container that is not in it, an application's own for example, stays unless the container is to be
+in a group.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
-from koord.host.cgroup.knob import GROUP_IDENTITY_ENABLED, PROCS, SCHED_CORE
-from koord.host.cgroup.stat import parse_ids
+from koord.host.cgroup import usage
+from koord.host.cgroup.knob import GROUP_IDENTITY_ENABLED, SCHED_CORE
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.core_sched import NO_COOKIE, CookieSystem, has_feature
 from koord.host.io_error import IoError
+from koord.koordlet.core_sched_record import CoreSchedRecord
 from koord.koordlet.hooks.core_sched import NO_GROUP, CoreSchedKernel
 from koord.koordlet.hooks.hook import ContainerContext
 
@@ -57,18 +60,30 @@ class _Member(msgspec.Struct):
     request: CoreSchedRequest
     cookies: dict[int, int]
 
+    @property
+    def container(self) -> ContainerContext:
+        return self.request.container
+
 
 class CoreSchedManager:
     """Holds which cookie belongs to which group. Call `apply` with all containers of the node, after the switches of
     the node's plan were written.
     """
 
-    def __init__(self, tree: CgroupTree, cookies: CookieSystem, own_process: int | None = None) -> None:
+    def __init__(
+        self, tree: CgroupTree, cookies: CookieSystem, record_path: str, own_process: int | None = None
+    ) -> None:
         """`own_process` is the agent's, by default this one: what has a cookie can take none from others."""
         self._tree = tree
         self._cookies = cookies
+        self._record = CoreSchedRecord(tree.host, record_path)
         self._own_process = os.getpid() if own_process is None else own_process
         self._by_group: dict[str, int] = {}
+
+    @property
+    def has_given(self) -> bool:
+        """Return whether containers have cookies from this agent or from an earlier one."""
+        return self._record.exists
 
     def kernel(self) -> CoreSchedKernel:
         """Return which switches this kernel has, for the node's plan."""
@@ -85,14 +100,40 @@ class CoreSchedManager:
         if unsupported is not None:
             return tuple(_unsupported(one, str(unsupported)) for one in wanted)
         members = [_Member(one, self._read_cookies(one.container.group)) for one in sorted(wanted, key=_order)]
+        recorded = self._record.load()
+        if isinstance(recorded, IoError):
+            return tuple(_result(one.request, CoreSchedOutcome.FAILED, why=str(recorded)) for one in members)
         self._learn(members)
         excluded = self._exclusion()
+        joining = () if excluded else (one.container for one in members if one.request.group and one.cookies)
+        given = recorded | {container.group for container in joining}
+        refused = self._record.save(given)
+        obstacle = excluded or ("" if refused is None else str(refused))
         results = tuple(
-            _unsupported(one.request, excluded) if excluded and one.request.group else self._apply_one(one, members)
+            _kept_out(one.request, excluded, obstacle)
+            if obstacle and one.request.group
+            else self._apply_one(one, members, given)
             for one in members
         )
         self._forget(members)
+        self._record_rest(members, given)
         return results
+
+    def release(self) -> list[str]:
+        """Take the cookies from all containers that were given any; return what could not be done."""
+        recorded = self._record.load()
+        if isinstance(recorded, IoError):
+            return [str(recorded)]
+        problems: dict[str, str] = {}
+        for group in sorted(recorded):
+            targets = [process for process, cookie in self._read_cookies(group).items() if cookie != NO_COOKIE]
+            refused = self._cookies.clear(targets) if targets else {}
+            stayed = [str(problem) for problem in refused.values() if not problem.vanished]
+            if stayed:
+                problems[group] = stayed[0]
+        self._by_group.clear()
+        left = self._record.save(problems)
+        return [*problems.values(), *([] if left is None else [str(left)])]
 
     def _exclusion(self) -> str:
         """Return why no cookie may be given now. Kernels that have both refuse to run both."""
@@ -100,8 +141,8 @@ class CoreSchedManager:
         return "group identity is on, which excludes core scheduling" if on else ""
 
     def _read_cookies(self, group: str) -> dict[int, int]:
-        text = self._tree.read(PROCS, group)
-        processes = [] if isinstance(text, IoError) else sorted(parse_ids(text))
+        found = usage.processes_below(self._tree, group)
+        processes = [] if isinstance(found, IoError) else sorted(found)
         answers = {process: self._cookies.cookie(process) for process in processes if process != self._own_process}
         return {process: cookie for process, cookie in answers.items() if not isinstance(cookie, IoError)}
 
@@ -121,12 +162,12 @@ class CoreSchedManager:
                 self._by_group[group] = cookie
                 taken.add(cookie)
 
-    def _apply_one(self, member: _Member, members: Sequence[_Member]) -> CoreSchedResult:
+    def _apply_one(self, member: _Member, members: Sequence[_Member], given: AbstractSet[str]) -> CoreSchedResult:
         request = member.request
         if not member.cookies:
             return _result(request, CoreSchedOutcome.EMPTY)
         if request.group == NO_GROUP:
-            return self._clear(member)
+            return self._clear(member, given)
         target = self._by_group.get(request.group or "", NO_COOKIE)
         others = [process for process, cookie in member.cookies.items() if cookie != target]
         if target != NO_COOKIE and not others:
@@ -169,9 +210,9 @@ class CoreSchedManager:
             return _result(member.request, CoreSchedOutcome.FAILED, why=f"process {source} ended meanwhile")
         return _result(member.request, outcome, cookie)
 
-    def _clear(self, member: _Member) -> CoreSchedResult:
-        ours = set(self._by_group.values())
-        targets = [process for process, cookie in member.cookies.items() if cookie in ours]
+    def _clear(self, member: _Member, given: AbstractSet[str]) -> CoreSchedResult:
+        ours = set(member.cookies.values() if member.container.group in given else self._by_group.values())
+        targets = [process for process, cookie in member.cookies.items() if cookie in ours - {NO_COOKIE}]
         if not targets:
             return _result(member.request, CoreSchedOutcome.LEFT)
         refused = self._cookies.clear(targets)
@@ -189,6 +230,19 @@ class CoreSchedManager:
             group: cookie for group, cookie in self._by_group.items() if group in named or cookie in present
         }
 
+    def _record_rest(self, members: Sequence[_Member], given: AbstractSet[str]) -> None:
+        """Drop containers from the record that have no cookie any more, or that are gone.
+
+        An entry that stays because the file cannot be written costs one more look next time.
+        """
+        bare = {
+            one.container.group
+            for one in members
+            if one.request.group == NO_GROUP and set(one.cookies.values()) <= {NO_COOKIE}
+        }
+        gone = {group for group in given if not self._tree.host.is_folder(self._tree.group_path("cpu", group))}
+        self._record.save(given - bare - gone)
+
 
 def _order(request: CoreSchedRequest) -> tuple[float, str, bool, str]:
     container = request.container
@@ -201,6 +255,11 @@ def _result(
     return CoreSchedResult(
         container=request.container, group=request.group or "", outcome=outcome, cookie=cookie, why=why
     )
+
+
+def _kept_out(request: CoreSchedRequest, excluded: str, obstacle: str) -> CoreSchedResult:
+    outcome = CoreSchedOutcome.UNSUPPORTED if excluded else CoreSchedOutcome.FAILED
+    return _result(request, outcome, why=obstacle)
 
 
 def _unsupported(request: CoreSchedRequest, why: str) -> CoreSchedResult:

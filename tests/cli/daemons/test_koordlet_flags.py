@@ -201,6 +201,19 @@ def test_restore_puts_back_what_the_journal_holds(tmp_path: Path, capsys: pytest
     assert "the journal is empty: there is nothing to put back" in capsys.readouterr().out
 
 
+def test_restore_undoes_what_is_no_cgroup_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = FakeMachine(tmp_path, 2)
+    machine.put("state/core-sched.json", '["kubepods/podgone/one"]')
+    (tmp_path / "state/terway-files").mkdir()
+    arguments = ["restore", f"--state-dir={tmp_path / 'state'}"]
+    arguments += [f"-cgroup-root-dir={machine.paths.cgroup}", f"-proc-root-dir={machine.paths.proc}"]
+    assert run(arguments, {}) == 1
+    assert not (tmp_path / "state/core-sched.json").exists()
+    assert "terway-files" in capsys.readouterr().err
+    (tmp_path / "state/terway-files").rmdir()
+    assert run(arguments, {}) == 0
+
+
 def test_restore_counts_what_it_did_not_put_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = FakeMachine(tmp_path, 1)
     machine.put("proc/sys/kernel/random/boot_id", "boot-one\n")

@@ -24,6 +24,7 @@ from koord.host.cgroup.device_codec import (
     DeviceNumberCodec,
     IoCostCodec,
     IoMaxColumnCodec,
+    IoWeightCodec,
     SchedFeatureCodec,
     SchemataCodec,
     devices,
@@ -85,6 +86,8 @@ def test_cpu_requests(milli: int, shares: int, quota: int) -> None:
         pytest.param("blkio.throttle.read_bps_device", 1, "sda 1048576", None, id="throttle-without-device"),
         pytest.param("blkio.throttle.read_bps_device", 2, "8:0 0", "max", id="throttle-off-v2"),
         pytest.param("blkio.cost.weight", 1, "8:0 101", None, id="weight-too-high"),
+        pytest.param("blkio.cost.weight", 2, "8:0 60", "60", id="weight-v2"),
+        pytest.param("blkio.cost.weight", 2, "8:0 100", "default", id="weight-full-v2"),
         pytest.param(
             "blkio.cost.qos", 1, "8:0 enable=1 ctrl=user rpct=-5 rlat=1 wpct=1 wlat=1", None, id="qos-negative"
         ),
@@ -134,6 +137,11 @@ def test_lines_of_devices() -> None:
     column = IoMaxColumnCodec(lambda _: True, "wbps")
     assert column.extract("8:0 rbps=1 wbps=2 riops=max wiops=max\n", "8:0") == "2"
     assert column.render("", "8:0", "max") == "8:0 wbps=max"
+    weight = IoWeightCodec(lambda _: True, "100")
+    text = "default 100\n8:0 60\n"
+    assert [weight.extract(text, device) for device in ("8:0", "8:16")] == ["60", "default"]
+    assert weight.decode("default") == "100"
+    assert weight.render(text, "8:0", "default") == "8:0 default"
 
 
 def test_settings_of_a_device_are_the_same_when_the_kernel_shows_decimals() -> None:

@@ -78,3 +78,18 @@ def test_memory_by_numa_node_of_a_real_kernels_texts() -> None:
     )
     assert parse_numa_bytes(v2, 2, 4096) == {0: 101, 1: 202}
     assert parse_numa_bytes("anon N0=1\n", 2, 4096) is None
+
+
+@pytest.mark.parametrize("version", [1, 2], ids=["v1", "v2"])
+def test_processes_below_are_those_of_all_groups_that_can_be_read(tmp_path: Path, version: int) -> None:
+    machine = FakeMachine(tmp_path, version)
+    group = machine.pod(BURSTABLE, "u", "containerd://one")
+    groups = [f"{group}/one", f"{group}/one/init.scope", f"{group}/one/init.scope/deep", f"{group}/one/threaded"]
+    for number, one in enumerate(groups):
+        machine.make(one)
+        (Path(machine.tree.group_path("cpu", one)) / "cgroup.procs").write_text(f"{10 + number}\n")
+    threaded = Path(machine.tree.group_path("cpu", groups[-1])) / "cgroup.procs"
+    threaded.unlink()
+    threaded.mkdir()  # neither is readable
+    assert usage.processes_below(machine.tree, f"{group}/one") == [10, 11, 12]
+    assert isinstance(usage.processes_below(machine.tree, f"{group}/other"), IoError)

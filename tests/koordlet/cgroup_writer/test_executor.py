@@ -276,6 +276,21 @@ def test_another_process_undoes_it_all_from_the_journal(tmp_path: Path) -> None:
     assert len(world.journal) == 0
 
 
+def test_a_version_two_group_with_processes_gets_all_cpus_back(tmp_path: Path) -> None:
+    world = _world(tmp_path, journal=True, version=2)
+    (Path(world.machine.tree.group_path("", BOX)) / "cgroup.procs").write_text("77\n")
+    groups = (TOP, POD, BOX)
+    world.do(*(write("cpuset.cpus", group, "1") for group in groups))
+    world.start()
+    assert {result.status for result in world.executor.restore()} == {WriteOutcome.WRITTEN}
+    assert [world.machine.text("cpuset.cpus", group) for group in groups] == ["0-3"] * 3
+    assert len(world.journal) == 0
+    (Path(world.machine.tree.group_path("", BOX)) / "cgroup.procs").write_text("")
+    world.do(write("cpuset.cpus", BOX, "1"))
+    world.executor.restore()
+    assert world.machine.text("cpuset.cpus", BOX) == "0-3", "which is what it had before"
+
+
 def test_a_journal_of_an_earlier_boot_or_of_a_group_made_anew_is_not_used(tmp_path: Path) -> None:
     world = _world(tmp_path, journal=True)
     world.do(write(QUOTA, BOX, "50000"), write(QUOTA, TOP, "90000"))

@@ -99,12 +99,15 @@ async def serve(plan: KoordletPlan, client: Client, clock: Clock, logs: Logs, st
 
 
 def restore_files(plan: KoordletPlan) -> int:
-    """Put every file in the journal back. The agent must not run meanwhile, or it writes again."""
+    """Put every file in the journal back, and undo what the agent did besides. The agent must not run meanwhile, or it
+    writes again.
+    """
     host = Host.local(plan.paths)
     tree = open_tree(host, kubepods=plan.settings.kubepods)
     if isinstance(tree, LayoutNotDetected):
         return process.report_errors(PROGRAM, [str(tree)])
-    for problem in undo_node_actions(tree, plan.settings.state_dir):
+    kept = undo_node_actions(tree, plan.settings.state_dir)
+    for problem in kept:
         print(f"{PROGRAM}: {problem}", file=sys.stderr)
     journal = WriteJournal(host, f"{plan.settings.state_dir}/{JOURNAL_FILE}")
     unread = journal.io_error
@@ -112,7 +115,7 @@ def restore_files(plan: KoordletPlan) -> int:
         return process.report_errors(PROGRAM, [f"the journal cannot be read: {unread}"])
     if not len(journal):
         print("the journal is empty: there is nothing to put back")
-        return 0
+        return 1 if kept else 0
     results = CgroupExecutor(tree, WallClock(), journal=journal).restore("koordlet restore")
     failed = [result for result in results if not result.is_settled]
     for result in results:
@@ -127,7 +130,7 @@ def restore_files(plan: KoordletPlan) -> int:
         f"{count[WriteOutcome.SAME]} had their value already, {count[WriteOutcome.VANISHED]} are gone, "
         f"{count[WriteOutcome.OVERWRITTEN]} were written by others since and left, {len(failed)} could not be put back"
     )
-    return 1 if failed else 0
+    return 1 if failed or kept else 0
 
 
 if __name__ == "__main__":

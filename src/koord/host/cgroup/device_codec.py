@@ -7,6 +7,7 @@ import re
 from koord.host.cgroup.codec import MAX, Check, FileCodec, accept_any
 from koord.values.go_format import parse_decimal_int
 
+_DEFAULT = "default"
 _DEVICE = re.compile(r"[0-9]+:[0-9]+")
 
 
@@ -40,6 +41,21 @@ class DeviceNumberCodec(FileCodec):
 
     def render(self, text: str, key: str, field: str) -> str:
         return f"{key} {field}"
+
+
+class IoWeightCodec(DeviceNumberCodec):
+    """One device of io.weight (`8:0 60`). Full weight is written as `default`: a line that says 100 would stay."""
+
+    def encode(self, value: str) -> str | None:
+        number = super().encode(value)
+        return _DEFAULT if number == self._default else number
+
+    def decode(self, field: str) -> str:
+        return self._default if field == _DEFAULT else field
+
+    def extract(self, text: str, key: str) -> str | None:
+        lines = (line.split() for line in text.splitlines())
+        return next((words[1] for words in lines if len(words) == 2 and words[0] == key), _DEFAULT)
 
 
 class IoMaxColumnCodec(DeviceNumberCodec):

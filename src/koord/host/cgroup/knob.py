@@ -30,6 +30,7 @@ from koord.host.cgroup.device_codec import (
     DeviceNumberCodec,
     IoCostCodec,
     IoMaxColumnCodec,
+    IoWeightCodec,
     SchedFeatureCodec,
     SchemataCodec,
 )
@@ -256,7 +257,7 @@ _ALL = (
     Knob(
         IO_WEIGHT,
         KnobFile("blkio", IO_WEIGHT, DeviceNumberCodec(integer_between(1, 100), "100"), KnobSupport.KUBEPODS),
-        KnobFile("", "io.weight", DeviceNumberCodec(integer_between(1, 100), "100"), KnobSupport.KUBEPODS),
+        KnobFile("", "io.weight", IoWeightCodec(integer_between(1, 100), "100"), KnobSupport.KUBEPODS),
     ),
     Knob(
         IO_QOS,

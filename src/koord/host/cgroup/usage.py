@@ -87,6 +87,21 @@ def processes(tree: CgroupTree, group: str) -> list[int] | IoError:
     return _read_parsed(tree, PROCS, group, stat.parse_ids)
 
 
+def processes_below(tree: CgroupTree, group: str) -> list[int] | IoError:
+    """Return the processes of a group and of the groups below it, which a container may make for itself.
+
+    A group below that is gone, or whose processes count in the one above it (a threaded one), adds none.
+    """
+    found = processes(tree, group)
+    if isinstance(found, IoError):
+        return found
+    below = tree.children(group)
+    for one in [] if isinstance(below, IoError) else below:
+        more = processes_below(tree, one)
+        found += [] if isinstance(more, IoError) else more
+    return found
+
+
 def threads(tree: CgroupTree, group: str) -> list[int] | IoError:
     return _read_parsed(tree, TASKS, group, stat.parse_ids)
 

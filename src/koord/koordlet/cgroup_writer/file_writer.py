@@ -6,6 +6,7 @@ set to the same number. And a group that leaves cpu.idle loses its cpu.shares.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Set
 
 import msgspec
@@ -16,6 +17,7 @@ from koord.host.cgroup.knob import (
     CPU_IDLE,
     CPU_QUOTA,
     CPU_SHARES,
+    CPUSET_EFFECTIVE,
     KNOBS,
     MEMORY_LIMIT,
     MEMORY_SWAP_LIMIT,
@@ -125,6 +127,12 @@ class FileWriter:
             return unrecorded
         started = self._clock.monotonic()
         io_error = self._tree.host.write(step.path, step.codec.render(text, step.key[2], field))
+        if (
+            io_error is not None
+            and io_error.errno == errno.ENOSPC
+            and step.knob_file.order is LimitOrder.INHERITED_CPUS
+        ):
+            field, io_error = self._write_all_cpus(step, io_error)
         self._measure(
             _KIND.get(KNOBS[step.key[0]].root, "default"), io_error is None, self._clock.monotonic() - started
         )
@@ -135,6 +143,15 @@ class FileWriter:
         self.audit_write(step, field)
         step.current = field
         return None
+
+    def _write_all_cpus(self, step: PendingWrite, refused: IoError) -> tuple[str, IoError | None]:
+        """Write all CPUs in place of none, and return what was written: version 2 refuses none to a group with
+        processes, and takes of all CPUs those that the group above has, which is what none means.
+        """
+        every = self._tree.value(CPUSET_EFFECTIVE, "")
+        if isinstance(every, IoError):
+            return "", refused
+        return every, self._tree.host.write(step.path, every)
 
     def _record(self, step: PendingWrite, field: str) -> IoError | None:
         """Record a write in the journal. A file that only changes along with another keeps the owner it has."""

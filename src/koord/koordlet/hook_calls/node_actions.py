@@ -44,6 +44,8 @@ _LOG = logging.getLogger(__name__)
 
 TC_RECORD = "tc.json"
 OOM_RECORD = "oom-scores.json"
+CORE_SCHED_RECORD = "core-sched.json"
+TERWAY_RECORD = "terway-files"
 CORE_SCHED_GATE, TERWAY_GATE, TC_GATE = "CoreSched", "TerwayQoS", "TCNetworkQoS"
 
 CoreSchedObserver = Callable[[Sequence[CoreSchedResult], float], None]
@@ -75,11 +77,14 @@ class NodeActions:
         self._oom_record = f"{state_dir}/{OOM_RECORD}"
         self._scores = OomScores(host, partial(_processes, control_loop.tree), self._oom_record)
         self._resctrl = PodResctrlGroups(host, clock, lambda: control_loop.machine.shape.cache)
-        self._cores = CoreSchedManager(control_loop.tree, PrctlCookies(host) if cookies is None else cookies)
-        self._terway = TerwayFiles(host)
+        system = PrctlCookies(host) if cookies is None else cookies
+        self._cores = CoreSchedManager(control_loop.tree, system, f"{state_dir}/{CORE_SCHED_RECORD}")
+        self._terway = TerwayFiles(host, f"{state_dir}/{TERWAY_RECORD}")
         self._tc_record = f"{state_dir}/{TC_RECORD}"
         self._iproute = iproute
         self._traffic = TrafficControl(host, self._tc_record, iproute)
+        # Whether an earlier process acted by a NodeSLO, which may be gone since.
+        self.has_earlier_actions = self._cores.has_given or self._terway.has_written or host.exists(self._tc_record)
         self._problems = {
             name: ProblemLog(_LOG, f"hook {name} cannot act", f"hook {name} acts again")
             for name in (core_sched.NAME, terway_qos.NAME, tc_hook.NAME, oom_score_adj.NAME, resctrl_pod.NAME)
@@ -103,10 +108,20 @@ class NodeActions:
             problem = self._resctrl.remove(resctrl_pod.group_name(uid)).problem
             self._tell(resctrl_pod.NAME, [problem] if problem else [])
 
+    async def undo_disabled(self) -> None:
+        """Undo what an earlier process did by gates that are off now."""
+        if CORE_SCHED_GATE not in self._gates and self._cores.has_given:
+            self._tell(core_sched.NAME, self._cores.release())
+        if TERWAY_GATE not in self._gates and self._terway.has_written:
+            self._tell(terway_qos.NAME, self._terway.release())
+        if TC_GATE not in self._gates and self._host.exists(self._tc_record):
+            await asyncio.to_thread(self._traffic.apply, TrafficPlan(enabled=False))
+
     async def apply(self, state: RuntimeHooksState) -> None:
         """Carry out what hooks decided, part by part: calls of the runtime are answered in between. tc is a program
         that is waited for, in a thread. What an earlier process left whose gates were on is undone.
         """
+        await self.undo_disabled()
         groups = [(pod.pod, group) for pod in state.pods.values() for group in pod.groups]
         if oom_score_adj.NAME in self._gates:
             self._apply_scores(groups)
@@ -127,8 +142,6 @@ class NodeActions:
             self._tell(terway_qos.NAME, failed)
         if TC_GATE in self._gates:
             await self._apply_traffic(state)
-        elif self._host.exists(self._tc_record):
-            await asyncio.to_thread(self._traffic.apply, TrafficPlan(enabled=False))
 
     def _apply_scores(self, groups: Sequence[tuple[PodMeta, HookedGroup]]) -> None:
         node = self._read_node()
@@ -222,8 +235,8 @@ def _memory_request(pod: PodMeta, container: str) -> int:
 
 
 def _processes(tree: CgroupTree, group: str) -> Sequence[int]:
-    """Return the processes of a group; none when it is gone."""
-    found = usage.processes(tree, group)
+    """Return the processes of a group and below it; none when it is gone."""
+    found = usage.processes_below(tree, group)
     return () if isinstance(found, IoError) else found
 
 
@@ -232,6 +245,8 @@ def undo_node_actions(tree: CgroupTree, state_dir: str) -> list[str]:
     host = tree.host
     scores = OomScores(host, partial(_processes, tree), f"{state_dir}/{OOM_RECORD}").apply([])
     failed = [one.problem for one in scores if one.problem]
+    failed += CoreSchedManager(tree, PrctlCookies(host), f"{state_dir}/{CORE_SCHED_RECORD}").release()
+    failed += TerwayFiles(host, f"{state_dir}/{TERWAY_RECORD}").release()
     record = f"{state_dir}/{TC_RECORD}"
     if host.exists(record):
         result = TrafficControl(host, record).apply(TrafficPlan(enabled=False))

@@ -97,6 +97,11 @@ class HookService:
         tasks.append(("hook-actions", self._act))
         return tasks
 
+    @property
+    def has_earlier_actions(self) -> bool:
+        """Return whether an earlier process changed the node by a NodeSLO, besides cgroup files."""
+        return self._actions.has_earlier_actions
+
     def starting(self, pods: tuple[PodMeta, ...]) -> tuple[PodMeta, ...]:
         """Return the pods of which only the runtime told so far."""
         return self.calls.starting({pod.uid: pod for pod in pods})
@@ -109,6 +114,7 @@ class HookService:
 
     async def _act(self) -> None:
         """Bring about, after each run of the reconciler, what hooks decided besides cgroup values."""
+        await self._actions.undo_disabled()  # with all gates of hooks off, the reconciler never runs
         while True:
             await self._reconciled.wait()
             self._reconciled.clear()

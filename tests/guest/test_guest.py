@@ -1,0 +1,38 @@
+"""What this machine's kernel may not have, on that of a guest: cgroup v2 with all controllers, SMT, core scheduling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.guest.in_guest import run_tests
+from tools import assets, guest
+
+pytestmark = pytest.mark.real
+
+INSIDE = "tests/guest/inside"
+SUITES = {
+    "cgroups": ("tests/real/test_host_cgroups.py", "tests/real/test_koordlet_program.py"),
+    "values, cgroupfs driver": (f"{INSIDE}/test_agent_values.py::TestCgroupfs",),
+    "values, systemd driver": (f"{INSIDE}/test_agent_values.py::TestSystemd",),
+}
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_cgroup_version_two(suite: str) -> None:
+    check(SUITES[suite], guest.debian_kernel())
+
+
+def test_core_scheduling() -> None:
+    check(("tests/real/test_core_sched.py", f"{INSIDE}/test_core_sched_agent.py"), assets.kernel_folder())
+
+
+def check(files: tuple[str, ...], kernel: Path) -> None:
+    reason = guest.missing(kernel)
+    if reason:
+        pytest.skip(reason)
+    found = run_tests(files, kernel, seconds=1500)
+    assert found.code == 0, found.end
+    assert found.passed, found.end
+    assert not found.skipped, "the guest has all that its tests need"
