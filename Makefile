@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-charts test-guest soak bench bench-colocation gen chart monitoring diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-charts test-install test-guest soak bench bench-colocation gen chart monitoring diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -33,7 +33,7 @@ up: $(READY) ## run a whole cluster in one process (UP_ARGS="--nodes 20 ...")
 	@$(BIN)/koord up $(UP_ARGS)
 
 test: $(READY) ## every test that needs only Python
-	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/guest -n $(JOBS) --dist loadgroup
+	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/install --ignore=tests/guest -n $(JOBS) --dist loadgroup
 
 check: $(READY) ## format, lint, types, import rules
 	@$(BIN)/ruff format --check -q .
@@ -47,7 +47,7 @@ format: $(READY) ## rewrite the sources in the one format
 
 coverage: $(READY) ## which lines and branches `make test` reaches: a table here, pages in htmlcov/; nothing is refused for a number
 	@rm -f .coverage .coverage.*
-	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/guest -n $(JOBS) --dist loadgroup --cov --cov-report=term --cov-report=html
+	@$(BIN)/python -m pytest tests --ignore=tests/real --ignore=tests/charts --ignore=tests/install --ignore=tests/guest -n $(JOBS) --dist loadgroup --cov --cov-report=term --cov-report=html
 
 test-wheel: $(READY) ## build the wheel, install it into empty environments and start its programs there
 	@$(BIN)/python -m tools.wheel
@@ -82,6 +82,11 @@ test-charts: $(READY) assets ## tests of the chart with a real Helm and promtool
 	@$(BIN)/python -m tools.assets helm
 	@$(BIN)/python -m tools.assets promtool
 	@$(BIN)/python -m pytest tests/charts
+
+test-install: $(READY) assets ## install, upgrade, roll back and uninstall the chart and the image on a real cluster (root, Debian 12)
+	@$(BIN)/python -m tools.assets cluster
+	@$(BIN)/python -m tools.assets helm
+	@$(BIN)/python -m pytest tests/install
 
 test-guest: $(READY) ## koordlet on cgroup v2 in QEMU guests with Debian's kernel; with core scheduling where its kernel is built
 	@$(BIN)/python -m tools.guest

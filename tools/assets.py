@@ -1,7 +1,8 @@
 """Build the real parts that tests run against, into a cache outside the repo. From Go modules: a control plane (etcd,
 kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with
-`containerd17` an older containerd for such a node, with `helm` the program that renders and installs the chart, or with
-`promtool` the one that checks and tests rules of Prometheus. From Debian's source: with `kernel` a guest's kernel.
+`containerd17` an older containerd for such a node, with `cluster` what a cluster needs that runs workloads
+(kube-controller-manager), with `helm` the program that renders and installs the chart, or with `promtool` the one that
+checks and tests rules of Prometheus. From Debian's source: with `kernel` a guest's kernel.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -31,6 +32,7 @@ NODE_MODULES = {
     "containerd": (f"{_CONTAINERD}/containerd", f"{_CONTAINERD}/containerd-shim-runc-v2", f"{_CONTAINERD}/ctr"),
     "cni": (f"{_CNI}/main/bridge", f"{_CNI}/main/loopback", f"{_CNI}/ipam/host-local"),
 }
+CLUSTER_MODULES: dict[str, tuple[str, ...]] = {"kubernetes": ("k8s.io/kubernetes/cmd/kube-controller-manager",)}
 _CONTAINERD_17 = "github.com/containerd/containerd/cmd"
 CONTAINERD_17_MODULES = {
     "containerd17": tuple(f"{_CONTAINERD_17}/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")),
@@ -83,6 +85,10 @@ def folder() -> Path:
 
 def node_folder() -> Path:
     return cache_root() / f"node-{key(NODE_MODULES)}"
+
+
+def cluster_folder() -> Path:
+    return cache_root() / f"cluster-{key(CLUSTER_MODULES)}"
 
 
 def containerd_17_folder() -> Path:
@@ -183,6 +189,8 @@ def main() -> None:
         return
     if sys.argv[1:] == ["node"]:
         target, modules = node_folder(), NODE_MODULES
+    elif sys.argv[1:] == ["cluster"]:
+        target, modules = cluster_folder(), CLUSTER_MODULES
     elif sys.argv[1:] == ["containerd17"]:
         target, modules = containerd_17_folder(), CONTAINERD_17_MODULES
     elif sys.argv[1:] == ["helm"]:
@@ -192,7 +200,7 @@ def main() -> None:
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        names = "`node`, `containerd17`, `helm`, `promtool`, `kernel`"
+        names = "`node`, `containerd17`, `cluster`, `helm`, `promtool`, `kernel`"
         sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):

@@ -50,6 +50,7 @@ class ControlPlane:
         self.token = token
         self.kubeconfig = folder / "kubeconfig"
         self.ca = folder / "certs" / "apiserver.crt"
+        self.account_key = folder / "sa.key"
         self.pids: dict[str, int] = {}
         self.commands: dict[str, list[str]] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -128,21 +129,25 @@ def running(
     authorization: str = "AlwaysAllow",
     load: bool = False,
     service_accounts: bool = False,
+    controllers: bool = False,
+    address: str = "127.0.0.1",
+    port: int = 0,
 ) -> Iterator[ControlPlane]:
     """A fresh control plane; `load` lifts the server's own request limits for benchmarks. With `service_accounts` pods
-    need an account, and nobody makes the default ones.
+    need an account, and nobody makes the default ones. With `controllers`, which the caller runs, all of Kubernetes'
+    admission is on. Without a `port` a free one is taken.
     """
     binaries = assets.folder()
     folder = Path(tempfile.mkdtemp(prefix="koord-real-"))
     token = secrets.token_hex(16)
     (folder / "tokens.csv").write_text(f'{token},admin,admin,"{ADMIN_GROUP}"\n')
-    key = folder / "sa.key"
+    client, peer, secure = free_port(), free_port(), port or free_port()
+    plane = ControlPlane(folder, f"https://{address}:{secure}", token)
+    key = plane.account_key
     subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
-    client, peer, secure = free_port(), free_port(), free_port()
-    plane = ControlPlane(folder, f"https://127.0.0.1:{secure}", token)
     plane.kubeconfig.write_text(_kubeconfig(plane.url, plane.ca, token))
     plane.kubeconfig.chmod(0o600)
-    disabled = ["TaintNodesByCondition", *([] if service_accounts else ["ServiceAccount"])]
+    disabled = [] if controllers else ["TaintNodesByCondition", *([] if service_accounts else ["ServiceAccount"])]
     etcd = [
         str(binaries / "etcd"),
         *("--data-dir", str(folder / "etcd"), "--unsafe-no-fsync", "--log-level", "warn"),
@@ -165,7 +170,7 @@ def running(
         *("--etcd-servers", f"http://127.0.0.1:{client}", "--secure-port", str(secure)),
         *(
             "--bind-address",
-            "127.0.0.1",
+            address,
             "--cert-dir",
             str(folder / "certs"),
             "--token-auth-file",
@@ -174,7 +179,7 @@ def running(
         *("--authorization-mode", authorization, "--service-account-key-file", str(key)),
         *("--service-account-signing-key-file", str(key), "--service-account-issuer", "https://koord.test"),
         *("--service-cluster-ip-range", "10.96.0.0/16", "--allow-privileged=true"),
-        *("--disable-admission-plugins", ",".join(disabled)),
+        *(("--disable-admission-plugins", ",".join(disabled)) if disabled else ()),
     ]
     if load:
         apiserver += ["--enable-priority-and-fairness=false", "--max-requests-inflight", "4000"]

@@ -15,7 +15,8 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from tools import assets, controlplane, image
@@ -48,10 +49,13 @@ def missing(containerd: str = CONTAINERD_2) -> str:
     return ""
 
 
+PlaneFactory = Callable[[Sequence[str]], AbstractContextManager[ControlPlane]]
+
+
 class Node:
     """Where the running node is."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, containerd: str) -> None:
+    def __init__(self, plane: ControlPlane, folder: Path, containerd: str, nri_folder: Path | None = None) -> None:
         self.plane = plane
         self.containerd = containerd
         self.folder = folder
@@ -59,7 +63,7 @@ class Node:
         self.kubelet_root = folder / "kubelet"
         self.kubelet_url = f"https://{ADDRESS}:{KUBELET_PORT}"
         self.containerd_socket = folder / "run" / "containerd.sock"
-        self.nri_socket = folder / "nri" / "nri.sock"
+        self.nri_socket = (nri_folder or folder / "nri") / "nri.sock"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.commands: dict[str, list[str]] = {}
 
@@ -94,7 +98,7 @@ class Node:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
-def _containerd(folder: Path) -> str:
+def _containerd(folder: Path, nri_socket: Path) -> str:
     runc = shutil.which("runc")
     return f"""\
 version = 3
@@ -122,13 +126,13 @@ state = "{folder}/state"
     conf_dir = "{folder}/cni"
 [plugins.'io.containerd.nri.v1.nri']
   disable = false
-  socket_path = "{folder}/nri/nri.sock"
+  socket_path = "{nri_socket}"
   plugin_path = "{folder}/nri/plugins"
   plugin_config_path = "{folder}/nri/conf.d"
 """
 
 
-def _containerd_17(folder: Path) -> str:
+def _containerd_17(folder: Path, nri_socket: Path) -> str:
     return f"""\
 version = 2
 root = "{folder}/root"
@@ -152,7 +156,7 @@ state = "{folder}/state"
     conf_dir = "{folder}/cni"
 [plugins."io.containerd.nri.v1.nri"]
   disable = false
-  socket_path = "{folder}/nri/nri.sock"
+  socket_path = "{nri_socket}"
   plugin_path = "{folder}/nri/plugins"
   plugin_config_path = "{folder}/nri/conf.d"
 """
@@ -203,13 +207,19 @@ def _ip(*args: str, check: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def running(extra_args: Sequence[str] = (), containerd: str = CONTAINERD_2) -> Iterator[Node]:
-    """`extra_args` are for the API server."""
+def running(
+    extra_args: Sequence[str] = (),
+    containerd: str = CONTAINERD_2,
+    *,
+    plane: PlaneFactory = controlplane.running,
+    nri_folder: Path | None = None,
+) -> Iterator[Node]:
+    """`extra_args` are for the API server, `plane` starts it. NRI's socket is in the node's folder by default."""
     reason = missing(containerd)
     if reason:
         raise RuntimeError(reason)
     with _turn():
-        yield from _running(extra_args, containerd)
+        yield from _running(extra_args, containerd, plane, nri_folder)
 
 
 @contextlib.contextmanager
@@ -220,11 +230,13 @@ def _turn() -> Iterator[None]:
         yield
 
 
-def _running(extra_args: Sequence[str], containerd: str) -> Iterator[Node]:
+def _running(
+    extra_args: Sequence[str], containerd: str, start_plane: PlaneFactory, nri_folder: Path | None
+) -> Iterator[Node]:
     # A short path: containerd's sockets lie below it, and their names are limited to 108 characters.
     folder = Path(tempfile.mkdtemp(prefix="kn-"))
-    with controlplane.running(("--kubelet-preferred-address-types=InternalIP,Hostname", *extra_args)) as plane:
-        node = Node(plane, folder, containerd)
+    with start_plane(("--kubelet-preferred-address-types=InternalIP,Hostname", *extra_args)) as plane:
+        node = Node(plane, folder, containerd, nri_folder)
         try:
             _boot(node)
             yield node
@@ -236,8 +248,8 @@ def _boot(node: Node) -> None:
     folder, binaries = node.folder, assets.node_folder()
     for name in ("run", "cni", "nri/plugins", "nri/conf.d", "podlogs", "kubelet"):
         (folder / name).mkdir(parents=True)
-    config = _containerd_17(folder) if node.containerd == CONTAINERD_17 else _containerd(folder)
-    (folder / "containerd.toml").write_text(config)
+    configuration = _containerd_17 if node.containerd == CONTAINERD_17 else _containerd
+    (folder / "containerd.toml").write_text(configuration(folder, node.nri_socket))
     (folder / "cni" / "10-bridge.conflist").write_text(_network(folder))
     (folder / "kubelet.json").write_text(_kubelet(folder))
     _ip("link", "del", BRIDGE, check=False)

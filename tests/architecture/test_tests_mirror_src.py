@@ -6,7 +6,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # What proves several packages together, needs a real peer, or proves what is outside of src.
-ELSEWHERE = {"journeys", "real", "tools", "bench", "charts", "guest", "architecture", "properties", "simulation"}
+ELSEWHERE = {
+    "journeys",
+    "real",
+    "tools",
+    "bench",
+    "charts",
+    "install",
+    "guest",
+    "architecture",
+    "properties",
+    "simulation",
+}
 
 HOSTILE = "hostile"  # clients and disks that mean harm meet a whole program
 

@@ -39,13 +39,18 @@ def helm(server: ApiServer, *args: str) -> str:
     return run_helm(*args, kubeconfig=server.kubeconfig)
 
 
+def uninstall(server: ApiServer, release: str, *args: str) -> None:
+    """Uninstall without the Job that restores nodes: nothing runs pods here. tests/install has a cluster that does."""
+    helm(server, "uninstall", release, "--no-hooks", *args)
+
+
 @contextlib.contextmanager
 def installed(server: ApiServer, *args: str, release: str = "koord", namespace: str = "default") -> Iterator[None]:
     helm(server, "install", release, str(CHART), "--namespace", namespace, *args)
     try:
         yield
     finally:
-        helm(server, "uninstall", release, "--namespace", namespace)
+        uninstall(server, release, "--namespace", namespace)
 
 
 def test_what_people_made_outlives_an_uninstall(server: ApiServer) -> None:
@@ -74,7 +79,7 @@ def test_another_release_takes_over_what_was_left_when_it_is_told_to(server: Api
         helm(server, "install", "other", str(CHART))
     helm(server, "install", "other", str(CHART), "--take-ownership")
     assert server.exists(MANAGER)
-    helm(server, "uninstall", "other")
+    uninstall(server, "other")
     with installed(server, "--take-ownership"):
         assert server.exists(MANAGER)
 
@@ -168,7 +173,7 @@ def test_a_release_of_koordinators_chart_becomes_one_of_koord(home: str, tmp_pat
         assert container["image"].endswith(f"/koord:{__version__}")
         assert not server.exists(MANAGER.replace("deployments/koord-manager", "daemonsets/koord-device-daemon"))
         assert server.request("GET", SLO_CONFIG)["data"]["colocation-config"] == '{"enable":false}'
-        helm(server, "uninstall", "koordinator")
+        uninstall(server, "koordinator")
         assert server.exists(f"{POD_GROUPS}/gang"), "now they are kept"
 
 

@@ -19,6 +19,7 @@ from tests.charts.helm import CHART, HelmFailed, Obj, named, pod_specs, render, 
 pytestmark = pytest.mark.real
 
 RELEASE_LABELS = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "helm.sh/chart"}
+HOOK = "helm.sh/hook"
 RELEASE_ANNOTATIONS = {"helm.sh/resource-policy", "checksum/config"}
 
 
@@ -57,6 +58,11 @@ def by_name(objects: list[Obj]) -> dict[tuple[str, str, str], Any]:
     return {(one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]): plain(one) for one in objects}
 
 
+def without_hooks(objects: list[Obj]) -> list[Obj]:
+    """Return the objects without those that Helm makes around a release: `koord manifests` has no uninstall."""
+    return [one for one in objects if HOOK not in one["metadata"].get("annotations", {})]
+
+
 GATES = "ConfigMapValidatingWebhook=true,BindingAdmissionWebhook=true,ElasticMutatingWebhook=false,AllBeta=true"
 
 
@@ -82,7 +88,7 @@ def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, 
         "koordlet.features": "TerwayQoS=true" if gates else "",
     }
     rendered = render(*(word for name, value in sets.items() for word in ("--set", f"{name}={value}")))
-    theirs, ours = by_name(printed), by_name(rendered)
+    theirs, ours = by_name(printed), by_name(without_hooks(rendered))
     assert theirs.keys() == ours.keys()
     for name, obj in theirs.items():
         assert ours[name] == obj, name
@@ -288,3 +294,41 @@ class TestSafety:
 
         assert checksum() == checksum("--set", "scheduler.replicas=1")
         assert checksum() != checksum("--set", "scheduler.enableJobPreemption=false")
+
+
+class TestUninstall:
+    def hooks(self, *args: str) -> list[Obj]:
+        return [one for one in render(*args) if HOOK in one["metadata"].get("annotations", {})]
+
+    def test_a_job_restores_nodes_before_the_release_is_deleted(self) -> None:
+        hooks = self.hooks()
+        assert {one["metadata"]["annotations"][HOOK] for one in hooks} == {"pre-delete"}
+        (job,) = [one for one in hooks if one["kind"] == "Job"]
+        weights = {one["kind"]: int(one["metadata"]["annotations"]["helm.sh/hook-weight"]) for one in hooks}
+        assert all(weight < weights["Job"] for kind, weight in weights.items() if kind != "Job")
+        spec = job["spec"]["template"]["spec"]
+        (container,) = spec["containers"]
+        assert container["image"] == f"koord:{__version__}"
+        assert (container["command"], container["args"][0]) == (
+            ["koord", "restore-nodes"],
+            "--namespace=koordinator-system",
+        )
+        assert spec["automountServiceAccountToken"] is True, "its account has none mounted by itself"
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+    def test_its_rights_are_those_of_the_command(self) -> None:
+        roles = [one for one in self.hooks() if one["kind"] in ("Role", "ClusterRole")]
+        rules = [rule for role in roles for rule in role["rules"]]
+        writes = [rule for rule in rules if set(rule["verbs"]) - {"get", "list"}]
+        assert all(rule.get("resourceNames") for rule in writes if rule["resources"] != ["nodes/status"])
+
+    @pytest.mark.parametrize(
+        "args",
+        [
+            ("--set", "uninstall.restoreNodes=false"),
+            ("--set", "manager.enabled=false", "--set", "koordlet.enabled=false"),
+        ],
+    )
+    def test_there_is_none_where_nobody_wants_it_or_nothing_was_written(self, args: tuple[str, ...]) -> None:
+        assert self.hooks(*args) == []

@@ -155,6 +155,26 @@ async def test_a_client_that_never_reads_is_cut_off(served: ComponentServer, mon
     writer.close()
 
 
+async def test_a_caller_that_does_not_wait_is_no_fault(
+    served: ComponentServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A prober hangs up after its timeout, while a program that starts on a busy machine still prepares its answer."""
+
+    def closing(_: HttpCall) -> object:
+        assert server is not None
+        (connection,) = server.connections
+        assert connection.transport is not None
+        connection.transport.close()  # as the end of the caller's side does
+        return {}
+
+    served.routes.add("GET", "/closing", closing)
+    port = await served.listen("127.0.0.1", 0)
+    server = served._runners[0].server
+    with pytest.raises(aiohttp.ServerDisconnectedError):
+        await ask(port, "/closing")
+    assert [one.message for one in caplog.records if one.levelname == "ERROR"] == []
+
+
 async def test_connections_are_capped(served: ComponentServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_CONNECTIONS", 1)
     served.routes.add("GET", "/small", lambda _: {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from koord import __version__
-from tools.chart import cluster, values, workloads
+from tools.chart import cluster, uninstall, values, workloads
 from tools.chart.program_config import config_templates
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +27,7 @@ def generated_files() -> dict[Path, str]:
         "scheduler.yaml": workloads.scheduler_template(),
         "descheduler.yaml": workloads.descheduler_template(),
         "koordlet.yaml": workloads.koordlet_template(),
+        "uninstall.yaml": uninstall.uninstall_template(),
     }
     data = {
         "gates.yaml": cluster.gate_file(),

@@ -114,7 +114,7 @@ def koordlet_template() -> str:
     args = container["args"]
     args[-1] = When(proxied, args[-1])
     restores = ".Values.koordlet.restore"
-    args.append(When(restores, "--safe-mode"))
+    args.append(When(restores, koordlet_daemonset.SAFE_MODE))
     args.append(When(".Values.koordlet.tellInterference", "--tell-interference"))
     for field in ("containerPort", "hostPort"):
         replace(workload, f"{CONTAINER}/ports/0/{field}", port)

@@ -4,7 +4,7 @@ would be taken away because nobody said that they are wanted.
 */ -}}
 {{- define "koord.checkValues" -}}
 {{- $missing := list }}
-{{- range list "image" "priorityClasses" "hamiDaemon" "networkPolicy" "prometheusRule" "grafanaDashboards" }}
+{{- range list "image" "priorityClasses" "uninstall" "hamiDaemon" "networkPolicy" "prometheusRule" "grafanaDashboards" }}
 {{- if not (hasKey $.Values .) }}{{ $missing = append $missing . }}{{ end }}
 {{- end }}
 {{- range list "manager" "scheduler" "descheduler" "koordlet" }}

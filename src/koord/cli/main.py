@@ -132,6 +132,11 @@ COMMANDS: LazyCommands = {
         "support_bundle",
         "Save what a report of a problem needs, without secrets.",
     ),
+    "restore-nodes": (
+        "koord.cli.commands.restore_nodes.command",
+        "restore_nodes",
+        "Put nodes back to what they were without koord; before an uninstall.",
+    ),
     "migrate-from-koordinator": (
         "koord.cli.commands.migrate_from_koordinator.command",
         "migrate_from_koordinator",

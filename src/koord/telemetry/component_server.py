@@ -224,6 +224,9 @@ class ComponentServer:
         except TimeoutError:
             if raw.transport is not None:  # it will not take the answer, or it never sent its body
                 raw.transport.abort()
+        except ConnectionResetError:
+            # The caller hung up, as a prober does after its timeout: nobody is left to be answered.
+            _LOG.debug("%s: the caller did not wait for the answer", raw.path)
         return response
 
     async def _answer(self, raw: web.BaseRequest, guard: HttpGuard | None) -> HttpReply:

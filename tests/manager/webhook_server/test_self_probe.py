@@ -78,6 +78,18 @@ async def test_a_closed_port_is_seen_and_only_the_leader_tells(context: ManagerC
     assert await told(context) == []
 
 
+async def test_a_name_that_this_pods_dns_does_not_know_says_nothing(
+    context: ManagerContext, replica: Replica, caplog: pytest.LogCaptureFixture
+) -> None:
+    """API servers take the address from the Service: without a cluster's DNS they call webhooks all the same."""
+    nowhere = "koordinator-webhook-service.invalid:443"
+    reach = WebhookSelfProbe(context, replica.metrics, resolve=lambda _namespace, _service: nowhere)
+    for _ in range(2):
+        assert await reach.probe_all() == {}
+    assert await told(context) == []
+    assert [one.levelname for one in caplog.records if "is not checked" in one.message] == ["WARNING"]
+
+
 def test_the_question_is_a_review_about_nothing_of_ours() -> None:
     asked = review.decode_review(synthetic_review())
     assert isinstance(asked, DecodedReview)

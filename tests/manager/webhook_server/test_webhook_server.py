@@ -247,3 +247,23 @@ async def test_every_kind_of_handshake_is_given_the_certificate(
 def _metric(server: WebhookServer, name: str) -> float:
     family = getattr(server._metrics, name)
     return float(family.labels(PATH).value)
+
+
+async def test_a_server_that_stops_answers_on_and_has_callers_hang_up(
+    server: WebhookServer, material: CertificateMaterial
+) -> None:
+    """A caller with an open connection must not lose the call that it makes in that moment."""
+    url = f"https://127.0.0.1:{server.port}{PATH}"
+    connector = aiohttp.TCPConnector(limit=1)
+    async with aiohttp.ClientSession(connector=connector) as session:
+        async with session.post(url, data=review(), ssl=trusting(material.ca_cert)) as answer:
+            assert answer.headers.get("Connection") != "close"
+            await answer.read()
+        stopped = asyncio.create_task(server.stop())
+        await asyncio.sleep(0)  # it has begun
+        async with session.post(url, data=review(), ssl=trusting(material.ca_cert)) as answer:
+            assert (answer.status, answer.headers.get("Connection")) == (200, "close")
+            await answer.read()
+        await stopped
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await session.post(url, data=review(), ssl=trusting(material.ca_cert))

@@ -20,6 +20,19 @@ SCHEDULER_CONFIG = "koord-scheduler.config"
 DESCHEDULER_PORT = 10251
 DESCHEDULER_CONFIG = "koord-descheduler.config"
 CERTIFICATES = "/certs"
+# As the image's user, which has no rights on the node.
+POD_SECURITY = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "fsGroup": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 RESOURCES = {"requests": {"cpu": "500m", "memory": "256Mi"}, "limits": {"cpu": "1000m", "memory": "1Gi"}}
 
 
@@ -125,34 +138,19 @@ def descheduler_objects(namespace: str, image: str, config: str) -> list[Obj]:
 
 
 def _deployment(name: str, namespace: str, container: Obj, volumes: list[Obj]) -> Obj:
-    container = {
-        **container,
-        "resources": RESOURCES,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-    }
     apart = {"labelSelector": {"matchLabels": {APP: name}}, "topologyKey": "kubernetes.io/hostname"}
     spec: Obj = {
         "serviceAccountName": name,
         "automountServiceAccountToken": True,  # bound to the pod, renewed by the kubelet
         "priorityClassName": "system-cluster-critical",
         "terminationGracePeriodSeconds": 30,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "runAsGroup": 65532,
-            "fsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": POD_SECURITY,
         "affinity": {
             "podAntiAffinity": {
                 "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": apart}]
             }
         },
-        "containers": [container],
+        "containers": [{**container, "resources": RESOURCES, "securityContext": CONTAINER_SECURITY}],
         "volumes": volumes,
     }
     return {

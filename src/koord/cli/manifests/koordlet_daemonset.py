@@ -17,6 +17,7 @@ Obj = dict[str, Any]
 
 NAME = "koordlet"
 APP = "koord-app"
+RESTORE, SAFE_MODE = "restore", "--safe-mode"  # the container that undoes what agents wrote; the flag to write nothing
 RESOURCES = {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"cpu": "500m", "memory": "256Mi"}}
 # Name, place on the machine, place in the pod, whether it is only read.
 MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
@@ -81,7 +82,7 @@ def koordlet_objects(
             "--v=4",
             "--xpu-device-infos-dir=/host-var-run/koordlet/xpu-device-infos/",
             *runtime_hook_flags(runtime_hooks, PROXY_MOUNTS[0][1]),
-            *(("--safe-mode",) if restores else ()),
+            *((SAFE_MODE,) if restores else ()),
             *flags,
         ],
         "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}],
@@ -139,9 +140,10 @@ def restoring_container(agent: Obj) -> Obj:
     """Return the container that undoes what agents wrote on its machine, before an agent that writes nothing starts."""
     same = ("image", "imagePullPolicy", "args", "resources", "securityContext", "volumeMounts")
     return {
-        "name": "restore",
+        "name": RESTORE,
         "command": [NAME, "restore"],
         **{field: agent[field] for field in same if field in agent},
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # so that its pod says what could not be put back
     }
 
 

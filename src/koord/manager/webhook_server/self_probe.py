@@ -45,6 +45,12 @@ class ProbeTarget(msgspec.Struct, frozen=True):
     path: str
 
 
+class NameNotResolved(msgspec.Struct, frozen=True):
+    """This pod's DNS does not know the service. That says nothing of API servers, which find it without DNS."""
+
+    why: str
+
+
 class WebhookSelfProbe:
     rights: ClassVar[tuple[RbacRule, ...]] = (
         RbacRule("admissionregistration.k8s.io", ("mutatingwebhookconfigurations",), ("get",), (MUTATING_NAME,)),
@@ -68,6 +74,7 @@ class WebhookSelfProbe:
         self._records_events = tells
         self._resolve = resolve
         self._unreachable_paths: set[str] = set()
+        self._told_unresolved = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -88,7 +95,9 @@ class WebhookSelfProbe:
             await self._context.clock.sleep(PROBE_PERIOD_S)
 
     async def probe_all(self) -> dict[str, str]:
-        """Call every registered path once. Return the error by path, "" without one."""
+        """Call every registered path once. Return the error by path, "" without one; nothing of a path that this pod
+        cannot judge.
+        """
         found: dict[str, str] = {}
         for resource, name in (
             (MUTATING_WEBHOOK_CONFIGURATIONS, self._names.mutating),
@@ -102,7 +111,11 @@ class WebhookSelfProbe:
                 api_version=resource.api_version, kind=resource.kind, name=name, uid=current["metadata"]["uid"]
             )
             for target in self._targets(current.get("webhooks") or []):
-                why = found[target.path] = await self._probe(target)
+                why = await self._probe(target)
+                if isinstance(why, NameNotResolved):
+                    self._log_unresolved(target, why)
+                    continue
+                found[target.path] = why
                 self._report(about, target, why)
         return found
 
@@ -124,7 +137,7 @@ class WebhookSelfProbe:
             place = known or f"{name}:{service.get('port') or 443}"
             yield ProbeTarget(f"https://{place}{path}", name, trust, path)
 
-    async def _probe(self, target: ProbeTarget) -> str:
+    async def _probe(self, target: ProbeTarget) -> str | NameNotResolved:
         try:
             trust = ssl.create_default_context(cadata=target.ca_bundle.decode())
             async with (
@@ -142,11 +155,18 @@ class WebhookSelfProbe:
             return f"no answer within {PROBE_TIMEOUT_S:.0f} s"
         except aiohttp.ClientConnectorCertificateError as error:
             return str(error.certificate_error)
+        except aiohttp.ClientConnectorDNSError as error:
+            return NameNotResolved(error.os_error.strerror or str(error.os_error))
         except aiohttp.ClientConnectorError as error:
             refused = isinstance(error.os_error, ConnectionRefusedError)
             return "connection refused" if refused else error.os_error.strerror or str(error.os_error)
         except _CALL_ERRORS as error:
             return str(error) or type(error).__name__
+
+    def _log_unresolved(self, target: ProbeTarget, found: NameNotResolved) -> None:
+        if not self._told_unresolved:
+            _LOG.warning("whether API servers can call webhooks is not checked: %s: %s", target.server_name, found.why)
+        self._told_unresolved = True
 
     def _report(self, about: ObjectReference, target: ProbeTarget, why: str) -> None:
         self._metrics.reachable.labels(target.path).set(0.0 if why else 1.0)

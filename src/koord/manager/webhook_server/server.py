@@ -53,6 +53,7 @@ class ServingIdentity:
 _LOG = logging.getLogger(__name__)
 
 SHUTDOWN_TIMEOUT_S = 10.0
+_DRAIN_POLL_S = 0.05
 JSON = "application/json"
 
 DebugPage = Callable[[], Any]  # what a debug page shows, as JSON
@@ -67,6 +68,7 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     decision_s: float = 30.0
     # Longer than callers keep idle connections (90 s in Go): if the server hangs up first, a call fails now and then.
     idle_s: float = 180.0
+    drain_s: float = 2.0  # how long a server that stops answers on, for callers that still have connections
 
 
 class WebhookServer:
@@ -89,6 +91,7 @@ class WebhookServer:
         self._limits = limits
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
+        self._draining = False
         self._silent: set[asyncio.BaseProtocol] = set()  # new connections that have not sent a request yet
 
     @property
@@ -97,11 +100,15 @@ class WebhookServer:
 
     async def start(self, host: str = "0.0.0.0", port: int = 9876) -> None:
         """Listen; port 0 takes any free one. Handshakes fail until the identity has a certificate."""
+        self._draining = False
 
         @web.middleware
         async def note_request(request: web.Request, handler: Handler) -> web.StreamResponse:
             self._silent.discard(request.protocol)
-            return await handler(request)
+            response = await handler(request)
+            if self._draining:
+                response.force_close()
+            return response
 
         app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[note_request])
         app.router.add_get("/healthz", _health)
@@ -121,13 +128,28 @@ class WebhookServer:
         self.port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop after the calls that are being answered have finished."""
+        """Stop after the calls that are being answered have finished, and callers were told to hang up."""
+        await self._drain()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+
+    async def _drain(self) -> None:
+        """Answer on for a moment, each time with `Connection: close`.
+
+        API servers keep connections to a replica that the service no longer names. A call on one that is closed in that
+        moment fails, and its pod would come in as if there were no webhook.
+        """
+        self._draining = True
+        deadline = self._clock.monotonic() + self._limits.drain_s
+        while self._has_connections() and self._clock.monotonic() < deadline:
+            await self._clock.sleep(_DRAIN_POLL_S)
+
+    def _has_connections(self) -> bool:
+        return self._runner is not None and self._runner.server is not None and bool(self._runner.server.connections)
 
     # Limits ------------------------------------------------------------------------------------------------------
 
