@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
-from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NODES
 from koord.api.model import to_dict
 from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster
@@ -23,7 +23,7 @@ from koord.manager.controllers.nodemetric import NodeMetricController
 from koord.manager.controllers.nodeslo import NodeSLOController
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.workloads.workload_cluster import FaultyTransport
-from tests.manager.slo_config import add_node, settle, write_config
+from tests.manager.slo_config import NAME, NAMESPACE, add_node, settle, write_config
 
 NAMES = ("n1", "n2", "n3")
 BROKEN = ("{", '{"clusterStrategy":{"enable":0}}')
@@ -70,10 +70,23 @@ async def take(context: ManagerContext, step: tuple[str, Any, Any], good: dict[s
         if 1 <= value <= 100:  # any other value leaves the last good settings in use
             good.clear()
             good[which] = value
+            await arrival(context)
     elif what == "broken":
         await write_config(context, resource_threshold_config=which)
     else:
         await settle(context)
+
+
+async def arrival(context: ManagerContext) -> None:
+    """Wait until the manager has read good settings: over a bad network it may never see what is replaced at once."""
+    maps = context.informers.for_resource(CONFIG_MAPS, NAMESPACE, fields=f"metadata.name={NAME}")
+    written = unwrap(await context.client.get(CONFIG_MAPS, NAME, NAMESPACE))
+    for _ in range(2000):
+        known = maps.get(NAMESPACE, NAME)
+        if known is not None and known.data == written.data:
+            return
+        await settle(context)
+    raise AssertionError("the settings never arrived")
 
 
 def live(steps: list[tuple[str, Any, Any]], faults: float, seed: int) -> None:
@@ -137,5 +150,6 @@ def test_any_sequence_of_events(steps: list[tuple[str, Any, Any]]) -> None:
 @settings(max_examples=10, deadline=None)
 @given(steps=st.lists(STEPS, max_size=8), seed=st.integers(0, 99))
 @example(steps=FAREWELL, seed=100)  # a deletion is answered with a conflict
+@example(steps=[("config", "a", 1), ("broken", "{", None)], seed=13)  # the watch breaks between the two
 def test_any_sequence_of_events_over_a_bad_network(steps: list[tuple[str, Any, Any]], seed: int) -> None:
     live(steps, faults=0.4, seed=seed)
