@@ -344,6 +344,7 @@ class ChaosRun:
             "webhook_handshakes": self.admission.handshakes,
             "webhook_certificates": len(self.admission.certificates),
             "migrations_succeeded": self.migrations.ended("Succeeded"),
+            "migrations_without_successor": self.migrations.without_successor(),
             "migrations_failed": self.migrations.failures(),
             "faults": dict(sorted(self.faults.items())),
             "restarts": self.restarts,

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
-from koord.api.koordinator.protocol import SCHEDULER
+from koord.api.koordinator.protocol import A_RESERVATION_ALLOCATED, SCHEDULER
 from koord.api.kubernetes.builtin_kinds import PODS, REPLICA_SETS
 from koord.api.kubernetes.pod import Pod
 from koord.embedded.workloads.controller_manager import ControllerManager
@@ -39,7 +39,7 @@ class Migrations:
         self._controllers = ControllerManager(plain, self._informers, clock, 1, only=("replicaset",))
         self._informers.for_resource(PODS).add_event_handler(self._on_pod)
         self.when_a_pod_goes: Callable[[], object] | None = None  # called once
-        self._asked = 0
+        self._asked: set[str] = set()  # uids of pods that have or had a job: of two jobs one would wait in vain
         self.jobs: list[Json] = []
         self.pods: list[Json] = []
 
@@ -72,24 +72,23 @@ class Migrations:
 
     async def ask(self) -> bool:
         """Ask for one move, if few are under way; return whether it was asked for."""
-        moving = {job["spec"]["podRef"]["name"] for job in self._active()}
         running = [
             pod
             for pod in self.pods
             if pod["status"].get("phase") == "Running"
-            and pod["metadata"]["name"] not in moving
+            and pod["metadata"]["uid"] not in self._asked
             and not pod["metadata"].get("deletionTimestamp")
         ]
-        if len(moving) >= MOST_JOBS or not running:
+        if len(self._active()) >= MOST_JOBS or not running:
             return False
         meta = self._random.choice(running)["metadata"]
-        self._asked += 1
+        self._asked.add(meta["uid"])
         spec = {
             "podRef": {"namespace": SPACE, "name": meta["name"], "uid": meta["uid"]},
             "mode": "ReservationFirst",
             "ttl": TTL,
         }
-        await self._client.create(POD_MIGRATION_JOBS, {"metadata": {"name": f"job-{self._asked}"}, "spec": spec})
+        await self._client.create(POD_MIGRATION_JOBS, {"metadata": {"name": f"job-{len(self._asked)}"}, "spec": spec})
         return True
 
     def _active(self) -> list[Json]:
@@ -104,13 +103,44 @@ class Migrations:
         return dict(Counter(said))
 
     async def rest(self, seconds: float) -> list[str]:
-        """Wait until every job has ended; return those that have not."""
+        """Wait until every job has ended, or waits for its time to live; return those that do neither."""
         deadline = time.monotonic() + seconds
         while True:
             await self.look()
-            if not (active := self._active()) or time.monotonic() > deadline:
-                return [f"job {job['metadata']['name']} has not ended: {job.get('status')}" for job in active]
+            if not (active := [job for job in self._active() if not self._lost_its_successor(job)]):
+                return []
+            if time.monotonic() > deadline:
+                reservations = await self._client.listed(RESERVATIONS)
+                return [self._describe_stuck(job, reservations) for job in active]
             await asyncio.sleep(0.5)
+
+    def _lost_its_successor(self, job: Json) -> bool:
+        """Return whether the pod was evicted and every successor has a node, none of them in this job's reservation.
+
+        Pods and reservations are watched apart: a scheduler that has just begun to lead may hear of the new pod before
+        it hears that the reservation is available. The job then ends with its time to live.
+        """
+        waits = job.get("status", {}).get("reason") == "WaitForPodBindReservation"
+        return waits and all(cluster_rules.node_name(pod) for pod in self.pods)
+
+    def without_successor(self) -> int:
+        return sum(self._lost_its_successor(job) for job in self._active())
+
+    def _describe_stuck(self, job: Json, reservations: list[Json]) -> str:
+        """Return the job that has not ended, with all that decides when it ends."""
+        places = {
+            one["metadata"]["name"]: {"owners": one["spec"].get("owners"), "status": one.get("status")}
+            for one in reservations
+        }
+        taken = {
+            pod["metadata"]["name"]: (
+                pod["spec"].get("nodeName"),
+                (pod["metadata"].get("annotations") or {}).get(A_RESERVATION_ALLOCATED),
+            )
+            for pod in self.pods
+        }
+        meta = job["metadata"]
+        return f"job {meta['name']} ({meta['uid']}) has not ended: {job.get('status')}; {places}; pods {taken}"
 
     async def judge(self, audit: list[Json]) -> list[str]:
         self.jobs = await self._client.listed(POD_MIGRATION_JOBS)
