@@ -21,9 +21,9 @@ from koord.host.cgroup.knob import GROUP_IDENTITY_ENABLED, SCHED_CORE
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.core_sched import NO_COOKIE, CookieSystem, has_feature
 from koord.host.io_error import IoError
-from koord.koordlet.core_sched_record import CoreSchedRecord
 from koord.koordlet.hooks.core_sched import NO_GROUP, CoreSchedKernel
 from koord.koordlet.hooks.hook import ContainerContext
+from koord.koordlet.state_file import StateFile
 
 
 class CoreSchedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +76,9 @@ class CoreSchedManager:
         """`own_process` is the agent's, by default this one: what has a cookie can take none from others."""
         self._tree = tree
         self._cookies = cookies
-        self._record = CoreSchedRecord(tree.host, record_path)
+        # The containers with cookies from the agent. The kernel does not tell who made a cookie, so the file is written
+        # before the first one of a container, and an agent that was killed knows from whom cookies are to be taken.
+        self._record = StateFile(tree.host, record_path, frozenset[str], frozenset())
         self._own_process = os.getpid() if own_process is None else own_process
         self._by_group: dict[str, int] = {}
 
@@ -107,7 +109,7 @@ class CoreSchedManager:
         excluded = self._exclusion()
         joining = () if excluded else (one.container for one in members if one.request.group and one.cookies)
         given = recorded | {container.group for container in joining}
-        refused = self._record.save(given)
+        refused = self._save(given)
         obstacle = excluded or ("" if refused is None else str(refused))
         results = tuple(
             _kept_out(one.request, excluded, obstacle)
@@ -132,7 +134,7 @@ class CoreSchedManager:
             if stayed:
                 problems[group] = stayed[0]
         self._by_group.clear()
-        left = self._record.save(problems)
+        left = self._save(frozenset(problems))
         return [*problems.values(), *([] if left is None else [str(left)])]
 
     def _exclusion(self) -> str:
@@ -230,7 +232,7 @@ class CoreSchedManager:
             group: cookie for group, cookie in self._by_group.items() if group in named or cookie in present
         }
 
-    def _record_rest(self, members: Sequence[_Member], given: AbstractSet[str]) -> None:
+    def _record_rest(self, members: Sequence[_Member], given: frozenset[str]) -> None:
         """Drop containers from the record that have no cookie any more, or that are gone.
 
         An entry that stays because the file cannot be written costs one more look next time.
@@ -241,7 +243,11 @@ class CoreSchedManager:
             if one.request.group == NO_GROUP and set(one.cookies.values()) <= {NO_COOKIE}
         }
         gone = {group for group in given if not self._tree.host.is_folder(self._tree.group_path("cpu", group))}
-        self._record.save(given - bare - gone)
+        self._save(given - bare - gone)
+
+    def _save(self, groups: frozenset[str]) -> IoError | None:
+        """Make these the containers with cookies. Without any there is no file."""
+        return self._record.save(groups) if groups else self._record.remove()
 
 
 def _order(request: CoreSchedRequest) -> tuple[float, str, bool, str]:

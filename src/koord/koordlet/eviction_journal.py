@@ -6,16 +6,12 @@ that was evicted has its record, whenever the agent dies; one that dies just aft
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from pathlib import Path
 
-import msgspec
-
-from koord.api.model import decode_text
-from koord.host.io_error import READ, WRITE, IoError
+from koord.host.filesystem import Host
+from koord.host.io_error import IoError
+from koord.koordlet.state_file import StateFile
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
-from koord.values.json_text import MalformedText
 
 FILE_NAME = "evictions.json"
 
@@ -24,7 +20,7 @@ class EvictionJournal:
     """The requests under way, in one small file. Without a path they are kept nowhere."""
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path
+        self._file = None if path is None else StateFile(Host.local(), str(path), list[EvictionRequest], [])
         self._open: dict[str, EvictionRequest] = {}  # by uid
 
     def __len__(self) -> int:
@@ -32,42 +28,21 @@ class EvictionJournal:
 
     def load(self) -> list[EvictionRequest] | IoError:
         """Return what an earlier process left, and keep it until it is cleared."""
-        if self._path is None:
-            return []
-        try:
-            text = self._path.read_text()
-        except FileNotFoundError:
-            return []
-        except (OSError, UnicodeDecodeError) as error:
-            return IoError(str(self._path), READ, getattr(error, "errno", 0) or 0, str(error))
-        found = decode_text(text, list[EvictionRequest])
-        if isinstance(found, MalformedText):
-            return IoError(str(self._path), READ, 0, str(found))
-        self._open = {one.uid: one for one in found} | self._open
+        found = [] if self._file is None else self._file.load()
+        if not isinstance(found, IoError):
+            self._open = {one.uid: one for one in found} | self._open
         return found
 
     def begin(self, request: EvictionRequest) -> IoError | None:
         """Add a request that is about to be sent."""
         self._open[request.uid] = request
-        return self._write(self._open.values())
+        return None if self._file is None else self._file.save(list(self._open.values()))
 
     def clear(self) -> IoError | None:
         """Forget all requests: their records are written."""
         if not self._open:
             return None
-        refused = self._write(())
+        refused = None if self._file is None else self._file.save([])
         if refused is None:
             self._open.clear()
         return refused
-
-    def _write(self, requests: Iterable[EvictionRequest]) -> IoError | None:
-        if self._path is None:
-            return None
-        partial = self._path.with_suffix(".partial")
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(msgspec.json.encode(list(requests)))
-            os.replace(partial, self._path)
-        except OSError as error:
-            return IoError(str(self._path), WRITE, error.errno or 0, str(error))
-        return None

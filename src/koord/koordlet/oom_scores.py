@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from koord.api.model import decode_text
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, malformed
+from koord.koordlet.state_file import StateFile
 from koord.values.go_format import parse_decimal_int
-from koord.values.json_text import MalformedText
 
 
 class OomScoreTarget(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,18 +54,17 @@ class OomScores:
     def __init__(self, host: Host, processes: Callable[[str], Sequence[int]], state_path: str) -> None:
         self._host = host
         self._processes = processes
-        self._path = state_path
-        self._adjusted: dict[str, _Adjusted] | None = None  # None until the file was read
+        self._adjusted = StateFile[dict[str, _Adjusted]](host, state_path, dict[str, _Adjusted], {})  # by container
 
     def apply(self, targets: Sequence[OomScoreTarget]) -> list[OomScoreResult]:
         """Set the scores of these containers, and put back those of all others that the agent ever set."""
-        before = self._load() if self._adjusted is None else self._adjusted
+        before = self._adjusted.load()
         if isinstance(before, IoError):
             return [OomScoreResult(problem=str(before))]
         running = [(one, pids) for one in targets if (pids := self._processes(one.group))]
         wanted = {one.container_id: self._entry(one, pids, before.get(one.container_id)) for one, pids in running}
         entries = before | wanted
-        error = self._save(entries)
+        error = self._adjusted.save(entries)
         if error is not None:
             return [OomScoreResult(problem=str(error))]
         results = [self._set(one.container_id, pids, one.value, None) for one, pids in running]
@@ -78,7 +76,7 @@ class OomScores:
         ]
         failed = {one.container_id for one in released if one.problem}
         left = {name: one for name, one in entries.items() if name in kept | failed and self._processes(one.group)}
-        error = self._save(left)
+        error = self._adjusted.save(left)
         if error is not None:
             results.append(OomScoreResult(problem=str(error)))
         return [one for one in (*results, *released) if one.changed or one.problem]
@@ -103,27 +101,6 @@ class OomScores:
             elif not error.vanished:  # a process that ended needs no score
                 problem = problem or str(error)
         return OomScoreResult(container_id=container_id, changed=changed, problem=problem)
-
-    def _load(self) -> dict[str, _Adjusted] | IoError:
-        text = self._host.read(self._path)
-        if isinstance(text, IoError):
-            if not text.vanished:
-                return text
-            self._adjusted = {}
-            return self._adjusted
-        found = decode_text(text, dict[str, _Adjusted])
-        if isinstance(found, MalformedText):
-            return malformed(self._path, str(found))
-        self._adjusted = found
-        return found
-
-    def _save(self, adjusted: dict[str, _Adjusted]) -> IoError | None:
-        if adjusted == self._adjusted:
-            return None
-        error = self._host.replace_file(self._path, msgspec.json.encode(adjusted).decode())
-        if error is None:
-            self._adjusted = adjusted
-        return error
 
 
 def read_oom_score_adj(host: Host, pid: int) -> int | IoError:
