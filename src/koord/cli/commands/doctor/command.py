@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import NoReturn, Protocol
 
 import click
 import msgspec
 
 from koord.cli import cluster_access
-from koord.cli.commands.doctor.facts import NOT_READABLE, ClusterFacts, Unread, unread_reason
+from koord.cli.commands.doctor.facts import NOT_READABLE, ClusterFacts, Obj, Unread, unread_reason
 from koord.cli.commands.doctor.finding import DoctorReport, Finding, Severity
 from koord.cli.commands.doctor.gather import gather_facts
 from koord.cli.commands.doctor.node_checks import NODE_CHECKS
@@ -59,19 +60,35 @@ def doctor(
         if wrong := reason_not_to_judge(facts):
             cluster_access.fail(wrong, CANNOT_ASK)
         report = run_checks(facts, chosen)
-        if output == "table":
-            click.echo(report_text(report))
-        else:
-            print_result(report, output, lambda _: None)
-        sys.exit(1 if report.count("error") else 0)
+        end_with_report(report, output, report_text(report))
 
     cluster_access.run_with_client(main, kubeconfig, context, exit_code=CANNOT_ASK)
 
 
+class CountedReport(Protocol):
+    def count(self, severity: Severity) -> int: ...
+
+
+def end_with_report(report: CountedReport, output: str, text: str) -> NoReturn:
+    """Print the report, for people as `text`, and end the command with whether there are errors."""
+    if output == "table":
+        click.echo(text)
+    else:
+        print_result(report, output, lambda _: None)
+    sys.exit(1 if report.count("error") else 0)
+
+
+def refused_credentials(version: Obj | Unread) -> str:
+    """Return why the server does not know the user, from its answer to the first question; empty when it does."""
+    if isinstance(version, Unread) and version.why.startswith("401"):
+        return f"the API server does not accept the credentials: {version.why}"
+    return ""
+
+
 def reason_not_to_judge(facts: ClusterFacts) -> str:
     """Return why nothing can be concluded: the server knows no such user, or has no such node."""
-    if isinstance(facts.version, Unread) and facts.version.why.startswith("401"):
-        return f"the API server does not accept the credentials: {facts.version.why}"
+    if wrong := refused_credentials(facts.version):
+        return wrong
     if facts.node and facts.nodes == ():
         return f"there is no node {facts.node}"
     return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from pathlib import Path
 
@@ -11,14 +10,13 @@ import yaml
 
 from koord import __version__
 from koord.cli import cluster_access
-from koord.cli.commands.doctor.command import CANNOT_ASK, WIDTH, finding_lines
-from koord.cli.commands.doctor.facts import Obj, Unread
+from koord.cli.commands.doctor.command import CANNOT_ASK, WIDTH, end_with_report, finding_lines, refused_credentials
+from koord.cli.commands.doctor.facts import Obj
 from koord.cli.commands.doctor.finding import printable
 from koord.cli.commands.migrate_from_koordinator.gather import gather_facts
 from koord.cli.commands.migrate_from_koordinator.move import MoveStep
 from koord.cli.commands.migrate_from_koordinator.program_arguments import Argument, Verdict
 from koord.cli.commands.migrate_from_koordinator.report import VALUES_FILE, MoveReport, ProgramMove, make_report
-from koord.cli.printing import print_result
 from koord.kube.client.typed_client import Client
 from koord.telemetry.clock import Clock
 
@@ -47,18 +45,14 @@ def migrate_from_koordinator(
 
     async def main(client: Client, clock: Clock) -> None:
         facts = await gather_facts(client, namespace)
-        if isinstance(facts.version, Unread) and facts.version.why.startswith("401"):
-            cluster_access.fail(f"the API server does not accept the credentials: {facts.version.why}", CANNOT_ASK)
+        if wrong := refused_credentials(facts.version):
+            cluster_access.fail(wrong, CANNOT_ASK)
         report = make_report(facts, __version__, str(values_file or VALUES_FILE))
         if not dry_run:
             cluster_access.fail(refusal(report), CANNOT_ASK)
         if values_file is not None:
             _write_values(values_file, report.values)
-        if output == "table":
-            click.echo(report_text(report))
-        else:
-            print_result(report, output, lambda _: None)
-        sys.exit(1 if report.count("error") else 0)
+        end_with_report(report, output, report_text(report))
 
     cluster_access.run_with_client(main, kubeconfig, context, exit_code=CANNOT_ASK)
 
