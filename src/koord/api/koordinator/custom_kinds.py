@@ -36,19 +36,10 @@ def _v1alpha1(
     status: bool = False,
     columns: tuple[tuple[str, str, str], ...] = (),
 ) -> Resource[O]:
-    """Make the entry of a custom kind, named like its model; a column is a name, a type and a JSON path."""
-    return Resource(
-        group=group,
-        version="v1alpha1",
-        kind=model.__name__,
-        plural=plural,
-        singular=model.__name__.lower(),
-        short_names=short_names,
-        namespaced=namespaced,
-        status_subresource=status,
-        model=model,
-        columns=tuple(CrdPrinterColumn(name=name, type=kind, json_path=path) for name, kind, path in columns),
-        custom=True,
+    """Make the entry of a custom kind; a column is a name, a type and a JSON path."""
+    shown = tuple(CrdPrinterColumn(name=name, type=kind, json_path=path) for name, kind, path in columns)
+    return Resource.named_like_model(
+        group, "v1alpha1", model, plural, short_names, namespaced=namespaced, status=status, columns=shown, custom=True
     )
 
 

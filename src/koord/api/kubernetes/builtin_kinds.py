@@ -44,18 +44,8 @@ RESOURCE = "resource.k8s.io"
 def _v1(
     group: str, model: type[O], plural: str, *short_names: str, namespaced: bool = True, status: bool = False
 ) -> Resource[O]:
-    """Make the entry of a built-in kind: v1, named like its model, with the lower-case kind as singular."""
-    return Resource(
-        group=group,
-        version="v1",
-        kind=model.__name__,
-        plural=plural,
-        singular=model.__name__.lower(),
-        short_names=short_names,
-        namespaced=namespaced,
-        status_subresource=status,
-        model=model,
-    )
+    """Make the entry of a built-in kind of v1."""
+    return Resource.named_like_model(group, "v1", model, plural, short_names, namespaced=namespaced, status=status)
 
 
 PODS = _v1("", pod.Pod, "pods", "po", status=True)

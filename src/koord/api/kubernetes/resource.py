@@ -35,6 +35,34 @@ class Resource(msgspec.Struct, Generic[O_co], frozen=True, kw_only=True, eq=Fals
     columns: tuple[CrdPrinterColumn, ...] = ()
     custom: bool = False  # served from a CRD that we emit
 
+    @staticmethod
+    def named_like_model(
+        group: str,
+        version: str,
+        model: type[M],
+        plural: str,
+        short_names: tuple[str, ...],
+        *,
+        namespaced: bool,
+        status: bool,
+        columns: tuple[CrdPrinterColumn, ...] = (),
+        custom: bool = False,
+    ) -> Resource[M]:
+        """Return the kind that has the name of its model, with the lower-case name as singular."""
+        return Resource(
+            group=group,
+            version=version,
+            kind=model.__name__,
+            plural=plural,
+            singular=model.__name__.lower(),
+            short_names=short_names,
+            namespaced=namespaced,
+            status_subresource=status,
+            model=model,
+            columns=columns,
+            custom=custom,
+        )
+
     def with_model(self, model: type[M]) -> Resource[M]:
         """Return the same kind read through another model, for programs that hold many and read little of each."""
         return msgspec.structs.replace(self, model=model)  # type: ignore[arg-type]
