@@ -18,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.agent_node import connect, create_node, create_pod, koordlet, until
 from bench.cgroup_pods import CPUS, LAYOUT, Ground, Pod
-from bench.koordlet import machine_s
+from bench.colocation_part import medians
+from bench.koordlet import machine_ticks
 from bench.latency_service import blocks_of
 from bench.manager import server
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
@@ -67,24 +68,35 @@ def hogs(ground: Ground, pod: Pod | None) -> Iterator[None]:
             one.wait(timeout=10)
 
 
-def phase(ground: Ground, pod: Pod | None, blocks: int, seed: int, seconds: float) -> dict[str, float]:
-    """One turn: the service's latencies, and what everybody used meanwhile."""
+def start_service(ground: Ground, arguments: Sequence[str], blocks: int, seed: int) -> list[subprocess.Popen[str]]:
+    """Start as many workers of the service as there are CPUs, in its pod; they wait for `serve`."""
     workers: list[subprocess.Popen[str]] = []
     for number in range(CPUS):
-        command = [sys.executable, "-m", "bench.latency_service", f"--rate={RATE / CPUS}", f"--seconds={seconds}"]
+        command = [sys.executable, "-m", "bench.latency_service", *arguments]
         command += [f"--blocks={blocks}", f"--seed={seed * CPUS + number}"]
         workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
         ground.join(workers[-1].pid, SERVICE.container)
-    time.sleep(0.5)  # they must have been loaded
-    used, batch = ground.cpu_s(SERVICE.group), 0.0 if pod is None else ground.cpu_s(pod.group)
-    began, machine = time.monotonic(), machine_s()
+    time.sleep(0.7)  # they must have been loaded
+    return workers
+
+
+def serve(workers: Sequence[subprocess.Popen[str]]) -> list[Any]:
+    """Let the workers serve at once; return what all of them tell of their requests, the quickest first."""
     for worker in workers:
         assert worker.stdin is not None
         worker.stdin.write("\n")
         worker.stdin.flush()
-    latencies = sorted(one for worker in workers for one in json.loads(worker.communicate(timeout=120)[0]))
+    return sorted(one for worker in workers for one in json.loads(worker.communicate(timeout=120)[0]))
+
+
+def phase(ground: Ground, pod: Pod | None, blocks: int, seed: int, seconds: float) -> dict[str, float]:
+    """One turn: the service's latencies, and what everybody used meanwhile."""
+    workers = start_service(ground, [f"--rate={RATE / CPUS}", f"--seconds={seconds}"], blocks, seed)
+    used, batch = ground.cpu_s(SERVICE.group), 0.0 if pod is None else ground.cpu_s(pod.group)
+    began, machine = time.monotonic(), machine_ticks()
+    latencies = serve(workers)
     elapsed = time.monotonic() - began
-    whole, idle = (after - before for after, before in zip(machine_s(), machine))
+    whole, idle, _ = (after - before for after, before in zip(machine_ticks(), machine))
     cuts = statistics.quantiles(latencies, n=1000)
     return {
         "p50_ms": cuts[499],
@@ -141,9 +153,7 @@ def run(rounds: int = ROUNDS, seconds: float = SECONDS) -> dict[str, Any]:
             found = asyncio.run(turns(kubeconfig, folder, rounds, seconds))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    middle = {
-        name: {key: statistics.median(one[key] for one in rows) for key in rows[0]} for name, rows in found.items()
-    }
+    middle = medians(found)
     alone, managed = middle[ALONE], middle[MANAGED]
     return {
         "cpus": CPUS,

@@ -24,7 +24,7 @@ import msgspec
 
 from bench.agent_node import connect, create_node, create_pod, koordlet, until
 from bench.cgroup_pods import Ground, Pod, tell, wait_ready
-from bench.colocation_part import ALONE, MANAGED, MORE, STATES, Measure, PartResult, Skipped
+from bench.colocation_part import ALONE, MANAGED, MORE, STATES, Measure, PartResult, Skipped, medians
 from bench.loop_disk import DiskRefused, DiskSpeed, LoopDisk, loop_disk, sysfs_with_disk
 from bench.manager import server
 from bench.namespace import enter_private_mounts
@@ -139,9 +139,7 @@ def run() -> PartResult | Skipped:
         return Skipped(part="disk", reason=str(refused))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    found = {
-        state: {key: statistics.median(one[key] for one in rows) for key in rows[0]} for state, rows in rounds.items()
-    }
+    found = medians(rounds)
     return PartResult(
         part="disk",
         goal="the service reads at least 90 % of what it reads alone",

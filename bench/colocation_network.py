@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.agent_node import connect, create_node, create_pod, koordlet, until
 from bench.cgroup_pods import Ground, Pod, tell, wait_ready
-from bench.colocation_part import ALONE, MANAGED, MORE, STATES, Measure, PartResult, Skipped
+from bench.colocation_part import ALONE, MANAGED, MORE, STATES, Measure, PartResult, Skipped, medians
 from bench.manager import server
 from bench.pod_network import SERVER, NetworkRefused, PodNetwork
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
@@ -134,9 +134,7 @@ def run() -> PartResult | Skipped:
         return Skipped(part="network", reason=str(refused))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    found = {
-        state: {key: statistics.median(one[key] for one in rows) for key in rows[0]} for state, rows in rounds.items()
-    }
+    found = medians(rounds)
     return PartResult(
         part="network",
         goal="the service sends at least 90 % of what it sends alone",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,6 +11,13 @@ import msgspec
 ALONE, UNMANAGED, MANAGED = "alone", "unmanaged", "managed"
 LESS, MORE = "less", "more"
 STATES = (ALONE, UNMANAGED, MANAGED)
+
+
+def medians(rounds: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    """Return the median over the rounds of each number, for each state."""
+    return {
+        state: {key: statistics.median(one[key] for one in rows) for key in rows[0]} for state, rows in rounds.items()
+    }
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):

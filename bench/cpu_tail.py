@@ -9,12 +9,9 @@ part steps the service's load from 10 % to 60 % of the machine and looks at the 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,7 +22,9 @@ import msgspec
 
 from bench.agent_node import NODE, connect, create_node, create_pod, koordlet, until
 from bench.cgroup_pods import CPUS, LAYOUT, Ground
-from bench.colocation import BATCH, SERVICE, SERVICE_MILLI, WORK_S, hogs
+from bench.colocation import BATCH, SERVICE, SERVICE_MILLI, WORK_S, hogs, serve, start_service
+from bench.colocation_part import medians
+from bench.koordlet import machine_ticks
 from bench.latency_service import blocks_of
 from bench.manager import server
 from koord.api.koordinator.custom_kinds import NODE_SLOS
@@ -64,27 +63,11 @@ TURNS = {
 }
 
 
-def machine_ticks() -> tuple[int, int, int]:
-    """All, idle and stolen time of the machine."""
-    values = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return sum(values), values[3] + values[4], values[7]
-
-
 def measure(ground: Ground, arguments: Sequence[str], blocks: int, seed: int) -> dict[str, float]:
     """Run the service once and return its latencies and what everybody used meanwhile."""
-    workers: list[subprocess.Popen[str]] = []
-    for number in range(CPUS):
-        command = [sys.executable, "-m", "bench.latency_service", "--waits", *arguments]
-        command += [f"--blocks={blocks}", f"--seed={seed * CPUS + number}"]
-        workers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        ground.join(workers[-1].pid, SERVICE.container)
-    time.sleep(0.7)  # they must have been loaded
+    workers = start_service(ground, ["--waits", *arguments], blocks, seed)
     began, machine, batch = time.monotonic(), machine_ticks(), ground.cpu_s(BATCH.group)
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("\n")
-        worker.stdin.flush()
-    requests = sorted(one for worker in workers for one in json.loads(worker.communicate(timeout=120)[0]))
+    requests = serve(workers)
     elapsed, batch = time.monotonic() - began, ground.cpu_s(BATCH.group) - batch
     whole, idle, stolen = (after - before for after, before in zip(machine_ticks(), machine, strict=True))
     tail = requests[len(requests) * 99 // 100 :]
@@ -156,11 +139,7 @@ async def turns(kubeconfig: Path, folder: Path, rounds: int, step_rounds: int) -
 
 def summary(found: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
     """Return the medians, and what they are against the service alone."""
-    median = {
-        name: {key: statistics.median(one[key] for one in rows) for key in rows[0]}
-        for name, rows in found.items()
-        if rows
-    }
+    median = medians(found)
     alone = median[ALONE]
     return {
         "median": median,

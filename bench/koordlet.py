@@ -51,10 +51,10 @@ def memory_mib(pid: int, *names: str) -> list[float]:
     return [int(rows[name].split()[0]) / 1024 for name in names]
 
 
-def machine_s() -> tuple[float, float]:
-    """CPU time of the whole machine, all of it and idle."""
+def machine_ticks() -> tuple[int, int, int]:
+    """CPU time of the whole machine: all of it, idle, and stolen by the host."""
     values = [int(one) for one in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return float(sum(values)), float(values[3] + values[4])
+    return sum(values), values[3] + values[4], values[7]
 
 
 def known(agent: Agent, name: str) -> int:
@@ -65,10 +65,10 @@ def known(agent: Agent, name: str) -> int:
 
 def measured(agent: Agent, window_s: float) -> dict[str, Any]:
     pid, ticks = agent.pid, known(agent, "ticks")
-    began, cpu, machine = time.monotonic(), cpu_s(pid), machine_s()
+    began, cpu, machine = time.monotonic(), cpu_s(pid), machine_ticks()
     time.sleep(window_s)
     elapsed, user, system = time.monotonic() - began, *cpu_s(pid)
-    whole, idle = (after - before for after, before in zip(machine_s(), machine))
+    whole, idle, _ = (after - before for after, before in zip(machine_ticks(), machine))
     ticks = known(agent, "ticks") - ticks
     rss, most, anonymous = memory_mib(pid, "VmRSS", "VmHWM", "RssAnon")
     return {
