@@ -6,8 +6,8 @@ import msgspec
 
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.koordlet.collect.collector import CollectSettings
-from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.nri.settings import HookServiceSettings
 from koord.koordlet.pod_stopper import CriEvictionSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings

@@ -11,9 +11,8 @@ import pytest
 
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hook_status import HookConnection, HooksStatus
-from koord.koordlet.nri.settings import FailurePolicy, NriSettings
+from koord.koordlet.nri.settings import FailurePolicy, HookServiceSettings, NriSettings
 from koord.wire.nri_messages import CreateContainerRequest, StateChangeEvent
 from koord.wire.nri_objects import LinuxPodSandbox, NriContainer, NriPodSandbox
 from tests.koordlet.agent_fixture import AgentFixture, ask, expect_ok, in_virtual_time

@@ -29,12 +29,14 @@ from koord.koordlet.cgroup_writer.effects import (
     file_of_effect,
     value_of_effect,
 )
-from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, classify_io_error
 from koord.koordlet.cgroup_writer.executor_state import (
     OUTCOME_OF_VERDICT,
+    ErrnoVerdict,
     ExecutorState,
     KnownFile,
     RefusedWrite,
+    SteadyPlans,
+    classify_io_error,
 )
 from koord.koordlet.cgroup_writer.file_writer import (
     RECOVERY,
@@ -47,7 +49,6 @@ from koord.koordlet.cgroup_writer.file_writer import (
     no_op,
 )
 from koord.koordlet.cgroup_writer.journal import JournalEntry, WriteJournal
-from koord.koordlet.cgroup_writer.steady_plans import SteadyPlans
 from koord.koordlet.cgroup_writer.write_order import HierarchyState, depth, rank_in_group
 from koord.koordlet.problem_log import ProblemLog
 from koord.telemetry.clock import Clock

@@ -9,23 +9,25 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from koord.host.filesystem import Host
 from koord.koordlet.control_loop import ControlLoop
-from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
+from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookObserver, HookPolicies, HookStatistics
 from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
-from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
-from koord.koordlet.hook_server.registered_server import HookServerSettings, RegisteredHookServer
-from koord.koordlet.hook_server.registration import HookRegistration, enabled_stages
-from koord.koordlet.hook_settings import HookServiceSettings
+from koord.koordlet.hook_server.registered_server import (
+    HookRegistration,
+    HookServerSettings,
+    RegisteredHookServer,
+    enabled_stages,
+)
 from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.hooks.contexts import pod_context_of_meta
-from koord.koordlet.hooks.hook import NodeRules
-from koord.koordlet.hooks.rules import build_node_rules
+from koord.koordlet.hooks.hook import NodeRules, build_node_rules
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.nri.handler import HandlerOutcome
+from koord.koordlet.nri.handler_call import HandlerOutcome
 from koord.koordlet.nri.plugin import NriPlugin
+from koord.koordlet.nri.settings import HookServiceSettings
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies import runtime_hooks
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState

@@ -15,10 +15,29 @@ from koord.api.annotations.qos_codecs import (
 from koord.api.koordinator.protocol import A_RESCTRL
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, NodeRules, PodContext, SchemataLine
 from koord.koordlet.inputs.machine import L3Cache
-from koord.koordlet.resctrl_share import cat_mask, mba_value
 
 NAME = "Resctrl"
 GROUP_PREFIX = "koordlet-"
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+_AMD_FULL, _AMD_UNIT = 2048, 160
+
+
+def cat_mask(mask: int, start_percent: int, end_percent: int) -> int | None:
+    """Return the mask of cache ways from one percent to another; None when the range or the cache's mask is invalid."""
+    if mask <= 0 or mask & (mask + 1) or not 0 <= start_percent < end_percent <= 100:
+        return None
+    ways = mask.bit_length()
+    first, past = -(-ways * start_percent // 100), -(-ways * end_percent // 100)
+    return ((1 << past) - (1 << first)) or None
+
+
+def mba_value(vendor: str, percent: int | None) -> str | None:
+    """Return the MBA value of a percentage: AMD takes eighths of a GB/s, everybody else tens of percents, as Intel."""
+    if percent is None or not 0 < percent <= 100:
+        return None
+    if vendor == AMD:
+        return str(_AMD_FULL if percent == 100 else _AMD_UNIT * percent // 100)
+    return str(-(-percent // 10) * 10)
 
 
 def group_name(uid: str) -> str:

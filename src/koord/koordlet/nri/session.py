@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 
 from koord.koordlet.nri.connection import NriConnection
-from koord.koordlet.nri.handler import (
+from koord.koordlet.nri.handler_call import (
     PRE_CREATE_CONTAINER,
     PRE_REMOVE_RUN_POD_SANDBOX,
     PRE_RUN_POD_SANDBOX,
     PRE_UPDATE_CONTAINER_RESOURCES,
     SYNCHRONIZE,
+    HandlerCalls,
     NriHandler,
     OutcomeObserver,
 )
-from koord.koordlet.nri.handler_call import HandlerCalls
 from koord.koordlet.nri.settings import DEFAULT_REQUEST_TIMEOUT_S, NriSettings, handler_deadline_s
 from koord.telemetry.clock import Clock
 from koord.values.json_text import MalformedText

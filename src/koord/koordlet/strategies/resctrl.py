@@ -10,9 +10,9 @@ from koord.api.koordinator.protocol import A_RESCTRL
 from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
 from koord.api.koordinator.slo_strategy import ResctrlQOSConfig, ResourceQOSStrategy
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata
+from koord.koordlet.hooks.resctrl_pod import INTEL, cat_mask, mba_value
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.resctrl_share import INTEL, cat_mask, mba_value
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 OWNER = "ResctrlReconcile"

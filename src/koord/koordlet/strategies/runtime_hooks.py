@@ -18,15 +18,13 @@ from koord.host.cgroup.knob import CPU_BVT, CPU_QUOTA, CPU_SHARES, CPUSET, MEMOR
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.contexts import container_contexts_of_meta, pod_context_of_meta, sandbox_context
-from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules
+from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules, build_node_rules
 from koord.koordlet.hooks.registry import HookDecision
-from koord.koordlet.hooks.rules import build_node_rules
 from koord.koordlet.inputs.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies import file_ownership
-from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
-from koord.koordlet.work_steps import WorkSteps, run_steps
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, WorkSteps, run_steps
 from koord.values.cpuset import EMPTY
 
 NAME = "RuntimeHooks"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from koord.koordlet.hook_calls.hook_calls import HookStatistics
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
-from koord.koordlet.hook_calls.statistics import HookStatistics
 from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
 
