@@ -11,8 +11,8 @@ from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, WatchStream
-from koord.manager.context import ManagerContext, ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.telemetry.clock import LoopClock, run_virtual
 
 T = TypeVar("T")

@@ -37,8 +37,7 @@ from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
-from koord.scheduler.metrics import KoordinatorMetrics, SchedulerMetrics
-from koord.scheduler.metrics_recorder import MetricsRecorder, PointTimer
+from koord.scheduler.metrics import KoordinatorMetrics, MetricsRecorder, PointTimer, SchedulerMetrics
 from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController, gang_controllers
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.scheduler.plugins.coscheduling.metrics import register_gang_metrics

@@ -27,7 +27,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, WatchStream
-from koord.manager.context import NAMESPACE, ManagerContext, ManagerSettings
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext, ManagerSettings
 from koord.manager.webhook_server.cert_rotator import (
     MUTATING_NAME,
     SECRET_NAME,

@@ -13,10 +13,10 @@ from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.manager import program
-from koord.manager.context import NAMESPACE, ManagerSettings
 from koord.manager.controllers.colocation_profile import ProfileControllerOptions
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.quota_evaluator import EvaluatorOptions
+from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
 from koord.manager.webhook_server.cert_rotator import (
     MUTATING_NAME,
     SECRET_NAME,
@@ -27,7 +27,7 @@ from koord.manager.webhook_server.cert_rotator import (
 from koord.manager.webhook_server.handlers import WebhookOptions
 from koord.manager.webhook_server.registration import WebhookAddress
 from koord.manager.webhook_server.serving import WebhookServingSettings
-from koord.manager.webhooks import pod_binding
+from koord.manager.webhooks import admission
 from koord.values import duration
 
 SECOND = 1_000_000_000
@@ -102,7 +102,7 @@ WEBHOOK_FLAGS = (
         "binding-admission-bypass-labels",
         STRINGS,
         "Labels of pods that anyone may bind",
-        pod_binding.BindingAdmissionSettings().bypass_labels,
+        admission.BindingAdmissionSettings().bypass_labels,
     ),
     Flag("binding-admission-bypass-annotations", STRINGS, "Annotations of pods that anyone may bind"),
 )
@@ -241,7 +241,7 @@ def _effort(values: FlagValues) -> EvaluatorOptions:
 def _options(values: FlagValues, names_needed: bool) -> WebhookOptions:
     return WebhookOptions(
         require_strategy_names=names_needed,
-        binding_admission=pod_binding.BindingAdmissionSettings(
+        binding_admission=admission.BindingAdmissionSettings(
             users=values.strings("binding-admission-user-name"),
             namespaces=values.strings("binding-admission-namespaces"),
             exclude_namespaces=values.strings("binding-admission-exclude-namespaces"),

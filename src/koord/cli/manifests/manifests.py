@@ -30,8 +30,8 @@ from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager import program
-from koord.manager.context import NAMESPACE
 from koord.manager.feature_gates import MANAGER_GATES, shipped_manager_gates
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.scheduler import rbac as scheduler_rbac
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration

@@ -9,7 +9,7 @@ from typing import Any
 
 from koord.api.kubernetes.rbac import RbacRule
 from koord.cli.manifests.cluster_objects import LABELS
-from koord.manager.context import NAMESPACE
+from koord.manager.reconcile_loop import NAMESPACE
 
 Obj = dict[str, Any]
 

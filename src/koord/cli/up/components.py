@@ -22,8 +22,8 @@ from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.koordlet.feature_gates import KOORDLET_GATES
-from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerSettings
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 

@@ -22,9 +22,9 @@ from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.transport.api_error import ApiError
 from koord.manager import program
-from koord.manager.context import ManagerContext, ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES, shipped_manager_gates
 from koord.manager.program import Manager, ManagerOptions
+from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.manager.webhook_server.handlers import WebhookHandler, WebhookHandlers
 from koord.manager.webhook_server.registration import exclude_namespaces
 from koord.manager.webhook_server.routes import registered_routes

@@ -1,5 +1,5 @@
-"""This module holds the settings of the ways in of hooks: NRI, with the pauses and deadlines that follow, and the server
-for the runtime proxy.
+"""This module holds the settings of the ways in of hooks: NRI, with the pauses and deadlines that follow, and the
+server for the runtime proxy.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from koord.api.config.slo.colocation import ColocationStrategy
 from koord.api.config.slo.slo_documents import CPUNormalizationStrategy, ResourceAmplificationStrategy
 from koord.manager.colocation import models, strategy
 from koord.manager.colocation.batch import BatchDecision, BatchView, decide_batch
-from koord.manager.colocation.compute_resources import ComputeResources
 from koord.manager.colocation.device_resources import DeviceResources, decide_gpu, decide_rdma
 from koord.manager.colocation.mid import MidDecision, MidView, decide_mid
+from koord.manager.colocation.models import ComputeResources
 from koord.manager.colocation.node_metric import DegradedMetric, evaluate_metric
 from koord.manager.colocation.normalization import (
     AmplificationDecision,

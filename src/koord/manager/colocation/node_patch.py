@@ -17,16 +17,16 @@ from koord.api.koordinator.qos_class import BATCH
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.model import QuantityText
 from koord.manager.colocation.batch import BatchDecision
-from koord.manager.colocation.compute_resources import (
+from koord.manager.colocation.decision import ColocationDecision
+from koord.manager.colocation.device_resources import GPU_NAMES, RDMA_NAMES, DeviceResources
+from koord.manager.colocation.mid import MidDecision
+from koord.manager.colocation.models import (
+    ColocationNode,
     amplify_cpu,
     differs_by_more_than,
     floor_zero,
     round_up_to_integer,
 )
-from koord.manager.colocation.decision import ColocationDecision
-from koord.manager.colocation.device_resources import GPU_NAMES, RDMA_NAMES, DeviceResources
-from koord.manager.colocation.mid import MidDecision
-from koord.manager.colocation.models import ColocationNode
 from koord.manager.colocation.normalization import normalization_differs
 from koord.values.quantity import ZERO, Quantity
 from koord.values.quantity_syntax import Format

@@ -8,8 +8,7 @@ from typing import Any
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
 from koord.api.model import to_dict
 from koord.manager.colocation.batch import ZoneBatch
-from koord.manager.colocation.compute_resources import ComputeResources, amplify_cpu, differs_by_more_than
-from koord.manager.colocation.models import ColocationTopology
+from koord.manager.colocation.models import ColocationTopology, ComputeResources, amplify_cpu, differs_by_more_than
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU, MEMORY
 

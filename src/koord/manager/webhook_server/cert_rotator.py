@@ -22,8 +22,7 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.resource import Resource
 from koord.kube.controller.controller import ReconcileResult, Requeue, RequeueAfter
 from koord.kube.transport.api_error import ApiError
-from koord.manager.context import NAMESPACE, ManagerContext
-from koord.manager.reconcile_loop import ReconcileLoop
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext, ReconcileLoop
 from koord.manager.webhook_server import cert_store, certificate, registration
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.manager.webhook_server.registration import WebhookAddress

@@ -21,7 +21,7 @@ from koord.api.kubernetes.rbac import RbacRule
 from koord.api.model import ObjectReference
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.manager.context import ManagerContext
+from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhook_server import registration
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, VALIDATING_NAME, WebhookObjectNames
 from koord.manager.webhook_server.metrics import WebhookMetrics

@@ -18,8 +18,12 @@ from koord.api.config.scheduler.configuration import (
     defaulted,
 )
 from koord.api.koordinator.protocol import SCHEDULER
-from koord.scheduler.configuration.extension_points import KNOWN_POINTS, KOORDINATOR_POINTS, plugin_set_at
-from koord.scheduler.configuration.plugin_selection import enabled_plugins
+from koord.scheduler.configuration.plugin_selection import (
+    KNOWN_POINTS,
+    KOORDINATOR_POINTS,
+    enabled_plugins,
+    plugin_set_at,
+)
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS
 from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
 

@@ -17,9 +17,21 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import BindEffect, FailureOverride, PodPatch, StatusBinding
 from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent
-from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, PreFilterResult, Reject, Skip, VerdictScope, Wait
+from koord.scheduler.framework.verdict import (
+    ALWAYS,
+    SKIP,
+    BindEffect,
+    FailureOverride,
+    Fault,
+    PodPatch,
+    PreFilterResult,
+    Reject,
+    Skip,
+    StatusBinding,
+    VerdictScope,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from koord.scheduler.framework.cycle_state import CycleState

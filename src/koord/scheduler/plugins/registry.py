@@ -22,7 +22,7 @@ from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koord.scheduler.plugins.inter_pod_affinity.terms import NamespaceLister
 from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling, new_load_aware
 from koord.scheduler.plugins.node_affinity import NodeAffinityPlugin
-from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
+from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable, TaintToleration
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koord.scheduler.plugins.node_resources.balanced_allocation import BalancedAllocation
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
@@ -30,10 +30,14 @@ from koord.scheduler.plugins.node_resources.fit_plus import NodeResourcesFitPlus
 from koord.scheduler.plugins.node_resources.scarce_resource_avoidance import ScarceResourceAvoidance
 from koord.scheduler.plugins.pod_topology_spread.owners import OwnerLister
 from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
-from koord.scheduler.plugins.queueing_and_binding import DefaultBinder, DefaultPreBind, PrioritySort, SchedulingGates
+from koord.scheduler.plugins.queueing_and_binding import (
+    DefaultBinder,
+    DefaultPreBind,
+    PrioritySort,
+    SchedulingGates,
+    SchedulingHintPlugin,
+)
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
-from koord.scheduler.plugins.scheduling_hint import SchedulingHintPlugin
-from koord.scheduler.plugins.taint_toleration import TaintToleration
 from koord.scheduler.plugins.volumes.node_volume_limits import NodeVolumeLimits
 from koord.scheduler.plugins.volumes.volume_binding import VolumeBinding
 from koord.scheduler.plugins.volumes.volume_restrictions import VolumeRestrictions

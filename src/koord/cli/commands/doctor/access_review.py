@@ -20,7 +20,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, error_from_response
 from koord.kube.transport.interface import ApiRequest
 from koord.manager import program as manager_program
-from koord.manager.context import NAMESPACE
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.scheduler import rbac as scheduler_rbac
 
 DECLARED_RULES: dict[str, Callable[[], Sequence[RbacRule]]] = {

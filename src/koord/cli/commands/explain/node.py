@@ -24,7 +24,6 @@ from koord.manager.colocation.decision import ColocationNodeView, ColocationSett
 from koord.manager.configuration import documents
 from koord.manager.configuration.documents import ParsedDocument, RejectedDocument
 from koord.manager.configuration.last_good import describe_error
-from koord.manager.context import NAMESPACE
 from koord.manager.explain.lending_history import LendingChange
 from koord.manager.explain.node_report import (
     NodeMetricReport,
@@ -35,6 +34,7 @@ from koord.manager.explain.node_report import (
     report_node,
 )
 from koord.manager.program import EXPLAIN_NODES_PATH
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.telemetry.clock import Clock, now
 from koord.values.names import dns1123_subdomain
 

@@ -27,8 +27,8 @@ from koord.cli.commands.restore_nodes.plan import RestoreProgress, node_patch, r
 from koord.cli.manifests.koordlet_daemonset import NAME as KOORDLET
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.manager.context import NAMESPACE
 from koord.manager.program import LEASE_NAME
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, SECRET_NAME, VALIDATING_NAME
 from koord.telemetry.clock import Clock
 from koord.values.duration import DurationError, parse_seconds

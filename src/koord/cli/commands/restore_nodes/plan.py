@@ -12,7 +12,7 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.cli.manifests.koordlet_daemonset import NAME, RESTORE, SAFE_MODE, restoring_container
 from koord.koordlet.reporters.builders.node_conditions import PREFIX
-from koord.manager.colocation.node_removal import decide_node_removal
+from koord.manager.colocation.device_resources import decide_node_removal
 
 Obj = dict[str, Any]
 RestoreState = Literal["restored", "waiting", "failed", "unreachable"]

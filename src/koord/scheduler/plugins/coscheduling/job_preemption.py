@@ -39,9 +39,8 @@ from koord.scheduler.plugins.coscheduling.node_capacity import (
     pod_class_of,
 )
 from koord.scheduler.preemption import evaluator
-from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from koord.scheduler.preemption.reclaimable import ReclaimableResources, ReclaimedTable
-from koord.scheduler.preemption.victims import VictimRules, pick_candidate
+from koord.scheduler.preemption.victims import DisruptionBudgets, VictimRules, pick_candidate
 
 NO_VICTIMS = "no potential victims"
 

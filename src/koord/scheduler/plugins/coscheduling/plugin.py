@@ -14,7 +14,6 @@ from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
-from koord.scheduler.framework.bind_effects import BindEffect, FailureOverride, ObjectPatch, PodPatch, PreBindActions
 from koord.scheduler.framework.cluster_event import ClusterEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
@@ -23,7 +22,18 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.runtime import run_admit
-from koord.scheduler.framework.verdict import Fault, Reject, Wait, reject, unresolvable
+from koord.scheduler.framework.verdict import (
+    BindEffect,
+    FailureOverride,
+    Fault,
+    ObjectPatch,
+    PodPatch,
+    PreBindActions,
+    Reject,
+    Wait,
+    reject,
+    unresolvable,
+)
 from koord.scheduler.plugins.coscheduling import messages
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang, GangGroup
 from koord.scheduler.plugins.coscheduling.gang_manager import (
@@ -43,8 +53,8 @@ from koord.scheduler.plugins.coscheduling.job_preemption import (
     preempt_for_single_pod,
 )
 from koord.scheduler.plugins.coscheduling.node_capacity import run_pre_filters
-from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
 from koord.scheduler.preemption.evaluator import NEVER
+from koord.scheduler.preemption.victims import DisruptionBudgetLister
 from koord.values import duration
 
 _BIND_ANNOTATIONS = (

@@ -21,17 +21,15 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import BindEffect, PodPatch
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.normaliser import ScoreNormaliser
-from koord.scheduler.framework.numa_hint import NumaTopologyHints, numa_affinities
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.framework.reservation import reservations_of
-from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip
-from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions
+from koord.scheduler.framework.reservation import NumaTopologyHints, numa_affinities, reservations_of
+from koord.scheduler.framework.verdict import ROW, SKIP, BindEffect, Fault, PodPatch, Reject, Skip
+from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions, designated_hints, device_hints
 from koord.scheduler.plugins.device_share.annotations import (
     VendorAdapter,
     allocation_annotation,
@@ -39,12 +37,10 @@ from koord.scheduler.plugins.device_share.annotations import (
     resize_annotations,
 )
 from koord.scheduler.plugins.device_share.cache import AssumedDevices, NodeDeviceCache
-from koord.scheduler.plugins.device_share.device_amounts import NO_DEVICE_AMOUNTS, DeviceAmounts, add
+from koord.scheduler.plugins.device_share.device_amounts import NO_DEVICE_AMOUNTS, DeviceAmounts, add, build_scorer
 from koord.scheduler.plugins.device_share.device_columns import DeviceColumns
-from koord.scheduler.plugins.device_share.device_score import build_scorer
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
 from koord.scheduler.plugins.device_share.node_evaluator import NodeDeviceFilter, NodeDeviceScorer
-from koord.scheduler.plugins.device_share.numa_hints import designated_hints, device_hints
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
 from koord.scheduler.plugins.device_share.request_cache import (
     PLUGIN_NAME,

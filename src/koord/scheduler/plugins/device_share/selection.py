@@ -9,10 +9,8 @@ import msgspec
 from koord.api.annotations.device_codecs import APPLY_FOR_ALL, REQUESTS_AS_COUNT
 from koord.api.koordinator import device as wire
 from koord.api.koordinator.resource_name import GPU_MEMORY
-from koord.scheduler.plugins.device_share.device_amounts import Amounts
-from koord.scheduler.plugins.device_share.device_score import DeviceScorer, pooled_score
+from koord.scheduler.plugins.device_share.device_amounts import Amounts, DeviceScorer, pooled_score
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT, Card, CardVirtualFunction, DeviceInventory
-from koord.scheduler.plugins.device_share.ledger import DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import (
     DeviceNearMiss,
     DeviceRefusal,
@@ -25,6 +23,7 @@ from koord.scheduler.plugins.device_share.request import DeviceDemand, DeviceTyp
 from koord.scheduler.plugins.device_share.usable_devices import (
     NO_CONSTRAINTS,
     DeviceConstraints,
+    DeviceLedger,
     UsableDevices,
     usable_devices,
 )

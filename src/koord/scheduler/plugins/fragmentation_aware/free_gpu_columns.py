@@ -16,7 +16,7 @@ from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
 from koord.scheduler.plugins.fragmentation_aware.fgd import FgdScorer, Ints
 from koord.scheduler.plugins.fragmentation_aware.fragmentation import GpuPodShape, TypicalPod
-from koord.scheduler.plugins.node_selector import node_affinity_mask
+from koord.scheduler.plugins.node_affinity import node_affinity_mask
 
 _INITIAL_CARD_SLOTS = 8
 # Percent. CPU without GPUs or GPUs without CPU are of use to fewer pods than either fragmentation alone would tell.

@@ -24,13 +24,18 @@ from koord.scheduler.framework.plugin import Plugin, Scores
 from koord.scheduler.framework.verdict import CLUSTER
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
-from koord.scheduler.plugins.fragmentation_aware.fragmentation import GpuChoice, is_gpu_share
+from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
+    PLUGIN_NAME,
+    GpuChoice,
+    TypicalPodMix,
+    gpu_shape_of,
+    is_gpu_share,
+)
 from koord.scheduler.plugins.fragmentation_aware.free_gpu_columns import (
     FragmentationModel,
     FreeGpuColumns,
     free_gpu_percents,
 )
-from koord.scheduler.plugins.fragmentation_aware.typical_pods import PLUGIN_NAME, TypicalPodMix, gpu_shape_of
 
 
 class FragmentationAware(Plugin):

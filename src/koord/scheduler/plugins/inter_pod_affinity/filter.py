@@ -16,10 +16,10 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from koord.scheduler.cache.cluster_state import TopologyDomainIndex
 from koord.scheduler.cache.node_table import Ints, RowList, Rows
 from koord.scheduler.cache.pod_info import LabelGroup
 from koord.scheduler.cache.selector_counts import SelectorCounts
-from koord.scheduler.cache.topology_domains import TopologyDomainIndex
 from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.framework.verdict import reject, unresolvable
 from koord.scheduler.plugins.inter_pod_affinity.term_counts import (

@@ -13,9 +13,9 @@ from collections.abc import Hashable
 import numpy as np
 import numpy.typing as npt
 
+from koord.scheduler.cache.cluster_state import TopologyDomainIndex
 from koord.scheduler.cache.node_table import Ints, Rows
 from koord.scheduler.cache.selector_counts import SelectorCounts
-from koord.scheduler.cache.topology_domains import TopologyDomainIndex
 from koord.scheduler.framework.normaliser import ScoreNormaliser
 from koord.scheduler.framework.plugin import MAX_SCORE, Scores
 from koord.scheduler.plugins.inter_pod_affinity.term_counts import CountsByDomain, ExistingTerms, RowCountSource

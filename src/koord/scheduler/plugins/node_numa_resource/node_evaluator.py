@@ -10,8 +10,12 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.numa_hint import NumaHintProvider, NumaTopologyHints
-from koord.scheduler.framework.reservation import MatchedReservation, reservations_of
+from koord.scheduler.framework.reservation import (
+    MatchedReservation,
+    NumaHintProvider,
+    NumaTopologyHints,
+    reservations_of,
+)
 from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.plugins.node_numa_resource.available import available_resources
 from koord.scheduler.plugins.node_numa_resource.cache import (

@@ -6,23 +6,42 @@ Nothing is allocated in the cache here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 
 import msgspec
 
-from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS, NUMA_POLICY_NONE
+from koord.api.annotations.numa_codecs import (
+    CPU_BIND_FULL_PCPUS,
+    CPU_BIND_SPREAD_BY_PCPUS,
+    NUMA_POLICY_NONE,
+    NUMA_POLICY_RESTRICTED,
+)
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.framework.numa_hint import NumaTopologyHints
 from koord.scheduler.framework.reservation import MatchedReservation as Reservation
+from koord.scheduler.framework.reservation import NumaTopologyHint, NumaTopologyHints
 from koord.scheduler.plugins.node_numa_resource import available, cpu_binding, topology_manager
-from koord.scheduler.plugins.node_numa_resource.allocator import allocate_designated, allocate_numa
+from koord.scheduler.plugins.node_numa_resource.allocator import allocate_designated, allocate_numa, can_allocate
+from koord.scheduler.plugins.node_numa_resource.available import AvailableResources, available_resources
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocation, NodeTopologyProfile
+from koord.scheduler.plugins.node_numa_resource.cpu_binding import NumaRequest
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
 from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
-from koord.scheduler.plugins.node_numa_resource.hint_provider import provide_numa_hints
-from koord.scheduler.plugins.node_numa_resource.ledger import SHARED, SINGLE, Amounts, NumaAllocation
+from koord.scheduler.plugins.node_numa_resource.ledger import (
+    SHARED,
+    SINGLE,
+    Amounts,
+    NumaAllocation,
+    NumaLedger,
+    ZoneAmounts,
+)
 from koord.scheduler.plugins.node_numa_resource.numa_score import NumaScorer
-from koord.scheduler.plugins.node_numa_resource.refusal import MISSING_NUMA, NOT_ENOUGH_CPUS, NumaRefusal
+from koord.scheduler.plugins.node_numa_resource.refusal import (
+    INSUFFICIENT_NUMA_NODE,
+    MISSING_NUMA,
+    NOT_ENOUGH_CPUS,
+    NumaRefusal,
+)
 from koord.scheduler.plugins.node_numa_resource.reserved_cpus import (
     NodeReservedCpus,
     ReservedCpus,
@@ -31,12 +50,66 @@ from koord.scheduler.plugins.node_numa_resource.reserved_cpus import (
     request_beside_reservations,
     request_with_all,
 )
+from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koord.values.bitmask import BitMask
 from koord.values.resources import CPU, materialise
 
 RESTRICTED_RESERVATION = "Restricted"
 NO_NOMINATED = "no nominated reservation"
 OUT_OF_SCOPE = "pod has a nominated reservation but cannot be allocated within its NUMA scope"
+
+Feasible = Callable[[BitMask], bool]
+
+
+def provide_numa_hints(
+    node: TopologyOptions,
+    ledger: NumaLedger,
+    request: NumaRequest,
+    policy: str,
+    scorer: NumaScorer,
+    *,
+    widest: int | None = None,
+    feasible: Feasible | None = None,
+) -> NumaTopologyHints | NumaRefusal:
+    """Compute hints for sets of at most `widest` NUMA nodes. `feasible` replaces the trial allocation on a set."""
+    if not node.zones:
+        return NumaRefusal.unschedulable(INSUFFICIENT_NUMA_NODE)
+    available = available_resources(node, ledger, request)
+    takes = feasible or (lambda mask: can_allocate(node, available, request, mask))
+    known = {name for zone in node.zones for name in zone.amounts}
+    resources = sorted(name for name, amount in request.amounts.items() if amount > 0 and name in known)
+    found: dict[str, list[NumaTopologyHint]] = {name: [] for name in resources}
+    # A set with a NUMA node that has none left is not offered, though the others might do.
+    some = {name: sum(1 << n for n, left in available.zones.items() if left.get(name, 0) > 0) for name in resources}
+    numbers = node.zone_numbers
+    sizes, charged = {zone.number: zone.amounts for zone in node.zones}, request.amplified_amounts(node)
+    for size in range(1, (len(numbers) if widest is None else min(widest, len(numbers))) + 1):
+        for chosen in combinations(numbers, size):
+            mask = BitMask(sum(1 << number for number in chosen))
+            offered = [name for name in resources if not mask.value & ~some[name]]
+            if not offered or not takes(mask):
+                continue
+            score = _zone_set_score(available, sizes, charged, scorer, chosen)
+            for name in offered:
+                hints = found[name]
+                # Sets come smallest first, so the size of the first one found is the smallest that can do it.
+                smallest = not hints or size == len(hints[0].mask or ())
+                hints.append(
+                    NumaTopologyHint(mask, preferred=smallest or policy == NUMA_POLICY_RESTRICTED, score=score)
+                )
+    return found
+
+
+def _zone_set_score(
+    available: AvailableResources, sizes: ZoneAmounts, charged: Amounts, scorer: NumaScorer, chosen: tuple[int, ...]
+) -> int:
+    total: dict[str, int] = {}
+    taken: dict[str, int] = {}
+    for name, _ in scorer.weights:
+        there = sum(sizes[number].get(name, 0) for number in chosen)
+        total[name] = there
+        taken[name] = there - sum(available.zones.get(number, {}).get(name, 0) for number in chosen)
+    return scorer.score(taken, total, charged)
 
 
 class PlacementTerms(msgspec.Struct, frozen=True):

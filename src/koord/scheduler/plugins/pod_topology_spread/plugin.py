@@ -11,17 +11,17 @@ import numpy as np
 
 from koord.api.config.scheduler.in_tree_args import PodTopologySpreadArgs
 from koord.api.kubernetes.node import Node
-from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.cluster_state import ClusterState, TopologyDomainIndex
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.selector_counts import SelectorCounts
-from koord.scheduler.cache.topology_domains import TopologyDomainIndex
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.scoring import FeasibleNodes
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip
+from koord.scheduler.plugins.node_filters import without_times
 from koord.scheduler.plugins.pod_topology_spread.constraint import (
     PodSpread,
     PodSpreadResolver,
@@ -30,7 +30,6 @@ from koord.scheduler.plugins.pod_topology_spread.constraint import (
 from koord.scheduler.plugins.pod_topology_spread.filter import REJECTIONS, SpreadFilterState
 from koord.scheduler.plugins.pod_topology_spread.owners import OwnerSelectors
 from koord.scheduler.plugins.pod_topology_spread.score import SpreadScoreNormaliser, SpreadScoreState
-from koord.scheduler.plugins.taint_toleration import without_times
 
 
 def pod_event_helps(pod: PodInfo, spread: PodSpread, object_event: ObjectEvent) -> bool:

@@ -32,14 +32,6 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import ALL_ROWS, NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
-from koord.scheduler.framework.bind_effects import (
-    BindEffect,
-    FailureOverride,
-    ObjectPatch,
-    PodPatch,
-    PreBindActions,
-    StatusBinding,
-)
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
@@ -48,7 +40,22 @@ from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of, writable_reservations
-from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
+from koord.scheduler.framework.verdict import (
+    ROW,
+    SKIP,
+    BindEffect,
+    FailureOverride,
+    Fault,
+    ObjectPatch,
+    PodPatch,
+    PreBindActions,
+    PreFilterResult,
+    Reject,
+    Skip,
+    StatusBinding,
+    reject,
+    unresolvable,
+)
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.reservation import fit, lifecycle, matching
 from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold

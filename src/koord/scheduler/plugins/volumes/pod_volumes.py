@@ -15,7 +15,7 @@ from koord.api.model import ObjectReference
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import ObjectPatch
+from koord.scheduler.framework.verdict import ObjectPatch
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"

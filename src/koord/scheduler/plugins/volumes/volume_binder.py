@@ -22,7 +22,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
-from koord.scheduler.plugins.node_selector import node_terms_mask
+from koord.scheduler.plugins.node_affinity import node_terms_mask
 from koord.scheduler.plugins.volumes.claims import (
     CLAIM_KIND,
     ClaimReference,

@@ -12,12 +12,20 @@ from koord.api.kubernetes.builtin_kinds import CSI_NODES
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import PreBindActions
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes, Plugin
-from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
+from koord.scheduler.framework.verdict import (
+    CLUSTER,
+    SKIP,
+    Fault,
+    PreBindActions,
+    PreFilterResult,
+    Reject,
+    Skip,
+    unresolvable,
+)
 from koord.scheduler.plugins.volumes.claims import claim_references, uses_claim
 from koord.scheduler.plugins.volumes.provisioning import largest_volume
 from koord.scheduler.plugins.volumes.volume_binder import REASONS, BindingProgress, PodClaims, VolumeBinder
