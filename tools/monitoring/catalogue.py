@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from koord.descheduler.context import DeschedulerMetrics
-from koord.embedded.apiserver.server_metrics import SERVER_METRICS
+from koord.embedded.apiserver.server import SERVER_METRICS
 from koord.koordlet import scrape_declarations
 from koord.koordlet.metrics import KoordletMetrics
 from koord.kube.controller.process import leader_status

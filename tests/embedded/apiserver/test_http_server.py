@@ -24,8 +24,8 @@ from koord.embedded.apiserver.http_server import (
     ServerAddress,
     kubeconfig_document,
 )
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NODES
 from koord.api.model import to_dict
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster
+from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory

@@ -19,8 +19,7 @@ from koord.api.kubernetes.builtin_kinds import (
     SECRETS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster
+from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.controller.controller import Requeue
 from koord.kube.events.recorder import EventRecorder

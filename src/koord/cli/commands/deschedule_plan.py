@@ -79,7 +79,7 @@ def _limit_to_plugin(config: DeschedulerConfiguration, plugin: str, notes: list[
     configured = any(one.name == plugin and one.args for one in first.plugin_config)
     if not configured and plugin == configuration.LOW_NODE_LOAD:
         others = tuple(one for one in first.plugin_config if one.name != plugin)
-        args = configuration.low_node_load_args()
+        args = configuration.shipped_low_node_load_args()
         first = msgspec.structs.replace(first, plugin_config=(*others, PluginConfig(name=plugin, args=args)))
         low, high = (
             ", ".join(f"{k} {v}" for k, v in configuration.SHIPPED_LOW_THRESHOLDS.items()),

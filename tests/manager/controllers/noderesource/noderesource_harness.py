@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 from koord.api.config.gates import default_feature_gates
 from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, EVENTS_EVENTS, NAMESPACES, NODES, PODS
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory

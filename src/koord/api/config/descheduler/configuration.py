@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from koord.api.config import component
-from koord.api.config.descheduler.plugin_args import API_VERSION
-from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
+from koord.api.config.descheduler import low_node_load_args, migration_args, plugin_args
+from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs
 from koord.api.config.field_error import (
     FieldError,
     duplicate_errors,
@@ -22,6 +22,7 @@ from koord.api.config.field_error import (
 )
 from koord.api.config.plugin_set import (
     ALL_PLUGINS,
+    PluginArgsKind,
     PluginConfig,
     PluginEntry,
     PluginSet,
@@ -37,6 +38,33 @@ from koord.api.schema_markers import Duration
 KIND = "DeschedulerConfiguration"
 DESCHEDULER_PORT = 10251
 DESCHEDULER_SECURE_PORT = 10258
+
+DESCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
+    "MigrationController": PluginArgsKind(
+        migration_args.MigrationControllerArgs, migration_args.defaulted, migration_args.validate
+    ),
+    "LowNodeLoad": PluginArgsKind(
+        low_node_load_args.LowNodeLoadArgs, low_node_load_args.defaulted, low_node_load_args.validate
+    ),
+    "CustomPriority": PluginArgsKind(
+        plugin_args.CustomPriorityArgs, plugin_args.defaulted_custom_priority, plugin_args.validate_custom_priority
+    ),
+    "FragmentationAware": PluginArgsKind(
+        plugin_args.FragmentationAwareArgs, plugin_args.defaulted_fragmentation, plugin_args.validate_fragmentation
+    ),
+    "ScaleDownBinPack": PluginArgsKind(
+        plugin_args.ScaleDownBinPackArgs, plugin_args.defaulted_bin_pack, plugin_args.validate_bin_pack
+    ),
+}
+
+
+def typed_args(plugin: str, raw: dict[str, Any] | None) -> DeschedulerPluginArgs | list[FieldError]:
+    """Return the defaulted, validated arguments of a plugin in the catalog, or all that is wrong with them."""
+    args: DeschedulerPluginArgs | list[FieldError]
+    args = DESCHEDULER_PLUGIN_CATALOG[plugin].typed(
+        plugin, raw, API_VERSION, f"args for plugin {plugin} were not of type {plugin}Args: "
+    )
+    return args
 
 
 class DeschedulerPlugins(Model, frozen=True, kw_only=True):
@@ -196,14 +224,14 @@ def shipped_configuration(namespace: str = NAMESPACE) -> DeschedulerConfiguratio
                 plugins=DeschedulerPlugins(evict=only, filter=only),
                 plugin_config=(
                     PluginConfig(name=MIGRATION_CONTROLLER, args=_migration(namespace)),
-                    PluginConfig(name=LOW_NODE_LOAD, args=low_node_load_args(namespace)),
+                    PluginConfig(name=LOW_NODE_LOAD, args=shipped_low_node_load_args(namespace)),
                 ),
             ),
         ),
     )
 
 
-def low_node_load_args(namespace: str = NAMESPACE) -> dict[str, Any]:
+def shipped_low_node_load_args(namespace: str = NAMESPACE) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": "LowNodeLoadArgs",

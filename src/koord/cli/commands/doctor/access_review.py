@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from koord.api.kubernetes.rbac import RbacRule
-from koord.cli.commands.doctor.facts import ProgramAccess, Unread
+from koord.cli.commands.doctor.facts import READ_ERRORS, ProgramAccess, Unread
 from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, ProgramWorkload
-from koord.cli.commands.doctor.reading import READ_ERRORS
 from koord.cli.commands.doctor.unstructured import field
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings

@@ -5,16 +5,14 @@ that differ from the defaults of Koordinator's chart 1.8, which koord's chart ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
+from koord.api.config.descheduler import configuration as descheduler
 from koord.cli import cluster_access
 from koord.cli.commands.doctor.facts import Obj, readable
 from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, own_crd_names
 from koord.cli.commands.doctor.unstructured import entries, field, mapping, name_of, number, text, texts
-from koord.cli.commands.migrate_from_koordinator.component_config import (
-    carried_descheduler_config,
-    carried_scheduler_config,
-)
 from koord.cli.commands.migrate_from_koordinator.facts import (
     KoordinatorFacts,
     helm_release,
@@ -31,7 +29,14 @@ from koord.cli.commands.migrate_from_koordinator.program_arguments import (
     judge_gates,
 )
 from koord.cli.manifests.koordlet_daemonset import SHIPPED_KOORDLET_GATES
+from koord.cli.manifests.manifests import scheduler_config
+from koord.descheduler.configuration import build_setup, load_config
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import dump_configuration, load_configuration
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
+from koord.values.json_text import MalformedText
 from koord.values.quantity import Quantity, QuantityError
+from koord.values.yaml_text import load_yaml
 
 SECTIONS = {MANAGER: "manager", SCHEDULER: "scheduler", DESCHEDULER: "descheduler", KOORDLET: "koordlet"}
 _CONTROL_RESOURCES = {"limits": {"cpu": "1000m", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "256Mi"}}
@@ -63,6 +68,45 @@ _FAILURE_POLICY = {
     "nodes": "nodes",
     "reservations": "reservations",
 }
+
+SCHEDULER_CONFIG_MAP, DESCHEDULER_CONFIG_MAP = "koord-scheduler-config", "koord-descheduler-config"
+_SCHEDULER_KIND = "KubeSchedulerConfiguration"
+
+
+def carried_scheduler_config(facts: KoordinatorFacts) -> str:
+    """Return the scheduler's configuration where it is another than the chart's own and koord accepts it."""
+    text = _config_text(facts, SCHEDULER_CONFIG_MAP, _SCHEDULER_KIND)
+    given = load_configuration(text) if text else []
+    if isinstance(given, list):
+        return ""
+    made = CompletedConfig.complete(given, load_plugins(entry_points(group=ENTRY_POINT_GROUP)).factories)
+    if isinstance(made, list) or dump_configuration(made) == scheduler_config(facts.namespace):
+        return ""
+    return text
+
+
+def carried_descheduler_config(facts: KoordinatorFacts) -> str:
+    """Return the descheduler's configuration where it is another than the chart's own and koord accepts it."""
+    text = _config_text(facts, DESCHEDULER_CONFIG_MAP, descheduler.KIND)
+    given = load_config(load_yaml(text)) if text else []
+    if isinstance(given, list):
+        return ""
+    made, shipped = build_setup(given), build_setup(descheduler.shipped_configuration(facts.namespace))
+    if isinstance(made, list) or (not isinstance(shipped, list) and made.config == shipped.config):
+        return ""
+    return text
+
+
+def _config_text(facts: KoordinatorFacts, name: str, kind: str) -> str:
+    """Return the entry of a ConfigMap that holds a configuration of a kind."""
+    for one in readable(facts.config_maps):
+        if name_of(one) != name:
+            continue
+        for content in mapping(one, "data").values():
+            read = load_yaml(content) if isinstance(content, str) and kind in content else None
+            if isinstance(read, dict) and not isinstance(read, MalformedText) and read.get("kind") == kind:
+                return content
+    return ""
 
 
 def extract_values(facts: KoordinatorFacts, tables: Mapping[str, ProgramTables]) -> Obj:

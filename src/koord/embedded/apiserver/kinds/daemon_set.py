@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
-from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.apps import (
     at_most_100_percent_errors,
     int_or_percent_errors,
@@ -81,8 +81,8 @@ def _rollout_errors(update: Obj, path: str) -> list[ApiFieldError]:
 def _daemon_set_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj["spec"]
     selector, template = spec.get("selector"), spec.get("template") or {}
-    errors: list[ApiFieldError] = list(label_validation.label_selector_errors(selector, "spec.selector"))
-    found = label_validation.parse_optional_selector(selector)
+    errors: list[ApiFieldError] = list(validators.label_selector_errors(selector, "spec.selector"))
+    found = validators.parse_optional_selector(selector)
     if found is not None:
         errors += template_label_errors(template, found, "spec.template")
     if selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions"):

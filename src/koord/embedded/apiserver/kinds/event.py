@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, required
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE
@@ -39,7 +39,7 @@ def _events_v1_errors(obj: Obj) -> list[ApiFieldError]:
     controller = obj.get("reportingController", "")
     if not controller:
         errors.append(required("reportingController"))
-    errors += label_validation.qualified_name_errors(controller, "reportingController")
+    errors += validators.qualified_name_errors(controller, "reportingController")
     errors += (
         _short_text_errors(obj, "reportingInstance")
         + _short_text_errors(obj, "action")

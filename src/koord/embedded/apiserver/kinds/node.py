@@ -13,7 +13,7 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation, resource_validation, strategy, validators
+from koord.embedded.apiserver.kinds import resource_validation, strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.scheduling import TAINT_EFFECTS, toleration_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
@@ -46,8 +46,8 @@ def _taint_errors(found: list[Obj], path: str = "metadata.taints") -> list[ApiFi
     for i, taint in enumerate(found):
         at = f"{path}[{i}]"
         key, effect = taint.get("key", ""), taint.get("effect", "")
-        errors += label_validation.qualified_name_errors(key, f"{at}.key")
-        errors += label_validation.label_value_errors(taint.get("value", ""), f"{at}.value")
+        errors += validators.qualified_name_errors(key, f"{at}.key")
+        errors += validators.label_value_errors(taint.get("value", ""), f"{at}.value")
         if not effect:
             errors.append(required(f"{at}.effect"))
         elif effect not in TAINT_EFFECTS:
@@ -197,7 +197,7 @@ def _runtime_class_errors(obj: Obj) -> list[ApiFieldError]:
     # The real server validates the overhead as limits of a container, and reports it so.
     errors += resource_validation.resource_requirement_errors({"limits": fixed}, "overhead")
     scheduling = obj.get("scheduling") or {}
-    errors += label_validation.label_errors(scheduling.get("nodeSelector") or {}, "scheduling.nodeSelector")
+    errors += validators.label_errors(scheduling.get("nodeSelector") or {}, "scheduling.nodeSelector")
     return errors + _runtime_toleration_errors(scheduling.get("tolerations") or [])
 
 

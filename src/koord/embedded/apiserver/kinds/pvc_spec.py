@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.validators import FieldErrors, even_if_absent, fields, non_empty, one_of, valid_name
 from koord.values import names
 from koord.values.quantity import Quantity
@@ -79,7 +79,7 @@ def _data_source_errors(spec: Obj, path: str) -> list[ApiFieldError]:
 
 def pvc_spec_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     errors = access_mode_errors(spec.get("accessModes"), f"{path}.accessModes", "at least 1 access mode is required")
-    errors += label_validation.label_selector_errors(spec.get("selector"), f"{path}.selector")
+    errors += validators.label_selector_errors(spec.get("selector"), f"{path}.selector")
     storage = (spec.get("resources", {}).get("requests") or {}).get("storage")
     at = f"{path}.resources[storage]"
     errors += [required(at)] if storage is None else positive_quantity_errors(storage, at)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
-from koord.embedded.apiserver.kinds.label_validation import parse_optional_selector
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.validators import parse_optional_selector
 from koord.values import names
 
 Obj = dict[str, Any]
@@ -65,7 +65,7 @@ def _cluster_role_errors(obj: Obj) -> list[ApiFieldError]:
         detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
         errors.append(required(at, detail))
     for i, selector in enumerate(selectors or ()):
-        errors += label_validation.label_selector_errors(selector, f"{at}[{i}]")
+        errors += validators.label_selector_errors(selector, f"{at}[{i}]")
         if parse_optional_selector(selector) is None:
             errors.append(invalid_value(f"{at}[{i}]", {}, "invalid label selector."))
     return errors

@@ -18,7 +18,7 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.probe import port_or_name_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
@@ -198,7 +198,7 @@ def _port_errors(spec: Obj, path: str) -> list[ApiFieldError]:
         errors += one_of("SCTP", "TCP", "UDP")(port.get("protocol", ""), f"{at}.protocol")
         errors += port_or_name_errors(port.get("targetPort", 0), f"{at}.targetPort")
         if port.get("appProtocol") is not None:
-            errors += label_validation.qualified_name_errors(port["appProtocol"], f"{at}.appProtocol")
+            errors += validators.qualified_name_errors(port["appProtocol"], f"{at}.appProtocol")
     return errors
 
 
@@ -277,7 +277,7 @@ def _load_balancer_class_errors(spec: Obj, path: str) -> list[ApiFieldError]:
         return []
     if spec["type"] != "LoadBalancer":
         return [forbidden_field(f"{path}.loadBalancerClass", _ONLY_LOAD_BALANCER)]
-    return list(label_validation.qualified_name_errors(name, f"{path}.loadBalancerClass"))
+    return list(validators.qualified_name_errors(name, f"{path}.loadBalancerClass"))
 
 
 def _external_traffic_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
@@ -331,7 +331,7 @@ def _service_errors(obj: Obj) -> list[ApiFieldError]:
         detail = f"may not be set to 'None' for {kind} services"
         errors.append(invalid_value(f"{path}.clusterIPs[0]", "None", detail))
     errors += _port_errors(spec, f"{path}.ports")
-    errors += label_validation.label_errors(spec.get("selector") or {}, f"{path}.selector")
+    errors += validators.label_errors(spec.get("selector") or {}, f"{path}.selector")
     errors += _session_affinity_errors(spec, path)
     errors += _cluster_ip_errors(spec, path)
     errors += each(ip_address_errors)(spec.get("externalIPs") or [], f"{path}.externalIPs")

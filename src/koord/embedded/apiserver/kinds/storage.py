@@ -12,7 +12,7 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation, pvc_spec, strategy
+from koord.embedded.apiserver.kinds import pvc_spec, strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
 from koord.embedded.apiserver.kinds.pod.spec import selector_for_message
 from koord.embedded.apiserver.kinds.pod.volume import csi_driver_name_errors
@@ -104,7 +104,7 @@ def _allowed_topology_errors(terms: list[Obj]) -> list[ApiFieldError]:
             for k, value in enumerate(values):
                 if value in values[:k]:
                     errors.append(duplicate(f"{here}.values[{k}]", value))
-            errors += label_validation.qualified_name_errors(key, f"{here}.key")
+            errors += validators.qualified_name_errors(key, f"{here}.key")
             if key in keys:
                 errors.append(duplicate(f"{here}.key", key))
             keys[key] = sorted(set(values))
@@ -168,7 +168,7 @@ def _csi_node_driver_errors(found: Obj, path: str, taken: set[str]) -> list[ApiF
         if key in keys:
             errors.append(duplicate(path, key))
         keys.add(key)
-        errors += label_validation.qualified_name_errors(key, path)
+        errors += validators.qualified_name_errors(key, path)
     return errors
 
 
@@ -262,7 +262,7 @@ def _storage_capacity_errors(obj: Obj) -> list[ApiFieldError]:
     errors: list[ApiFieldError] = []
     name = obj.get("storageClassName", "")
     errors += [invalid_value("storageClassName", name, reason) for reason in names.dns1123_subdomain(name)]
-    errors += label_validation.label_selector_errors(obj.get("nodeTopology"), "nodeTopology")
+    errors += validators.label_selector_errors(obj.get("nodeTopology"), "nodeTopology")
     if obj.get("capacity") is not None and Quantity.parse(obj["capacity"]).sign() < 0:
         errors.append(invalid_value("capacity", obj["capacity"], "must be greater than or equal to 0"))
     return errors

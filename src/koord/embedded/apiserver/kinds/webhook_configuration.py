@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
-from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import between, one_of
 from koord.values import names
@@ -181,8 +181,8 @@ def _webhook_errors(found: Obj, path: str, *, mutating: bool) -> list[ApiFieldEr
     else:
         errors += one_of("None", "NoneOnDryRun")(effects, f"{path}.sideEffects")
     errors += _TIMEOUT(found["timeoutSeconds"], f"{path}.timeoutSeconds")
-    errors += label_validation.label_selector_errors(found.get("namespaceSelector"), f"{path}.namespaceSelector")
-    errors += label_validation.label_selector_errors(found.get("objectSelector"), f"{path}.objectSelector")
+    errors += validators.label_selector_errors(found.get("namespaceSelector"), f"{path}.namespaceSelector")
+    errors += validators.label_selector_errors(found.get("objectSelector"), f"{path}.objectSelector")
     errors += _client_config_errors(found.get("clientConfig") or {}, f"{path}.clientConfig")
     if mutating:
         errors += one_of("IfNeeded", "Never")(found["reinvocationPolicy"], f"{path}.reinvocationPolicy")

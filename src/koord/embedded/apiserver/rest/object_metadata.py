@@ -13,8 +13,8 @@ from typing import Any
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.kinds.label_validation import label_value_reasons, qualified_name_reasons
 from koord.embedded.apiserver.kinds.strategy import copy_or_drop
+from koord.embedded.apiserver.kinds.validators import label_value_reasons, qualified_name_reasons
 from koord.values import names
 
 Obj = dict[str, Any]

@@ -15,7 +15,7 @@ from koord.api.kubernetes.meta import DeleteOptions, Preconditions
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, too_many_requests
-from koord.embedded.apiserver.kinds.label_validation import parse_optional_selector
+from koord.embedded.apiserver.kinds.validators import parse_optional_selector
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter, uid_mismatch_message
 from koord.embedded.apiserver.rest.delete import Deleter, check_preconditions
 from koord.embedded.apiserver.rest.object_metadata import deep_copy, ordered_metadata

@@ -6,7 +6,7 @@ from typing import Any
 
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.catalog import ScalePaths
-from koord.embedded.apiserver.kinds.label_validation import format_selector
+from koord.embedded.apiserver.kinds.validators import format_selector
 from koord.embedded.apiserver.rest import request_body, virtual_resources
 from koord.embedded.apiserver.rest.create_update import ObjectWriter, to_served_version
 from koord.embedded.apiserver.rest.object_metadata import deep_copy

@@ -13,7 +13,7 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation, resource_validation
+from koord.embedded.apiserver.kinds import resource_validation, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod import container, scheduling, security, volume
 from koord.embedded.apiserver.kinds.validators import (
@@ -156,14 +156,14 @@ _leading_field_errors: Validator = fields(
                 one_of("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
             )
         ),
-        "nodeSelector": label_validation.label_errors,
+        "nodeSelector": validators.label_errors,
         "securityContext": security.pod_security_context_errors,
         "affinity": scheduling.affinity_errors,
     }
 )
 _trailing_field_errors: Validator = fields(
     {
-        "readinessGates": each(fields({"conditionType": even_if_absent(label_validation.qualified_name_errors)})),
+        "readinessGates": each(fields({"conditionType": even_if_absent(validators.qualified_name_errors)})),
         "schedulingGates": scheduling.scheduling_gate_errors,
         "topologySpreadConstraints": scheduling.topology_spread_errors,
         "serviceAccountName": _SUBDOMAIN,
@@ -246,8 +246,8 @@ def pod_template_errors(template: Obj, path: str) -> list[ApiFieldError]:
     """Return the errors of the template by itself. Label errors leave `metadata` out of the path, as upstream."""
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     errors: list[ApiFieldError] = []
-    errors += label_validation.label_errors(meta.get("labels") or {}, f"{path}.labels")
-    errors += label_validation.annotation_errors(meta.get("annotations") or {}, f"{path}.annotations")
+    errors += validators.label_errors(meta.get("labels") or {}, f"{path}.labels")
+    errors += validators.annotation_errors(meta.get("annotations") or {}, f"{path}.annotations")
     errors += pod_spec_errors(spec, f"{path}.spec")
     if spec.get("ephemeralContainers"):
         detail = "ephemeral containers not allowed in pod template"
@@ -271,7 +271,7 @@ def required_selector_errors(selector: Obj | None, path: str, kind: str) -> list
     """Return the errors of a selector that must be present and must not select everything."""
     if selector is None:
         return [required(path)]
-    errors = list(label_validation.label_selector_errors(selector, path))
+    errors = list(validators.label_selector_errors(selector, path))
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         errors.append(invalid_value(path, selector_for_message(selector), f"empty selector is invalid for {kind}"))
     return errors

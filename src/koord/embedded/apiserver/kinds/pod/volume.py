@@ -15,7 +15,7 @@ from koord.embedded.apiserver.api_errors import (
     required,
     too_long,
 )
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.pod.container import dns_label_reasons
 from koord.embedded.apiserver.kinds.pod.environment import (
     VOLUME_FIELD_PATHS,
@@ -314,8 +314,8 @@ def _ephemeral_errors(found: Obj, path: str) -> list[ApiFieldError]:
         return [required(at)]
     meta = template.get("metadata") or {}
     errors: list[ApiFieldError] = []
-    errors += label_validation.annotation_errors(meta.get("annotations") or {}, f"{at}.metadata.annotations")
-    errors += label_validation.label_errors(meta.get("labels") or {}, f"{at}.metadata.labels")
+    errors += validators.annotation_errors(meta.get("annotations") or {}, f"{at}.metadata.annotations")
+    errors += validators.label_errors(meta.get("labels") or {}, f"{at}.metadata.labels")
     errors += [
         forbidden_field(f"{at}.metadata.{key}", "cannot be set")
         for key in ("name", "generateName", "namespace", "ownerReferences", "finalizers")
