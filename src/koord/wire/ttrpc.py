@@ -10,18 +10,8 @@ import struct
 
 import msgspec
 
+from koord.wire import protobuf
 from koord.wire.nri_mux import encode_mux_frame
-from koord.wire.protobuf import (
-    DATA,
-    INT32,
-    INT64,
-    STRING,
-    MessageCodec,
-    MessageField,
-    ScalarField,
-    StringMapField,
-    WireError,
-)
 
 REQUEST, RESPONSE, STREAM_DATA = 1, 2, 3
 MAX_DATA = 4 << 20
@@ -71,16 +61,20 @@ class TtrpcResponse(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes = b""
 
 
-_STATUS = MessageCodec(TtrpcStatus, ScalarField(1, "code", INT32), ScalarField(2, "message", STRING))
-REQUEST_CODEC = MessageCodec(
-    TtrpcRequest,
-    ScalarField(1, "service", STRING),
-    ScalarField(2, "method", STRING),
-    ScalarField(3, "payload", DATA),
-    ScalarField(4, "timeout_nano", INT64),
-    StringMapField(5, "metadata"),
+_STATUS = protobuf.MessageCodec(
+    TtrpcStatus, protobuf.ScalarField(1, "code", protobuf.INT32), protobuf.ScalarField(2, "message", protobuf.STRING)
 )
-RESPONSE_CODEC = MessageCodec(TtrpcResponse, MessageField(1, "status", _STATUS), ScalarField(2, "payload", DATA))
+REQUEST_CODEC = protobuf.MessageCodec(
+    TtrpcRequest,
+    protobuf.ScalarField(1, "service", protobuf.STRING),
+    protobuf.ScalarField(2, "method", protobuf.STRING),
+    protobuf.ScalarField(3, "payload", protobuf.DATA),
+    protobuf.ScalarField(4, "timeout_nano", protobuf.INT64),
+    protobuf.StringMapField(5, "metadata"),
+)
+RESPONSE_CODEC = protobuf.MessageCodec(
+    TtrpcResponse, protobuf.MessageField(1, "status", _STATUS), protobuf.ScalarField(2, "payload", protobuf.DATA)
+)
 
 
 def encode_muxed_frame(connection: int, frame: TtrpcFrame) -> bytes:
@@ -90,7 +84,7 @@ def encode_muxed_frame(connection: int, frame: TtrpcFrame) -> bytes:
     longer. A frame with the header alone always fits, and the data's frame is read into a buffer of its size.
     """
     if len(frame.data) > MAX_DATA:
-        raise WireError(f"a ttrpc message of {len(frame.data)} bytes is longer than {MAX_DATA}")
+        raise protobuf.WireError(f"a ttrpc message of {len(frame.data)} bytes is longer than {MAX_DATA}")
     header = _HEADER.pack(len(frame.data), frame.stream, frame.kind, frame.flags)
     encoded = encode_mux_frame(connection, header)
     return encoded + encode_mux_frame(connection, frame.data) if frame.data else encoded

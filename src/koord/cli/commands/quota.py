@@ -11,15 +11,9 @@ import msgspec
 
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.cli import cluster_access, printing
+from koord.cli.commands import simulate
 from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.commands.object_lists import ManifestObject, read_objects
-from koord.cli.commands.simulate import (
-    complete_pods,
-    dry_run_create,
-    pod_display_name,
-    pods_from_objects,
-    read_live_snapshot,
-)
 from koord.cli.printing import plain_table, print_result
 from koord.cli.up import local_scheduler
 from koord.kube.client.typed_client import Client
@@ -54,17 +48,17 @@ async def check_against_cluster(
     ready: list[ManifestObject] = []
     refused: list[QuotaVerdict] = []
     for pod in _read_pods(files, namespace):
-        answer = await dry_run_create(client, pod)
+        answer = await simulate.dry_run_create(client, pod)
         if isinstance(answer, ApiError):
-            key = f"{pod['metadata']['namespace']}/{pod_display_name(pod)}"
+            key = f"{pod['metadata']['namespace']}/{simulate.pod_display_name(pod)}"
             refused.append(QuotaVerdict(pod=key, message=f"the API server refuses it: {answer.message}"))
         else:
             ready.append(answer)
-    return [*refused, *_check_pods(assembly, await read_live_snapshot(client, assembly), ready)]
+    return [*refused, *_check_pods(assembly, await simulate.read_live_snapshot(client, assembly), ready)]
 
 
 def _read_pods(files: tuple[str, ...], namespace: str) -> list[ManifestObject]:
-    pods = [pod for file in files for pod in pods_from_objects(read_objects(file), namespace, None)]
+    pods = [pod for file in files for pod in simulate.pods_from_objects(read_objects(file), namespace, None)]
     if not pods:
         cluster_access.fail(f"{', '.join(files)}: there is no Pod and nothing with a pod template in it")
     return pods
@@ -76,7 +70,7 @@ def _check_pods(assembly: CompletedConfig, snapshot: ApiSnapshot, pods: list[Man
     ledger = quota_cache_of(assembly.make_profiles(SnapshotHandle(snapshot, state, time.time())))
     if ledger is None:
         cluster_access.fail("no profile of the scheduler enables ElasticQuota")
-    asking = [state.pod_info(snapshot.transform_pod(pod)) for pod in complete_pods(snapshot, pods)]
+    asking = [state.pod_info(snapshot.transform_pod(pod)) for pod in simulate.complete_pods(snapshot, pods)]
     return report_quota_verdicts(ledger, asking)
 
 

@@ -17,13 +17,7 @@ from koord.manager.controllers.colocation_profile import ProfileControllerOption
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.quota_evaluator import EvaluatorOptions
 from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
-from koord.manager.webhook_server.cert_rotator import (
-    MUTATING_NAME,
-    SECRET_NAME,
-    SERVICE_NAME,
-    VALIDATING_NAME,
-    WebhookObjectNames,
-)
+from koord.manager.webhook_server import cert_rotator
 from koord.manager.webhook_server.handlers import WebhookOptions
 from koord.manager.webhook_server.registration import WebhookAddress
 from koord.manager.webhook_server.serving import WebhookServingSettings
@@ -202,14 +196,14 @@ def _serving(environ: Mapping[str, str], namespace: str, hostname: str) -> Webho
     return WebhookServingSettings(
         address=WebhookAddress(
             namespace=namespace,
-            service=environ.get("SERVICE_NAME") or SERVICE_NAME,
+            service=environ.get("SERVICE_NAME") or cert_rotator.SERVICE_NAME,
             host=environ.get("WEBHOOK_HOST", ""),
             port=int(port),
         ),
-        names=WebhookObjectNames(
-            secret=environ.get("SECRET_NAME") or SECRET_NAME,
-            mutating=environ.get("MUTATING_WEBHOOK_NAME") or MUTATING_NAME,
-            validating=environ.get("VALIDATING_WEBHOOK_NAME") or VALIDATING_NAME,
+        names=cert_rotator.WebhookObjectNames(
+            secret=environ.get("SECRET_NAME") or cert_rotator.SECRET_NAME,
+            mutating=environ.get("MUTATING_WEBHOOK_NAME") or cert_rotator.MUTATING_NAME,
+            validating=environ.get("VALIDATING_WEBHOOK_NAME") or cert_rotator.VALIDATING_NAME,
         ),
         cert_dir=Path(environ.get("WEBHOOK_CERT_DIR") or "/tmp/koordinator-webhook-certs"),
         writer=writer,

@@ -18,14 +18,7 @@ from koord.api.koordinator.protocol import GPU_TEMPLATES_CONFIG_MAP
 from koord.api.koordinator.resource_name import GPU_MEMORY, NPU_CORE, NPU_CPU, NPU_DVPP
 from koord.api.model import to_dict
 from koord.api.schema import crd_manifests
-from koord.cli.manifests import deployments, koordlet_daemonset
-from koord.cli.manifests.cluster_objects import (
-    config_map,
-    default_config,
-    namespace_object,
-    priority_classes,
-    webhook_configurations,
-)
+from koord.cli.manifests import cluster_objects, deployments, koordlet_daemonset
 from koord.cli.manifests.koordlet_daemonset import RuntimeHooks
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
@@ -86,7 +79,9 @@ def gpu_templates_config(namespace: str) -> Obj:
         f"huawei-Ascend-{model}": {name: _resources(size) for name, size in slices.items()}
         for model, slices in SLICES_BY_MODEL.items()
     }
-    return config_map(namespace, GPU_TEMPLATES_CONFIG_MAP, {"data.yaml": yaml.safe_dump(table, sort_keys=False)})
+    return cluster_objects.config_map(
+        namespace, GPU_TEMPLATES_CONFIG_MAP, {"data.yaml": yaml.safe_dump(table, sort_keys=False)}
+    )
 
 
 def _resources(size: Slice) -> Obj:
@@ -127,16 +122,16 @@ def manifests(
         return f"--koordlet-feature-gates: {'; '.join(map(str, agents))}"
     made: list[Obj] = []
     if "namespace" in components:
-        made.append(namespace_object(namespace))
+        made.append(cluster_objects.namespace_object(namespace))
     if "crds" in components:
         made += crd_manifests()
     if "settings" in components:
-        made += [*priority_classes(), default_config(namespace, CONFIG_NAME)]
+        made += [*cluster_objects.priority_classes(), cluster_objects.default_config(namespace, CONFIG_NAME)]
     if "manager" in components:
         made.append(service_account("koord-manager", namespace))
         made += rbac_objects("koord-manager", namespace, program.rbac_rules())
         made += deployments.manager_objects(namespace, image, feature_gates)
-        made += webhook_configurations(namespace, switched)
+        made += cluster_objects.webhook_configurations(namespace, switched)
     if "scheduler" in components:
         made.append(service_account("koord-scheduler", namespace))
         made += rbac_objects("koord-scheduler", namespace, scheduler_rbac.rbac_rules(), scheduler_rbac.BOUND_ROLES)

@@ -7,17 +7,7 @@ from koord.koordlet.hook_calls.hook_calls import FailedHooks, HookCalls
 from koord.koordlet.hook_server.handler import HookFailed
 from koord.koordlet.hooks.contexts import cgroup_resources, container_context, pod_context
 from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage
-from koord.wire.runtime_hook import (
-    ContainerMetadata,
-    ContainerResourceHookRequest,
-    ContainerResourceHookResponse,
-    LinuxContainerResources,
-    PodSandboxHookRequest,
-    PodSandboxHookResponse,
-    PodSandboxMetadata,
-    echo_container,
-    echo_pod,
-)
+from koord.wire import runtime_hook
 
 
 class ProxyHookHandler:
@@ -26,8 +16,10 @@ class ProxyHookHandler:
     def __init__(self, calls: HookCalls) -> None:
         self._calls = calls
 
-    async def pre_run_pod_sandbox(self, request: PodSandboxHookRequest) -> PodSandboxHookResponse | HookFailed:
-        meta = request.pod_meta or PodSandboxMetadata()
+    async def pre_run_pod_sandbox(
+        self, request: runtime_hook.PodSandboxHookRequest
+    ) -> runtime_hook.PodSandboxHookResponse | HookFailed:
+        meta = request.pod_meta or runtime_hook.PodSandboxMetadata()
         context = pod_context(
             uid=meta.uid,
             namespace=meta.namespace,
@@ -41,29 +33,29 @@ class ProxyHookHandler:
         decision = self._calls.start_pod(context)
         if isinstance(decision, FailedHooks):
             return HookFailed(decision.message)
-        return echo_pod(request) if decision is None else proxy_pod_response(request, decision)
+        return runtime_hook.echo_pod(request) if decision is None else proxy_pod_response(request, decision)
 
     async def pre_create_container(
-        self, request: ContainerResourceHookRequest
-    ) -> ContainerResourceHookResponse | HookFailed:
+        self, request: runtime_hook.ContainerResourceHookRequest
+    ) -> runtime_hook.ContainerResourceHookResponse | HookFailed:
         return self._answer(request, HookStage.PRE_CREATE_CONTAINER)
 
     async def pre_update_container_resources(
-        self, request: ContainerResourceHookRequest
-    ) -> ContainerResourceHookResponse | HookFailed:
+        self, request: runtime_hook.ContainerResourceHookRequest
+    ) -> runtime_hook.ContainerResourceHookResponse | HookFailed:
         return self._answer(request, HookStage.PRE_UPDATE_CONTAINER_RESOURCES)
 
     def _answer(
-        self, request: ContainerResourceHookRequest, stage: HookStage
-    ) -> ContainerResourceHookResponse | HookFailed:
+        self, request: runtime_hook.ContainerResourceHookRequest, stage: HookStage
+    ) -> runtime_hook.ContainerResourceHookResponse | HookFailed:
         decision = self._calls.decide_container(self._container(request), stage)
         if isinstance(decision, FailedHooks):
             return HookFailed(decision.message)
-        return echo_container(request) if decision is None else proxy_container_response(request, decision)
+        return runtime_hook.echo_container(request) if decision is None else proxy_container_response(request, decision)
 
-    def _container(self, request: ContainerResourceHookRequest) -> ContainerContext:
-        pod = request.pod_meta or PodSandboxMetadata()
-        meta = request.container_meta or ContainerMetadata()
+    def _container(self, request: runtime_hook.ContainerResourceHookRequest) -> ContainerContext:
+        pod = request.pod_meta or runtime_hook.PodSandboxMetadata()
+        meta = request.container_meta or runtime_hook.ContainerMetadata()
         return container_context(
             pod=pod_context(
                 uid=pod.uid,
@@ -83,7 +75,7 @@ class ProxyHookHandler:
         )
 
 
-def _resources(found: LinuxContainerResources | None) -> CgroupResources:
+def _resources(found: runtime_hook.LinuxContainerResources | None) -> CgroupResources:
     if found is None:
         return CgroupResources()
     return cgroup_resources(

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.qos_codecs import (
-    PodResctrl,
-    ResctrlAllocation,
-    ResctrlCacheSchemata,
-    ResctrlSchemata,
-    parse_resctrl,
-)
 from koord.api.koordinator.protocol import A_RESCTRL
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, NodeRules, PodContext, SchemataLine
 from koord.koordlet.inputs.machine import L3Cache
@@ -74,9 +68,9 @@ def decide_container(container: ContainerContext, rules: NodeRules) -> HookPlan:
     return HookPlan(resctrl_group=group_name(container.pod.uid))
 
 
-def _asked(pod: PodContext, rules: NodeRules) -> PodResctrl | str | None:
+def _asked(pod: PodContext, rules: NodeRules) -> qos_codecs.PodResctrl | str | None:
     """Return what the pod asks for; text that says why it can have no group; None when it asks for nothing."""
-    found = parse_resctrl(pod.annotations)
+    found = qos_codecs.parse_resctrl(pod.annotations)
     if found is None or isinstance(found, MalformedAnnotation):
         return None if found is None else str(found)
     if not rules.cache.is_divisible:
@@ -84,8 +78,8 @@ def _asked(pod: PodContext, rules: NodeRules) -> PodResctrl | str | None:
     return found if pod.uid and "/" not in pod.uid else f"{pod.uid!r} names no resctrl group"
 
 
-def _cache_ways(asked: ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
-    def value(one: ResctrlSchemata | ResctrlCacheSchemata) -> str | None:
+def _cache_ways(asked: qos_codecs.ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
+    def value(one: qos_codecs.ResctrlSchemata | qos_codecs.ResctrlCacheSchemata) -> str | None:
         ways = cat_mask(cache.mask, *one.range) if len(one.range) == 2 else None
         return None if ways is None else f"{ways:x}"
 
@@ -100,7 +94,7 @@ def _cache_ways(asked: ResctrlAllocation, cache: L3Cache) -> SchemataLine | str 
     return SchemataLine(resource="L3", by_cache=by_cache, why=why)
 
 
-def _bandwidth(asked: ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
+def _bandwidth(asked: qos_codecs.ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
     entries: list[tuple[Sequence[int], str, str | None]] = []
     if asked.schemata.percent:
         percent = asked.schemata.percent

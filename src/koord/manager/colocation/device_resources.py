@@ -10,17 +10,9 @@ from typing import Any
 
 import msgspec
 
+from koord.api.koordinator import protocol
 from koord.api.koordinator.device import GPU as GPU_TYPE
 from koord.api.koordinator.device import RDMA as RDMA_TYPE
-from koord.api.koordinator.protocol import (
-    A_CPU_NORMALIZATION_RATIO,
-    A_ORIGIN_EXTENDED_ALLOCATABLE,
-    A_RAW_ALLOCATABLE,
-    A_RESOURCE_AMPLIFICATION_RATIO,
-    L_GPU_DRIVER_VERSION,
-    L_GPU_MODEL,
-    L_GPU_VENDOR,
-)
 from koord.api.koordinator.resource_name import (
     BATCH_CPU,
     BATCH_MEMORY,
@@ -43,7 +35,7 @@ from koord.values.quantity import ZERO, Quantity
 
 GPU_NAMES = (GPU, GPU_CORE, NPU_CORE, NPU_CPU, NPU_DVPP, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED)
 RDMA_NAMES = (RDMA,)
-GPU_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_DRIVER_VERSION)
+GPU_LABELS = (protocol.L_GPU_VENDOR, protocol.L_GPU_MODEL, protocol.L_GPU_DRIVER_VERSION)
 
 _WHOLE = 100  # a card is counted in percents
 _SHOWN_AS_GPU = ("", "nvidia")  # other vendors' cores are not koordinator.sh/gpu
@@ -69,7 +61,7 @@ def decide_gpu(device: ColocationDevice | None, *, shared: bool) -> DeviceResour
     for card in healthy:
         total = vector.add(total, vector.parse(card.resources))
     labels = device.metadata.labels
-    if labels.get(L_GPU_VENDOR, "") in _SHOWN_AS_GPU:
+    if labels.get(protocol.L_GPU_VENDOR, "") in _SHOWN_AS_GPU:
         total[GPU] = total.get(GPU_CORE, ZERO)
     if shared:
         total[GPU_SHARED] = Quantity.from_value(len(healthy) * _WHOLE)
@@ -103,10 +95,10 @@ def _of_type(device: ColocationDevice | None, kind: str) -> tuple[list[Colocatio
 RESOURCES = (BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY, *GPU_NAMES, *RDMA_NAMES)
 # The ratio of amplification may be an administrator's own, who then has no use for it without koord's webhook.
 ANNOTATIONS = (
-    A_CPU_NORMALIZATION_RATIO,
-    A_ORIGIN_EXTENDED_ALLOCATABLE,
-    A_RAW_ALLOCATABLE,
-    A_RESOURCE_AMPLIFICATION_RATIO,
+    protocol.A_CPU_NORMALIZATION_RATIO,
+    protocol.A_ORIGIN_EXTENDED_ALLOCATABLE,
+    protocol.A_RAW_ALLOCATABLE,
+    protocol.A_RESOURCE_AMPLIFICATION_RATIO,
 )
 
 

@@ -12,14 +12,8 @@ from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod_policy import PriorityClass
 from koord.api.patch.merge_schema import RESERVATION_MERGE_SCHEMA
-from koord.manager.webhooks import admission
+from koord.manager.webhooks import admission, colocation_profile
 from koord.manager.webhooks.admission import SYSTEM_NAMESPACES
-from koord.manager.webhooks.colocation_profile import (
-    CompiledProfile,
-    ObjectLayout,
-    apply_profile,
-    is_skipped_by_probability,
-)
 
 
 class QuotaLookup(Protocol):
@@ -42,7 +36,7 @@ class AdmissionContext(msgspec.Struct, frozen=True, kw_only=True):
     """AdmissionContext is what is known at a request, cheap to build: compiled profiles and cache lookups."""
 
     gates: Mapping[str, bool]
-    profiles: tuple[CompiledProfile, ...]  # in the order of their names
+    profiles: tuple[colocation_profile.CompiledProfile, ...]  # in the order of their names
     namespace_labels: Callable[[str], Mapping[str, str] | None]
     priority_class: Callable[[str], PriorityClass | None]
     draw: Callable[[], int]  # 0 to 99, for profiles with a probability
@@ -51,7 +45,7 @@ class AdmissionContext(msgspec.Struct, frozen=True, kw_only=True):
     excluded: frozenset[str] = SYSTEM_NAMESPACES  # namespaces that are left alone
 
 
-RESERVATION_LAYOUT = ObjectLayout(
+RESERVATION_LAYOUT = colocation_profile.ObjectLayout(
     model=Reservation,
     merge_shape=RESERVATION_MERGE_SCHEMA,
     pod_spec=("spec", "template", "spec"),
@@ -78,9 +72,9 @@ def mutate_reservation(request: AdmissionRequest, context: AdmissionContext) -> 
             continue
         if profile.bad_probability:
             return admission.AdmissionDenied(500, profile.bad_probability)
-        if is_skipped_by_probability(profile, context.draw):
+        if colocation_profile.is_skipped_by_probability(profile, context.draw):
             continue
-        outcome = apply_profile(made, profile, RESERVATION_LAYOUT, context.priority_class)
+        outcome = colocation_profile.apply_profile(made, profile, RESERVATION_LAYOUT, context.priority_class)
         if isinstance(outcome, admission.AdmissionDenied):
             return outcome
         made = outcome

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from koord.cli.commands.doctor import installation
 from koord.cli.commands.doctor.facts import ClusterFacts, Obj, readable, unread_findings
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
-from koord.cli.commands.doctor.installation import (
-    DESCHEDULER,
-    PROGRAMS,
-    images_of,
-    installed_programs,
-    program_workloads,
-)
 from koord.cli.commands.doctor.unstructured import field, labels_of, name_of, namespace_of
 
 CONFLICTS = "conflicts"
@@ -119,8 +113,8 @@ def check_conflicts(facts: ClusterFacts) -> list[Finding]:
 
 def _program_findings(facts: ClusterFacts) -> list[Finding]:
     found = []
-    workloads = program_workloads(facts.all_deployments, facts.all_daemon_sets)
-    for program in PROGRAMS:
+    workloads = installation.program_workloads(facts.all_deployments, facts.all_daemon_sets)
+    for program in installation.PROGRAMS:
         several = [one for one in workloads if one.program == program]
         if len(several) > 1:
             other = next((one for one in several if one.namespace != facts.namespace), several[-1])
@@ -136,13 +130,14 @@ def _program_findings(facts: ClusterFacts) -> list[Finding]:
 def _is_harmless(foreign: ForeignSoftware, facts: ClusterFacts) -> bool:
     """Return whether nothing of koord does the same work: a descheduler conflicts with a descheduler only."""
     return foreign.diagnosis is SIGS_DESCHEDULER and bool(
-        installed_programs(facts) and DESCHEDULER not in installed_programs(facts)
+        installation.installed_programs(facts)
+        and installation.DESCHEDULER not in installation.installed_programs(facts)
     )
 
 
 def _is_foreign(foreign: ForeignSoftware, kind: str, one: Obj) -> bool:
     path = ("spec", "jobTemplate", "spec", "template") if kind == "CronJob" else ("spec", "template")
-    images = images_of(field(one, *path) or {})
+    images = installation.images_of(field(one, *path) or {})
     return (
         any(part in name_of(one) for part in foreign.names)
         or any(part in image for part in foreign.images for image in images)

@@ -13,20 +13,12 @@ from koord.cli import cluster_access
 from koord.cli.commands.doctor.facts import Obj, readable
 from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, own_crd_names
 from koord.cli.commands.doctor.unstructured import entries, field, mapping, name_of, number, text, texts
+from koord.cli.commands.migrate_from_koordinator import program_arguments
 from koord.cli.commands.migrate_from_koordinator.facts import (
     KoordinatorFacts,
     helm_release,
     release_of,
     upstream_workloads,
-)
-from koord.cli.commands.migrate_from_koordinator.program_arguments import (
-    Argument,
-    ProgramTables,
-    command_line,
-    container_of,
-    gate_text,
-    judge_flags,
-    judge_gates,
 )
 from koord.cli.manifests.koordlet_daemonset import SHIPPED_KOORDLET_GATES
 from koord.cli.manifests.manifests import scheduler_config
@@ -109,16 +101,16 @@ def _config_text(facts: KoordinatorFacts, name: str, kind: str) -> str:
     return ""
 
 
-def extract_values(facts: KoordinatorFacts, tables: Mapping[str, ProgramTables]) -> Obj:
+def extract_values(facts: KoordinatorFacts, tables: Mapping[str, program_arguments.ProgramTables]) -> Obj:
     """Return the values, without what koord would refuse; `findings` tells of that."""
     found: Obj = {"installation": {"namespace": facts.namespace}}
     if facts.namespace == cluster_access.NAMESPACE:
         found = {}
     for program, workload in workloads_by_program(facts).items():
-        container = container_of(workload, program)
-        words = command_line(container)
-        flags = judge_flags(program, words, tables[program])
-        gates = accepted_gates(judge_gates(gate_text(words), tables[program]))
+        container = program_arguments.container_of(workload, program)
+        words = program_arguments.command_line(container)
+        flags = program_arguments.judge_flags(program, words, tables[program])
+        gates = accepted_gates(program_arguments.judge_gates(program_arguments.gate_text(words), tables[program]))
         values = _program_values(program, workload, container, flags)
         if program == MANAGER:
             found |= {"featureGates": gates} if gates else {}
@@ -150,11 +142,11 @@ def workloads_by_program(facts: KoordinatorFacts) -> dict[str, Obj]:
     return {one.program: present[one.name] for one in upstream_workloads(facts)}
 
 
-def accepted_gates(gates: Sequence[Argument]) -> str:
+def accepted_gates(gates: Sequence[program_arguments.Argument]) -> str:
     return ",".join(f"{one.name}={one.value}" for one in gates if one.verdict != "refused")
 
 
-def _program_values(program: str, workload: Obj, container: Obj, flags: Sequence[Argument]) -> Obj:
+def _program_values(program: str, workload: Obj, container: Obj, flags: Sequence[program_arguments.Argument]) -> Obj:
     stated = {one.name: one.value for one in flags if one.verdict != "refused"}
     pod = _pod(workload)
     values: Obj = {}

@@ -9,13 +9,8 @@ from koord.cli.commands.doctor.facts import Unread, readable, unread_findings
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
 from koord.cli.commands.doctor.installation import PROGRAMS, program_workloads
 from koord.cli.commands.doctor.unstructured import name_of, text
+from koord.cli.commands.migrate_from_koordinator import inventory
 from koord.cli.commands.migrate_from_koordinator.facts import KoordinatorFacts, sources, upstream_workloads
-from koord.cli.commands.migrate_from_koordinator.inventory import (
-    DEVICE_DAEMON,
-    InstalledDefinition,
-    InstalledObject,
-    LeaseHolder,
-)
 from koord.cli.commands.migrate_from_koordinator.program_arguments import Argument
 
 OLDEST_MINOR = 32  # of Kubernetes, for the chart
@@ -155,10 +150,10 @@ def cluster_findings(facts: KoordinatorFacts) -> list[Finding]:
 
 
 def program_findings(
-    facts: KoordinatorFacts, objects: tuple[InstalledObject, ...], leases: tuple[LeaseHolder, ...]
+    facts: KoordinatorFacts, objects: tuple[inventory.InstalledObject, ...], leases: tuple[inventory.LeaseHolder, ...]
 ) -> list[Finding]:
     found = []
-    daemons = [one.title for one in objects if one.name == DEVICE_DAEMON]
+    daemons = [one.title for one in objects if one.name == inventory.DEVICE_DAEMON]
     if daemons:
         found.append(DEVICE_DAEMON_GOES.found(f"{name_list(daemons)} goes", daemons))
     for kind, workloads in (("Deployment", facts.all_deployments), ("DaemonSet", facts.all_daemon_sets)):
@@ -190,7 +185,7 @@ def argument_findings(program: str, flags: list[Argument], gates: list[Argument]
     return found
 
 
-def definition_findings(definitions: tuple[InstalledDefinition, ...]) -> list[Finding]:
+def definition_findings(definitions: tuple[inventory.InstalledDefinition, ...]) -> list[Finding]:
     found = []
     for one in definitions:
         if one.removed:

@@ -14,26 +14,9 @@ from koord.cli.commands.doctor.finding import SEVERITIES, Finding, Severity
 from koord.cli.commands.doctor.installation import images_of
 from koord.cli.commands.doctor.program_checks import LEASE_NAMES
 from koord.cli.commands.doctor.unstructured import field, name_of, text
-from koord.cli.commands.migrate_from_koordinator import findings
+from koord.cli.commands.migrate_from_koordinator import findings, inventory, program_arguments
 from koord.cli.commands.migrate_from_koordinator.chart_values import extract_values, workloads_by_program
 from koord.cli.commands.migrate_from_koordinator.facts import HelmRelease, KoordinatorFacts, helm_release
-from koord.cli.commands.migrate_from_koordinator.inventory import (
-    InstalledDefinition,
-    InstalledObject,
-    LeaseHolder,
-    installed_definitions,
-    installed_objects,
-    lease_holders,
-)
-from koord.cli.commands.migrate_from_koordinator.program_arguments import (
-    Argument,
-    command_line,
-    container_of,
-    gate_text,
-    judge_flags,
-    judge_gates,
-    program_tables,
-)
 from koord.cli.manifests.manifests import IMAGE
 from koord.manager.webhook_server.cert_rotator import SECRET_NAME
 
@@ -122,8 +105,8 @@ class ProgramMove(msgspec.Struct, frozen=True, kw_only=True):
     program: str
     workload: str
     images: tuple[str, ...]
-    flags: tuple[Argument, ...]
-    gates: tuple[Argument, ...]
+    flags: tuple[program_arguments.Argument, ...]
+    gates: tuple[program_arguments.Argument, ...]
 
 
 class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,9 +118,9 @@ class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
     image: str  # of all programs of koord, in the registry that the move names
     release: HelmRelease | None
     programs: tuple[ProgramMove, ...]
-    definitions: tuple[InstalledDefinition, ...]
-    objects: tuple[InstalledObject, ...]
-    leases: tuple[LeaseHolder, ...]
+    definitions: tuple[inventory.InstalledDefinition, ...]
+    objects: tuple[inventory.InstalledObject, ...]
+    leases: tuple[inventory.LeaseHolder, ...]
     findings: tuple[Finding, ...]
     values: Obj
     move: tuple[MoveStep, ...]
@@ -148,15 +131,15 @@ class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_report(facts: KoordinatorFacts, koord_version: str, values_file: str = VALUES_FILE) -> MoveReport:
-    tables = program_tables()
+    tables = program_arguments.program_tables()
     release = helm_release(facts)
     workloads = workloads_by_program(facts)
     programs, found = [], findings.cluster_findings(facts)
     for program in findings.programs_in_order(facts):
         workload = workloads[program]
-        words = command_line(container_of(workload, program))
-        flags = judge_flags(program, words, tables[program])
-        gates = judge_gates(gate_text(words), tables[program])
+        words = program_arguments.command_line(program_arguments.container_of(workload, program))
+        flags = program_arguments.judge_flags(program, words, tables[program])
+        gates = program_arguments.judge_gates(program_arguments.gate_text(words), tables[program])
         found += findings.argument_findings(program, flags, gates)
         programs.append(
             ProgramMove(
@@ -167,8 +150,8 @@ def make_report(facts: KoordinatorFacts, koord_version: str, values_file: str = 
                 gates=tuple(gates),
             )
         )
-    objects, definitions = installed_objects(facts), installed_definitions(facts)
-    leases = lease_holders(facts, LEASE_NAMES.items())
+    objects, definitions = inventory.installed_objects(facts), inventory.installed_definitions(facts)
+    leases = inventory.lease_holders(facts, LEASE_NAMES.items())
     found += findings.program_findings(facts, objects, leases)
     found += findings.definition_findings(definitions)
     found += findings.configuration_findings(facts)

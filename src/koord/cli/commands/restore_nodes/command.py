@@ -11,17 +11,8 @@ import click
 import msgspec
 
 from koord.api.koordinator.protocol import DESCHEDULER_NAME, SCHEDULER
+from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.apps import DaemonSet
-from koord.api.kubernetes.builtin_kinds import (
-    DAEMON_SETS,
-    DEPLOYMENTS,
-    LEASES,
-    MUTATING_WEBHOOK_CONFIGURATIONS,
-    NODES,
-    PODS,
-    SECRETS,
-    VALIDATING_WEBHOOK_CONFIGURATIONS,
-)
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
@@ -181,21 +172,21 @@ class NodeRestoration:
     async def run(self) -> None:
         # First of all: without a manager, webhooks that fail closed would refuse the pods and nodes of what follows.
         for resource, name in (
-            (MUTATING_WEBHOOK_CONFIGURATIONS, MUTATING_NAME),
-            (VALIDATING_WEBHOOK_CONFIGURATIONS, VALIDATING_NAME),
+            (builtin_kinds.MUTATING_WEBHOOK_CONFIGURATIONS, MUTATING_NAME),
+            (builtin_kinds.VALIDATING_WEBHOOK_CONFIGURATIONS, VALIDATING_NAME),
         ):
             await self._delete(resource, name, None)
         await self._stop_programs()
         await self._restore_machines()
         await self._clean_nodes()
         for name in LEASE_NAMES:
-            await self._delete(LEASES, name, self._namespace)
-        await self._delete(SECRETS, SECRET_NAME, self._namespace)
+            await self._delete(builtin_kinds.LEASES, name, self._namespace)
+        await self._delete(builtin_kinds.SECRETS, SECRET_NAME, self._namespace)
 
     async def _stop_programs(self) -> None:
         for name in PROGRAMS:
             stopped = await self._client.patch(
-                DEPLOYMENTS, name, {"spec": {"replicas": 0}}, self._namespace, kind="merge"
+                builtin_kinds.DEPLOYMENTS, name, {"spec": {"replicas": 0}}, self._namespace, kind="merge"
             )
             if not (isinstance(stopped, ApiError) and stopped.not_found):
                 unwrap(stopped)
@@ -204,16 +195,16 @@ class NodeRestoration:
             click.echo(f"{name}: no pod runs")
 
     async def _restore_machines(self) -> None:
-        found = await self._client.dynamic.get(DAEMON_SETS, KOORDLET, self._namespace)
+        found = await self._client.dynamic.get(builtin_kinds.DAEMON_SETS, KOORDLET, self._namespace)
         if isinstance(found, ApiError) and found.not_found:
             click.echo(f"there is no DaemonSet {KOORDLET}: no machine is restored")
             return
         patch = restoring_patch(unwrap(found))
-        unwrap(await self._client.patch(DAEMON_SETS, KOORDLET, patch, self._namespace, kind="merge"))
+        unwrap(await self._client.patch(builtin_kinds.DAEMON_SETS, KOORDLET, patch, self._namespace, kind="merge"))
         progress = await self._until_restored()
         for one in progress.nodes:
             click.echo(f"{one.node}: {one.state}{f' ({one.detail.strip()})' if one.detail else ''}")
-        await self._delete(DAEMON_SETS, KOORDLET, self._namespace)
+        await self._delete(builtin_kinds.DAEMON_SETS, KOORDLET, self._namespace)
         await self._until_no_pods(KOORDLET, but_on=progress.names("unreachable"))
 
     async def _until_restored(self) -> RestoreProgress:
@@ -221,9 +212,9 @@ class NodeRestoration:
 
         async def left() -> str:
             nonlocal progress
-            daemon_set = unwrap(await self._client.get(DAEMON_SETS, KOORDLET, self._namespace))
-            pods = unwrap(await self._client.list(PODS, self._namespace, labels=f"koord-app={KOORDLET}"))
-            nodes = unwrap(await self._client.list(NODES))
+            daemon_set = unwrap(await self._client.get(builtin_kinds.DAEMON_SETS, KOORDLET, self._namespace))
+            pods = unwrap(await self._client.list(builtin_kinds.PODS, self._namespace, labels=f"koord-app={KOORDLET}"))
+            nodes = unwrap(await self._client.list(builtin_kinds.NODES))
             progress = restore_progress(daemon_set, pods.items, nodes.items)
             failed = [f"{one.node} ({one.detail.strip()})" for one in progress.nodes if one.state == "failed"]
             if failed:
@@ -234,18 +225,18 @@ class NodeRestoration:
         return progress
 
     async def _clean_nodes(self) -> None:
-        for node in unwrap(await self._client.list(NODES)).items:
+        for node in unwrap(await self._client.list(builtin_kinds.NODES)).items:
             name, patch = node.metadata.name, node_patch(node)
             if not patch:
                 continue
-            done = await self._client.patch(NODES, name, patch, kind="strategic", subresource="status")
+            done = await self._client.patch(builtin_kinds.NODES, name, patch, kind="strategic", subresource="status")
             if not (isinstance(done, ApiError) and done.not_found):
                 unwrap(done)
             click.echo(f"{name}: resources, annotations, labels and conditions of koord are removed")
 
     async def _until_no_pods(self, app: str, but_on: list[str] | None = None) -> None:
         async def left() -> str:
-            pods = unwrap(await self._client.list(PODS, self._namespace, labels=f"koord-app={app}"))
+            pods = unwrap(await self._client.list(builtin_kinds.PODS, self._namespace, labels=f"koord-app={app}"))
             names = [pod.metadata.name for pod in pods.items if pod.spec.node_name not in (but_on or ())]
             return f"pods still run: {', '.join(names)}" if names else ""
 

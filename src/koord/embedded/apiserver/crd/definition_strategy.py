@@ -9,14 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
-from koord.embedded.apiserver.crd import version_validation
-from koord.embedded.apiserver.crd.naming import (
-    APPROVED_ANNOTATION,
-    condition,
-    is_established,
-    is_protected_group,
-    with_condition,
-)
+from koord.embedded.apiserver.crd import naming, version_validation
 from koord.embedded.apiserver.kinds.strategy import (
     KindStrategy,
     begin_generation,
@@ -38,7 +31,7 @@ NO_WEBHOOK_CONVERSION = (
     "conversion webhooks are not supported by the embedded server: versions that differ in apiVersion only can use None"
 )
 _APPROVAL_HELP = (
-    f'protected groups must have approval annotation "{APPROVED_ANNOTATION}", '
+    f'protected groups must have approval annotation "{naming.APPROVED_ANNOTATION}", '
     "see https://github.com/kubernetes/enhancements/pull/1111"
 )
 
@@ -148,17 +141,17 @@ def _conversion_errors(conversion: Obj) -> list[ApiFieldError]:
 
 
 def _approval_errors(obj: Obj) -> list[ApiFieldError]:
-    if not is_protected_group(obj["spec"].get("group", "")):
+    if not naming.is_protected_group(obj["spec"].get("group", "")):
         return []
-    value = (obj["metadata"].get("annotations") or {}).get(APPROVED_ANNOTATION)
-    at = f"metadata.annotations[{APPROVED_ANNOTATION}]"
+    value = (obj["metadata"].get("annotations") or {}).get(naming.APPROVED_ANNOTATION)
+    at = f"metadata.annotations[{naming.APPROVED_ANNOTATION}]"
     if not value:
         return [required(at, _APPROVAL_HELP)]
     url = urlsplit(value)
     if value.startswith("unapproved") or (url.scheme and url.netloc):
         return []
     problem = (
-        f'protected groups must have approval annotation "{APPROVED_ANNOTATION}" '
+        f'protected groups must have approval annotation "{naming.APPROVED_ANNOTATION}" '
         f"with either a URL or a reason starting with "
         '"unapproved", see https://github.com/kubernetes/enhancements/pull/1111'
     )
@@ -194,7 +187,7 @@ def _validate_update(new: Obj, old: Obj) -> list[ApiFieldError]:
     if spec != before:
         errors += _spec_errors(new)
     names, names_before = spec.get("names") or {}, before.get("names") or {}
-    if is_established(old):
+    if naming.is_established(old):
         if spec.get("scope") != before.get("scope"):
             errors.append(invalid_value("spec.scope", spec.get("scope", ""), IMMUTABLE))
         if names.get("kind") != names_before.get("kind"):
@@ -217,13 +210,13 @@ def _validate_status(new: Obj, old: Obj) -> list[ApiFieldError]:
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 TERMINATING = "Terminating"
-_DELETION_PENDING = condition(
+_DELETION_PENDING = naming.condition(
     TERMINATING,
     "True",
     "InstanceDeletionPending",
     "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
 )
-DELETION_IN_PROGRESS = condition(
+DELETION_IN_PROGRESS = naming.condition(
     TERMINATING, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress"
 )
 
@@ -238,14 +231,14 @@ def mark_for_deletion(obj: Obj, now: str) -> Obj:
         CLEANUP_FINALIZER,
     ]
     status = obj.get("status") or {}
-    conditions = with_condition(status.get("conditions") or (), _DELETION_PENDING, now)
+    conditions = naming.with_condition(status.get("conditions") or (), _DELETION_PENDING, now)
     return {**obj, "metadata": ordered_metadata(meta), "status": {**status, "conditions": conditions}}
 
 
 def deletion_in_progress_status(obj: Obj, now: str) -> Obj:
     """Return the status of a CRD whose objects are being deleted."""
     status = obj.get("status") or {}
-    return {**status, "conditions": with_condition(status.get("conditions") or (), DELETION_IN_PROGRESS, now)}
+    return {**status, "conditions": naming.with_condition(status.get("conditions") or (), DELETION_IN_PROGRESS, now)}
 
 
 def without_cleanup_finalizer(obj: Obj) -> Obj:

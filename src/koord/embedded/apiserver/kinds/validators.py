@@ -13,19 +13,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from koord.embedded.apiserver.api_errors import (
-    ApiFieldError,
-    forbidden_field,
-    invalid_value,
-    not_supported,
-    required,
-    too_long,
-)
+from koord.embedded.apiserver import api_errors
 from koord.values import names
 from koord.values.selector import NOTHING, Selector, SelectorError
 
 Obj = dict[str, Any]
-FieldErrors = Sequence[ApiFieldError]
+FieldErrors = Sequence[api_errors.ApiFieldError]
 Validator = Callable[[Any, str], FieldErrors]
 NO_ERRORS: FieldErrors = ()
 IMMUTABLE = "field is immutable"
@@ -112,7 +105,7 @@ def non_empty(detail: str = "") -> Validator:
     """Return a validator that requires a non-empty value."""
 
     def check(value: Any, path: str) -> FieldErrors:
-        return NO_ERRORS if value else [required(path, detail)]
+        return NO_ERRORS if value else [api_errors.required(path, detail)]
 
     return check
 
@@ -121,7 +114,7 @@ def one_of(*allowed: str) -> Validator:
     known = frozenset(allowed)
 
     def check(value: Any, path: str) -> FieldErrors:
-        return NO_ERRORS if value in known else [not_supported(path, value, allowed)]
+        return NO_ERRORS if value in known else [api_errors.not_supported(path, value, allowed)]
 
     return check
 
@@ -130,7 +123,7 @@ def valid_name(reasons: Callable[[str], Iterable[str]]) -> Validator:
     """Return a validator for a text that follows one of the rules of `koord.values.names`."""
 
     def check(value: str, path: str) -> FieldErrors:
-        return [invalid_value(path, value, reason) for reason in reasons(value)]
+        return [api_errors.invalid_value(path, value, reason) for reason in reasons(value)]
 
     return check
 
@@ -139,7 +132,7 @@ def at_least(low: int, detail: str = "") -> Validator:
     text = detail or f"must be greater than or equal to {low}"
 
     def check(value: int, path: str) -> FieldErrors:
-        return NO_ERRORS if value >= low else [invalid_value(path, value, text)]
+        return NO_ERRORS if value >= low else [api_errors.invalid_value(path, value, text)]
 
     return check
 
@@ -148,7 +141,7 @@ def between(low: int, high: int, detail: str = "") -> Validator:
     text = detail or f"must be between {low} and {high}, inclusive"
 
     def check(value: int, path: str) -> FieldErrors:
-        return NO_ERRORS if low <= value <= high else [invalid_value(path, value, text)]
+        return NO_ERRORS if low <= value <= high else [api_errors.invalid_value(path, value, text)]
 
     return check
 
@@ -162,7 +155,7 @@ def ip_address_errors(value: str, path: str) -> FieldErrors:
     """Return an error unless the value is an IP address in a form that Go parses."""
     if is_ip_address(value):
         return NO_ERRORS
-    return [invalid_value(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
+    return [api_errors.invalid_value(path, value, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)")]
 
 
 def is_ip_address(value: str) -> bool:
@@ -175,10 +168,10 @@ def is_ip_address(value: str) -> bool:
 
 def immutable_field_errors(
     new: Obj, old: Obj, path: str, keys: Iterable[str], detail: str = IMMUTABLE
-) -> list[ApiFieldError]:
+) -> list[api_errors.ApiFieldError]:
     """Return an error for each of `keys` whose value differs between two objects."""
     return [
-        invalid_value(f"{path}.{key}" if path else key, new.get(key), detail)
+        api_errors.invalid_value(f"{path}.{key}" if path else key, new.get(key), detail)
         for key in keys
         if new.get(key) != old.get(key)
     ]
@@ -202,7 +195,7 @@ label_value_errors = valid_name(label_value_reasons)
 
 
 def label_errors(found: Obj, path: str) -> FieldErrors:
-    errors: list[ApiFieldError] = []
+    errors: list[api_errors.ApiFieldError] = []
     for key, value in found.items():
         errors += qualified_name_errors(key, path)
         errors += label_value_errors(value, path)
@@ -210,22 +203,24 @@ def label_errors(found: Obj, path: str) -> FieldErrors:
 
 
 def annotation_errors(found: Obj, path: str) -> FieldErrors:
-    errors = [invalid_value(path, key, reason) for key in found for reason in qualified_name_reasons(key.lower())]
+    errors = [
+        api_errors.invalid_value(path, key, reason) for key in found for reason in qualified_name_reasons(key.lower())
+    ]
     if sum(len(key.encode()) + len(value.encode()) for key, value in found.items()) > MAX_ANNOTATION_BYTES:
-        errors.append(too_long(path, MAX_ANNOTATION_BYTES))
+        errors.append(api_errors.too_long(path, MAX_ANNOTATION_BYTES))
     return errors
 
 
-def operator_errors(found: Obj, path: str) -> list[ApiFieldError]:
+def operator_errors(found: Obj, path: str) -> list[api_errors.ApiFieldError]:
     """Return the errors of the operator of an expression, and of its values where it wants some or none."""
     operator, values = found.get("operator", ""), found.get("values")
     if operator in ("In", "NotIn"):
         detail = "must be specified when `operator` is 'In' or 'NotIn'"
-        return [] if values else [required(f"{path}.values", detail)]
+        return [] if values else [api_errors.required(f"{path}.values", detail)]
     if operator in ("Exists", "DoesNotExist"):
         detail = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-        return [forbidden_field(f"{path}.values", detail)] if values else []
-    return [invalid_value(f"{path}.operator", operator, "not a valid selector operator")]
+        return [api_errors.forbidden_field(f"{path}.values", detail)] if values else []
+    return [api_errors.invalid_value(f"{path}.operator", operator, "not a valid selector operator")]
 
 
 def _expression_errors(found: Obj, path: str) -> FieldErrors:

@@ -15,6 +15,7 @@ from koord.kube.controller.controller import Done, ReconcileResult, Requeue, Req
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer
+from koord.manager import reconcile_loop
 from koord.manager.colocation import models
 from koord.manager.colocation.decision import (
     ColocationDecision,
@@ -28,14 +29,6 @@ from koord.manager.colocation.numa_zones import should_write_zones, zone_capacit
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.controllers.noderesource.writer import NodeEventReporter, NodeResourceWriter
 from koord.manager.explain.lending_history import NodeLendingHistory
-from koord.manager.reconcile_loop import (
-    FAILED,
-    SUCCEEDED,
-    ManagerContext,
-    ReconcileCounter,
-    ReconcileLoop,
-    reconcile_count,
-)
 from koord.telemetry.clock import now
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
@@ -43,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 
 WORKERS = 4
 GPU_SHARED_GATE = "EnableSyncGPUSharedResource"
-RECONCILED = reconcile_count(
+RECONCILED = reconcile_loop.reconcile_count(
     "slo_controller_node_resource_reconcile_count", "Reconciliations of nodes' batch and mid resources, by outcome."
 )
 PLUGIN_RUNS = MetricDeclaration(
@@ -154,17 +147,19 @@ class NodeResourceController:
         RbacRule("events.k8s.io", ("events",), ("create", "patch")),
     )
 
-    def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:
+    def __init__(self, context: reconcile_loop.ManagerContext, configuration: SloControllerConfig) -> None:
         self._clock = context.clock
         self._configuration = configuration
         self._parts = enabled_plugins(context.settings.plugins)
         gate = context.settings.is_gate_enabled
         self._gpu_shared = gate(GPU_SHARED_GATE)
         self._webhook_asks_for_gpu_shared = gate("PodMutatingWebhook") and not gate("DisableDeviceResourceSpec")
-        self.counter = ReconcileCounter(RECONCILED)
+        self.counter = reconcile_loop.ReconcileCounter(RECONCILED)
         self._plugin_runs: Counter[tuple[str, str, str]] = Counter()
         self.informers = NodeResourceInformers(context.informers, context.settings.sync_period_s)
-        self.loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile, workers=WORKERS)
+        self.loop: reconcile_loop.ReconcileLoop[str] = reconcile_loop.ReconcileLoop(
+            self.name, context.clock, self.reconcile, workers=WORKERS
+        )
         self._writer = NodeResourceWriter(context.client, context.clock, self.counter, context.rng)
         self._event_reporter = NodeEventReporter(context.recorder)
         self._synced_at: dict[str, float] = {}  # when each node's resources were last brought in line
@@ -241,7 +236,7 @@ class NodeResourceController:
     def _count_plugin_runs(self, decision: ColocationDecision) -> None:
         step = "ResourceCalculate" if decision.enabled else "ResourceReset"
         for part, fine in decision.outcomes.items():
-            self._plugin_runs[part, SUCCEEDED if fine else FAILED, step] += 1
+            self._plugin_runs[part, reconcile_loop.SUCCEEDED if fine else reconcile_loop.FAILED, step] += 1
 
     def remembered_nodes(self) -> int:
         """Return the number of nodes that some state is kept of."""

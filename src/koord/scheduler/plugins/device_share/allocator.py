@@ -13,32 +13,16 @@ import msgspec
 
 from koord.api.koordinator import device as wire
 from koord.scheduler.framework.reservation import NumaTopologyHint
-from koord.scheduler.plugins.device_share import refusal
+from koord.scheduler.plugins.device_share import refusal, usable_devices
 from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts, DeviceScorer, vf_key
 from koord.scheduler.plugins.device_share.gpu_selection import GpuNodeLabels, GpuSelectionOptions, select_gpus
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
-from koord.scheduler.plugins.device_share.refusal import (
-    JOINT_VIOLATED,
-    NO_PRIMARY,
-    DeviceNearMiss,
-    DeviceRefusal,
-    DeviceRefusalCode,
-    insufficient_devices,
-    unschedulable,
-)
 from koord.scheduler.plugins.device_share.request import DeviceDemand
 from koord.scheduler.plugins.device_share.selection import (
     DeviceTypeRequest,
     SelectedDevice,
     requests_on_node,
     select_by_score,
-)
-from koord.scheduler.plugins.device_share.usable_devices import (
-    NO_CONSTRAINTS,
-    DeviceConstraints,
-    DeviceLedger,
-    UsableDevices,
-    usable_devices,
 )
 from koord.values.bitmask import BitMask, masks_over
 
@@ -68,28 +52,29 @@ NO_GPU_LABELS = GpuNodeLabels()
 
 
 def allocate_devices(
-    ledger: DeviceLedger,
+    ledger: usable_devices.DeviceLedger,
     demand: DeviceDemand,
     facts: GpuNodeLabels = NO_GPU_LABELS,
-    terms: DeviceConstraints = NO_CONSTRAINTS,
+    terms: usable_devices.DeviceConstraints = usable_devices.NO_CONSTRAINTS,
     options: DeviceAllocateOptions = DEFAULT_ALLOCATE_OPTIONS,
-) -> AllocatedDevices | DeviceRefusal:
+) -> AllocatedDevices | refusal.DeviceRefusal:
     wanted = requests_on_node(demand, ledger.inventory, final=options.final)
-    if isinstance(wanted, DeviceRefusal):
+    if isinstance(wanted, refusal.DeviceRefusal):
         return wanted
     attempt = _Attempt(ledger, demand, facts, terms, options, wanted)
     found = _allocate_jointly(attempt) if len(wanted) > 1 and demand.joint_types else {}
-    if isinstance(found, DeviceRefusal):
+    if isinstance(found, refusal.DeviceRefusal):
         return found
     for device_type in wanted:
         if device_type not in found:
             chosen = attempt.choose(device_type)
-            if isinstance(chosen, DeviceRefusal):
+            if isinstance(chosen, refusal.DeviceRefusal):
                 return chosen
             found[device_type] = chosen
     if not any(found.values()):
-        return DeviceRefusal(
-            DeviceRefusalCode.UNSCHEDULABLE, tuple(insufficient_devices(device_type) for device_type in wanted)
+        return refusal.DeviceRefusal(
+            refusal.DeviceRefusalCode.UNSCHEDULABLE,
+            tuple(refusal.insufficient_devices(device_type) for device_type in wanted),
         )
     return AllocatedDevices({kind: tuple(found[kind]) for kind in sorted(found)})
 
@@ -97,15 +82,15 @@ def allocate_devices(
 class _Attempt(msgspec.Struct, frozen=True):
     """One allocation attempt on one node: what stays the same from type to type."""
 
-    ledger: DeviceLedger
+    ledger: usable_devices.DeviceLedger
     demand: DeviceDemand
     facts: GpuNodeLabels
-    terms: DeviceConstraints
+    terms: usable_devices.DeviceConstraints
     options: DeviceAllocateOptions
     wanted: Mapping[str, DeviceTypeRequest]
 
-    def view(self, device_type: str) -> UsableDevices:
-        return usable_devices(
+    def view(self, device_type: str) -> usable_devices.UsableDevices:
+        return usable_devices.usable_devices(
             self.ledger,
             device_type,
             self.wanted[device_type].hint,
@@ -120,7 +105,7 @@ class _Attempt(msgspec.Struct, frozen=True):
         switches: frozenset[str] = frozenset(),
         desired: int | None = None,
         most: int | None = None,
-    ) -> list[SelectedDevice] | DeviceRefusal:
+    ) -> list[SelectedDevice] | refusal.DeviceRefusal:
         wanted = self.wanted[device_type]
         preferred = self.terms.preferred.get(device_type, frozenset())
         included = self.terms.included.get(device_type, frozenset())
@@ -145,7 +130,7 @@ class _Attempt(msgspec.Struct, frozen=True):
         )
 
 
-def _allocate_jointly(attempt: _Attempt) -> dict[str, list[SelectedDevice]] | DeviceRefusal:
+def _allocate_jointly(attempt: _Attempt) -> dict[str, list[SelectedDevice]] | refusal.DeviceRefusal:
     """Allocate the leading type first; the others follow it to its PCIe switches.
 
     Each of the others tries to get one device per switch and settles for its own count. SamePCIe requires one
@@ -154,31 +139,33 @@ def _allocate_jointly(attempt: _Attempt) -> dict[str, list[SelectedDevice]] | De
     demand = attempt.demand
     leading, *following = (kind for kind in demand.joint_types if kind in attempt.wanted)
     first = attempt.choose(leading)
-    if isinstance(first, DeviceRefusal):
+    if isinstance(first, refusal.DeviceRefusal):
         return first
     if not first:
-        return unschedulable(NO_PRIMARY)
+        return refusal.unschedulable(refusal.NO_PRIMARY)
     found = {leading: first}
     switches = frozenset(one.card.pcie for one in first if one.card.pcie is not None)
     for device_type in following:
         count = attempt.wanted[device_type].count
         desired = max(count, len(switches)) if demand.same_pcie else count
         chosen = attempt.choose(device_type, switches=switches, desired=desired, most=max(desired, len(switches)))
-        if isinstance(chosen, DeviceRefusal):
+        if isinstance(chosen, refusal.DeviceRefusal):
             return chosen
         found[device_type] = chosen
         if demand.same_pcie and len(demand.joint_types) > 1:
             theirs = {one.card.pcie for one in chosen}
             if theirs != switches:  # a device without topology shares no switch
-                return unschedulable(JOINT_VIOLATED, _joint_near_miss(leading, device_type, switches, theirs))
+                return refusal.unschedulable(
+                    refusal.JOINT_VIOLATED, _joint_near_miss(leading, device_type, switches, theirs)
+                )
     return found
 
 
 def _joint_near_miss(
     leading: str, device_type: str, switches: frozenset[str], theirs: set[str | None]
-) -> DeviceNearMiss:
+) -> refusal.DeviceNearMiss:
     missing = ", ".join(sorted(switches - theirs)) or "none"
-    return DeviceNearMiss(
+    return refusal.DeviceNearMiss(
         device_type=device_type,
         wanted=max(len(switches), 1),
         fitting=len(switches & theirs),

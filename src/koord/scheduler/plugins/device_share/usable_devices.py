@@ -12,15 +12,6 @@ from collections.abc import Mapping
 import msgspec
 
 from koord.scheduler.plugins.device_share import device_amounts
-from koord.scheduler.plugins.device_share.device_amounts import (
-    NO_AMOUNTS,
-    NO_DEVICE_AMOUNTS,
-    NO_MINORS,
-    Amounts,
-    DeviceAmounts,
-    MinorAmounts,
-    vf_key,
-)
 from koord.scheduler.plugins.device_share.inventory import Card, CardVirtualFunction, DeviceInventory
 from koord.scheduler.plugins.device_share.request import DeviceTypeHint
 from koord.values.bitmask import BitMask
@@ -38,10 +29,10 @@ class DeviceOvercommit(msgspec.Struct, frozen=True):
 
 class DeviceLedger(msgspec.Struct, frozen=True):
     inventory: DeviceInventory
-    used: DeviceAmounts = {}
-    allocations: Mapping[str, DeviceAmounts] = {}  # by pod UID
+    used: device_amounts.DeviceAmounts = {}
+    allocations: Mapping[str, device_amounts.DeviceAmounts] = {}  # by pod UID
 
-    def with_allocation(self, uid: str, holdings: DeviceAmounts) -> DeviceLedger:
+    def with_allocation(self, uid: str, holdings: device_amounts.DeviceAmounts) -> DeviceLedger:
         """Return a ledger with the allocation of one more pod; a pod that is known already keeps its allocation."""
         if uid in self.allocations:
             return self
@@ -60,14 +51,14 @@ class DeviceLedger(msgspec.Struct, frozen=True):
         """Return the same allocations over a changed Device object."""
         return DeviceLedger(inventory, self.used, self.allocations)
 
-    def used_by_type(self, device_type: str) -> MinorAmounts:
-        return self.used.get(device_type, NO_MINORS)
+    def used_by_type(self, device_type: str) -> device_amounts.MinorAmounts:
+        return self.used.get(device_type, device_amounts.NO_MINORS)
 
-    def free_by_type(self, device_type: str) -> dict[int, Amounts]:
+    def free_by_type(self, device_type: str) -> dict[int, device_amounts.Amounts]:
         """Return the free amounts of each device of the type, never below zero."""
         used = self.used_by_type(device_type)
         return {
-            minor: remaining_amounts(card.total, used.get(minor, NO_AMOUNTS))
+            minor: remaining_amounts(card.total, used.get(minor, device_amounts.NO_AMOUNTS))
             for minor, card in self.inventory.of_type(device_type).items()
         }
 
@@ -100,7 +91,7 @@ class DeviceLedger(msgspec.Struct, frozen=True):
         ]
 
 
-def remaining_amounts(total: Amounts, used: Amounts) -> Amounts:
+def remaining_amounts(total: device_amounts.Amounts, used: device_amounts.Amounts) -> device_amounts.Amounts:
     if not used:
         return total
     return {name: max(amount - used.get(name, 0), 0) for name, amount in total.items()}
@@ -115,8 +106,8 @@ class DeviceConstraints(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     zones: BitMask | None = None
-    reusable: DeviceAmounts = NO_DEVICE_AMOUNTS
-    required: DeviceAmounts | None = None
+    reusable: device_amounts.DeviceAmounts = device_amounts.NO_DEVICE_AMOUNTS
+    required: device_amounts.DeviceAmounts | None = None
     preferred: Mapping[str, frozenset[int]] = {}
     included: Mapping[str, frozenset[int]] = {}
 
@@ -127,18 +118,18 @@ NO_CONSTRAINTS = DeviceConstraints()
 class UsableDevices(msgspec.Struct, frozen=True):
     type: str
     cards: Mapping[int, Card]  # that may be used, by minor ascending
-    free: Mapping[int, Amounts]
-    held: Mapping[int, Amounts]  # what stays in use on them, virtual functions included
+    free: Mapping[int, device_amounts.Amounts]
+    held: Mapping[int, device_amounts.Amounts]  # what stays in use on them, virtual functions included
     used_mask: int  # minors in use, also of devices outside the view
     healthy_mask: int
-    reserved_only: Mapping[int, Amounts] | None  # what a required map leaves of each
+    reserved_only: Mapping[int, device_amounts.Amounts] | None  # what a required map leaves of each
 
     def free_virtual_function(self, minor: int, hint: DeviceTypeHint) -> CardVirtualFunction | None:
         """Return the first free virtual function, by bus id, that the pod's selector matches."""
-        taken = self.held.get(minor, NO_AMOUNTS)
-        only = None if self.reserved_only is None else self.reserved_only.get(minor, NO_AMOUNTS)
+        taken = self.held.get(minor, device_amounts.NO_AMOUNTS)
+        only = None if self.reserved_only is None else self.reserved_only.get(minor, device_amounts.NO_AMOUNTS)
         for function in self.cards[minor].virtual_functions:
-            key = vf_key(function.bus_id)
+            key = device_amounts.vf_key(function.bus_id)
             if taken.get(key, 0) > 0 or (only is not None and key not in only):
                 continue
             if hint.vf_selector is None or hint.vf_selector.matches(function.labels):
@@ -156,15 +147,15 @@ def usable_devices(
 ) -> UsableDevices:
     """Build the view of one device type. `keep_switches_apart` enforces the PCIeLevel exclusive policy."""
     used = ledger.used_by_type(device_type)
-    reusable = terms.reusable.get(device_type, NO_MINORS)
+    reusable = terms.reusable.get(device_type, device_amounts.NO_MINORS)
     only = None if terms.required is None else terms.required.get(device_type)
     zones, selector = terms.zones, hint.selector
     cards: dict[int, Card] = {}
-    free: dict[int, Amounts] = {}
-    taken: dict[int, Amounts] = {}
+    free: dict[int, device_amounts.Amounts] = {}
+    taken: dict[int, device_amounts.Amounts] = {}
     used_mask = healthy_mask = 0
     for minor, card in ledger.inventory.of_type(device_type).items():
-        held = used.get(minor, NO_AMOUNTS)
+        held = used.get(minor, device_amounts.NO_AMOUNTS)
         if (
             (only is not None and minor not in only)
             or (zones is not None and not (card.placed and (card.numa is None or card.numa in zones)))
@@ -197,7 +188,7 @@ def usable_devices(
     return UsableDevices(device_type, cards, free, taken, used_mask, healthy_mask, only)
 
 
-def _still_held(held: Amounts, given_up: Amounts) -> dict[str, int]:
+def _still_held(held: device_amounts.Amounts, given_up: device_amounts.Amounts) -> dict[str, int]:
     """Return what stays in use. A released amount may be negative when a pod was counted in beforehand."""
     names = {*held, *given_up}
     return {name: rest for name in names if (rest := held.get(name, 0) - given_up.get(name, 0)) > 0}

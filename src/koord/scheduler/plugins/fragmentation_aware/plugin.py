@@ -24,13 +24,7 @@ from koord.scheduler.framework.plugin import Plugin, Scores
 from koord.scheduler.framework.verdict import CLUSTER
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
-from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
-    PLUGIN_NAME,
-    GpuChoice,
-    TypicalPodMix,
-    gpu_shape_of,
-    is_gpu_share,
-)
+from koord.scheduler.plugins.fragmentation_aware import fragmentation
 from koord.scheduler.plugins.fragmentation_aware.free_gpu_columns import (
     FragmentationModel,
     FreeGpuColumns,
@@ -39,14 +33,14 @@ from koord.scheduler.plugins.fragmentation_aware.free_gpu_columns import (
 
 
 class FragmentationAware(Plugin):
-    name = PLUGIN_NAME
+    name = fragmentation.PLUGIN_NAME
     scope = CLUSTER  # scores are kept by row until other pods are expected
 
     def __init__(self, handle: Handle) -> None:
         self._table = handle.state.table
         self._device_cache = handle.state.derived(NodeDeviceCache)
         handle.lister(DEVICES).on_change(self._device_cache.device_changed)
-        self._mix = handle.state.derived(TypicalPodMix)
+        self._mix = handle.state.derived(fragmentation.TypicalPodMix)
         if self._mix.claim_feed():
             handle.lister(PODS).on_change(self._mix.pod_changed)
         self._free_gpus = FreeGpuColumns(self._table, self._device_cache)
@@ -64,7 +58,7 @@ class FragmentationAware(Plugin):
         model = self._current_model()
         if not model.expected:
             return np.zeros(len(table.alive[rows]), np.int64)
-        shape = gpu_shape_of(pod.shape)
+        shape = fragmentation.gpu_shape_of(pod.shape)
         percents, cpu = self._free_gpus.percents(), table.allocatable(CPU) - table.requested(CPU)
         before = model.usable_amounts(cpu, percents)[rows]
         percents, cpu = percents[rows], cpu[rows]
@@ -81,7 +75,7 @@ class FragmentationAware(Plugin):
 
     def best_card(self, pod: PodInfo, node_devices: NodeDevices, node: NodeInfo) -> int | None:
         """Return the minor of the card that a GPU share should be taken from."""
-        if not is_gpu_share(gpu_shape_of(pod.shape)):
+        if not fragmentation.is_gpu_share(fragmentation.gpu_shape_of(pod.shape)):
             return None
         placed = node.pods.get(pod.uid)  # it is counted on the node already
         found = self._choice(pod, node_devices, node, back=0 if placed is None else placed.requests.get(CPU, 0))
@@ -89,12 +83,12 @@ class FragmentationAware(Plugin):
 
     def _choice(
         self, pod: PodInfo, node_devices: NodeDevices | None, node: NodeInfo, back: int = 0
-    ) -> GpuChoice | None:
+    ) -> fragmentation.GpuChoice | None:
         model = self._current_model()
         if not model.expected:
             return None
         cpu = node.allocatable.get(CPU, 0) - node.requested.get(CPU, 0) + back
-        return model.for_node(node).choose(cpu, free_gpu_percents(node_devices), gpu_shape_of(pod.shape))
+        return model.for_node(node).choose(cpu, free_gpu_percents(node_devices), fragmentation.gpu_shape_of(pod.shape))
 
     def _current_model(self) -> FragmentationModel:
         if self._version != self._mix.version:

@@ -20,7 +20,7 @@ from koord.api.annotations.numa_codecs import (
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.framework.reservation import MatchedReservation as Reservation
 from koord.scheduler.framework.reservation import NumaTopologyHint, NumaTopologyHints
-from koord.scheduler.plugins.node_numa_resource import available, cpu_binding, topology_manager
+from koord.scheduler.plugins.node_numa_resource import available, cpu_binding, refusal, topology_manager
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_designated, allocate_numa, can_allocate
 from koord.scheduler.plugins.node_numa_resource.available import AvailableResources, available_resources
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocation, NodeTopologyProfile
@@ -36,12 +36,6 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     ZoneAmounts,
 )
 from koord.scheduler.plugins.node_numa_resource.numa_score import NumaScorer
-from koord.scheduler.plugins.node_numa_resource.refusal import (
-    INSUFFICIENT_NUMA_NODE,
-    MISSING_NUMA,
-    NOT_ENOUGH_CPUS,
-    NumaRefusal,
-)
 from koord.scheduler.plugins.node_numa_resource.reserved_cpus import (
     NodeReservedCpus,
     ReservedCpus,
@@ -70,10 +64,10 @@ def provide_numa_hints(
     *,
     widest: int | None = None,
     feasible: Feasible | None = None,
-) -> NumaTopologyHints | NumaRefusal:
+) -> NumaTopologyHints | refusal.NumaRefusal:
     """Compute hints for sets of at most `widest` NUMA nodes. `feasible` replaces the trial allocation on a set."""
     if not node.zones:
-        return NumaRefusal.unschedulable(INSUFFICIENT_NUMA_NODE)
+        return refusal.NumaRefusal.unschedulable(refusal.INSUFFICIENT_NUMA_NODE)
     available = available_resources(node, ledger, request)
     takes = feasible or (lambda mask: can_allocate(node, available, request, mask))
     known = {name for zone in node.zones for name in zone.amounts}
@@ -125,12 +119,12 @@ class PlacementTerms(msgspec.Struct, frozen=True):
         return self.binding is None and self.policy == NUMA_POLICY_NONE
 
 
-def resolve_terms(demand: NumaDemand, profile: NodeTopologyProfile) -> PlacementTerms | NumaRefusal:
+def resolve_terms(demand: NumaDemand, profile: NodeTopologyProfile) -> PlacementTerms | refusal.NumaRefusal:
     policy = topology_manager.resolve_numa_policy(profile.topology.numa_policy, demand.policy)
-    if isinstance(policy, NumaRefusal):
+    if isinstance(policy, refusal.NumaRefusal):
         return policy
     binding = cpu_binding.decide_binding(demand.wish, profile.topology)
-    if isinstance(binding, NumaRefusal):
+    if isinstance(binding, refusal.NumaRefusal):
         return binding
     return PlacementTerms(policy, binding, cpu_binding.NumaRequest(amounts=demand.amounts, binding=binding))
 
@@ -141,7 +135,7 @@ def check_before_placement(
     profile: NodeTopologyProfile,
     node_allocation: NodeAllocation,
     node: NodeInfo,
-) -> NumaRefusal | None:
+) -> refusal.NumaRefusal | None:
     """Return the refusal that is known before CPUs and NUMA nodes are considered."""
     refused = cpu_binding.check_amplified_cpu(
         demand.wish,
@@ -185,17 +179,17 @@ class NumaTrial(msgspec.Struct, frozen=True):
 
     def admit_zones(
         self, scorer: NumaScorer, others: Sequence[topology_manager.HintProvider]
-    ) -> topology_manager.NumaAffinity | NumaRefusal:
+    ) -> topology_manager.NumaAffinity | refusal.NumaRefusal:
         """Return the NUMA nodes that the policy admits; any without a policy."""
         policy, topology = self.terms.policy, self.profile.topology
         if policy == NUMA_POLICY_NONE:
             return topology_manager.NumaAffinity()
         if not topology.zones:
-            return NumaRefusal.unresolvable(MISSING_NUMA)
+            return refusal.NumaRefusal.unresolvable(refusal.MISSING_NUMA)
         zones = topology_manager.numa_zones_of(topology, self.node_allocation.ledger, self.demand.exclusive)
         return topology_manager.admit_pod(policy, zones, [lambda width: self.hints(scorer, width), *others])
 
-    def hints(self, scorer: NumaScorer, widest: int) -> NumaTopologyHints | NumaRefusal:
+    def hints(self, scorer: NumaScorer, widest: int) -> NumaTopologyHints | refusal.NumaRefusal:
         topology, ledger, request = self.profile.topology, self.node_allocation.ledger, self.terms.request
         if not self.reserved.matched:
             return provide_numa_hints(topology, ledger, request, self.terms.policy, scorer, widest=widest)
@@ -206,10 +200,10 @@ class NumaTrial(msgspec.Struct, frozen=True):
             self.terms.policy,
             scorer,
             widest=widest,
-            feasible=lambda mask: not isinstance(self.try_allocate(mask), NumaRefusal),
+            feasible=lambda mask: not isinstance(self.try_allocate(mask), refusal.NumaRefusal),
         )
 
-    def try_allocate(self, mask: BitMask | None) -> NumaAllocation | NumaRefusal:
+    def try_allocate(self, mask: BitMask | None) -> NumaAllocation | refusal.NumaRefusal:
         """Allocate in the first reservation that takes the demand, else outside of all of them."""
         topology, ledger, request = self.profile.topology, self.node_allocation.ledger, self.terms.request
         if self.demand.designated is not None:
@@ -220,7 +214,7 @@ class NumaTrial(msgspec.Struct, frozen=True):
             return allocate_numa(topology, ledger, request_with_all(request, self.reserved), mask)
         needed = self.demand.needs_reservation
         found = allocate_reserved(topology, ledger, request, self.reserved, mask, needed=needed)
-        if isinstance(found, NumaRefusal):
+        if isinstance(found, refusal.NumaRefusal):
             return found
         return (
             found[1]
@@ -228,7 +222,7 @@ class NumaTrial(msgspec.Struct, frozen=True):
             else allocate_numa(topology, ledger, request_beside_reservations(request, self.reserved), mask)
         )
 
-    def allocate_nominated(self, nominated: str | None, mask: BitMask | None) -> NumaAllocation | NumaRefusal:
+    def allocate_nominated(self, nominated: str | None, mask: BitMask | None) -> NumaAllocation | refusal.NumaRefusal:
         """Allocate for good: from the nominated reservation if it has CPUs or NUMA amounts, else outside of all."""
         topology, ledger, request, matched = (
             self.profile.topology,
@@ -241,12 +235,12 @@ class NumaTrial(msgspec.Struct, frozen=True):
         holding = next((one for one in matched if one.uid == nominated), None)
         if holding is None:
             if nominated is None and self.demand.needs_reservation:
-                return NumaRefusal.unschedulable(NO_NOMINATED)
+                return refusal.NumaRefusal.unschedulable(NO_NOMINATED)
             return allocate_numa(topology, ledger, request_beside_reservations(request, self.reserved), mask)
         found = allocate_within_reservation(topology, ledger, request, self.reserved, holding, mask)
-        return NumaRefusal.unschedulable(OUT_OF_SCOPE) if isinstance(found, NumaRefusal) else found
+        return refusal.NumaRefusal.unschedulable(OUT_OF_SCOPE) if isinstance(found, refusal.NumaRefusal) else found
 
-    def check_cpu_count(self) -> NumaRefusal | None:
+    def check_cpu_count(self) -> refusal.NumaRefusal | None:
         """Return the refusal for too few CPUs without NUMA policy, by counting, which is enough almost everywhere."""
         binding, topology = self.terms.binding, self.profile.topology
         if binding is None and self.demand.designated is None:
@@ -258,11 +252,11 @@ class NumaTrial(msgspec.Struct, frozen=True):
         )
         if not simple or binding is None or not isinstance(topology.cpu, CpuTopology):
             found = self.try_allocate(None)
-            return found if isinstance(found, NumaRefusal) else None
+            return found if isinstance(found, refusal.NumaRefusal) else None
         free = available.free_cpu_pool(topology, self.node_allocation.ledger).available
         if binding.required_policy:
             free = available.cpus_for_policy(topology.cpu, free, binding.required_policy)
-        return NumaRefusal.unschedulable(NOT_ENOUGH_CPUS) if free.bit_count() < binding.count else None
+        return refusal.NumaRefusal.unschedulable(refusal.NOT_ENOUGH_CPUS) if free.bit_count() < binding.count else None
 
 
 _BIND_POLICY_TEXT = {CPU_BIND_FULL_PCPUS: " on whole cores", CPU_BIND_SPREAD_BY_PCPUS: " on cores of their own"}

@@ -16,25 +16,12 @@ from koord.embedded.apiserver.api_errors import (
 from koord.embedded.apiserver.kinds import resource_validation, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod import container, scheduling, security, volume
-from koord.embedded.apiserver.kinds.validators import (
-    NO_ERRORS,
-    FieldErrors,
-    Validator,
-    between,
-    each,
-    even_if_absent,
-    fields,
-    first_of,
-    ip_address_errors,
-    one_of,
-    valid_name,
-)
 from koord.values import names
 from koord.values.selector import Selector
 
 Obj = dict[str, Any]
-_SUBDOMAIN = valid_name(names.dns1123_subdomain)
-_LABEL = valid_name(names.dns1123_label)
+_SUBDOMAIN = validators.valid_name(names.dns1123_subdomain)
+_LABEL = validators.valid_name(names.dns1123_label)
 
 
 _SEARCH_PART = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
@@ -53,12 +40,12 @@ def _search_path_reasons(text: str) -> list[str]:
     return reasons
 
 
-def _dns_config_errors(found: Obj, path: str) -> FieldErrors:
+def _dns_config_errors(found: Obj, path: str) -> validators.FieldErrors:
     errors: list[ApiFieldError] = []
     servers, searches = found.get("nameservers") or [], found.get("searches") or []
     if len(servers) > 3:
         errors.append(invalid_value(f"{path}.nameservers", servers, "must not have more than 3 nameservers"))
-    errors += each(ip_address_errors)(servers, f"{path}.nameservers")
+    errors += validators.each(validators.ip_address_errors)(servers, f"{path}.nameservers")
     if len(searches) > 32:
         errors.append(invalid_value(f"{path}.searches", searches, "must not have more than 32 search paths"))
     if len(" ".join(searches)) > 2048:
@@ -91,10 +78,10 @@ def _dns_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     return errors
 
 
-def _host_alias_errors(found: Obj, path: str) -> FieldErrors:
+def _host_alias_errors(found: Obj, path: str) -> validators.FieldErrors:
     return [
-        *ip_address_errors(found.get("ip", ""), f"{path}.ip"),
-        *each(_SUBDOMAIN)(found.get("hostnames") or [], f"{path}.hostnames"),
+        *validators.ip_address_errors(found.get("ip", ""), f"{path}.ip"),
+        *validators.each(_SUBDOMAIN)(found.get("hostnames") or [], f"{path}.hostnames"),
     ]
 
 
@@ -145,15 +132,18 @@ def _host_namespace_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     return errors
 
 
-_leading_field_errors: Validator = fields(
+_leading_field_errors: validators.Validator = validators.fields(
     {
-        "restartPolicy": even_if_absent(
-            first_of(lambda v, p: NO_ERRORS if v else [required(p)], one_of("Always", "OnFailure", "Never"))
+        "restartPolicy": validators.even_if_absent(
+            validators.first_of(
+                lambda v, p: validators.NO_ERRORS if v else [required(p)],
+                validators.one_of("Always", "OnFailure", "Never"),
+            )
         ),
-        "dnsPolicy": even_if_absent(
-            first_of(
-                lambda v, p: NO_ERRORS if v else [required(p)],
-                one_of("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
+        "dnsPolicy": validators.even_if_absent(
+            validators.first_of(
+                lambda v, p: validators.NO_ERRORS if v else [required(p)],
+                validators.one_of("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
             )
         ),
         "nodeSelector": validators.label_errors,
@@ -161,21 +151,23 @@ _leading_field_errors: Validator = fields(
         "affinity": scheduling.affinity_errors,
     }
 )
-_trailing_field_errors: Validator = fields(
+_trailing_field_errors: validators.Validator = validators.fields(
     {
-        "readinessGates": each(fields({"conditionType": even_if_absent(validators.qualified_name_errors)})),
+        "readinessGates": validators.each(
+            validators.fields({"conditionType": validators.even_if_absent(validators.qualified_name_errors)})
+        ),
         "schedulingGates": scheduling.scheduling_gate_errors,
         "topologySpreadConstraints": scheduling.topology_spread_errors,
         "serviceAccountName": _SUBDOMAIN,
         "nodeName": _SUBDOMAIN,
-        "activeDeadlineSeconds": between(1, 2147483647),
+        "activeDeadlineSeconds": validators.between(1, 2147483647),
         "hostname": _LABEL,
         "subdomain": _LABEL,
         "tolerations": scheduling.toleration_errors,
-        "hostAliases": each(_host_alias_errors),
+        "hostAliases": validators.each(_host_alias_errors),
         "priorityClassName": _SUBDOMAIN,
         "runtimeClassName": _SUBDOMAIN,
-        "preemptionPolicy": one_of("PreemptLowerPriority", "Never"),
+        "preemptionPolicy": validators.one_of("PreemptLowerPriority", "Never"),
         "overhead": lambda value, path: resource_validation.resource_list_errors(
             value, path, resource_validation.container_resource_reasons
         ),
