@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 import msgspec
 
 from koord.wire import raw_fields
-from koord.wire.protobuf import WireError
+from koord.wire.protobuf import WireError, codec_of
 from koord.wire.raw_fields import MalformedMessage
 from koord.wire.runtime_hook import (
     ContainerMetadata,
@@ -22,7 +22,6 @@ from koord.wire.runtime_hook import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
     PodSandboxMetadata,
-    decode_message,
     merge_resources,
     merged,
 )
@@ -120,7 +119,7 @@ def container_request(create_container: bytes, pod: PodSandboxHookRequest) -> Co
             name=raw_fields.string_of(metadata, 1), attempt=raw_fields.uint_of(metadata, 2)
         ),
         container_annotations=raw_fields.string_map_of(config, _CONTAINER_ANNOTATIONS),
-        container_resources=None if resources is None else decode_message(resources, LinuxContainerResources),
+        container_resources=None if resources is None else codec_of(LinuxContainerResources).decode(resources),
         pod_cgroup_parent="" if linux is None else raw_fields.string_of(linux, _CGROUP_PARENT),
         container_envs=_envs(config),
     )
@@ -133,7 +132,7 @@ def updated_request(update: bytes, stored: ContainerResourceHookRequest) -> Cont
     annotations = raw_fields.string_map_of(update, _UPDATE_ANNOTATIONS)
     resources = stored.container_resources
     if linux is not None:
-        wanted = decode_message(linux, LinuxContainerResources)
+        wanted = codec_of(LinuxContainerResources).decode(linux)
         resources = wanted if resources is None else merge_resources(resources, wanted, answer=False)
     return msgspec.structs.replace(
         stored,

@@ -1,30 +1,16 @@
 """This module holds the pods, containers and resources of NRI v1alpha1, and what a plugin may change of them.
 
-Names are NRI's; `Nri` stands before those that Kubernetes or CRI use for something else. Fields that no table names
+Names are NRI's; `Nri` stands before those that Kubernetes or CRI use for something else. Fields that no struct has
 (namespaces, OCI hooks, seccomp and the like) are skipped when they are read and cannot be written.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 
-from koord.wire.protobuf import (
-    BOOL,
-    INT32,
-    INT64,
-    STRING,
-    UINT32,
-    UINT64,
-    MessageCodec,
-    MessageField,
-    MessageListField,
-    OptionalField,
-    ScalarField,
-    StringListField,
-    StringMapField,
-)
+from koord.wire.protobuf import Int32, Int64, Uint32, Uint64
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -33,12 +19,12 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class LinuxMemory(msgspec.Struct, frozen=True, kw_only=True):
-    limit: int | None = None
-    reservation: int | None = None
-    swap: int | None = None
-    kernel: int | None = None
-    kernel_tcp: int | None = None
-    swappiness: int | None = None
+    limit: Int64 | None = None
+    reservation: Int64 | None = None
+    swap: Int64 | None = None
+    kernel: Int64 | None = None
+    kernel_tcp: Int64 | None = None
+    swappiness: Uint64 | None = None
     disable_oom_killer: bool | None = None
     use_hierarchy: bool | None = None
 
@@ -46,52 +32,22 @@ class LinuxMemory(msgspec.Struct, frozen=True, kw_only=True):
 class LinuxCpu(msgspec.Struct, frozen=True, kw_only=True):
     """An empty `cpus` or `mems` asks for no change: NRI cannot clear a CPU set."""
 
-    shares: int | None = None
-    quota: int | None = None
-    period: int | None = None
-    realtime_runtime: int | None = None
-    realtime_period: int | None = None
+    shares: Uint64 | None = None
+    quota: Int64 | None = None
+    period: Uint64 | None = None
+    realtime_runtime: Int64 | None = None
+    realtime_period: Uint64 | None = None
     cpus: str = ""
     mems: str = ""
 
 
 class LinuxResources(msgspec.Struct, frozen=True, kw_only=True):
+    field_numbers: ClassVar[tuple[int, ...]] = (1, 2, 4, 5, 6)
     memory: LinuxMemory | None = None
     cpu: LinuxCpu | None = None
     blockio_class: str | None = None
     rdt_class: str | None = None
     unified: dict[str, str] = {}
-
-
-MEMORY_CODEC = MessageCodec(
-    LinuxMemory,
-    OptionalField(1, "limit", INT64),
-    OptionalField(2, "reservation", INT64),
-    OptionalField(3, "swap", INT64),
-    OptionalField(4, "kernel", INT64),
-    OptionalField(5, "kernel_tcp", INT64),
-    OptionalField(6, "swappiness", UINT64),
-    OptionalField(7, "disable_oom_killer", BOOL),
-    OptionalField(8, "use_hierarchy", BOOL),
-)
-CPU_CODEC = MessageCodec(
-    LinuxCpu,
-    OptionalField(1, "shares", UINT64),
-    OptionalField(2, "quota", INT64),
-    OptionalField(3, "period", UINT64),
-    OptionalField(4, "realtime_runtime", INT64),
-    OptionalField(5, "realtime_period", UINT64),
-    ScalarField(6, "cpus", STRING),
-    ScalarField(7, "mems", STRING),
-)
-RESOURCES_CODEC = MessageCodec(
-    LinuxResources,
-    MessageField(1, "memory", MEMORY_CODEC),
-    MessageField(2, "cpu", CPU_CODEC),
-    OptionalField(4, "blockio_class", STRING),
-    OptionalField(5, "rdt_class", STRING),
-    StringMapField(6, "unified"),
-)
 
 
 def overlay_resources(current: LinuxResources | None, requested: LinuxResources | None) -> LinuxResources:
@@ -131,11 +87,11 @@ class NriMount(msgspec.Struct, frozen=True, kw_only=True):
 class LinuxDevice(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
     type: str = ""
-    major: int = 0
-    minor: int = 0
-    file_mode: int | None = None
-    uid: int | None = None
-    gid: int | None = None
+    major: Int64 = 0
+    minor: Int64 = 0
+    file_mode: Uint32 | None = None
+    uid: Uint32 | None = None
+    gid: Uint32 | None = None
 
 
 class LinuxRdt(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,6 +99,7 @@ class LinuxRdt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinuxPodSandbox(msgspec.Struct, frozen=True, kw_only=True):
+    field_numbers: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 6)
     pod_overhead: LinuxResources | None = None
     pod_resources: LinuxResources | None = None
     cgroup_parent: str = ""
@@ -161,14 +118,15 @@ class NriPodSandbox(msgspec.Struct, frozen=True, kw_only=True):
     annotations: dict[str, str] = {}
     runtime_handler: str = ""
     linux: LinuxPodSandbox | None = None
-    pid: int = 0
+    pid: Uint32 = 0
     ips: tuple[str, ...] = ()
 
 
 class LinuxContainer(msgspec.Struct, frozen=True, kw_only=True):
+    field_numbers: ClassVar[tuple[int, ...]] = (2, 3, 4, 5, 12)
     devices: tuple[LinuxDevice, ...] = ()
     resources: LinuxResources | None = None
-    oom_score_adj: int | None = None
+    oom_score_adj: Int64 | None = None
     cgroups_path: str = ""
     rdt: LinuxRdt | None = None
 
@@ -176,98 +134,33 @@ class LinuxContainer(msgspec.Struct, frozen=True, kw_only=True):
 class NriContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container as the runtime knows it; `env` holds `NAME=value`."""
 
+    field_numbers: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 14, 15, 16, 17)
     id: str = ""
     pod_sandbox_id: str = ""
     name: str = ""
-    state: int = 0  # 0 unknown, 1 created, 2 paused, 3 running, 4 stopped
+    state: Int32 = 0  # 0 unknown, 1 created, 2 paused, 3 running, 4 stopped
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     args: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     mounts: tuple[NriMount, ...] = ()
     linux: LinuxContainer | None = None
-    pid: int = 0
-    created_at: int = 0
-    started_at: int = 0
-    finished_at: int = 0
-    exit_code: int = 0
-
-
-MOUNT_CODEC = MessageCodec(
-    NriMount,
-    ScalarField(1, "destination", STRING),
-    ScalarField(2, "type", STRING),
-    ScalarField(3, "source", STRING),
-    StringListField(4, "options"),
-)
-DEVICE_CODEC = MessageCodec(
-    LinuxDevice,
-    ScalarField(1, "path", STRING),
-    ScalarField(2, "type", STRING),
-    ScalarField(3, "major", INT64),
-    ScalarField(4, "minor", INT64),
-    OptionalField(5, "file_mode", UINT32),
-    OptionalField(6, "uid", UINT32),
-    OptionalField(7, "gid", UINT32),
-)
-RDT_CODEC = MessageCodec(LinuxRdt, OptionalField(1, "clos_id", STRING))
-LINUX_POD_SANDBOX_CODEC = MessageCodec(
-    LinuxPodSandbox,
-    MessageField(1, "pod_overhead", RESOURCES_CODEC),
-    MessageField(2, "pod_resources", RESOURCES_CODEC),
-    ScalarField(3, "cgroup_parent", STRING),
-    ScalarField(4, "cgroups_path", STRING),
-    MessageField(6, "resources", RESOURCES_CODEC),
-)
-POD_SANDBOX_CODEC = MessageCodec(
-    NriPodSandbox,
-    ScalarField(1, "id", STRING),
-    ScalarField(2, "name", STRING),
-    ScalarField(3, "uid", STRING),
-    ScalarField(4, "namespace", STRING),
-    StringMapField(5, "labels"),
-    StringMapField(6, "annotations"),
-    ScalarField(7, "runtime_handler", STRING),
-    MessageField(8, "linux", LINUX_POD_SANDBOX_CODEC),
-    ScalarField(9, "pid", UINT32),
-    StringListField(10, "ips"),
-)
-LINUX_CONTAINER_CODEC = MessageCodec(
-    LinuxContainer,
-    MessageListField(2, "devices", DEVICE_CODEC),
-    MessageField(3, "resources", RESOURCES_CODEC),
-    OptionalField(4, "oom_score_adj", INT64),
-    ScalarField(5, "cgroups_path", STRING),
-    MessageField(12, "rdt", RDT_CODEC),
-)
-CONTAINER_CODEC = MessageCodec(
-    NriContainer,
-    ScalarField(1, "id", STRING),
-    ScalarField(2, "pod_sandbox_id", STRING),
-    ScalarField(3, "name", STRING),
-    ScalarField(4, "state", INT32),
-    StringMapField(5, "labels"),
-    StringMapField(6, "annotations"),
-    StringListField(7, "args"),
-    StringListField(8, "env"),
-    MessageListField(9, "mounts", MOUNT_CODEC),
-    MessageField(11, "linux", LINUX_CONTAINER_CODEC),
-    ScalarField(12, "pid", UINT32),
-    ScalarField(14, "created_at", INT64),
-    ScalarField(15, "started_at", INT64),
-    ScalarField(16, "finished_at", INT64),
-    ScalarField(17, "exit_code", INT32),
-)
+    pid: Uint32 = 0
+    created_at: Int64 = 0
+    started_at: Int64 = 0
+    finished_at: Int64 = 0
+    exit_code: Int32 = 0
 
 
 # Adjustments and updates -----------------------------------------------------------------------------------------
 
 
 class LinuxContainerAdjustment(msgspec.Struct, frozen=True, kw_only=True):
+    field_numbers: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 8, 11)
     devices: tuple[LinuxDevice, ...] = ()
     resources: LinuxResources | None = None
     cgroups_path: str = ""
-    oom_score_adj: int | None = None
+    oom_score_adj: Int64 | None = None
     sysctl: dict[str, str] = {}
     rdt: LinuxRdt | None = None
 
@@ -275,6 +168,7 @@ class LinuxContainerAdjustment(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerAdjustment(msgspec.Struct, frozen=True, kw_only=True):
     """What a plugin changes of a container before it is created; a name in `env` that begins with `-` is removed."""
 
+    field_numbers: ClassVar[tuple[int, ...]] = (2, 3, 4, 6, 9)
     annotations: dict[str, str] = {}
     mounts: tuple[NriMount, ...] = ()
     env: dict[str, str] = {}
@@ -297,32 +191,3 @@ class ContainerUpdate(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerEviction(msgspec.Struct, frozen=True, kw_only=True):
     container_id: str = ""
     reason: str = ""
-
-
-LINUX_ADJUSTMENT_CODEC = MessageCodec(
-    LinuxContainerAdjustment,
-    MessageListField(1, "devices", DEVICE_CODEC),
-    MessageField(2, "resources", RESOURCES_CODEC),
-    ScalarField(3, "cgroups_path", STRING),
-    OptionalField(4, "oom_score_adj", INT64),
-    StringMapField(8, "sysctl"),
-    MessageField(11, "rdt", RDT_CODEC),
-)
-ADJUSTMENT_CODEC = MessageCodec(
-    ContainerAdjustment,
-    StringMapField(2, "annotations"),
-    MessageListField(3, "mounts", MOUNT_CODEC),
-    StringMapField(4, "env"),
-    MessageField(6, "linux", LINUX_ADJUSTMENT_CODEC),
-    StringListField(9, "args"),
-)
-LINUX_UPDATE_CODEC = MessageCodec(LinuxContainerUpdate, MessageField(1, "resources", RESOURCES_CODEC))
-UPDATE_CODEC = MessageCodec(
-    ContainerUpdate,
-    ScalarField(1, "container_id", STRING),
-    MessageField(2, "linux", LINUX_UPDATE_CODEC),
-    ScalarField(3, "ignore_failure", BOOL),
-)
-EVICTION_CODEC = MessageCodec(
-    ContainerEviction, ScalarField(1, "container_id", STRING), ScalarField(2, "reason", STRING)
-)

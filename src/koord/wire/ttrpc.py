@@ -10,8 +10,8 @@ import struct
 
 import msgspec
 
-from koord.wire import protobuf
 from koord.wire.nri_mux import encode_mux_frame
+from koord.wire.protobuf import Int32, Int64, WireError, codec_of
 
 REQUEST, RESPONSE, STREAM_DATA = 1, 2, 3
 MAX_DATA = 4 << 20
@@ -41,7 +41,7 @@ class OversizedFrame(msgspec.Struct, frozen=True):
 class TtrpcStatus(msgspec.Struct, frozen=True):
     """A TtrpcStatus is the error of a call; the code OK is none."""
 
-    code: int = OK
+    code: Int32 = OK
     message: str = ""
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class TtrpcRequest(msgspec.Struct, frozen=True, kw_only=True):
     service: str = ""
     method: str = ""
     payload: bytes = b""
-    timeout_nano: int = 0  # 0: the caller waits without limit
+    timeout_nano: Int64 = 0  # 0: the caller waits without limit
     metadata: dict[str, str] = {}
 
 
@@ -61,20 +61,8 @@ class TtrpcResponse(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes = b""
 
 
-_STATUS = protobuf.MessageCodec(
-    TtrpcStatus, protobuf.ScalarField(1, "code", protobuf.INT32), protobuf.ScalarField(2, "message", protobuf.STRING)
-)
-REQUEST_CODEC = protobuf.MessageCodec(
-    TtrpcRequest,
-    protobuf.ScalarField(1, "service", protobuf.STRING),
-    protobuf.ScalarField(2, "method", protobuf.STRING),
-    protobuf.ScalarField(3, "payload", protobuf.DATA),
-    protobuf.ScalarField(4, "timeout_nano", protobuf.INT64),
-    protobuf.StringMapField(5, "metadata"),
-)
-RESPONSE_CODEC = protobuf.MessageCodec(
-    TtrpcResponse, protobuf.MessageField(1, "status", _STATUS), protobuf.ScalarField(2, "payload", protobuf.DATA)
-)
+REQUEST_CODEC = codec_of(TtrpcRequest)
+RESPONSE_CODEC = codec_of(TtrpcResponse)
 
 
 def encode_muxed_frame(connection: int, frame: TtrpcFrame) -> bytes:
@@ -84,7 +72,7 @@ def encode_muxed_frame(connection: int, frame: TtrpcFrame) -> bytes:
     longer. A frame with the header alone always fits, and the data's frame is read into a buffer of its size.
     """
     if len(frame.data) > MAX_DATA:
-        raise protobuf.WireError(f"a ttrpc message of {len(frame.data)} bytes is longer than {MAX_DATA}")
+        raise WireError(f"a ttrpc message of {len(frame.data)} bytes is longer than {MAX_DATA}")
     header = _HEADER.pack(len(frame.data), frame.stream, frame.kind, frame.flags)
     encoded = encode_mux_frame(connection, header)
     return encoded + encode_mux_frame(connection, frame.data) if frame.data else encoded
