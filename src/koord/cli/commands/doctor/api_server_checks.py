@@ -31,73 +31,55 @@ NEEDED_GROUP_VERSIONS = (
 _INSTALL_CRDS = "koord crds | kubectl apply --server-side --force-conflicts -f -"
 
 SERVER_TOO_OLD = Diagnosis(
-    id="server-too-old",
-    check=API_SERVER,
-    severity="error",
+    kind=("server-too-old", API_SERVER, "error"),
     title=f"The API server is older than Kubernetes 1.{OLDEST_MINOR}.",
     why="It does not serve policy/v1 and other versions that the programs ask for; they would end at their start.",
     fix="kubectl version",
 )
 SERVER_VERSION_UNCLEAR = Diagnosis(
-    id="server-version-unclear",
-    check=API_SERVER,
-    severity="unknown",
+    kind=("server-version-unclear", API_SERVER, "unknown"),
     title="The API server's version cannot be read as a number.",
     why="Whether the server is recent enough cannot be told.",
     fix="kubectl version",
 )
 GROUP_MISSING = Diagnosis(
-    id="api-group-missing",
-    check=API_SERVER,
-    severity="error",
+    kind=("api-group-missing", API_SERVER, "error"),
     title="The API server does not serve a group and version that the programs use.",
     why="Every list and watch of that group fails, and a program waits for it at its start.",
     fix="kubectl api-versions",
 )
 CRDS_NOT_INSTALLED = Diagnosis(
-    id="crds-not-installed",
-    check=CRDS,
-    severity="info",
+    kind=("crds-not-installed", CRDS, "info"),
     title="Nothing of koord is installed, its CustomResourceDefinitions neither.",
     why="They come with the installation.",
     fix="koord manifests --image IMAGE | kubectl apply --server-side --force-conflicts -f -",
 )
 CRD_MISSING = Diagnosis(
-    id="crd-missing",
-    check=CRDS,
-    severity="error",
+    kind=("crd-missing", CRDS, "error"),
     title="A CustomResourceDefinition is missing beside an installation.",
     why="Programs that watch the kind wait for it, and pods stay Pending.",
     fix=_INSTALL_CRDS,
 )
 CRD_VERSION_MISSING = Diagnosis(
-    id="crd-version-not-served",
-    check=CRDS,
-    severity="error",
+    kind=("crd-version-not-served", CRDS, "error"),
     title="A CustomResourceDefinition does not serve a version that the programs read.",
     why="Watches of that version end with 404 without end.",
     fix=_INSTALL_CRDS,
 )
 CRD_NOT_ESTABLISHED = Diagnosis(
-    id="crd-not-established",
-    check=CRDS,
-    severity="error",
+    kind=("crd-not-established", CRDS, "error"),
     title="A CustomResourceDefinition is there, but its kind is not served.",
     why="Its names collide with another kind's, or its schema was refused.",
     fix="kubectl describe crd {name}",
 )
 CRD_STORAGE_DIFFERS = Diagnosis(
-    id="crd-storage-version-differs",
-    check=CRDS,
-    severity="warning",
+    kind=("crd-storage-version-differs", CRDS, "warning"),
     title="Objects are stored in another version than the shipped definition stores them in.",
     why="Fields that only the shipped version has are lost on each write.",
     fix=_INSTALL_CRDS,
 )
 CRD_OLD_STORED = Diagnosis(
-    id="crd-old-stored-versions",
-    check=CRDS,
-    severity="info",
+    kind=("crd-old-stored-versions", CRDS, "info"),
     title="status.storedVersions names versions that are no longer written.",
     why="Those versions cannot be removed from the definition before the objects are written again.",
     fix="kubectl get {name} -A -o json | kubectl replace -f -",

@@ -12,49 +12,37 @@ from koord.cli.commands.doctor.unstructured import field, labels_of, name_of, na
 CONFLICTS = "conflicts"
 
 PROGRAM_TWICE = Diagnosis(
-    id="program-twice",
-    check=CONFLICTS,
-    severity="error",
+    kind=("program-twice", CONFLICTS, "error"),
     title="One of the programs is installed twice, as in two namespaces or beside Koordinator's own.",
     why="Leases are of a namespace: both lead, and undo each other's writes.",
     fix="kubectl -n {namespace} delete {kind} {name}",
 )
 KOORDINATOR_PROGRAM = Diagnosis(
-    id="koordinator-program",
-    check=CONFLICTS,
-    severity="info",
+    kind=("koordinator-program", CONFLICTS, "info"),
     title="A program runs Koordinator's own image.",
     why="koord's programs work beside it, as long as each program is there once.",
 )
 SIGS_DESCHEDULER = Diagnosis(
-    id="sigs-descheduler",
-    check=CONFLICTS,
-    severity="warning",
+    kind=("sigs-descheduler", CONFLICTS, "warning"),
     title="The descheduler of Kubernetes' SIGs is installed.",
     why="It evicts without reservations and migration jobs; two deschedulers do not share limits and may move one pod "
     "back and forth.",
     fix="kubectl -n {namespace} delete {kind} {name}",
 )
 HAMI = Diagnosis(
-    id="hami",
-    check=CONFLICTS,
-    severity="warning",
+    kind=("hami", CONFLICTS, "warning"),
     title="HAMi's device plugin or scheduler is installed.",
     why="It gives out the same GPUs by its own accounts: a card can be promised twice.",
     fix="kubectl -n {namespace} delete {kind} {name}",
 )
 MPS = Diagnosis(
-    id="mps",
-    check=CONFLICTS,
-    severity="warning",
+    kind=("mps", CONFLICTS, "warning"),
     title="CUDA MPS is run by NVIDIA's device plugin.",
     why="Interception by HAMi-core and MPS exclude each other: models fail to load on shared GPUs.",
     fix="kubectl -n {namespace} get {kind} {name}",
 )
 OTHER_AGENT = Diagnosis(
-    id="other-node-agent",
-    check=CONFLICTS,
-    severity="warning",
+    kind=("other-node-agent", CONFLICTS, "warning"),
     title="Another agent that writes pods' cgroups is installed.",
     why="It and koordlet overwrite each other's values.",
     fix="kubectl -n {namespace} delete {kind} {name}",

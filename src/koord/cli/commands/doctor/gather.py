@@ -183,9 +183,7 @@ async def _ask_koordlet(client: Client, node: str, pod: Obj | None, namespace: s
 RBAC = "rbac"
 
 RIGHTS_MISSING = Diagnosis(
-    id="rights-missing",
-    check=RBAC,
-    severity="error",
+    kind=("rights-missing", RBAC, "error"),
     title="A program's service account lacks rights that the program declares.",
     why="Its lists, watches and writes are answered 403; what it would have done does not happen.",
     fix="koord manifests --namespace {namespace} --component {component} | kubectl apply --server-side "

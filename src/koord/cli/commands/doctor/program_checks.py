@@ -28,89 +28,67 @@ _DEFAULT_LEASE_S = 15.0
 _CLOCK_TOLERANCE = timedelta(seconds=30)  # this machine's clock is not the cluster's
 
 PROGRAM_MISSING = Diagnosis(
-    id="program-missing",
-    check=PROGRAM_PODS,
-    severity="info",
+    kind=("program-missing", PROGRAM_PODS, "info"),
     title="One of the four programs is not installed beside the others.",
     why="Each works alone, but what it does is done by nobody.",
     fix="koord manifests --namespace {namespace} --component {component} | kubectl apply --server-side -f -",
 )
 PROGRAM_NOT_READY = Diagnosis(
-    id="program-not-ready",
-    check=PROGRAM_PODS,
-    severity="error",
+    kind=("program-not-ready", PROGRAM_PODS, "error"),
     title="Fewer pods of a program are ready than its workload wants.",
     why="An installer says deployed when the objects are there; the program does not work.",
     fix="kubectl -n {namespace} describe {kind} {name}",
 )
 POD_WAITING = Diagnosis(
-    id="pod-waiting",
-    check=PROGRAM_PODS,
-    severity="error",
+    kind=("pod-waiting", PROGRAM_PODS, "error"),
     title="A container of a program cannot start or crashes.",
     why="The reason and the container's last words say why it does not run.",
     fix="kubectl -n {namespace} logs {pod} --previous",
 )
 POD_NOT_SCHEDULED = Diagnosis(
-    id="pod-not-scheduled",
-    check=PROGRAM_PODS,
-    severity="error",
+    kind=("pod-not-scheduled", PROGRAM_PODS, "error"),
     title="No node was found for a pod of a program.",
     why="The program does not run until a node takes the pod.",
     fix="kubectl -n {namespace} describe pod {pod}",
 )
 LEASE_MISSING = Diagnosis(
-    id="lease-missing",
-    check=LEASES,
-    severity="warning",
+    kind=("lease-missing", LEASES, "warning"),
     title="A program with several replicas has no Lease.",
     why="No replica ever led: none may write leases, none started, or election is off and all replicas work.",
     fix="kubectl -n {namespace} logs deployment/{program}",
 )
 LEASE_WITHOUT_HOLDER = Diagnosis(
-    id="lease-without-holder",
-    check=LEASES,
-    severity="error",
+    kind=("lease-without-holder", LEASES, "error"),
     title="A Lease has no holder.",
     why="The last leader gave it back and nobody took it: nothing is reconciled.",
     fix="kubectl -n {namespace} logs deployment/{program}",
 )
 LEASE_STALE = Diagnosis(
-    id="lease-stale",
-    check=LEASES,
-    severity="error",
+    kind=("lease-stale", LEASES, "error"),
     title="A Lease was not renewed within its duration.",
     why="The leader is gone or cannot write, and no other replica took over.",
     fix="kubectl -n {namespace} logs deployment/{program}",
 )
 LEASE_FOREIGN_HOLDER = Diagnosis(
-    id="lease-foreign-holder",
-    check=LEASES,
-    severity="warning",
+    kind=("lease-foreign-holder", LEASES, "warning"),
     title="The holder of a Lease is no pod of the program.",
     why="Another process leads, such as Koordinator's own program or one that was started by hand.",
     fix="kubectl -n {namespace} get lease {lease} -o yaml",
 )
 IMAGES_DIFFER = Diagnosis(
-    id="images-of-a-program-differ",
-    check=VERSIONS,
-    severity="warning",
+    kind=("images-of-a-program-differ", VERSIONS, "warning"),
     title="Pods of one program run different images.",
     why="A rollout is under way or stuck: which version leads is chance.",
     fix="kubectl -n {namespace} rollout status {kind}/{name}",
 )
 VERSIONS_DIFFER = Diagnosis(
-    id="versions-differ",
-    check=VERSIONS,
-    severity="warning",
+    kind=("versions-differ", VERSIONS, "warning"),
     title="Programs have images of different versions.",
     why="They agree through annotations and objects that a version may change.",
     fix="koord manifests --namespace {namespace} --image IMAGE | kubectl apply --server-side --force-conflicts -f -",
 )
 COMMAND_VERSION_DIFFERS = Diagnosis(
-    id="command-version-differs",
-    check=VERSIONS,
-    severity="info",
+    kind=("command-version-differs", VERSIONS, "info"),
     title="This command has another version than the programs.",
     why="It judges by its own tables of rights, kinds and settings.",
     fix="koord --version",

@@ -97,7 +97,7 @@ def _config_text(facts: KoordinatorFacts, name: str, kind: str) -> str:
         for content in mapping(one, "data").values():
             read = load_yaml(content) if isinstance(content, str) and kind in content else None
             if isinstance(read, dict) and not isinstance(read, MalformedText) and read.get("kind") == kind:
-                return content
+                return str(content)
     return ""
 
 
