@@ -90,15 +90,8 @@ def _with_integers(value: Any) -> Any:
 # Fields that hold durations: whatever was given, Go writes 90s as 1m30s.
 _DURATION_FIELDS = frozenset(
     (
-        "leaseDuration",
-        "renewDeadline",
-        "retryPeriod",
-        "httpTimeout",
-        "filterTimeout",
-        "defaultTimeout",
-        "delayEvictTime",
-        "revokePodInterval",
-        "quotaSnapshotUpdateInterval",
+        *("leaseDuration", "renewDeadline", "retryPeriod", "httpTimeout", "filterTimeout", "defaultTimeout"),
+        *("delayEvictTime", "revokePodInterval", "quotaSnapshotUpdateInterval"),
     )
 )
 # Arguments that are written even when they say nothing.

@@ -24,20 +24,9 @@ LIMITER_WORKLOAD = "workload"
 LIMITER_NAMESPACE = "namespace"
 
 EVICTION_GATES = (
-    "MaxUnavailablePerWorkload",
-    "MaxMigratingPerWorkload",
-    "MaxMigratingPerNode",
-    "MaxMigratingPerNamespace",
-    "MaxMigratingGlobally",
-    "ExpectedReplicas",
-    "PVC",
-    "BarePods",
-    "LocalStorage",
-    "SystemCritical",
-    "PriorityThreshold",
-    "LabelSelector",
-    "Namespaces",
-    "NodeFit",
+    *("MaxUnavailablePerWorkload", "MaxMigratingPerWorkload", "MaxMigratingPerNode", "MaxMigratingPerNamespace"),
+    *("MaxMigratingGlobally", "ExpectedReplicas", "PVC", "BarePods", "LocalStorage", "SystemCritical"),
+    *("PriorityThreshold", "LabelSelector", "Namespaces", "NodeFit"),
 )
 
 

@@ -33,12 +33,8 @@ _SWITCH = {"low": 0.0, "high": 1.0}
 THRESHOLD_LIMITS = (
     FieldLimit(
         fields=(
-            "cpu_suppress_threshold_percent",
-            "memory_evict_threshold_percent",
-            "memory_evict_lower_percent",
-            "cpu_evict_be_usage_threshold_percent",
-            "cpu_evict_threshold_percent",
-            "cpu_evict_lower_percent",
+            *("cpu_suppress_threshold_percent", "memory_evict_threshold_percent", "memory_evict_lower_percent"),
+            *("cpu_evict_be_usage_threshold_percent", "cpu_evict_threshold_percent", "cpu_evict_lower_percent"),
         ),
         low=1,
         high=100,

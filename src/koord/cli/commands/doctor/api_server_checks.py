@@ -18,14 +18,8 @@ OLDEST_MINOR = 22  # the first release without the beta versions of the groups b
 
 # Groups and versions that programs ask for and that a cluster can lack or have switched off.
 NEEDED_GROUP_VERSIONS = (
-    "apps/v1",
-    "policy/v1",
-    "coordination.k8s.io/v1",
-    "rbac.authorization.k8s.io/v1",
-    "admissionregistration.k8s.io/v1",
-    "apiextensions.k8s.io/v1",
-    "scheduling.k8s.io/v1",
-    "storage.k8s.io/v1",
+    *("apps/v1", "policy/v1", "coordination.k8s.io/v1", "rbac.authorization.k8s.io/v1"),
+    *("admissionregistration.k8s.io/v1", "apiextensions.k8s.io/v1", "scheduling.k8s.io/v1", "storage.k8s.io/v1"),
     "events.k8s.io/v1",
 )
 _INSTALL_CRDS = "koord crds | kubectl apply --server-side --force-conflicts -f -"

@@ -86,15 +86,7 @@ def _events_v1_create_errors(obj: Obj) -> list[ApiFieldError]:
 
 # The real server looks at the reason twice.
 _IMMUTABLE_FIELDS = (
-    "regarding",
-    "reason",
-    "note",
-    "deprecatedCount",
-    "reason",
-    "type",
-    "eventTime",
-    "action",
-    "related",
+    *("regarding", "reason", "note", "deprecatedCount", "reason", "type", "eventTime", "action", "related"),
 )
 _IMMUTABLE_REPORTER_FIELDS = ("reportingController", "reportingInstance")
 

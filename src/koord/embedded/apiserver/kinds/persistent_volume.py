@@ -18,26 +18,9 @@ from koord.values.quantity import Quantity
 Obj = dict[str, Any]
 _RECLAIM_POLICIES = ("Delete", "Recycle", "Retain")
 _POD_VOLUME_SOURCES = [
-    "hostPath",
-    "gcePersistentDisk",
-    "awsElasticBlockStore",
-    "nfs",
-    "iscsi",
-    "glusterfs",
-    "flocker",
-    "rbd",
-    "cinder",
-    "cephfs",
-    "quobyte",
-    "fc",
-    "flexVolume",
-    "azureFile",
-    "vsphereVolume",
-    "photonPersistentDisk",
-    "portworxVolume",
-    "azureDisk",
-    "scaleIO",
-    "storageos",
+    *("hostPath", "gcePersistentDisk", "awsElasticBlockStore", "nfs", "iscsi", "glusterfs", "flocker", "rbd"),
+    *("cinder", "cephfs", "quobyte", "fc", "flexVolume", "azureFile", "vsphereVolume", "photonPersistentDisk"),
+    *("portworxVolume", "azureDisk", "scaleIO", "storageos"),
 ]
 _SECRET_REF: validators.Validator = validators.fields(
     {

@@ -27,15 +27,8 @@ Obj = dict[str, Any]
 HUGE_PAGE_PREFIX = "hugepages-"
 _CONTAINER_RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage"))
 _OBJECT_COUNTS = [
-    "pods",
-    "services",
-    "replicationcontrollers",
-    "resourcequotas",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "services.nodeports",
-    "services.loadbalancers",
+    *("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps"),
+    *("persistentvolumeclaims", "services.nodeports", "services.loadbalancers"),
 ]
 _STANDARD_RESOURCES = frozenset(
     (

@@ -88,13 +88,7 @@ CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 # A container with only these has nothing else to look at.
 SIMPLE_CONTAINER_FIELDS = frozenset(
     (
-        "name",
-        "image",
-        "command",
-        "args",
-        "resources",
-        "terminationMessagePath",
-        "terminationMessagePolicy",
+        *("name", "image", "command", "args", "resources", "terminationMessagePath", "terminationMessagePolicy"),
         "imagePullPolicy",
     )
 )

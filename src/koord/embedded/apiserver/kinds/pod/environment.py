@@ -20,15 +20,8 @@ from koord.values import names
 Obj = dict[str, Any]
 _ENV_FIELD_PATHS = frozenset(
     [
-        "metadata.name",
-        "metadata.namespace",
-        "metadata.uid",
-        "spec.nodeName",
-        "spec.serviceAccountName",
-        "status.hostIP",
-        "status.hostIPs",
-        "status.podIP",
-        "status.podIPs",
+        *("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName"),
+        *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
     ]
 )
 VOLUME_FIELD_PATHS = frozenset(

@@ -156,33 +156,13 @@ _NOT_ON_WINDOWS = "cannot be set for a windows pod"
 _NOT_ON_LINUX = "windows options cannot be set for a linux pod"
 # In the order in which the real server looks; a bare name is a field of the spec, a dotted one of its security context.
 _LINUX_ONLY_POD_FIELDS = (
-    ".appArmorProfile",
-    ".seLinuxOptions",
-    "hostUsers",
-    "hostPID",
-    "hostIPC",
-    ".seccompProfile",
-    ".fsGroup",
-    ".fsGroupChangePolicy",
-    ".sysctls",
-    "shareProcessNamespace",
-    ".runAsUser",
-    ".runAsGroup",
-    ".supplementalGroups",
-    ".supplementalGroupsPolicy",
-    ".seLinuxChangePolicy",
+    *(".appArmorProfile", ".seLinuxOptions", "hostUsers", "hostPID", "hostIPC", ".seccompProfile", ".fsGroup"),
+    *(".fsGroupChangePolicy", ".sysctls", "shareProcessNamespace", ".runAsUser", ".runAsGroup"),
+    *(".supplementalGroups", ".supplementalGroupsPolicy", ".seLinuxChangePolicy"),
 )
 _LINUX_ONLY_CONTAINER_FIELDS = (
-    "appArmorProfile",
-    "seLinuxOptions",
-    "seccompProfile",
-    "capabilities",
-    "readOnlyRootFilesystem",
-    "privileged",
-    "allowPrivilegeEscalation",
-    "procMount",
-    "runAsUser",
-    "runAsGroup",
+    *("appArmorProfile", "seLinuxOptions", "seccompProfile", "capabilities", "readOnlyRootFilesystem", "privileged"),
+    *("allowPrivilegeEscalation", "procMount", "runAsUser", "runAsGroup"),
 )
 _FALSE_MEANS_UNSET = ("hostPID", "hostIPC")  # false is as good as absent
 
