@@ -93,7 +93,7 @@ def print_quota_tree(console: Console, found: QuotaTreeReport, now: float) -> No
         console.print("No quotas.")
     table = plain_table(*_COLUMNS)
     for one in found.quotas:
-        for place, resource in enumerate(_resources(one)):
+        for place, resource in enumerate(sorted({*one.cap, *one.used, *one.asked, *one.guaranteed}) or ["-"]):
             table.add_row(_indented_name(one) if not place else "", resource, *_amount_cells(one, resource))
     if found.quotas:
         console.print(table)
@@ -103,10 +103,6 @@ def print_quota_tree(console: Console, found: QuotaTreeReport, now: float) -> No
 
 def _indented_name(one: QuotaReport) -> str:
     return f"{'  ' * one.depth}{one.quota}"
-
-
-def _resources(one: QuotaReport) -> list[str]:
-    return sorted({*one.cap, *one.used, *one.asked, *one.guaranteed}) or ["-"]
 
 
 def _amount_cells(one: QuotaReport, resource: str) -> tuple[str, ...]:
