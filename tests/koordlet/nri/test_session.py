@@ -10,11 +10,11 @@ import pytest
 
 from koord.koordlet.nri.session import MAX_REMEMBERED_PODS, NriConnectError, open_session
 from koord.telemetry.clock import WallClock
-from koord.wire.nri_events import NriEvent
 from koord.wire.nri_messages import (
     CreateContainerRequest,
     CreateContainerResponse,
     EmptyMessage,
+    NriEvent,
     StateChangeEvent,
     SynchronizeRequest,
     UpdateContainerRequest,

@@ -12,7 +12,7 @@ import msgspec
 from koord.api.config import gates as gate_text
 from koord.api.config.component import ClientConnectionConfiguration
 from koord.api.config.field_error import FieldError
-from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.api.config.gates import KUBERNETES_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator import protocol

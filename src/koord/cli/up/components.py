@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.api.config.gates import KUBERNETES_GATES
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
 from koord.cli.up.local_agents import LocalAgents

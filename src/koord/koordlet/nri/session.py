@@ -13,7 +13,6 @@ from koord.koordlet.nri.connection import NriConnection
 from koord.koordlet.nri.settings import DEFAULT_REQUEST_TIMEOUT_S, NriSettings, handler_deadline_s
 from koord.telemetry.clock import Clock
 from koord.values.json_text import MalformedText
-from koord.wire.nri_events import NriEvent, configured_events
 from koord.wire.nri_messages import (
     PLUGIN_SERVICE,
     RUNTIME_SERVICE,
@@ -21,6 +20,7 @@ from koord.wire.nri_messages import (
     ConfigureResponse,
     CreateContainerRequest,
     CreateContainerResponse,
+    NriEvent,
     RegisterPluginRequest,
     StateChangeEvent,
     SynchronizeRequest,
@@ -29,6 +29,7 @@ from koord.wire.nri_messages import (
     UpdateContainerResponse,
     UpdateContainersRequest,
     UpdateContainersResponse,
+    configured_events,
     decode_message,
     encode_message,
 )

@@ -10,7 +10,6 @@ import msgspec
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.extension_points import CACHED_METHODS, PluginMethod, overrides
-from koord.scheduler.framework.normaliser import ScoreNormaliser
 from koord.scheduler.framework.optional_interfaces import (
     FallbackNodeProvider,
     NearMissReporter,
@@ -18,7 +17,7 @@ from koord.scheduler.framework.optional_interfaces import (
     ProfileAware,
     RowExpirer,
 )
-from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.plugin import Plugin, ScoreNormaliser
 from koord.scheduler.framework.verdict import ALWAYS, ROW
 
 P = TypeVar("P", bound=Plugin)

@@ -18,8 +18,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_shape import HostPort
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.normaliser import ScoreNormaliser
-from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.plugin import Codes, Plugin, ScoreNormaliser, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
 
 _NODE_NAME_MISMATCH = unresolvable("node(s) didn't match the requested node name")

@@ -9,8 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from koord.api.config.gates import FeatureGateTable, feature_gate_warnings, parse_feature_gates
-from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.api.config.gates import KUBERNETES_GATES, FeatureGateTable, feature_gate_warnings, parse_feature_gates
 from koord.cli.commands.doctor.facts import Obj
 from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER
 from koord.cli.commands.doctor.unstructured import entries, texts

@@ -17,8 +17,8 @@ from koord.embedded.apiserver.admission_chain import AdmissionAttributes, Admiss
 from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.version_validation import definition_warnings
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.embedded.apiserver.store.record import StoreRecord
 
 
 class MutatingAdmission:

@@ -22,7 +22,7 @@ from koord.embedded.apiserver.rest import create_update
 from koord.embedded.apiserver.rest.delete import DeleteFacts, decide_delete
 from koord.embedded.apiserver.rest.options import write_options
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
-from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
+from koord.embedded.apiserver.store.collection import StoreEvent, StoreRecord
 from koord.kube.transport.interface import ApiRequest
 
 Obj = dict[str, Any]

@@ -24,8 +24,8 @@ from koord.embedded.apiserver.rest.options import WriteOptions, options_object
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.subresource_strategy import SubresourceStrategy
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.embedded.apiserver.store.object_store import EXPIRING_RESOURCES
-from koord.embedded.apiserver.store.record import StoreRecord
 
 Obj = dict[str, Any]
 NAME_TRIES = 8

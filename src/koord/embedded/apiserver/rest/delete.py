@@ -18,7 +18,7 @@ from koord.embedded.apiserver.rest.listing import list_page
 from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
 from koord.embedded.apiserver.rest.options import ListOptions
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.values import timestamp
 
 Obj = dict[str, Any]

@@ -32,7 +32,7 @@ from koord.embedded.apiserver.rest.scale import ScaleHandler
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY, SubresourceStrategy, strategy_for
 from koord.embedded.apiserver.rest.table_conversion import TransformedEncoding
 from koord.embedded.apiserver.rest.virtual_resources import answer_review
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.kube.transport.interface import ApiResponse, UnstructuredBody
 
 Obj = dict[str, Any]

@@ -15,8 +15,7 @@ from koord.embedded.apiserver.api_errors import StatusError, bad_request, expire
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest.options import ListOptions, parse_resource_version, resource_version_too_large
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
-from koord.embedded.apiserver.store.collection import ResourceCollection, RevisionTooOldError
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.collection import ResourceCollection, RevisionTooOldError, StoreRecord
 from koord.values.field_selector import FieldSelector
 from koord.values.selector import Selector, SelectorError
 

@@ -10,9 +10,8 @@ import msgspec
 
 from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
-from koord.embedded.apiserver.store.collection import ResourceCollection
+from koord.embedded.apiserver.store.collection import ResourceCollection, StoreRecord
 from koord.embedded.apiserver.store.object_store import EventExpiry, ObjectStore
-from koord.embedded.apiserver.store.record import StoreRecord
 from koord.kube.transport.interface import ApiRequest
 from koord.telemetry.clock import Clock
 from koord.values import timestamp

@@ -13,7 +13,7 @@ from koord.embedded.apiserver.rest.listing import parse_selection
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.collection import StoreRecord
 
 Obj = dict[str, Any]
 METRICS_GROUP = "metrics.k8s.io"

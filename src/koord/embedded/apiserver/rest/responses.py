@@ -16,7 +16,7 @@ import yaml
 from koord.api.model import convert, decode
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.kube.transport.interface import JSON, YAML, ApiResponse, ResponseBody, UnstructuredBody
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from koord.embedded.apiserver.printing.table_columns import Column, KindTable, c
 from koord.embedded.apiserver.printing.workload import AUTOSCALER_TABLES, WORKLOAD_TABLES
 from koord.embedded.apiserver.rest.responses import ResponseFormat, response_body
 from koord.embedded.apiserver.rest.watch import ServerWatchFrame
-from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
+from koord.embedded.apiserver.store.collection import StoreEvent, StoreRecord
 from koord.kube.transport.interface import UnstructuredBody
 from koord.telemetry.clock import Clock
 

@@ -15,8 +15,14 @@ from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest.listing import SelectionPredicate, parse_selection
 from koord.embedded.apiserver.rest.options import ListOptions, parse_resource_version, resource_version_too_large
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
-from koord.embedded.apiserver.store.collection import EventCursor, ResourceCollection, RevisionTooOldError
-from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord, watch_line
+from koord.embedded.apiserver.store.collection import (
+    EventCursor,
+    ResourceCollection,
+    RevisionTooOldError,
+    StoreEvent,
+    StoreRecord,
+    watch_line,
+)
 from koord.kube.transport.interface import ResponseBody, UnstructuredBody
 
 Obj = dict[str, Any]

@@ -23,9 +23,10 @@ from koord.manager.colocation.decision import (
     ColocationSettings,
     decide_colocation,
     enabled_plugins,
+    should_write_zones,
+    zone_capacities,
 )
 from koord.manager.colocation.node_patch import decide_node_patch
-from koord.manager.colocation.numa_zones import should_write_zones, zone_capacities
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.controllers.noderesource.writer import NodeEventReporter, NodeResourceWriter
 from koord.manager.explain.lending_history import NodeLendingHistory

@@ -24,8 +24,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.normaliser import ScoreNormaliser
-from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.plugin import Codes, Plugin, ScoreNormaliser, Scores
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import NumaTopologyHints, numa_affinities, reservations_of
 from koord.scheduler.framework.verdict import ROW, SKIP, BindEffect, Fault, PodPatch, Reject, Skip

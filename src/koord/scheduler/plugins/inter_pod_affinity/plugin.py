@@ -23,8 +23,13 @@ from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, Cluster
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
-from koord.scheduler.plugins.inter_pod_affinity.filter import REJECTIONS, AffinityFilterState
-from koord.scheduler.plugins.inter_pod_affinity.score import AffinityScoreNormaliser, AffinityScoreState, WeightedSource
+from koord.scheduler.plugins.inter_pod_affinity.filter import (
+    REJECTIONS,
+    AffinityFilterState,
+    AffinityScoreNormaliser,
+    AffinityScoreState,
+    WeightedSource,
+)
 from koord.scheduler.plugins.inter_pod_affinity.term_counts import (
     NO_MATCHING_TERMS,
     ExistingTermCounts,

@@ -20,15 +20,16 @@ from koord.scheduler.plugins.node_numa_resource.cache import (
     NodeTopologyProfiles,
 )
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import InvalidCpuTopology
-from koord.scheduler.plugins.node_numa_resource.cycle_state import NumaCycleState, to_reject
-from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
-from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
-from koord.scheduler.plugins.node_numa_resource.numa_score import (
+from koord.scheduler.plugins.node_numa_resource.cycle_state import (
+    NumaCycleState,
     NumaScorer,
     numa_allocate_strategy,
     score_allocation,
     score_node,
+    to_reject,
 )
+from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
+from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
 from koord.scheduler.plugins.node_numa_resource.placement import NumaTrial, check_before_placement, resolve_terms
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.reserved_cpus import request_with_all

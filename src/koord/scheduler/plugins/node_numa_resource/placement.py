@@ -26,6 +26,7 @@ from koord.scheduler.plugins.node_numa_resource.available import AvailableResour
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocation, NodeTopologyProfile
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import NumaRequest
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
+from koord.scheduler.plugins.node_numa_resource.cycle_state import NumaScorer
 from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
 from koord.scheduler.plugins.node_numa_resource.ledger import (
     SHARED,
@@ -35,7 +36,6 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     NumaLedger,
     ZoneAmounts,
 )
-from koord.scheduler.plugins.node_numa_resource.numa_score import NumaScorer
 from koord.scheduler.plugins.node_numa_resource.reserved_cpus import (
     NodeReservedCpus,
     ReservedCpus,

@@ -59,12 +59,12 @@ from koord.scheduler.framework.verdict import (
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.reservation import cycle_state, fit, lifecycle, matching
 from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold
-from koord.scheduler.plugins.reservation.fit import ReservationRefusal as Against
-from koord.scheduler.plugins.reservation.nomination import (
+from koord.scheduler.plugins.reservation.cycle_state import (
     ReservationScoreNormaliser,
     encode_raw_score,
     score_reservation,
 )
+from koord.scheduler.plugins.reservation.fit import ReservationRefusal as Against
 from koord.scheduler.plugins.reservation.pre_allocation import (
     NO_CANDIDATE,
     NONE_FITS,

@@ -17,7 +17,7 @@ from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, O
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes, Plugin
-from koord.scheduler.plugins.volumes.claims import claim_references, uses_claim
+from koord.scheduler.plugins.volumes.pod_volumes import claim_references, uses_claim
 from koord.scheduler.plugins.volumes.provisioning import largest_volume
 from koord.scheduler.plugins.volumes.volume_binder import REASONS, BindingProgress, PodClaims, VolumeBinder
 
