@@ -12,15 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from koord.host.filesystem import Host
 from koord.koordlet.control_loop import ControlLoop
+from koord.koordlet.hook_calls import hook_calls
 from koord.koordlet.hook_calls.answers import proxy_container_response, proxy_pod_response
-from koord.koordlet.hook_calls.hook_calls import (
-    EventCallback,
-    FailedHooks,
-    HookCalls,
-    HookObserver,
-    HookPolicies,
-    HookStatistics,
-)
 from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
@@ -56,7 +49,7 @@ _SAFE_MODE = "safe mode: hooks answer nothing"
 class ProxyHookHandler:
     """ProxyHookHandler implements `koord.koordlet.hook_server.handler.RuntimeHookHandler`."""
 
-    def __init__(self, calls: HookCalls) -> None:
+    def __init__(self, calls: hook_calls.HookCalls) -> None:
         self._calls = calls
 
     async def pre_run_pod_sandbox(
@@ -74,7 +67,7 @@ class ProxyHookHandler:
             runtime_handler=request.runtime_handler,
         )
         decision = self._calls.start_pod(context)
-        if isinstance(decision, FailedHooks):
+        if isinstance(decision, hook_calls.FailedHooks):
             return HookFailed(decision.message)
         return runtime_hook.echo_pod(request) if decision is None else proxy_pod_response(request, decision)
 
@@ -92,7 +85,7 @@ class ProxyHookHandler:
         self, request: runtime_hook.ContainerResourceHookRequest, stage: HookStage
     ) -> runtime_hook.ContainerResourceHookResponse | HookFailed:
         decision = self._calls.decide_container(self._container(request), stage)
-        if isinstance(decision, FailedHooks):
+        if isinstance(decision, hook_calls.FailedHooks):
             return HookFailed(decision.message)
         return runtime_hook.echo_container(request) if decision is None else proxy_container_response(request, decision)
 
@@ -138,8 +131,8 @@ class HookService:
         host: Host,
         clock: Clock,
         control_loop: ControlLoop,
-        on_event: EventCallback,
-        observe: HookObserver,
+        on_event: hook_calls.EventCallback,
+        observe: hook_calls.HookObserver,
         read_node: Callable[[], NodeProperties | None],
         on_core_sched: CoreSchedObserver,
     ) -> None:
@@ -148,15 +141,15 @@ class HookService:
         self._host = host
         self._clock = clock
         self._control_loop = control_loop
-        self.statistics = HookStatistics(observe)
+        self.statistics = hook_calls.HookStatistics(observe)
         self._reconciled = asyncio.Event()
         self._actions = NodeActions(
             host, clock, control_loop, settings.gates, settings.state_dir, read_node, on_core_sched
         )
-        self.calls = HookCalls(
+        self.calls = hook_calls.HookCalls(
             control_loop.tree.layout,
             clock,
-            HookPolicies(
+            hook_calls.HookPolicies(
                 fails=self._hooks.plugin_failure_policy == "Fail",
                 disabled_stages=self._hooks.disabled_stages,
                 safe_mode=settings.safe_mode,

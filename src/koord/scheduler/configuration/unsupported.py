@@ -10,16 +10,11 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginEntry, PluginSet
 from koord.api.config.scheduler import configuration
 from koord.api.koordinator.protocol import SCHEDULER
-from koord.scheduler.configuration.plugin_selection import (
-    KNOWN_POINTS,
-    KOORDINATOR_POINTS,
-    enabled_plugins,
-    plugin_set_at,
-)
+from koord.scheduler.configuration import plugin_selection
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS
 from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
 
-_OWN_PLUGINS = KOORDINATOR_POINTS.keys() - {configuration.DEFAULT_PRE_BIND}  # which every profile gets
+_OWN_PLUGINS = plugin_selection.KOORDINATOR_POINTS.keys() - {configuration.DEFAULT_PRE_BIND}  # which every profile gets
 
 
 def unsupported_settings(config: configuration.KubeSchedulerConfiguration) -> list[FieldError]:
@@ -47,7 +42,7 @@ def unknown_plugins(
     errors = []
     # Of two mentions the one at a point is told: Kubernetes looks at multiPoint last.
     for interface, where, held in (
-        *((point.interface, point.path, plugin_set_at(point, plugins)) for point in EXTENSION_POINTS),
+        *((point.interface, point.path, plugin_selection.plugin_set_at(point, plugins)) for point in EXTENSION_POINTS),
         (EXTENSION_POINTS[0].interface, "multiPoint", plugins.multi_point),
     ):
         for index, plugin in enumerate(held.enabled):
@@ -66,13 +61,14 @@ def profiles_without_koordinator(config: configuration.KubeSchedulerConfiguratio
         "koord-scheduler --write-config-to=FILE without --config writes one that has them"
         for profile in config.profiles
         if profile.scheduler_name == SCHEDULER
-        and not _OWN_PLUGINS & enabled_plugins(profile.plugins or configuration.SchedulerPlugins()).keys()
+        and not _OWN_PLUGINS
+        & plugin_selection.enabled_plugins(profile.plugins or configuration.SchedulerPlugins()).keys()
     ]
 
 
 def _why_unknown(name: str, factories: Mapping[str, PluginFactory]) -> str:
-    if name in KNOWN_POINTS:
-        whose = "Koordinator" if name in KOORDINATOR_POINTS else "Kubernetes"
+    if name in plugin_selection.KNOWN_POINTS:
+        whose = "Koordinator" if name in plugin_selection.KOORDINATOR_POINTS else "Kubernetes"
         return f": it is a plugin of {whose} that this version of koord does not have yet"
     if name in configuration.REMOVED_PLUGINS:
         return ": Kubernetes removed it"
@@ -91,8 +87,8 @@ def without_unsupported_plugins(
     left_out = frozenset(
         name
         for profile in whole.profiles
-        for name in enabled_plugins(profile.plugins or configuration.SchedulerPlugins())
-        if name in KNOWN_POINTS and name not in factories
+        for name in plugin_selection.enabled_plugins(profile.plugins or configuration.SchedulerPlugins())
+        if name in plugin_selection.KNOWN_POINTS and name not in factories
     )
     profiles = tuple(
         msgspec.structs.replace(

@@ -6,23 +6,19 @@ import re
 from collections.abc import Iterable
 from datetime import timedelta
 
+from koord.cli.commands.doctor import installation
 from koord.cli.commands.doctor.facts import ClusterFacts, Obj, Unread, unread_findings
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
-from koord.cli.commands.doctor.installation import (
-    DESCHEDULER,
-    MANAGER,
-    PROGRAMS,
-    SCHEDULER,
-    installed_programs,
-    own_workloads,
-    pods_of,
-)
 from koord.cli.commands.doctor.unstructured import entries, mapping, moment, name_of, number, text
 from koord.cli.printing import format_duration
 from koord.manager.program import LEASE_NAME
 
 PROGRAM_PODS, LEASES, VERSIONS = "programs", "leases", "versions"
-LEASE_NAMES = {MANAGER: LEASE_NAME, SCHEDULER: SCHEDULER, DESCHEDULER: DESCHEDULER}
+LEASE_NAMES = {
+    installation.MANAGER: LEASE_NAME,
+    installation.SCHEDULER: installation.SCHEDULER,
+    installation.DESCHEDULER: installation.DESCHEDULER,
+}
 _STARTING = ("ContainerCreating", "PodInitializing")
 _DEFAULT_LEASE_S = 15.0
 _CLOCK_TOLERANCE = timedelta(seconds=30)  # this machine's clock is not the cluster's
@@ -113,17 +109,17 @@ def check_programs(facts: ClusterFacts) -> list[Finding]:
     found = unread_findings(PROGRAM_PODS, facts.deployments, facts.daemon_sets, facts.pods)
     namespace = facts.namespace
     if not isinstance(facts.deployments, Unread) and not isinstance(facts.daemon_sets, Unread):
-        for program in (one for one in PROGRAMS if one not in installed_programs(facts)):
+        for program in (one for one in installation.PROGRAMS if one not in installation.installed_programs(facts)):
             component = program.removeprefix("koord-")
             what = f"{program} is not installed in namespace {namespace}"
             found.append(PROGRAM_MISSING.found(what, (program,), namespace=namespace, component=component))
-    for one in own_workloads(facts):
+    for one in installation.own_workloads(facts):
         if one.ready < one.wanted:
             what = f"{one.title}: {one.ready} of {one.wanted} pods are ready"
             kind = one.kind.lower()
             found.append(PROGRAM_NOT_READY.found(what, (one.name,), namespace=namespace, kind=kind, name=one.name))
-    for program in PROGRAMS:
-        for pod in pods_of(facts, program):
+    for program in installation.PROGRAMS:
+        for pod in installation.pods_of(facts, program):
             found += _pod_findings(pod, namespace)
     return found
 
@@ -153,7 +149,7 @@ def check_leases(facts: ClusterFacts) -> list[Finding]:
         return unread_findings(LEASES, facts.leases)
     present = {name_of(one): one for one in facts.leases}
     found = []
-    for workload in own_workloads(facts):
+    for workload in installation.own_workloads(facts):
         lease_name = LEASE_NAMES.get(workload.program)
         if lease_name is None or workload.wanted == 0:
             continue
@@ -180,7 +176,7 @@ def _lease_findings(facts: ClusterFacts, program: str, lease: Obj, names: dict[s
         what = f"{title} was renewed {since} by {holder}, its duration is {duration_s:.0f} s"
         found.append(LEASE_STALE.found(what, (name_of(lease),), **names))
     # The identity is the host name, which is the pod's name, and a unique part.
-    pods = [name_of(pod) for pod in pods_of(facts, program)]
+    pods = [name_of(pod) for pod in installation.pods_of(facts, program)]
     if not isinstance(facts.pods, Unread) and not any(name and holder.startswith(name) for name in pods):
         what = f"{title} is held by {holder}, which is no pod of {program}"
         found.append(LEASE_FOREIGN_HOLDER.found(what, (name_of(lease),), **names))
@@ -190,8 +186,8 @@ def _lease_findings(facts: ClusterFacts, program: str, lease: Obj, names: dict[s
 def check_versions(facts: ClusterFacts) -> list[Finding]:
     found = unread_findings(VERSIONS, facts.deployments, facts.daemon_sets, facts.pods)
     by_program: dict[str, str] = {}
-    for workload in own_workloads(facts):
-        images = {image for pod in pods_of(facts, workload.program) for image in _program_images(pod)}
+    for workload in installation.own_workloads(facts):
+        images = {image for pod in installation.pods_of(facts, workload.program) for image in _program_images(pod)}
         if len(images) > 1:
             what = f"pods of {workload.program} run {name_list(sorted(images))}"
             names = {"namespace": facts.namespace, "kind": workload.kind.lower(), "name": workload.name}

@@ -10,13 +10,9 @@ from typing import cast
 
 import msgspec
 
+from koord.api.annotations import pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.node_codecs import parse_raw_allocatable
-from koord.api.annotations.pod_codecs import (
-    estimated_scaling_factors,
-    estimated_seconds_after_initialized,
-    estimated_seconds_after_scheduled,
-)
 from koord.api.config.scheduler.koordinator_args import LoadAwareSchedulingArgs
 from koord.api.koordinator.protocol import A_LOAD_ESTIMATED_SCALING_FACTORS, L_PRIORITY_CLASS, L_QOS_CLASS
 from koord.api.koordinator.qos_class import BURSTABLE, PROD
@@ -167,7 +163,7 @@ class PodEstimator:
         limits = pod_limits(spec) if _is_limited(shape.spec) else {}
         factors = self._factors
         if self._allows_custom:
-            factors = {**factors, **estimated_scaling_factors(pod.annotations)}
+            factors = {**factors, **pod_codecs.estimated_scaling_factors(pod.annotations)}
         return PodEstimate.from_usage(
             estimate_pod_usage(tier, shape.requests, limits, factors, self._axes), prod=tier == PROD
         )
@@ -176,9 +172,9 @@ class PodEstimator:
         """Return the time that a report must be newer than for its usage of the pod to count; None for any report."""
         scheduled, initialized = self._after_scheduled, self._after_initialized
         if self._allows_custom:
-            own = estimated_seconds_after_scheduled(pod.annotations)
+            own = pod_codecs.estimated_seconds_after_scheduled(pod.annotations)
             scheduled = scheduled if own is None else own
-            own = estimated_seconds_after_initialized(pod.annotations)
+            own = pod_codecs.estimated_seconds_after_initialized(pod.annotations)
             initialized = initialized if own is None else own
         if initialized is not None and initialized > 0 and pod.initialized_at is not None:
             return pod.initialized_at + initialized
