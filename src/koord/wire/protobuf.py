@@ -119,11 +119,9 @@ class Scalar(Protocol):
 
     def parse(self, raw: Any) -> Any:
         """Return the value of a number (VARINT) or of bytes (BYTES)."""
-        ...
 
     def dump(self, value: Any) -> Any:
         """Return the number or the bytes to write; raises WireError for a value of another type or range."""
-        ...
 
 
 class IntegerScalar(msgspec.Struct, frozen=True):
@@ -218,7 +216,6 @@ class Field(Protocol):
 
     def read(self, found: list[Any]) -> Any:
         """Return the attribute's value from all values of the field in a message; there is at least one."""
-        ...
 
     def write(self, value: Any, out: bytearray) -> None: ...
 

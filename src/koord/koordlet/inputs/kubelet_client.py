@@ -75,11 +75,9 @@ class KubeletApi(Protocol):
     @property
     def server(self) -> str:
         """Return the kubelet's address, once it was asked."""
-        ...
 
     async def pods(self) -> list[msgspec.Raw] | KubeletUnavailable:
         """Return each pod as JSON text: most are unchanged since the last time, and need not be decoded again."""
-        ...
 
     async def configuration(self) -> KubeletConfiguration | KubeletUnavailable: ...
 

@@ -35,19 +35,15 @@ class NriHandler(Protocol):
 
     async def synchronize(self, pods: tuple[NriPodSandbox, ...], containers: tuple[NriContainer, ...]) -> None:
         """Take over all pods and containers that exist; called once for each connection, before any other method."""
-        ...
 
     async def run_pod_sandbox(self, pod: NriPodSandbox) -> None:
         """Act on a new pod: its sandbox's cgroup exists, its containers do not."""
-        ...
 
     async def remove_pod_sandbox(self, pod: NriPodSandbox) -> None:
         """Act on a pod that goes. Its annotations are those of its start if this connection saw it, or else empty."""
-        ...
 
     async def create_container(self, pod: NriPodSandbox, container: NriContainer) -> ContainerAdjustment | None:
         """Return what to change of a container before it is created."""
-        ...
 
     async def update_container(
         self, pod: NriPodSandbox, container: NriContainer, resources: LinuxResources
@@ -56,7 +52,6 @@ class NriHandler(Protocol):
 
         An update without a container_id is about this container.
         """
-        ...
 
 
 _RESPONSE_OVERHEAD = 16  # bytes of a ttrpc response around its payload
