@@ -76,7 +76,7 @@ def print_round(console: Console, account: round_report.RoundReport) -> None:
     _print_refusals(console, "Looked at, and not proposed", account.passed_over)
     if account.left_out:
         console.print("\nNodes that could not be judged:", style="bold yellow")
-        table = plain_table(("  NODE", "left"), ("BY", "left"), ("WHY", "left"))
+        table = plain_table("  NODE", "BY", "WHY")
         for out in account.left_out:
             table.add_row(f"  {out.node}", out.plugin, out.why)
         console.print(table)
@@ -95,8 +95,8 @@ def print_pool(console: Console, pool: round_report.PoolLoadReport) -> None:
         resources = list(dict.fromkeys(name for one in shown for name in one.used))
         of_prod = list(dict.fromkeys(name for one in shown for name in one.prod_used))
         titles = [name.upper() for name in resources] + [f"PROD {name.upper()}" for name in of_prod]
-        columns = [(f"{title} % (LOW..HIGH)", "right") for title in titles]
-        table = plain_table(("  NODE", "left"), *columns, ("STANDING", "left"))
+        columns = [f">{title} % (LOW..HIGH)" for title in titles]
+        table = plain_table("  NODE", *columns, "STANDING")
         for one in shown:
             cells = [_usage_cell(one.used.get(name), one.low.get(name), one.high.get(name)) for name in resources]
             cells += [
@@ -121,9 +121,7 @@ def _print_refusals(console: Console, title: str, refusals: list[round_report.Re
     if not refusals:
         return
     console.print(f"\n{title}:", style="bold yellow")
-    table = plain_table(
-        ("  POD", "left"), ("ON", "left"), ("PLUGIN", "left"), ("DECLINED BY", "left"), ("BECAUSE", "left")
-    )
+    table = plain_table("  POD", "ON", "PLUGIN", "DECLINED BY", "BECAUSE")
     for no in refusals[:MAX_TABLE_ROWS]:
         table.add_row(f"  {no.pod}", no.node, no.plugin, no.by, no.why)
     console.print(table)
@@ -134,7 +132,7 @@ def _print_refusals(console: Console, title: str, refusals: list[round_report.Re
 def _print_moves(console: Console, moves: list[round_report.ProposalReport]) -> None:
     if not moves:
         return
-    table = plain_table(("  POD", "left"), ("FROM", "left"), ("TO", "left"), ("BY", "left"), ("WHY", "left"))
+    table = plain_table("  POD", "FROM", "TO", "BY", "WHY")
     for one in moves:
         table.add_row(f"  {one.pod}", one.node, one.target or "(scheduler)", one.evictor, one.reason)
     console.print(table)

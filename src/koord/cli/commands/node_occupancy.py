@@ -165,7 +165,7 @@ def print_cpu_occupancy(console: Console, found: CpuOccupancy) -> None:
     console.print()
     console.print(f"{FREE_CPU} free for all   {RESERVED_CPU} reserved for the system   {CONTESTED_CPU} held twice")
     if found.holders:
-        table = plain_table(("", "left"), ("HOLDER", "left"), ("CPUS", "right"), ("LIST", "left"), ("NUMA", "left"))
+        table = plain_table("", "HOLDER", ">CPUS", "LIST", "NUMA")
         for holder in found.holders:
             name = f"reservation {holder.name}" if holder.reservation else holder.name
             alone = f" ({holder.exclusive})" if holder.exclusive not in ("", "None") else ""
@@ -245,7 +245,7 @@ def print_device_occupancy(console: Console, found: occupancy.DeviceOccupancy) -
     console.print()
     console.print(f"{occupancy.FREE_CELL} free   {occupancy.UNHEALTHY_CELL} not healthy")
     if found.holders:
-        table = plain_table(("", "left"), ("HOLDER", "left"), ("DEVICES", "left"), ("FUNCTIONS", "left"))
+        table = plain_table("", "HOLDER", "DEVICES", "FUNCTIONS")
         for holder in found.holders:
             name = f"reservation {holder.name}" if holder.reservation else holder.name
             table.add_row(holder.mark, name, _held_devices_text(holder), ", ".join(holder.functions) or "-")

@@ -76,15 +76,15 @@ def _check_pods(assembly: CompletedConfig, snapshot: ApiSnapshot, pods: list[Man
 
 _UNLIMITED = 1 << 60
 _COLUMNS = (
-    ("QUOTA", "left"),
-    ("RESOURCE", "left"),
-    ("GUARANTEED", "right"),
-    ("CAP", "right"),
-    ("ENTITLED NOW", "right"),
-    ("IN USE", "right"),
-    ("ASKED FOR", "right"),
-    ("LENT TO", "left"),
-    ("BORROWED FROM", "left"),
+    "QUOTA",
+    "RESOURCE",
+    ">GUARANTEED",
+    ">CAP",
+    ">ENTITLED NOW",
+    ">IN USE",
+    ">ASKED FOR",
+    "LENT TO",
+    "BORROWED FROM",
 )
 
 

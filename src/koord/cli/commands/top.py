@@ -79,7 +79,7 @@ def print_pods(out: Console, found: list[tier_usage.PodTierUsage], at: datetime)
         return
     left = ("NAMESPACE", "NAME", "NODE", "QOS", "CLASS")
     right = ("PRIORITY", "CPU USED", "REQ", "%", "MEMORY USED", "REQ", "%", "REPORT")
-    table = plain_table(*((title, "left") for title in left), *((title, "right") for title in right), ("", "left"))
+    table = plain_table(*left, *(f">{title}" for title in right), "")
     for one in found:
         table.add_row(
             one.namespace,

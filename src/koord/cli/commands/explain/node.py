@@ -71,7 +71,7 @@ def print_node_explanation(
 
 
 def _terms_table(lines: Sequence[node_report.ResourceReport]) -> Table:
-    table = plain_table(("RESOURCE", "left"), ("", "left"), ("TERM", "left"), ("AMOUNT", "right"), ("", "left"))
+    table = plain_table("RESOURCE", "", "TERM", ">AMOUNT", "")
     for line in lines:
         name = printing.short_resource_name(line.resource)
         if line.sum is not None:
@@ -93,15 +93,7 @@ def _terms_table(lines: Sequence[node_report.ResourceReport]) -> Table:
 
 def _zones_table(account: node_report.NodeResourceReport) -> Table:
     table = plain_table(
-        ("ZONE", "left"),
-        ("RESOURCE", "left"),
-        ("CAPACITY", "right"),
-        ("MARGIN", "right"),
-        ("HELD", "right"),
-        ("PODS", "right"),
-        ("COMPUTED", "right"),
-        ("IN THE TOPOLOGY", "right"),
-        ("", "left"),
+        "ZONE", "RESOURCE", ">CAPACITY", ">MARGIN", ">HELD", ">PODS", ">COMPUTED", ">IN THE TOPOLOGY", ""
     )
     for zone in account.zones:
         for line in zone.lines:
@@ -157,9 +149,7 @@ def _print_history(console: Console, changes: Sequence[LendingChange], unavailab
     if unavailable:
         console.print(f"History is unavailable: {unavailable}", style="yellow")
         return
-    table = plain_table(
-        ("CHANGED", "left"), ("RESOURCE", "left"), ("FROM", "right"), ("TO", "right"), ("MOVED BY", "left")
-    )
+    table = plain_table("CHANGED", "RESOURCE", ">FROM", ">TO", "MOVED BY")
     rows = 0
     for change in changes:
         when = f"{change.at:%m-%d %H:%M:%S}"
