@@ -16,7 +16,7 @@ from koord.api.config.descheduler import configuration as shipped_descheduling
 from koord.api.config.scheduler import shipped
 from koord.api.koordinator.protocol import GPU_TEMPLATES_CONFIG_MAP
 from koord.api.koordinator.resource_name import GPU_MEMORY, NPU_CORE, NPU_CPU, NPU_DVPP
-from koord.api.model import to_dict
+from koord.api.model import Obj, to_dict
 from koord.api.schema import crd_manifests
 from koord.cli.manifests import cluster_objects, deployments, koordlet_daemonset
 from koord.cli.manifests.koordlet_daemonset import RuntimeHooks
@@ -91,8 +91,6 @@ def _resources(size: Slice) -> Obj:
         resources[NPU_DVPP] = decoding
     return {**resources, GPU_MEMORY: memory}
 
-
-Obj = dict[str, Any]
 
 COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler", "descheduler", "koordlet")
 # As the programs are called, for those who ask by that name.

@@ -11,12 +11,11 @@ from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult
 from koord.embedded.apiserver.schema.builtin_types import BuiltinResource, BuiltinTypes, Subresource
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
-
-Obj = dict[str, Any]
 
 
 class VersionConversion(msgspec.Struct, frozen=True):

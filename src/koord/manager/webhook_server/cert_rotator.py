@@ -20,6 +20,7 @@ from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.resource import Resource
+from koord.api.model import Obj
 from koord.kube.controller.controller import ReconcileResult, Requeue, RequeueAfter
 from koord.kube.transport.api_error import ApiError
 from koord.manager.reconcile_loop import NAMESPACE, ManagerContext, ReconcileLoop
@@ -31,7 +32,6 @@ from koord.telemetry.clock import now
 
 _LOG = logging.getLogger(__name__)
 
-Obj = dict[str, Any]
 
 MUTATING_NAME = "koordinator-mutating-webhook-configuration"
 VALIDATING_NAME = "koordinator-validating-webhook-configuration"

@@ -5,7 +5,7 @@ removes what koord wrote into Node objects. The chart runs it before a release i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import click
 import msgspec
@@ -18,6 +18,7 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.rbac import RbacRule
 from koord.api.kubernetes.resource import Resource
+from koord.api.model import Obj
 from koord.cli import cluster_access
 from koord.cli.manifests.koordlet_daemonset import NAME, RESTORE, SAFE_MODE, restoring_container
 from koord.cli.manifests.koordlet_daemonset import NAME as KOORDLET
@@ -46,7 +47,6 @@ RIGHTS: tuple[RbacRule, ...] = (
 )
 _POLL_S = 1.0
 
-Obj = dict[str, Any]
 RestoreState = Literal["restored", "waiting", "failed", "unreachable"]
 
 

@@ -7,8 +7,8 @@ hook that asks for reinvocation is called again when others changed the object a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks, HookInvocation
 from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
@@ -130,8 +130,6 @@ class NamespaceLifecycle:
         refused.details = {**(refused.details or {}), "causes": [cause]}
         raise refused
 
-
-Obj = dict[str, Any]
 
 UNREACHABLE_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 DEFAULT_TOLERATION_SECONDS = 300

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_rule, parse_selector
 from koord.embedded.apiserver.admission_chain import AdmissionAttributes
@@ -22,7 +23,6 @@ from koord.embedded.apiserver.store.collection import ResourceCollection
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.values.selector import Selector, SelectorError
 
-Obj = dict[str, Any]
 AdmissionPhase = Literal["mutating", "validating"]
 
 REGISTRATION_GROUP = "admissionregistration.k8s.io"

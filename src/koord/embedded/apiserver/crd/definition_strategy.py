@@ -5,9 +5,9 @@ The rules for versions and their schemas are in `version_validation`.
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlsplit
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
 from koord.embedded.apiserver.crd import naming, version_validation
 from koord.embedded.apiserver.kinds.strategy import (
@@ -21,8 +21,6 @@ from koord.embedded.apiserver.kinds.validators import IMMUTABLE
 from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
 from koord.values import names as naming_rules
 from koord.values.names import dns1035_label
-
-Obj = dict[str, Any]
 
 CRD_GROUP = "apiextensions.k8s.io"
 CRD_KIND = "CustomResourceDefinition"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
@@ -19,7 +18,6 @@ from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, F
 from koord.values import int_or_string
 from koord.values.selector import Selector
 
-Obj = dict[str, Any]
 _COUNT_RULES = fields(
     {
         "replicas": NOT_NEGATIVE,

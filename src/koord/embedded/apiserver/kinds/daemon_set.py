@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds import apps, strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
@@ -17,7 +16,6 @@ from koord.embedded.apiserver.kinds.pod.spec import (
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, fields
 
-Obj = dict[str, Any]
 TEMPLATE_GENERATION_ANNOTATION = "deprecated.daemonset.template.generation"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, required
 from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE
 
-Obj = dict[str, Any]
 _CORE_FIELD_NAMES = {"reportingController": "reportingController", "note": "message", "regarding": "involvedObject"}
 _MAX_NOTE_CHARS = 1024
 

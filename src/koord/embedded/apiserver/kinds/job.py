@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -21,7 +20,6 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, FieldErrors, fields, one_of
 from koord.values.go_format import parse_decimal_int, quoted
 
-Obj = dict[str, Any]
 MAX_INT32 = 2**31 - 1
 MAX_INDEXED_COMPLETIONS = 100_000
 UID_LABEL, NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -19,7 +19,6 @@ from koord.embedded.apiserver.kinds.pod.scheduling import TAINT_EFFECTS, tolerat
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.values import names
 
-Obj = dict[str, Any]
 _SET_ONCE = 'node updates may not change {} except from "" to valid'
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
@@ -15,7 +14,6 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, f
 from koord.values import names
 from koord.values.quantity import Quantity
 
-Obj = dict[str, Any]
 _RECLAIM_POLICIES = ("Delete", "Recycle", "Retain")
 _POD_VOLUME_SOURCES = [
     *("hostPath", "gcePersistentDisk", "awsElasticBlockStore", "nfs", "iscsi", "glusterfs", "flocker", "rbd"),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.validators import FieldErrors, even_if_absent, fields, non_empty, one_of, valid_name
 from koord.values import names
 from koord.values.quantity import Quantity
 
-Obj = dict[str, Any]
 ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 VOLUME_MODES = ("Block", "Filesystem")
 _DATA_SOURCES = (("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot"))

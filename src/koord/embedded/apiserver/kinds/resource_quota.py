@@ -6,14 +6,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, forbidden_field, invalid_value, required
 from koord.embedded.apiserver.kinds import resource_validation
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE
 from koord.values import names
 from koord.values.quantity import Quantity
-
-Obj = dict[str, Any]
 
 # ResourceQuota -----------------------------------------------------------------------------------------------------
 

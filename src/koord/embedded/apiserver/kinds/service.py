@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -25,7 +25,6 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, f
 from koord.embedded.apiserver.kinds.validators import PORT_NUMBER, each, ip_address_errors, one_of
 from koord.values import names
 
-Obj = dict[str, Any]
 SERVICE_CIDR = ipaddress.ip_network("10.96.0.0/16")
 _RESERVED_ADDRESSES = 10  # the first addresses of the range are the API server's and the DNS service's
 NODE_PORT_RANGE = range(30_000, 32_768)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value
 from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.apps import workload_template_errors
@@ -15,7 +14,6 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, f
 from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, Validator, fields, one_of, valid_name
 from koord.values import names
 
-Obj = dict[str, Any]
 _MUTABLE_FIELDS = ("replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit")
 _MORE_MUTABLE_FIELDS = ("persistentVolumeClaimRetentionPolicy", "minReadySeconds")
 _IMMUTABLE_SPEC = (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -20,8 +19,6 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy, copy_or_drop, 
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, fields, immutable_field_errors, one_of
 from koord.values import names
 from koord.values.quantity import Quantity
-
-Obj = dict[str, Any]
 
 # PersistentVolumeClaim ---------------------------------------------------------------------------------------------
 

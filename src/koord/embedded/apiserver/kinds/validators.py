@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.values import names
 from koord.values.selector import NOTHING, Selector, SelectorError
 
-Obj = dict[str, Any]
 FieldErrors = Sequence[api_errors.ApiFieldError]
 Validator = Callable[[Any, str], FieldErrors]
 NO_ERRORS: FieldErrors = ()

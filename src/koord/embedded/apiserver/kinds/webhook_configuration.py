@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import urlsplit
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
 from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import between, one_of
 from koord.values import names
 
-Obj = dict[str, Any]
 _REVIEW_VERSIONS = ("v1", "v1beta1")
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 _URL_FORM = "desired format: https://host[/path]"

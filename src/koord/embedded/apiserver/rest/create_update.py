@@ -8,8 +8,8 @@ write looks again, and starts over or fails with a conflict when someone else wa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR, StatusError, bad_request
@@ -27,7 +27,6 @@ from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.embedded.apiserver.store.object_store import EXPIRING_RESOURCES
 
-Obj = dict[str, Any]
 NAME_TRIES = 8
 UPDATE_TRIES = 8
 

@@ -8,10 +8,10 @@ another form without taking JSON too.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import no_such_path
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.protobuf import swagger
@@ -20,8 +20,6 @@ from koord.embedded.apiserver.schema import openapi
 from koord.embedded.apiserver.schema.builtin_types import BuiltinTypes
 from koord.embedded.apiserver.schema.openapi_paths import OpenApiResource
 from koord.kube.transport.interface import JSON, ApiRequest, ApiResponse
-
-Obj = dict[str, Any]
 
 
 class DiscoveryEndpoints:

@@ -7,10 +7,10 @@ import binascii
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, expired
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest.options import ListOptions, parse_resource_version, resource_version_too_large
@@ -18,8 +18,6 @@ from koord.embedded.apiserver.rest.request_context import RequestContext, Server
 from koord.embedded.apiserver.store.collection import ResourceCollection, RevisionTooOldError, StoreRecord
 from koord.values.field_selector import FieldSelector
 from koord.values.selector import Selector, SelectorError
-
-Obj = dict[str, Any]
 
 
 class RecordPage(msgspec.Struct, frozen=True):

@@ -10,14 +10,13 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.kinds.strategy import copy_or_drop
 from koord.embedded.apiserver.kinds.validators import label_value_reasons, qualified_name_reasons
 from koord.values import names
-
-Obj = dict[str, Any]
 
 # The order in which kube-apiserver writes them. resourceVersion is filled in by the store.
 _FIELD_ORDER = (

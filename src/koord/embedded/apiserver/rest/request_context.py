@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import random
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.store.collection import ResourceCollection, StoreRecord
@@ -16,8 +16,6 @@ from koord.kube.transport.interface import ApiRequest
 from koord.telemetry.clock import Clock
 from koord.values import timestamp
 from koord.values.names import SAFE_NAME_ALPHABET
-
-Obj = dict[str, Any]
 
 
 class MetadataGenerator:

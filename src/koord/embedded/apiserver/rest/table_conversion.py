@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.printing.cluster import CLUSTER_TABLES, DEFAULT_TABLE, NODE_TABLES
@@ -19,8 +20,6 @@ from koord.embedded.apiserver.rest.watch import ServerWatchFrame
 from koord.embedded.apiserver.store.collection import StoreEvent, StoreRecord
 from koord.kube.transport.interface import UnstructuredBody
 from koord.telemetry.clock import Clock
-
-Obj = dict[str, Any]
 
 
 def partial_metadata(obj: Obj, version: str) -> Obj:

@@ -6,10 +6,11 @@ The encoding decides the form of an event. The bytes of an unfiltered event are 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import StatusError, expired
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest.listing import SelectionPredicate, parse_selection
@@ -25,7 +26,6 @@ from koord.embedded.apiserver.store.collection import (
 )
 from koord.kube.transport.interface import ResponseBody, UnstructuredBody
 
-Obj = dict[str, Any]
 BOOKMARK_PERIOD_S = 60.0
 MIN_TIMEOUT_S = 1800  # without timeoutSeconds a watch lasts between this and twice this
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"

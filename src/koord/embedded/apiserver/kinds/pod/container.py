@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -23,7 +23,6 @@ from koord.embedded.apiserver.kinds.pod.defaults import SIMPLE_CONTAINER_FIELDS
 from koord.embedded.apiserver.kinds.validators import NO_ERRORS, PORT_NUMBER, FieldErrors, Validator, fields, one_of
 from koord.values import names
 
-Obj = dict[str, Any]
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _ONLY_RESTARTABLE = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
 _RESTART_POLICIES = ("Always", "Never", "OnFailure")

@@ -6,6 +6,7 @@ import functools
 import re
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.kinds.resource_validation import default_pod_resources
 
 MAX_IMAGE_NAME_CHARS = 255
@@ -30,7 +31,6 @@ def default_pull_policy(image: str) -> str:
     return "Always" if match["tag"] in (None, "latest") else "IfNotPresent"
 
 
-Obj = dict[str, Any]
 DEFAULT_FILE_MODE = 0o644
 TOKEN_EXPIRATION_S = 3600
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds.validators import (
     NO_ERRORS,
@@ -17,7 +16,6 @@ from koord.embedded.apiserver.kinds.validators import (
 )
 from koord.values import names
 
-Obj = dict[str, Any]
 _ENV_FIELD_PATHS = frozenset(
     [
         *("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName"),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
 from koord.embedded.apiserver.kinds import validators
 from koord.values import names
-
-Obj = dict[str, Any]
 
 
 def port_or_name_errors(value: int | str, path: str) -> validators.FieldErrors:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -16,7 +16,6 @@ from koord.embedded.apiserver.api_errors import (
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.validators import NO_ERRORS, FieldErrors, between, each, fields, one_of
 
-Obj = dict[str, Any]
 _USER_OR_GROUP_ID = between(0, 2147483647)
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _IPC_SYSCTLS = ("kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -19,7 +19,6 @@ from koord.embedded.apiserver.kinds.pod import container, scheduling, security, 
 from koord.values import names
 from koord.values.selector import Selector
 
-Obj = dict[str, Any]
 _SUBDOMAIN = validators.valid_name(names.dns1123_subdomain)
 _LABEL = validators.valid_name(names.dns1123_label)
 

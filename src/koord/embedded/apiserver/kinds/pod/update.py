@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
 from koord.embedded.apiserver.kinds.pod.scheduling import toleration_errors
@@ -11,7 +10,6 @@ from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, pod_spec_er
 from koord.embedded.apiserver.kinds.strategy import copy_or_drop
 from koord.embedded.apiserver.kinds.validators import between
 
-Obj = dict[str, Any]
 _IMMUTABLE_SPEC = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -41,7 +41,6 @@ from koord.embedded.apiserver.kinds.validators import (
 from koord.values import names
 from koord.values.quantity import Quantity
 
-Obj = dict[str, Any]
 _REQUIRED = even_if_absent(non_empty())
 _FILE_MODE = between(0, 0o777, "must be a number between 0 and 0777 (octal), both inclusive")
 HOST_PATH_TYPES = ("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket")
