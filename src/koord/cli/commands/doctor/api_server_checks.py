@@ -5,6 +5,7 @@ CustomResourceDefinitions.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from koord.api.schema import crd_manifests
@@ -131,23 +132,21 @@ def check_crds(facts: ClusterFacts) -> list[Finding]:
     return found
 
 
-def _compare_crd(name: str, shipped: dict[str, Any], present: Obj) -> list[Finding]:
-    found = []
+def _compare_crd(name: str, shipped: dict[str, Any], present: Obj) -> Iterator[Finding]:
     served = [text(one, "name") for one in entries(present, "spec", "versions") if one.get("served") is True]
     lacking = [one["name"] for one in shipped["spec"]["versions"] if one["served"] and one["name"] not in served]
     if lacking:
         there = name_list(served) or "none"
-        found.append(CRD_VERSION_MISSING.found(f"{name} does not serve {name_list(lacking)}, but {there}", (name,)))
+        yield CRD_VERSION_MISSING.found(f"{name} does not serve {name_list(lacking)}, but {there}", (name,))
     conditions = entries(present, "status", "conditions")
     if not any(text(one, "type") == "Established" and text(one, "status") == "True" for one in conditions):
         told = "; ".join(text(one, "message") for one in conditions if text(one, "status") == "False")
-        found.append(CRD_NOT_ESTABLISHED.found(f"{name} is not established: {told or 'no reason'}", (name,), name=name))
+        yield CRD_NOT_ESTABLISHED.found(f"{name} is not established: {told or 'no reason'}", (name,), name=name)
     stored = [text(one, "name") for one in entries(present, "spec", "versions") if one.get("storage") is True]
     wanted = [one["name"] for one in shipped["spec"]["versions"] if one["storage"]]
     if stored != wanted:
         what = f"{name} stores {name_list(stored) or 'no version'}, the shipped definition {name_list(wanted)}"
-        found.append(CRD_STORAGE_DIFFERS.found(what, (name,)))
+        yield CRD_STORAGE_DIFFERS.found(what, (name,))
     old = [one for one in texts(present, "status", "storedVersions") if one not in stored]
     if old:
-        found.append(CRD_OLD_STORED.found(f"{name} still has objects stored as {name_list(old)}", (name,), name=name))
-    return found
+        yield CRD_OLD_STORED.found(f"{name} still has objects stored as {name_list(old)}", (name,), name=name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from koord.cli.commands.doctor import installation
@@ -99,8 +101,7 @@ def check_conflicts(facts: ClusterFacts) -> list[Finding]:
     return found
 
 
-def _program_findings(facts: ClusterFacts) -> list[Finding]:
-    found = []
+def _program_findings(facts: ClusterFacts) -> Iterator[Finding]:
     workloads = installation.program_workloads(facts.all_deployments, facts.all_daemon_sets)
     for program in installation.PROGRAMS:
         several = [one for one in workloads if one.program == program]
@@ -108,11 +109,10 @@ def _program_findings(facts: ClusterFacts) -> list[Finding]:
             other = next((one for one in several if one.namespace != facts.namespace), several[-1])
             titles = [one.title for one in several]
             values = {"namespace": other.namespace, "kind": other.kind.lower(), "name": other.name}
-            found.append(PROGRAM_TWICE.found(f"{program} is installed as {name_list(titles)}", titles, **values))
+            yield PROGRAM_TWICE.found(f"{program} is installed as {name_list(titles)}", titles, **values)
     upstream = [one.title for one in workloads if one.is_upstream]
     if upstream:
-        found.append(KOORDINATOR_PROGRAM.found(f"Koordinator's own image runs in {name_list(upstream)}", upstream))
-    return found
+        yield KOORDINATOR_PROGRAM.found(f"Koordinator's own image runs in {name_list(upstream)}", upstream)
 
 
 def _is_harmless(foreign: ForeignSoftware, facts: ClusterFacts) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -174,12 +175,10 @@ def _installed_lines(report: MoveReport) -> list[str]:
     return [*lines, ""]
 
 
-def _argument_lines(program: ProgramMove) -> list[str]:
-    lines = []
+def _argument_lines(program: ProgramMove) -> Iterator[str]:
     for title, arguments in (("flags", program.flags), ("feature gates", program.gates)):
         counted = [f"{number} {words}" for verdict, words in _COUNTED.items() if (number := _count(arguments, verdict))]
-        lines += [f"{title}: {', '.join(counted)}"] if counted else []
-    return lines
+        yield from [f"{title}: {', '.join(counted)}"] if counted else []
 
 
 def _count(arguments: tuple[Argument, ...], verdict: Verdict) -> int:
@@ -192,12 +191,10 @@ def _values_line(report: MoveReport) -> str:
     return f"Values that must be carried over (--values-file writes them): {', '.join(report.values)}."
 
 
-def _step_lines(steps: tuple[MoveStep, ...]) -> list[str]:
-    lines = []
+def _step_lines(steps: tuple[MoveStep, ...]) -> Iterator[str]:
     for number, step in enumerate(steps, 1):
-        lines.append(_wrap(f"{number}. {step.title}.", "  "))
-        lines += [f"     $ {step.command}"] if step.command else []
-    return lines
+        yield _wrap(f"{number}. {step.title}.", "  ")
+        yield from [f"     $ {step.command}"] if step.command else []
 
 
 def _wrap(text: str, indent: str = "") -> str:

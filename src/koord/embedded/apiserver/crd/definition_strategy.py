@@ -5,6 +5,7 @@ The rules for versions and their schemas are in `version_validation`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from koord.api.model import Obj
@@ -87,31 +88,29 @@ def _metadata_name_errors(obj: Obj) -> list[ApiFieldError]:
     return [invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group')]
 
 
-def _spec_errors(obj: Obj) -> list[ApiFieldError]:
+def _spec_errors(obj: Obj) -> Iterator[ApiFieldError]:
     spec = obj["spec"]
-    errors: list[ApiFieldError] = []
     group = spec.get("group", "")
     if not group:
-        errors.append(required("spec.group"))
+        yield required("spec.group")
     elif reasons := naming_rules.dns1123_subdomain(group):
-        errors += [invalid_value("spec.group", group, reason) for reason in reasons]
+        yield from [invalid_value("spec.group", group, reason) for reason in reasons]
     elif "." not in group:
-        errors.append(invalid_value("spec.group", group, "should be a domain with at least one dot"))
+        yield invalid_value("spec.group", group, "should be a domain with at least one dot")
     scope = spec.get("scope", "")
     if not scope:
-        errors.append(required("spec.scope"))
+        yield required("spec.scope")
     elif scope not in ("Cluster", "Namespaced"):
-        errors.append(not_supported("spec.scope", scope, ("Cluster", "Namespaced")))
+        yield not_supported("spec.scope", scope, ("Cluster", "Namespaced"))
     if spec.get("preserveUnknownFields"):
         problem = (
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         )
-        errors.append(invalid_value("spec.preserveUnknownFields", True, problem))
-    errors += version_validation.version_errors(spec)
-    errors += spec_names_errors(spec.get("names") or {})
-    errors += version_validation.printer_column_errors(spec)
-    errors += _conversion_errors(spec.get("conversion") or {})
-    return errors
+        yield invalid_value("spec.preserveUnknownFields", True, problem)
+    yield from version_validation.version_errors(spec)
+    yield from spec_names_errors(spec.get("names") or {})
+    yield from version_validation.printer_column_errors(spec)
+    yield from _conversion_errors(spec.get("conversion") or {})
 
 
 def _conversion_errors(conversion: Obj) -> list[ApiFieldError]:

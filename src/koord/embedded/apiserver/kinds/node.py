@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
@@ -59,12 +60,10 @@ def _taint_errors(found: list[Obj], path: str = "metadata.taints") -> list[ApiFi
     return errors
 
 
-def _capacity_errors(found: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _capacity_errors(found: Obj, path: str) -> Iterator[ApiFieldError]:
     for name, text in found.items():
         at = f"{path}.{name}"
-        errors += [invalid_value(at, text, reason) for reason in resource_validation.quantity_reasons(name, text)]
-    return errors
+        yield from [invalid_value(at, text, reason) for reason in resource_validation.quantity_reasons(name, text)]
 
 
 def _pod_cidr_errors(found: list[str]) -> list[ApiFieldError]:

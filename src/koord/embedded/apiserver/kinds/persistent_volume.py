@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds import validators
@@ -65,21 +67,19 @@ def _prepare_create(obj: Obj) -> None:
     obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": obj["metadata"]["creationTimestamp"]}
 
 
-def _capacity_errors(found: Obj | None, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _capacity_errors(found: Obj | None, path: str) -> Iterator[ApiFieldError]:
     if not found:
-        errors.append(required(path))
+        yield required(path)
     if not found or "storage" not in found or len(found) > 1:
         shown = None if found is None else {name: found[name] for name in sorted(found)}
-        errors.append(not_supported(path, shown, ("storage",)))
+        yield not_supported(path, shown, ("storage",))
     for name, text in (found or {}).items():
         at = f"{path}[{name}]"
         amount = Quantity.parse(text)
         if amount.sign() < 0:
-            errors.append(invalid_value(at, amount.value(), "must be a valid resource quantity"))
+            yield invalid_value(at, amount.value(), "must be a valid resource quantity")
         if name == "storage":
-            errors += positive_quantity_errors(text, at)
-    return errors
+            yield from positive_quantity_errors(text, at)
 
 
 _OTHER_FIELDS = validators.fields(
@@ -92,8 +92,7 @@ _OTHER_FIELDS = validators.fields(
 )
 
 
-def _source_errors(spec: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _source_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     chosen = 0
     rules: dict[str, tuple[str, validators.Validator]] = {key: VOLUME_SOURCES[key] for key in _POD_VOLUME_SOURCES}
     rules["local"] = ("local", _local_source_errors)
@@ -103,18 +102,17 @@ def _source_errors(spec: Obj, path: str) -> list[ApiFieldError]:
             continue
         chosen += 1
         if chosen > 1:
-            errors.append(forbidden_field(f"{path}.{shown}", "may not specify more than 1 volume type"))
+            yield forbidden_field(f"{path}.{shown}", "may not specify more than 1 volume type")
         else:
-            errors += rule(spec[key], f"{path}.{shown}")
+            yield from rule(spec[key], f"{path}.{shown}")
             if (
                 key == "local"
                 and (spec.get("nodeAffinity") or {}).get("required") is None
                 and "nodeAffinity" not in spec
             ):
-                errors.append(required(f"{path}.nodeAffinity", "Local volume requires node affinity"))
+                yield required(f"{path}.nodeAffinity", "Local volume requires node affinity")
     if not chosen:
-        errors.append(required(path, "must specify a volume type"))
-    return errors
+        yield required(path, "must specify a volume type")
 
 
 def _node_affinity_errors(found: Obj | None, path: str) -> validators.FieldErrors:

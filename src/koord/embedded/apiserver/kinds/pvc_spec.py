@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds import validators
@@ -62,17 +64,15 @@ _OTHER_FIELDS = fields(
 )
 
 
-def _data_source_errors(spec: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _data_source_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     for key in ("dataSource", "dataSourceRef"):
         source = spec.get(key)
         if source and not source.get("apiGroup") and source.get("kind") != "PersistentVolumeClaim":
             detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
-            errors.append(invalid_value(f"{path}.{key}", source.get("kind", ""), detail))
+            yield invalid_value(f"{path}.{key}", source.get("kind", ""), detail)
     source, ref = spec.get("dataSource"), spec.get("dataSourceRef")
     if source and ref and not ref.get("namespace") and source != ref:
-        errors.append(invalid_value(path, {}, "must match dataSourceRef"))  # the real server quotes an empty value
-    return errors
+        yield invalid_value(path, {}, "must match dataSourceRef")  # the real server quotes an empty value
 
 
 def pvc_spec_errors(spec: Obj, path: str) -> list[ApiFieldError]:

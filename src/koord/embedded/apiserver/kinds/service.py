@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+from collections.abc import Iterator
 
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
@@ -179,49 +180,45 @@ def _drop_fields_of_old_type(spec: Obj, before: Obj) -> None:
 # Rules -------------------------------------------------------------------------------------------------------------
 
 
-def _port_errors(spec: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _port_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     listed = spec.get("ports") or []
     seen: set[str] = set()
     for i, port in enumerate(listed):
         at, name = f"{path}[{i}]", port.get("name", "")
         if not name:
             if len(listed) > 1:
-                errors.append(required(f"{at}.name"))
+                yield required(f"{at}.name")
         else:
-            errors += [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
+            yield from [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
             if name in seen:
-                errors.append(duplicate(f"{at}.name", name))
+                yield duplicate(f"{at}.name", name)
             seen.add(name)
-        errors += PORT_NUMBER(port.get("port", 0), f"{at}.port")
-        errors += one_of("SCTP", "TCP", "UDP")(port.get("protocol", ""), f"{at}.protocol")
-        errors += port_or_name_errors(port.get("targetPort", 0), f"{at}.targetPort")
+        yield from PORT_NUMBER(port.get("port", 0), f"{at}.port")
+        yield from one_of("SCTP", "TCP", "UDP")(port.get("protocol", ""), f"{at}.protocol")
+        yield from port_or_name_errors(port.get("targetPort", 0), f"{at}.targetPort")
         if port.get("appProtocol") is not None:
-            errors += validators.qualified_name_errors(port["appProtocol"], f"{at}.appProtocol")
-    return errors
+            yield from validators.qualified_name_errors(port["appProtocol"], f"{at}.appProtocol")
 
 
-def _port_conflict_errors(spec: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _port_conflict_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     listed = spec.get("ports") or []
     if spec["type"] == "ClusterIP":
         detail = "may not be used when `type` is 'ClusterIP'"
-        errors += [forbidden_field(f"{path}[{i}].nodePort", detail) for i, p in enumerate(listed) if p.get("nodePort")]
+        yield from [forbidden_field(f"{path}[{i}].nodePort", detail) for i, p in enumerate(listed) if p.get("nodePort")]
     numbers: set[tuple[str, int]] = set()
     for i, port in enumerate(listed):
         if port.get("nodePort"):
             key = (port.get("protocol", ""), port["nodePort"])
             if key in numbers:
-                errors.append(duplicate(f"{path}[{i}].nodePort", port["nodePort"]))
+                yield duplicate(f"{path}[{i}].nodePort", port["nodePort"])
             numbers.add(key)
     pairs: set[tuple[str, int]] = set()
     for i, port in enumerate(listed):
         pair = (port.get("protocol", ""), port.get("port", 0))
         if pair in pairs:
             shown = to_internal("ServicePort", {"protocol": pair[0], "port": pair[1]})
-            errors.append(duplicate(f"{path}[{i}]", shown))
+            yield duplicate(f"{path}[{i}]", shown)
         pairs.add(pair)
-    return errors
 
 
 def _session_affinity_errors(spec: Obj, path: str) -> list[ApiFieldError]:
@@ -252,22 +249,20 @@ def _cidr_errors(value: str, path: str) -> list[ApiFieldError]:
     )
 
 
-def _load_balancer_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+def _load_balancer_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     """Return the errors of the fields that only load balancers may have."""
-    errors: list[ApiFieldError] = []
     balances = spec["type"] == "LoadBalancer"
     ranges = spec.get("loadBalancerSourceRanges")
     if ranges:
         at = f"{path}.LoadBalancerSourceRanges"  # the real server's own capital
         if not balances:
-            errors.append(forbidden_field(at, _ONLY_LOAD_BALANCER))
+            yield forbidden_field(at, _ONLY_LOAD_BALANCER)
         for i, value in enumerate(ranges):
-            errors += _cidr_errors(value, f"{at}[{i}]")
+            yield from _cidr_errors(value, f"{at}[{i}]")
     if spec.get("allocateLoadBalancerNodePorts") is not None and not balances:
-        errors.append(forbidden_field(f"{path}.allocateLoadBalancerNodePorts", _ONLY_LOAD_BALANCER))
+        yield forbidden_field(f"{path}.allocateLoadBalancerNodePorts", _ONLY_LOAD_BALANCER)
     if balances and spec.get("allocateLoadBalancerNodePorts") is None:
-        errors.append(required(f"{path}.allocateLoadBalancerNodePorts"))
-    return errors
+        yield required(f"{path}.allocateLoadBalancerNodePorts")
 
 
 def _load_balancer_class_errors(spec: Obj, path: str) -> list[ApiFieldError]:
@@ -279,23 +274,21 @@ def _load_balancer_class_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     return list(validators.qualified_name_errors(name, f"{path}.loadBalancerClass"))
 
 
-def _external_traffic_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+def _external_traffic_policy_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     policy, health = spec.get("externalTrafficPolicy", ""), spec.get("healthCheckNodePort", 0)
     at = f"{path}.externalTrafficPolicy"
-    errors: list[ApiFieldError] = []
     if not _is_external(spec):
         if policy:
-            errors.append(invalid_value(at, policy, "may only be set for externally-accessible services"))
+            yield invalid_value(at, policy, "may only be set for externally-accessible services")
     elif not policy:
-        errors.append(required(at))
+        yield required(at)
     elif policy not in _TRAFFIC_POLICIES:
-        errors.append(not_supported(at, policy, _TRAFFIC_POLICIES))
+        yield not_supported(at, policy, _TRAFFIC_POLICIES)
     if health:
         if not (spec["type"] == "LoadBalancer" and policy == "Local"):
-            errors.append(invalid_value(f"{path}.healthCheckNodePort", health, _HEALTH_PORT_MISUSE))
+            yield invalid_value(f"{path}.healthCheckNodePort", health, _HEALTH_PORT_MISUSE)
         else:
-            errors += PORT_NUMBER(health, f"{path}.healthCheckNodePort")
-    return errors
+            yield from PORT_NUMBER(health, f"{path}.healthCheckNodePort")
 
 
 def _cluster_ip_errors(spec: Obj, path: str) -> list[ApiFieldError]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
@@ -208,20 +210,18 @@ def _default_csi_driver(obj: Obj) -> None:
     fill_empty(spec, volumeLifecycleModes=["Persistent"])
 
 
-def _token_request_errors(found: list[Obj], path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _token_request_errors(found: list[Obj], path: str) -> Iterator[ApiFieldError]:
     audiences: set[str] = set()
     for i, token in enumerate(found):
         at, audience = f"{path}[{i}]", token.get("audience", "")
         if audience in audiences:
-            errors.append(duplicate(f"{at}.audience", audience))
+            yield duplicate(f"{at}.audience", audience)
             continue
         audiences.add(audience)
         seconds = token.get("expirationSeconds")
         if seconds is not None and seconds < 600:
             detail = "may not specify a duration less than 10 minutes"
-            errors.append(invalid_value(f"{at}.expirationSeconds", seconds, detail))
-    return errors
+            yield invalid_value(f"{at}.expirationSeconds", seconds, detail)
 
 
 def _csi_driver_errors(obj: Obj) -> list[ApiFieldError]:

@@ -155,26 +155,24 @@ toleration_errors = each(_toleration_errors)
 _NODE_INCLUSION_POLICIES = fields(dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), one_of("Honor", "Ignore")))
 
 
-def _spread_constraint_errors(found: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _spread_constraint_errors(found: Obj, path: str) -> Iterator[ApiFieldError]:
     skew, when = found.get("maxSkew", 0), found.get("whenUnsatisfiable", "")
     if skew <= 0:
-        errors.append(invalid_value(f"{path}.maxSkew", skew, "must be greater than zero"))
+        yield invalid_value(f"{path}.maxSkew", skew, "must be greater than zero")
     if not found.get("topologyKey"):
-        errors.append(required(f"{path}.topologyKey", "can not be empty"))
+        yield required(f"{path}.topologyKey", "can not be empty")
     if when not in ("DoNotSchedule", "ScheduleAnyway"):
-        errors.append(not_supported(f"{path}.whenUnsatisfiable", when, ("DoNotSchedule", "ScheduleAnyway")))
+        yield not_supported(f"{path}.whenUnsatisfiable", when, ("DoNotSchedule", "ScheduleAnyway"))
     domains = found.get("minDomains")
     if domains is not None:
         if domains <= 0:
-            errors.append(invalid_value(f"{path}.minDomains", domains, "must be greater than zero"))
+            yield invalid_value(f"{path}.minDomains", domains, "must be greater than zero")
         if when != "DoNotSchedule":
             detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
-            errors.append(invalid_value(f"{path}.minDomains", domains, detail))
-    errors += _NODE_INCLUSION_POLICIES(found, path)
-    errors += label_key_errors(found, path)
-    errors += validators.label_selector_errors(found.get("labelSelector"), f"{path}.labelSelector")
-    return errors
+            yield invalid_value(f"{path}.minDomains", domains, detail)
+    yield from _NODE_INCLUSION_POLICIES(found, path)
+    yield from label_key_errors(found, path)
+    yield from validators.label_selector_errors(found.get("labelSelector"), f"{path}.labelSelector")
 
 
 def topology_spread_errors(found: list[Obj], path: str) -> FieldErrors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
@@ -39,27 +40,25 @@ def _search_path_reasons(text: str) -> list[str]:
     return reasons
 
 
-def _dns_config_errors(found: Obj, path: str) -> validators.FieldErrors:
-    errors: list[ApiFieldError] = []
+def _dns_config_errors(found: Obj, path: str) -> Iterator[ApiFieldError]:
     servers, searches = found.get("nameservers") or [], found.get("searches") or []
     if len(servers) > 3:
-        errors.append(invalid_value(f"{path}.nameservers", servers, "must not have more than 3 nameservers"))
-    errors += validators.each(validators.ip_address_errors)(servers, f"{path}.nameservers")
+        yield invalid_value(f"{path}.nameservers", servers, "must not have more than 3 nameservers")
+    yield from validators.each(validators.ip_address_errors)(servers, f"{path}.nameservers")
     if len(searches) > 32:
-        errors.append(invalid_value(f"{path}.searches", searches, "must not have more than 32 search paths"))
+        yield invalid_value(f"{path}.searches", searches, "must not have more than 32 search paths")
     if len(" ".join(searches)) > 2048:
         detail = "must not have more than 2048 characters (including spaces) in the search list"
-        errors.append(invalid_value(f"{path}.searches", searches, detail))
+        yield invalid_value(f"{path}.searches", searches, detail)
     for i, search in enumerate(searches):
         if search != ".":
             reasons = _search_path_reasons(search.removesuffix("."))
-            errors += [invalid_value(f"{path}.searches[{i}]", search, reason) for reason in reasons]
-    errors += [
+            yield from [invalid_value(f"{path}.searches[{i}]", search, reason) for reason in reasons]
+    yield from [
         required(f"{path}.options[{i}]", "must not be empty")
         for i, option in enumerate(found.get("options") or ())
         if not option.get("name")
     ]
-    return errors
 
 
 def _dns_errors(spec: Obj, path: str) -> list[ApiFieldError]:
@@ -84,41 +83,38 @@ def _host_alias_errors(found: Obj, path: str) -> validators.FieldErrors:
     ]
 
 
-def _resource_claim_errors(found: list[Obj], path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _resource_claim_errors(found: list[Obj], path: str) -> Iterator[ApiFieldError]:
     seen: set[str] = set()
     for i, claim in enumerate(found):
         at, name = f"{path}[{i}]", claim.get("name", "")
         if not name:
-            errors.append(required(f"{at}.name"))
+            yield required(f"{at}.name")
         elif name in seen:
-            errors.append(duplicate(f"{at}.name", name))
+            yield duplicate(f"{at}.name", name)
         else:
-            errors += [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
+            yield from [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
         seen.add(name)
         direct, template = claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName")
         shown = to_internal("PodClaim", claim)
         if direct is not None and template is not None:
             detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
-            errors.append(invalid_value(at, shown, detail))
+            yield invalid_value(at, shown, detail)
         if direct is None and template is None:
             detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
-            errors.append(invalid_value(at, shown, detail))
+            yield invalid_value(at, shown, detail)
         for key in ("resourceClaimName", "resourceClaimTemplateName"):
             if claim.get(key) is not None:
-                errors += _SUBDOMAIN(claim[key], f"{at}.{key}")
-    return errors
+                yield from _SUBDOMAIN(claim[key], f"{at}.{key}")
 
 
-def _host_namespace_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+def _host_namespace_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     """Return the errors of fields that cannot be combined with the host's namespaces."""
-    errors: list[ApiFieldError] = []
     at = f"{path}.securityContext"
     if spec.get("hostPID") and spec.get("shareProcessNamespace"):
         detail = "ShareProcessNamespace and HostPID cannot both be enabled"
-        errors.append(invalid_value(f"{at}.shareProcessNamespace", True, detail))
+        yield invalid_value(f"{at}.shareProcessNamespace", True, detail)
     if spec.get("hostUsers") is False:
-        errors += [
+        yield from [
             forbidden_field(f"{path}.{shown}", "when `hostUsers` is false")
             for key, shown in (("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC"))
             if spec.get(key)
@@ -127,8 +123,7 @@ def _host_namespace_errors(spec: Obj, path: str) -> list[ApiFieldError]:
         key = security.host_namespace_field(sysctl.get("name", ""))
         if key and spec.get(key):
             detail = f"may not be specified when '{key}' is true"
-            errors.append(invalid_value(f"{at}.sysctls[{i}].name", sysctl["name"], detail))
-    return errors
+            yield invalid_value(f"{at}.sysctls[{i}].name", sysctl["name"], detail)
 
 
 _leading_field_errors: validators.Validator = validators.fields(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
@@ -125,20 +125,18 @@ def _projected_errors(found: Obj, path: str) -> FieldErrors:
     return errors
 
 
-def _service_account_token_errors(found: Obj, path: str, volume: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _service_account_token_errors(found: Obj, path: str, volume: str) -> Iterator[ApiFieldError]:
     seconds = found.get("expirationSeconds", 0)
     if seconds < 600:
         detail = "may not specify a duration less than 10 minutes"
-        errors.append(invalid_value(f"{path}.expirationSeconds", seconds, detail))
+        yield invalid_value(f"{path}.expirationSeconds", seconds, detail)
     elif seconds > 1 << 32:
         detail = "may not specify a duration larger than 2^32 seconds"
-        errors.append(invalid_value(f"{path}.expirationSeconds", seconds, detail))
+        yield invalid_value(f"{path}.expirationSeconds", seconds, detail)
     if not found.get("path"):
-        errors.append(required(f"{volume}.path"))
+        yield required(f"{volume}.path")
     else:
-        errors += _relative_path_errors(found["path"], f"{volume}.path")
-    return errors
+        yield from _relative_path_errors(found["path"], f"{volume}.path")
 
 
 def _empty_dir_errors(found: Obj, path: str) -> FieldErrors:
