@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.wire.nri_messages import SynchronizeRequest, decode_message, encode_message
-from koord.wire.nri_objects import (
+from koord.wire.nri_messages import (
     LinuxContainer,
     LinuxCpu,
     LinuxMemory,
     LinuxResources,
     NriContainer,
     NriPodSandbox,
+    SynchronizeRequest,
+    decode_message,
+    encode_message,
 )
 from koord.wire.protobuf import Int32, Int64, Uint32, Uint64, WireError, codec_of, read_varint, write_varint
 

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from koord.koordlet.pod_stopper import CriEvictionSettings, PodNotStopped, PodStopped
+from koord.koordlet.settings import CriEvictionSettings, PodNotStopped, PodStopped
 from koord.wire import cri
 from koord.wire.cri import PodContainer
 from koord.wire.raw_fields import MalformedMessage

@@ -18,8 +18,8 @@ from koord.api.model import ObjectReference
 from koord.host.audit_log import POD, AuditEvent
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
-from koord.koordlet.pod_stopper import CriEvictionSettings, PodStopped, PodStopper
 from koord.koordlet.problem_log import ProblemLog
+from koord.koordlet.settings import CriEvictionSettings, PodStopped, PodStopper
 from koord.koordlet.state_file import StateFile
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.eviction import EvictionResult, evict_pod

@@ -46,7 +46,7 @@ from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies.runtime_hooks import NAME, RuntimeHooksState
 from koord.telemetry.clock import ManualClock
-from koord.wire.nri_objects import ContainerAdjustment, LinuxPodSandbox, NriContainer, NriPodSandbox
+from koord.wire.nri_messages import ContainerAdjustment, LinuxPodSandbox, NriContainer, NriPodSandbox
 from tests.host.fake_iproute import FakeIproute
 from tests.host.fake_kernel import FakeKernel
 from tests.host.fake_machine import FakeMachine

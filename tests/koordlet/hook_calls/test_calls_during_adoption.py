@@ -29,8 +29,15 @@ from koord.koordlet.strategies.runner import StrategyRunner
 from koord.koordlet.strategies.runtime_hooks import NAME
 from koord.koordlet.strategies.strategy import WorkSteps, run_steps
 from koord.telemetry.clock import WallClock
-from koord.wire.nri_messages import CreateContainerRequest, CreateContainerResponse, StateChangeEvent, decode_message
-from koord.wire.nri_objects import LinuxPodSandbox, NriContainer, NriPodSandbox
+from koord.wire.nri_messages import (
+    CreateContainerRequest,
+    CreateContainerResponse,
+    LinuxPodSandbox,
+    NriContainer,
+    NriPodSandbox,
+    StateChangeEvent,
+    decode_message,
+)
 from tests.koordlet.cgroup_writer.executor_fixture import FEW, ExecutorFixture
 from tests.koordlet.hook_calls.calls_fixture import BE_LABELS, extended
 from tests.koordlet.nri.fake_runtime import FakeRuntime

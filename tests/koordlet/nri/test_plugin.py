@@ -20,8 +20,14 @@ from koord.host.io_error import IoError
 from koord.koordlet.nri.plugin import LOCK_POLL_S, LockHeld, NodeLock, NriPlugin, NriStatus
 from koord.koordlet.nri.settings import NriSettings, backoff_delay_s
 from koord.telemetry.clock import VIRTUAL_EPOCH, LoopClock, run_virtual
-from koord.wire.nri_messages import CreateContainerRequest, EmptyMessage
-from koord.wire.nri_objects import ContainerAdjustment, ContainerUpdate, NriContainer, NriPodSandbox
+from koord.wire.nri_messages import (
+    ContainerAdjustment,
+    ContainerUpdate,
+    CreateContainerRequest,
+    EmptyMessage,
+    NriContainer,
+    NriPodSandbox,
+)
 from koord.wire.ttrpc import UNAVAILABLE, TtrpcStatus
 from tests.koordlet.nri.fake_runtime import FakeRuntime
 from tests.koordlet.nri.nri_fixture import CONTAINER, POD, RecordingHandler, running, settings_in, soon

@@ -16,7 +16,7 @@ from koord.cli.up.local_program import proxy_page
 from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector, review_kind
 from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.cluster import ComponentContext
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder

@@ -20,7 +20,6 @@ from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.admission.plugins import standard_admission_chain
 from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
-from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.bootstrap import address_objects, bootstrap_objects
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource, builtin_resources
@@ -35,7 +34,13 @@ from koord.embedded.apiserver.rest.dispatcher import REVIEW_GROUPS, VerbDispatch
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
 from koord.embedded.apiserver.rest.options import check_timeout, list_options, query_bool
 from koord.embedded.apiserver.rest.request_body import LARGE_YAML_BYTES, parsed_ahead
-from koord.embedded.apiserver.rest.request_context import MetadataGenerator, RequestContext, ResourcePath, ServerDeps
+from koord.embedded.apiserver.rest.request_context import (
+    AdmissionChain,
+    MetadataGenerator,
+    RequestContext,
+    ResourcePath,
+    ServerDeps,
+)
 from koord.embedded.apiserver.rest.responses import TextBody
 from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TablePrinter, TransformedEncoding
 from koord.embedded.apiserver.rest.watch import ServerWatchStream, WatchEncoding, open_watch

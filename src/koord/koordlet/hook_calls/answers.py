@@ -8,42 +8,42 @@ import msgspec
 
 from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
 from koord.koordlet.hooks.registry import DecidedValue, HookDecision
-from koord.wire import nri_objects, runtime_hook
+from koord.wire import nri_messages, runtime_hook
 
 
 def nri_adjustment(
-    decision: HookDecision, devices: Sequence[nri_objects.LinuxDevice] = ()
-) -> nri_objects.ContainerAdjustment | None:
+    decision: HookDecision, devices: Sequence[nri_messages.LinuxDevice] = ()
+) -> nri_messages.ContainerAdjustment | None:
     """Return what changes of a container that is being made; None when nothing does.
 
     `devices` are those that the decision names, with their numbers on this machine.
     """
     resources = _nri_resources(decision.values)
     group = decision.resctrl_group
-    linux = nri_objects.LinuxContainerAdjustment(
+    linux = nri_messages.LinuxContainerAdjustment(
         devices=tuple(devices),
         resources=resources,
         oom_score_adj=decision.oom_score_adj,
-        rdt=None if group is None else nri_objects.LinuxRdt(clos_id=group),
+        rdt=None if group is None else nri_messages.LinuxRdt(clos_id=group),
     )
-    found = nri_objects.ContainerAdjustment(
+    found = nri_messages.ContainerAdjustment(
         mounts=tuple(
-            nri_objects.NriMount(destination=one.destination, type=one.type, source=one.source, options=one.options)
+            nri_messages.NriMount(destination=one.destination, type=one.type, source=one.source, options=one.options)
             for one in decision.mounts
         ),
         env=dict(decision.env),
-        linux=None if linux == nri_objects.LinuxContainerAdjustment() else linux,
+        linux=None if linux == nri_messages.LinuxContainerAdjustment() else linux,
     )
-    return None if found == nri_objects.ContainerAdjustment() else found
+    return None if found == nri_messages.ContainerAdjustment() else found
 
 
-def nri_update(container_id: str, decision: HookDecision) -> nri_objects.ContainerUpdate | None:
+def nri_update(container_id: str, decision: HookDecision) -> nri_messages.ContainerUpdate | None:
     """Return what changes of an update that the kubelet asks for; None when nothing does."""
     resources = _nri_resources(decision.values)
     if resources is None:
         return None
-    return nri_objects.ContainerUpdate(
-        container_id=container_id, linux=nri_objects.LinuxContainerUpdate(resources=resources)
+    return nri_messages.ContainerUpdate(
+        container_id=container_id, linux=nri_messages.LinuxContainerUpdate(resources=resources)
     )
 
 
@@ -67,18 +67,18 @@ def proxy_container_response(
     )
 
 
-def _nri_resources(values: Mapping[str, DecidedValue]) -> nri_objects.LinuxResources | None:
+def _nri_resources(values: Mapping[str, DecidedValue]) -> nri_messages.LinuxResources | None:
     if not any(name in values for name in (CPU_SHARES, CPU_QUOTA, CPUSET, MEMORY_LIMIT)):
         return None
-    cpu = nri_objects.LinuxCpu(
+    cpu = nri_messages.LinuxCpu(
         shares=_number(values, CPU_SHARES),
         quota=_number(values, CPU_QUOTA),
         cpus=values[CPUSET].value if CPUSET in values else "",
     )
     limit = _number(values, MEMORY_LIMIT)
-    return nri_objects.LinuxResources(
-        cpu=None if cpu == nri_objects.LinuxCpu() else cpu,
-        memory=None if limit is None else nri_objects.LinuxMemory(limit=limit),
+    return nri_messages.LinuxResources(
+        cpu=None if cpu == nri_messages.LinuxCpu() else cpu,
+        memory=None if limit is None else nri_messages.LinuxMemory(limit=limit),
     )
 
 

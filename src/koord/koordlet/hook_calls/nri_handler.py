@@ -27,7 +27,7 @@ from koord.koordlet.hooks.hook import (
     RdmaFunction,
 )
 from koord.koordlet.hooks.registry import HookDecision, HookProblem
-from koord.wire.nri_objects import (
+from koord.wire.nri_messages import (
     ContainerAdjustment,
     ContainerUpdate,
     LinuxDevice,

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 
 from koord.koordlet.nri.settings import FailurePolicy
 from koord.telemetry.clock import Clock
-from koord.wire.nri_objects import ContainerAdjustment, ContainerUpdate, LinuxResources, NriContainer, NriPodSandbox
+from koord.wire.nri_messages import ContainerAdjustment, ContainerUpdate, LinuxResources, NriContainer, NriPodSandbox
 from koord.wire.ttrpc import MAX_DATA, UNKNOWN, TtrpcResponse, error_status
 
 # The names of Koordinator's stages; it has none for Synchronize.

@@ -22,7 +22,7 @@ from koord.koordlet.nri.settings import NriSettings, backoff_delay_s
 from koord.koordlet.problem_log import ProblemLog
 from koord.kube.rate_limit import jitter
 from koord.telemetry.clock import Clock
-from koord.wire.nri_objects import ContainerUpdate
+from koord.wire.nri_messages import ContainerUpdate
 from koord.wire.ttrpc import UNAVAILABLE, TtrpcStatus
 
 

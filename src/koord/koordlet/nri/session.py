@@ -18,9 +18,12 @@ from koord.wire.nri_messages import (
     RUNTIME_SERVICE,
     ConfigureRequest,
     ConfigureResponse,
+    ContainerUpdate,
     CreateContainerRequest,
     CreateContainerResponse,
+    NriContainer,
     NriEvent,
+    NriPodSandbox,
     RegisterPluginRequest,
     StateChangeEvent,
     SynchronizeRequest,
@@ -32,8 +35,8 @@ from koord.wire.nri_messages import (
     configured_events,
     decode_message,
     encode_message,
+    overlay_resources,
 )
-from koord.wire.nri_objects import ContainerUpdate, NriContainer, NriPodSandbox, overlay_resources
 from koord.wire.protobuf import WireError
 from koord.wire.ttrpc import (
     INTERNAL,

@@ -32,9 +32,9 @@ from koord.embedded.apiserver.admission.webhooks import (
     WebhookClient,
     WebhookConfigurations,
 )
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.values.selector import Selector
 

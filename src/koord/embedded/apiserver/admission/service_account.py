@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.store.object_store import ObjectStore
 
 DEFAULT_ACCOUNT = "default"

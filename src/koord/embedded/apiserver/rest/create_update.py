@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR, StatusError, bad_request
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.merge import managed_entries
@@ -21,7 +20,7 @@ from koord.embedded.apiserver.merge.managed_fields import VersionConverter, mana
 from koord.embedded.apiserver.rest import object_metadata
 from koord.embedded.apiserver.rest.object_metadata import deep_copy, update_completes_deletion
 from koord.embedded.apiserver.rest.options import WriteOptions, options_object
-from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes, RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.subresource_strategy import SubresourceStrategy
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.embedded.apiserver.store.collection import StoreRecord
