@@ -14,6 +14,7 @@ from functools import partial
 
 import msgspec
 
+from koord.api.koordinator.qos_class import BEST_EFFORT
 from koord.api.koordinator.resource_name import MEMORY
 from koord.host import resctrl, tc
 from koord.host.cgroup import usage
@@ -23,6 +24,7 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.host.iproute import IprouteProgram, run_iproute
 from koord.host.tc import TrafficControl, TrafficOutcome
+from koord.host.time_slice import DEFAULT, KernelTimeSlices, TimeSliceSystem
 from koord.host.traffic_class import TrafficPlan
 from koord.koordlet.cgroup_writer.effects import WriteSystem
 from koord.koordlet.control_loop import ControlLoop
@@ -39,6 +41,7 @@ from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.oom_scores import OomScores, OomScoreTarget
 from koord.koordlet.pod_resctrl import PodResctrlGroups, PodResctrlTarget
 from koord.koordlet.problem_log import ProblemLog
+from koord.koordlet.strategies import time_slice
 from koord.koordlet.strategies.file_ownership import CORE_SCHED_SWITCH, earlier_owners
 from koord.koordlet.strategies.runtime_hooks import HookedGroup, RuntimeHooksState
 from koord.telemetry.clock import Clock
@@ -312,6 +315,13 @@ def _processes(tree: CgroupTree, group: str) -> Sequence[int]:
     return () if isinstance(found, IoError) else found
 
 
+def undo_time_slices(tree: CgroupTree, slices: TimeSliceSystem) -> list[str]:
+    """Give BE threads that have an agent's slice the scheduler's own; return what kept that from working."""
+    threads = usage.threads_below(tree, tree.layout.qos_dir(BEST_EFFORT))
+    tried = [slices.set_slice(one, DEFAULT) for one in threads if slices.slice_ns(one) == time_slice.LONG_NS]
+    return [str(one) for one in tried if one is not None and not one.vanished]
+
+
 def undo_node_actions(tree: CgroupTree, state_dir: str) -> list[str]:
     """Undo what an agent left on the node besides cgroup values; return what could not be undone."""
     host = tree.host
@@ -319,6 +329,7 @@ def undo_node_actions(tree: CgroupTree, state_dir: str) -> list[str]:
     failed = [one.problem for one in scores if one.problem]
     failed += CoreSchedManager(tree, PrctlCookies(host), f"{state_dir}/{CORE_SCHED_RECORD}").release()
     failed += TerwayFiles(host, f"{state_dir}/{TERWAY_RECORD}").release()
+    failed += undo_time_slices(tree, KernelTimeSlices(host))
     record = f"{state_dir}/{TC_RECORD}"
     if host.exists(record):
         result = TrafficControl(host, record).apply(TrafficPlan(enabled=False))
