@@ -1,4 +1,6 @@
-"""The interface by which the evictor stops a pod's containers through the container runtime, and its settings."""
+"""The interfaces by which the evictor stops what is not evicted through the API server: a pod's containers through the
+container runtime, with its settings, and containers of other orchestrators.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +35,18 @@ class PodStopper(Protocol):
     async def stop_pod(self, uid: str) -> PodStopped | PodNotStopped: ...
 
     async def close(self) -> None: ...
+
+
+class ThirdPartyKiller(Protocol):
+    """ThirdPartyKiller kills containers of another orchestrator, by uid."""
+
+    async def kill(self, uid: str) -> str | None:
+        """Kill one. Return None when it is gone, else why not."""
+        ...
+
+    async def is_running(self, uid: str) -> bool | str:
+        """Return whether it is still there, or why that is not known."""
+        ...
 
 
 def missing_requirement() -> str:

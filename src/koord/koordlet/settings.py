@@ -8,6 +8,7 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.inputs.yarn_containers import YarnCopilotSettings
 from koord.koordlet.pod_stopper import CriEvictionSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
@@ -46,6 +47,7 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     devices: DeviceReporterSettings = DeviceReporterSettings()
     reports_node_metric: bool = True
     cri_eviction: CriEvictionSettings | None = None  # None: pods are evicted through the API server
+    yarn: YarnCopilotSettings = YarnCopilotSettings()
     interference: InterferenceReporterSettings | None = None  # None: interference is not detected
 
     @property
