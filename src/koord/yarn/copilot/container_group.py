@@ -81,9 +81,6 @@ class ContainerGroups:
             return NotKilled(
                 f"{group} holds process {min(pids)}: koord-yarn-copilot must run in the host's PID namespace"
             )
-        whole = f"{self._tree.group_path('cpu', group)}/cgroup.kill"  # of cgroup v2; spares those that fork meanwhile
-        if self._tree.host.exists(whole) and self._tree.host.write(whole, "1") is None:
-            return None
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -72,6 +72,10 @@ class NodeManagerClient:
             self.problem, self._listed, self._listed_s = "", found, self._clock.monotonic()
         return found
 
+    def forget(self) -> None:
+        """Forget what was listed, so that the next caller makes the NodeManager list again."""
+        self._listed_s = None
+
     @property
     def live_count(self) -> int:
         """Return how many containers there were when the NodeManager last answered; 0 while it does not."""

@@ -203,6 +203,7 @@ class YarnCopilot:
 
     async def _kill(self, container: NodeManagerContainer) -> NotKilled | None:
         result = await self.groups.kill(container.id)
+        self.node_manager.forget()
         if isinstance(result, NotKilled):
             self.metrics.kills.labels("failed").inc()
             _LOG.warning("%s", result)
@@ -250,7 +251,7 @@ class YarnCopilot:
 
     def _watch(self) -> None:
         """Watch the CPU groups; without inotify the period alone counts."""
-        if self._watcher is not None and self._watcher.folders:
+        if self.is_watching:
             return
         if self._watcher is None:
             opened = InotifyWatcher.open()
@@ -260,6 +261,11 @@ class YarnCopilot:
             self._watcher = opened
             asyncio.get_running_loop().add_reader(opened.fileno(), self._group_changed)
         self._watcher.watch(self.groups.cpu_path)
+
+    @property
+    def is_watching(self) -> bool:
+        """Return whether groups are noticed when they are made or removed."""
+        return self._watcher is not None and bool(self._watcher.folders)
 
     def _group_changed(self) -> None:
         if self._watcher is not None and self._watcher.read():
