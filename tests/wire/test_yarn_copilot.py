@@ -125,7 +125,7 @@ def test_what_is_chosen_is_enough_and_nobody_is_superfluous(
     chosen = select_by_resource(everybody, milli, memory_mb * MIB)
     cpu, memory = sum(one.vcores * 1000 for one in chosen), sum(one.memory_mb for one in chosen)
     helpful = [one for one in everybody if (one.vcores and cpu < milli) or (one.memory_mb and memory < memory_mb)]
-    assert set(one.id for one in helpful) <= {one.id for one in chosen}  # all that help, where it is not enough
+    assert {one.id for one in helpful} <= {one.id for one in chosen}  # all that help, where it is not enough
     if chosen:
         last = chosen[-1]
         assert cpu - last.vcores * 1000 < milli or memory - last.memory_mb < memory_mb

@@ -112,7 +112,9 @@ async def test_it_serves_without_a_node_manager_refuses_a_second_one_and_ends_cl
     ]
     process = await asyncio.create_subprocess_exec(*argv, stderr=asyncio.subprocess.PIPE)
     async with asyncio.timeout(60):
-        while not isinstance(answer := await request(str(socket), "GET", "/health"), HttpReply):
+        while not isinstance(  # noqa: ASYNC110 - a process tells nobody that it listens
+            answer := await request(str(socket), "GET", "/health"), HttpReply
+        ):
             await asyncio.sleep(0.05)
     assert answer.body == b'"ok"'
     listed = await request(str(socket), "GET", "/v1/containers")

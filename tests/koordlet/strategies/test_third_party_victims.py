@@ -1,4 +1,4 @@
-"""Containers of another orchestrator among the victims: by which rules, in which order, and what is counted for them."""
+"""Containers of another orchestrator as victims: by which rules, in which order, and what is counted for them."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ async def running(machine: FakeMachine, folder: Path) -> AsyncIterator[tuple[Yar
 async def test_a_new_group_is_noticed_at_once(machine: FakeMachine, tmp_path: Path) -> None:
     async for copilot, manager in running(machine, tmp_path):
         async with asyncio.timeout(30):
-            while not copilot.is_watching:
+            while not copilot.is_watching:  # noqa: ASYNC110 - the kernel is asked, and tells nobody
                 await asyncio.sleep(0.01)
         await manager.run_container(ONE, memory_mb=64)
         async with asyncio.timeout(30):
