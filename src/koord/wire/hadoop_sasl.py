@@ -107,13 +107,7 @@ def respond_to_challenge(auth: SaslAuth, token: HadoopToken, cnonce: str) -> Dig
     if _QOP not in offered:
         raise WireError(f"the server demands the protection {', '.join(offered)} (hadoop.rpc.protection), not {_QOP}")
     user, uri = b64encode(token.identifier).decode(), f"{auth.protocol}/{auth.server_id}"
-    secret = md5(f"{user}:{realm}:".encode() + b64encode(token.password), usedforsecurity=False).digest()
-    session = _hex(secret + f":{nonce}:{cnonce}".encode())
-
-    def proof(operation: str) -> str:
-        target = _hex(f"{operation}:{uri}".encode())
-        return _hex(f"{session}:{nonce}:{_NONCE_COUNT}:{cnonce}:{_QOP}:{target}".encode())
-
+    proofs = compute_digest(user, b64encode(token.password).decode(), realm, nonce, cnonce, uri)
     directives = (
         "charset=utf-8",
         f'username="{user}"',
@@ -123,10 +117,22 @@ def respond_to_challenge(auth: SaslAuth, token: HadoopToken, cnonce: str) -> Dig
         f'cnonce="{cnonce}"',
         f'digest-uri="{_escaped(uri)}"',
         "maxbuf=65536",
-        f"response={proof('AUTHENTICATE')}",
+        f"response={proofs[0]}",
         f"qop={_QOP}",
     )
-    return DigestExchange(",".join(directives).encode(), proof(""))
+    return DigestExchange(",".join(directives).encode(), proofs[1])
+
+
+def compute_digest(user: str, password: str, realm: str, nonce: str, cnonce: str, uri: str) -> tuple[str, str]:
+    """Return what proves that a client knows the password, and what proves it of the server."""
+    secret = md5(f"{user}:{realm}:{password}".encode(), usedforsecurity=False).digest()
+    session = _hex(secret + f":{nonce}:{cnonce}".encode())
+
+    def proof(operation: str) -> str:
+        target = _hex(f"{operation}:{uri}".encode())
+        return _hex(f"{session}:{nonce}:{_NONCE_COUNT}:{cnonce}:{_QOP}:{target}".encode())
+
+    return proof("AUTHENTICATE"), proof("")
 
 
 def check_server_proof(token: bytes, exchange: DigestExchange) -> None:
