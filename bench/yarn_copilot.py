@@ -1,8 +1,8 @@
 """What koord-yarn-copilot costs a node: CPU and memory beside a NodeManager with 30 containers, while koordlet asks for
 them as often as it does and groups are synchronized.
 
-The NodeManager is a stand-in that answers with a list of the real one's form; the cgroups are a folder with the files of
-version 1. Containers come and go all the time, so that groups are made and removed.
+The NodeManager is a stand-in that answers with a list of the real one's form; the cgroups are a folder with the files
+of version 1. Containers come and go all the time, so that groups are made and removed.
 """
 
 from __future__ import annotations
