@@ -115,6 +115,8 @@ async def test_without_a_copilot_there_are_no_containers_and_no_problem(socket: 
         (error_reply(400, "the NodeManager does not answer"), "answered 400: the NodeManager does not answer"),
         (HttpReply(status=400, body=b"{}"), "answered 400"),
         (HttpReply(body=b"<html>"), "cannot be read"),
+        (HttpReply(body=b'[{"name":"container_1"}]'), "names no cgroup"),
+        (HttpReply(body=b'[{"name":"container_1","cgroupDir":"kubepods/../../x"}]'), "names no cgroup"),
     ],
 )
 async def test_while_they_are_not_known_there_are_none(

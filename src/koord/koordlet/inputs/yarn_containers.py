@@ -112,7 +112,10 @@ class YarnContainers:
             listed = msgspec.json.decode(answer.body, type=list[ContainerInfo])
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return f"the copilot's answer cannot be read: {error}"
-        return tuple(container_meta(one) for one in sorted(listed, key=lambda one: one.name) if one.cgroup_dir)
+        groups = {one.cgroup_dir.strip("/") for one in listed}
+        if not all(groups) or any(".." in group.split("/") for group in groups):
+            return "the copilot's answer names no cgroup below the root"
+        return tuple(container_meta(one) for one in sorted(listed, key=lambda one: one.name))
 
     async def _call(self, method: str, path: str, body: bytes, timeout_s: float) -> HttpReply | str:
         if not self._settings.endpoint:
