@@ -190,6 +190,12 @@ CASES: dict[str, AlertCase] = {
         'koord_runtime_proxy_hook_duration_seconds_count{instance="a",stage="PreRunPodSandbox",outcome="timeout"}',
         {"instance": "a", "stage": "PreRunPodSandbox", "outcome": "timeout"},
     ),
+    "YarnCopilotWithoutNodeManager": _growing(
+        'koord_yarn_copilot_node_manager_requests_total{instance="a",outcome="error"}', {"instance": "a"}
+    ),
+    "YarnCopilotCannotKill": _growing(
+        'koord_yarn_copilot_container_kills_total{instance="a",outcome="failed"}', {"instance": "a"}
+    ),
     "KoordSchedulerNoLeader": _no_leader("koord-scheduler"),
     "KoordManagerNoLeader": _no_leader("koord-manager"),
     "KoordDeschedulerNoLeader": _no_leader("koord-descheduler"),
