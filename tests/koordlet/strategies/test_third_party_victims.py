@@ -14,6 +14,7 @@ from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.yarn_containers import container_meta
+from koord.koordlet.strategies import cpu_suppress
 from koord.koordlet.strategies.cpu_evict import BeCpuUsage, CpuEvictView, decide_cpu_evict
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.memory_evict import MemoryEvictView, decide_memory_evict
@@ -57,7 +58,7 @@ def memory_view(**changes: Any) -> MemoryEvictView:
 )
 def test_for_memory_the_largest_goes_first_pod_or_not_and_masters_last(needed: int, expected: list[str]) -> None:
     strategy = ResourceThresholdStrategy(
-        memory_evict_threshold_percent=82, memory_evict_lower_percent=95 - needed * 100 // 120
+        memory_evict_threshold_percent=95, memory_evict_lower_percent=95 - needed * 100 // 120
     )
     assert victims(decide_memory_evict(memory_view(strategy=strategy))) == expected
 
@@ -137,7 +138,7 @@ def test_suppression_covers_the_groups_of_containers(tmp_path: Path, version: in
     for group in (GROUP, f"{GROUP}/{TASK}"):
         fixture.world.machine.make(group)
     fixture.measure(3_900, {"ls": 2_500, "be": 1_000})
-    (ran,) = [one for one in fixture.tick(suppress_by(policy)) if one.strategy == "CPUSuppress"]
+    (ran,) = [one for one in fixture.tick(suppress_by(policy)) if one.strategy == cpu_suppress.OWNER]
     if policy == "cfsQuota":
         ((group, _),) = writes(ran.plan, CPU_QUOTA)
         assert GROUP.startswith(f"{group}/")  # the quota of all best-effort work holds for what is below
