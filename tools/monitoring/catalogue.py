@@ -28,6 +28,7 @@ from koord.scheduler.plugins.elastic_quota.metrics import QUOTA_SPEC, QUOTA_STAT
 from koord.scheduler.plugins.reservation.metrics import RESERVATION_PHASE, RESERVATION_RESOURCE
 from koord.telemetry.metrics import MetricDeclaration, MetricRegistry
 from koord.telemetry.process import PROCESS_METRICS
+from koord.yarn.metrics import YARN_OPERATOR_METRICS
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -52,6 +53,7 @@ def programs() -> tuple[Program, ...]:
             "koordlet", "`:9316/metrics`; `/internal-metrics` and `/external-metrics` are parts of it", _koordlet()
         ),
         Program("koord-runtime-proxy", "`/metrics` at `--addr`", tuple(_runtime_proxy())),
+        Program("koord-yarn-operator", "`:8080/metrics`", YARN_OPERATOR_METRICS),
         Program(
             "koord up",
             "`/metrics` of its API server; `/koord/PROGRAM/metrics` of koord-scheduler, koord-manager and"
@@ -68,7 +70,7 @@ def shared_metrics() -> tuple[tuple[str, tuple[MetricDeclaration, ...]], ...]:
     leader_status(registry)
     return (
         (
-            "koord-scheduler, koord-manager and koord-descheduler as processes of their own",
+            "koord-scheduler, koord-manager, koord-descheduler and koord-yarn-operator as processes of their own",
             tuple(registry.declarations()),
         ),
         ("Every process", PROCESS_METRICS),
