@@ -43,6 +43,7 @@ BENCHES = {
     "colocation": "bench.colocation",
     "cpu-tail": "bench.cpu_tail",
     "memory": "bench.memory",
+    "yarn": "bench.yarn",
 }
 # name -> the environment variable without which it is left out of a run of all
 NEEDS = {"openb": "OPENB"}
