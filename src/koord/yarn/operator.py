@@ -46,7 +46,7 @@ from koord.yarn.models import NODES, PODS, BatchAmounts, YarnNode, transform_nod
 from koord.yarn.resource_manager import CallFailure, ResourceManagerClient
 
 _LOG = logging.getLogger(__name__)
-_BY_NODE = "yarn-node"
+_BY_NODE, _NODE_MANAGERS = "yarn-node", "yarn-node-managers"
 WRITERS = 8
 CLUSTERS_PATH = "/yarn/clusters"  # below /apis/v1 of the port of the metrics
 
@@ -81,6 +81,7 @@ class YarnOperator:
         self.pods = informers.for_resource(PODS, transform=transform_pod)
         if not self.pods.has_index(_BY_NODE):
             self.pods.add_index(_BY_NODE, lambda pod: (pod.spec.node_name,))
+            self.pods.add_index(_NODE_MANAGERS, lambda pod: () if pod.node_manager is None else ("",))
         self.placement_problems: tuple[YarnProblem, ...] = ()
         self._queue: WorkQueue[str] = WorkQueue(clock, name="yarnresource")
         self._failures = RateLimitedLog(_LOG, clock)
@@ -183,7 +184,7 @@ class YarnOperator:
         return failure
 
     def _placed(self, cluster: str) -> list[PlacedNodeManager]:
-        pods = [pod for pod in self.pods.list() if pod.node_manager is not None]
+        pods = self.pods.by_index(_NODE_MANAGERS, "")
         placed, self.placement_problems = place_node_managers(pods, tuple(self.clusters))
         return [one for one in placed.values() if one.cluster == cluster]
 

@@ -31,7 +31,7 @@ ANNOTATIONS = (
 
 def decide_node_removal(node: Node) -> dict[str, Any]:
     """Return the merge patch of the node's status that removes what is there of it; empty when nothing is."""
-    annotations = ANNOTATIONS
+    annotations: tuple[str, ...] = ANNOTATIONS
     if _is_yarns_alone(node.metadata.annotations):
         annotations = (*ANNOTATIONS, A_THIRD_PARTY_ALLOCATIONS)
     metadata = {
