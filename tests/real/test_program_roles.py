@@ -1,4 +1,4 @@
-"""The scheduler, descheduler, YARN operator and manager on a real API server with RBAC, with the roles that `koord manifests` prints.
+"""Scheduler, descheduler, manager and YARN operator on a real API server with RBAC, with the roles of `koord manifests`.
 
 Every kind of write that they make is accepted, and no role may write more than that.
 """
