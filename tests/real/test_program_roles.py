@@ -1,4 +1,4 @@
-"""Scheduler, descheduler, manager and YARN operator on a real API server with RBAC, with the roles of `koord manifests`.
+"""Scheduler, descheduler, manager, YARN operator on a real API server with RBAC, with the roles of `koord manifests`.
 
 Every kind of write that they make is accepted, and no role may write more than that.
 """
