@@ -296,6 +296,18 @@ CASES: dict[str, AlertCase] = {
         'status="succeeded",reason=""',
         {},
     ),
+    "KoordYarnClusterFailing": AlertCase(
+        series={'koord_yarn_operator_cluster_up{instance="a",cluster="blue"}': "0x30 1x30"},
+        labels=({"cluster": "blue"},),
+        fires_m=20,
+        ends_m=40,
+    ),
+    "KoordYarnNodeManagersLeftOut": AlertCase(
+        series={'koord_yarn_operator_problems{instance="a",reason="node-id"}': "2x90 0x30"},
+        labels=({"reason": "node-id"},),
+        fires_m=70,
+        ends_m=100,
+    ),
     "KoordDeschedulerRoundsFailing": AlertCase(
         series={
             'koord_descheduler_rounds_total{result="error"}': "0+1x60 60x80",

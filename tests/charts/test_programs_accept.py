@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.cli.daemons.descheduler_config import DeschedulerConfigured, descheduler_configuration, descheduler_flags
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koord_yarn_copilot import YARN_COPILOT_FLAGS, settings_from_flags
+from koord.cli.daemons.koord_yarn_operator import YARN_OPERATOR_FLAGS, YarnOperatorPlan, plan_operator
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_koordlet
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
 from koord.cli.daemons.scheduler_config import SchedulerConfigured, scheduler_configuration, scheduler_flags
@@ -165,6 +167,25 @@ def test_descheduler(objects: list[Obj], tmp_path: Any) -> None:
     assert isinstance(configured, DeschedulerConfigured), configured
     port = container["readinessProbe"]["httpGet"]["port"]
     assert (configured.assembly.config.healthz_bind_address or "").endswith(f":{port}")
+
+
+def test_yarn_operator(objects: list[Obj], tmp_path: Path) -> None:
+    container = container_of(objects, "koord-yarn-operator")
+    for name, text in named(objects, "ConfigMap", "yarn-config")["data"].items():
+        (tmp_path / name).write_text(text)
+    values = YARN_OPERATOR_FLAGS.parse(container["args"])
+    assert isinstance(values, FlagValues), values
+    given = environment(container)
+    assert given["HADOOP_CONF_DIR"] in {mount["mountPath"] for mount in container["volumeMounts"]}
+    plan = plan_operator(values, {**given, "HADOOP_CONF_DIR": str(tmp_path)}, "host")
+    assert isinstance(plan, YarnOperatorPlan), plan
+    assert [(one.id, str(one.managers[0].admin)) for one in plan.clusters] == [
+        ("__default_yarn_cluster__", "rm.yarn.example.org:18033"),
+        ("blue", "rm.blue.example.org:8033"),
+    ]
+    assert (plan.user, plan.settings.over_commit_timeout_ms, plan.settings.interval_s) == ("rm-admin", 300_000, 2.0)
+    assert plan.health is not None
+    assert container["readinessProbe"]["httpGet"]["port"] == plan.health[1]
 
 
 def test_templates_of_npus(objects: list[Obj]) -> None:

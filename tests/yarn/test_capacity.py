@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.yarn import DEFAULT_CLUSTER_ID, MalformedNodeId, YarnNodeId
+from koord.api.koordinator.yarn import DEFAULT_CLUSTER_ID, YarnNodeId
 from koord.api.kubernetes.container import ResourceRequirements
 from koord.api.kubernetes.meta import ObjectMeta
 from koord.api.model import ResourceList
@@ -55,7 +55,7 @@ def node(name: str = "n", annotations: dict[str, str] | None = None, **allocatab
     return YarnNode(metadata=meta, status=YarnNodeStatus(allocatable=amounts))
 
 
-def manager_pod(name: str, on: str, node_id: YarnNodeId | MalformedNodeId, cluster: str = "c", age: int = 0) -> YarnPod:
+def manager_pod(name: str, on: str, node_id: YarnNodeId | None, cluster: str = "c", age: int = 0) -> YarnPod:
     since = datetime(2026, 1, 1, tzinfo=UTC).replace(minute=age)
     return YarnPod(
         metadata=ObjectMeta(name=name, namespace="yarn"),
@@ -168,7 +168,7 @@ def test_pods_that_cannot_be_placed_are_named() -> None:
         manager_pod("second", "n1", B, age=1),
         manager_pod("twin", "n2", A, age=2),
         manager_pod("stranger", "n3", B, cluster="other"),
-        manager_pod("nameless", "n4", MalformedNodeId(None)),
+        manager_pod("nameless", "n4", None),
     ]
     placed, problems = place_node_managers(pods, ("c",))
     assert placed == {"n1": PlacedNodeManager("n1", "c", A)}
@@ -192,29 +192,30 @@ USED = ResourceMessage(1024, 1)
     [
         pytest.param(True, None, USED, 5.0, BatchAmounts(1000, GI), id="listed"),
         pytest.param(True, None, None, 5.0, None, id="never-listed-yet"),
+        pytest.param(True, (USED, None), None, 99.0, BatchAmounts(1000, GI), id="absent-since-now"),
         pytest.param(True, (USED, 0.0), None, 59.0, BatchAmounts(1000, GI), id="absent-for-a-moment"),
         pytest.param(True, (USED, 0.0), None, 60.0, BatchAmounts(), id="absent-for-long"),
         pytest.param(True, (None, 0.0), None, 60.0, BatchAmounts(), id="never-listed-for-long"),
-        pytest.param(False, (USED, 0.0), USED, 60.0, BatchAmounts(1000, GI), id="pod-gone-containers-run"),
-        pytest.param(False, (USED, 0.0), ResourceMessage(), 60.0, "forgotten", id="pod-gone-nothing-runs"),
+        pytest.param(False, (USED, None), USED, 60.0, BatchAmounts(1000, GI), id="pod-gone-containers-run"),
+        pytest.param(False, (USED, None), ResourceMessage(), 60.0, "forgotten", id="pod-gone-nothing-runs"),
         pytest.param(False, (USED, 0.0), None, 60.0, "forgotten", id="all-gone"),
     ],
 )
 def test_what_is_held(
     placed: bool,
-    seen: tuple[ResourceMessage | None, float] | None,
+    seen: tuple[ResourceMessage | None, float | None] | None,
     listed: ResourceMessage | None,
     now: float,
     held: BatchAmounts | str | None,
 ) -> None:
-    before: SeenNodeManagers = {} if seen is None else {KEY: SeenNodeManager(held=seen[0], seen_at=seen[1])}
+    before: SeenNodeManagers = {} if seen is None else {KEY: SeenNodeManager(held=seen[0], missed_at=seen[1])}
     reports = {} if listed is None else {A: report(ResourceMessage(), listed)}
     found = decide_held([PLACED] if placed else [], before, reports, now, 60.0)
     assert total_held(found) == ({} if held == "forgotten" else {"n": held})
 
 
 def test_what_an_old_identity_holds_counts_until_it_is_given_up() -> None:
-    before = {("n", B): SeenNodeManager(held=USED, seen_at=0.0)}
+    before = {("n", B): SeenNodeManager(held=USED)}
     reports = {A: report(ResourceMessage(), USED), B: report(ResourceMessage(), USED)}
     assert total_held(decide_held([PLACED], before, reports, 1.0, 60.0)) == {"n": BatchAmounts(2000, 2 * GI)}
 

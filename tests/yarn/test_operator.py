@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from koord.api.koordinator.yarn import DEFAULT_CLUSTER_ID, YarnNodeId
 from koord.wire.hadoop_yarn import ResourceMessage
 from koord.yarn.models import BatchAmounts
 from tests.yarn.fake_resource_manager import FakeNodeManager, FakeResourceManager, FakeYarn, cluster_of, running
-from tests.yarn.operator_site import CPU, MEMORY, operating, operator_site, until, until_held
+from tests.yarn.operator_site import CPU, MEMORY, QUICK, operating, operator_site, until, until_held
 
 GI = 1 << 30
 
@@ -80,7 +81,8 @@ async def test_a_resource_manager_that_starts_again_does_not_free_what_yarn_hold
     async with running(manager), operator_site() as site:
         await site.add_node("n1", 4000, "4Gi")
         await site.add_pod("nm", "n1", node_id="nm-0:8041")
-        async with operating(site, cluster_of(DEFAULT_CLUSTER_ID, manager)) as operator:
+        patient = msgspec.structs.replace(QUICK, absence_grace_s=600.0)
+        async with operating(site, cluster_of(DEFAULT_CLUSTER_ID, manager), settings=patient) as operator:
             state = operator.clusters[DEFAULT_CLUSTER_ID]
             yarn.use(node, 1024, 1)
             await until_held(site, "n1", BatchAmounts(1000, GI))

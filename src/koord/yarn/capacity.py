@@ -17,7 +17,7 @@ from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator.protocol import A_ORIGIN_EXTENDED_ALLOCATABLE, A_THIRD_PARTY_ALLOCATIONS
 from koord.api.koordinator.qos_class import BATCH
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
-from koord.api.koordinator.yarn import ALLOCATION_NAME, MIB, MILLI_PER_VCORE, MalformedNodeId, YarnNodeId
+from koord.api.koordinator.yarn import ALLOCATION_NAME, MIB, MILLI_PER_VCORE, YarnNodeId
 from koord.api.model import QuantityText
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import Format
@@ -62,7 +62,7 @@ class SeenNodeManager(msgspec.Struct, frozen=True, kw_only=True):
     """SeenNodeManager is what is remembered of a NodeManager from round to round."""
 
     held: ResourceMessage | None  # what its containers were granted; None: not known yet
-    seen_at: float  # when it was listed last, or missed first
+    missed_at: float | None = None  # when a ResourceManager first did not list it; None: it is listed
 
 
 # By node and identity: after its pod moved or changed its identity, what the old one holds counts until it is given up.
@@ -85,8 +85,8 @@ def place_node_managers(
         if manager is None:
             continue
         name = f"pod {pod.metadata.namespace}/{pod.metadata.name}"
-        if isinstance(manager.node_id, MalformedNodeId):
-            problems.append(YarnProblem(node, "node-id", f"{name}: {manager.node_id}"))
+        if manager.node_id is None:
+            problems.append(YarnProblem(node, "node-id", f"{name}: {manager.flaw}"))
         elif manager.cluster not in clusters:
             text = f'{name}: no configuration of the cluster "{manager.cluster}"'
             problems.append(YarnProblem(node, "unknown-cluster", text))
@@ -160,8 +160,8 @@ def decide_held(
     """Return what the NodeManagers of a cluster hold, those included whose pods have gone: containers run on until the
     ResourceManager gives them up.
 
-    A NodeManager that is not listed holds for `grace_s` what it held: a ResourceManager that has just started lists
-    nobody until they register again.
+    A NodeManager that is not listed any more holds for `grace_s` what it held: a ResourceManager that has just started
+    lists nobody until they register again.
     """
     present = {(one.node, one.node_id) for one in placed}
     found: SeenNodeManagers = {}
@@ -170,13 +170,13 @@ def decide_held(
         if report is not None:
             used = report.used or ResourceMessage()
             if key in present or used != ResourceMessage():
-                found[key] = SeenNodeManager(held=used, seen_at=now)
+                found[key] = SeenNodeManager(held=used)
             continue
-        missed_at = now if before is None else before.seen_at
+        missed_at = now if before is None or before.missed_at is None else before.missed_at
         if now - missed_at < grace_s:
-            found[key] = SeenNodeManager(held=None if before is None else before.held, seen_at=missed_at)
+            found[key] = SeenNodeManager(held=None if before is None else before.held, missed_at=missed_at)
         elif key in present:
-            found[key] = SeenNodeManager(held=ResourceMessage(), seen_at=missed_at)
+            found[key] = SeenNodeManager(held=ResourceMessage(), missed_at=missed_at)
     return found
 
 

@@ -104,7 +104,8 @@ def operator_readings(
                 for result, count in sorted(getattr(state, counts).items())
             ]
         )
-    yield UP.reading([((name,), float(not state.error)) for name, state in clusters.items()])
+    # A standby has no round, and says nothing about clusters.
+    yield UP.reading([((name,), float(not state.error)) for name, state in clusters.items() if state.rounds])
     yield LAST_SUCCESS.reading([((name,), state.last_success) for name, state in clusters.items()])
     yield ROUND_SECONDS.reading([((name,), state.round_s) for name, state in clusters.items()])
     counted = Counter(one.reason for one in problems)

@@ -71,7 +71,8 @@ class NodeManager(Submodel, frozen=True, kw_only=True):
     """NodeManager is what a pod says of the NodeManager in it."""
 
     cluster: str
-    node_id: YarnNodeId | MalformedNodeId
+    node_id: YarnNodeId | None
+    flaw: str = ""  # why there is no identity
     since: datetime | None = None
 
 
@@ -131,4 +132,7 @@ def node_manager_of(meta: ObjectMeta) -> NodeManager | None:
     if not is_node_manager(meta.labels):
         return None
     known = {key: meta.annotations[key] for key in (A_NODE_ID, A_CLUSTER_ID) if key in meta.annotations}
-    return NodeManager(cluster=cluster_id(known), node_id=parse_node_id(known), since=meta.creation_timestamp)
+    found = parse_node_id(known)
+    if isinstance(found, MalformedNodeId):
+        return NodeManager(cluster=cluster_id(known), node_id=None, flaw=str(found), since=meta.creation_timestamp)
+    return NodeManager(cluster=cluster_id(known), node_id=found, since=meta.creation_timestamp)

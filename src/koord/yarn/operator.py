@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import ClassVar
-
-import msgspec
+from typing import Any, ClassVar
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import A_THIRD_PARTY_ALLOCATIONS
@@ -31,12 +28,11 @@ from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import MetricReading, MetricRegistry
 from koord.wire.hadoop_rpc import RpcException
-from koord.wire.hadoop_yarn import NodeIdMessage, NodeReport, NodeResource, ResourceOption
+from koord.wire.hadoop_yarn import NodeIdMessage, NodeResource, ResourceOption
 from koord.yarn import metrics
 from koord.yarn.capacity import (
     CapacityUpdate,
     PlacedNodeManager,
-    SeenNodeManagers,
     YarnProblem,
     decide_cluster,
     decide_held,
@@ -45,33 +41,14 @@ from koord.yarn.capacity import (
     total_held,
     with_yarn_allocation,
 )
+from koord.yarn.cluster_state import BROKEN, ClusterState, OperatorSettings, RoundFailure, failure_of
 from koord.yarn.models import NODES, PODS, BatchAmounts, YarnNode, transform_node, transform_pod
 from koord.yarn.resource_manager import CallFailure, ResourceManagerClient
 
 _LOG = logging.getLogger(__name__)
-_BY_NODE = "yarn-node"
+_BY_NODE, _NODE_MANAGERS = "yarn-node", "yarn-node-managers"
 WRITERS = 8
-
-
-class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    interval_s: float = 5.0  # between two rounds of a cluster
-    longest_wait_s: float = 30.0  # between two rounds of one that fails
-    over_commit_timeout_ms: int = 600_000  # how long containers beyond a smaller capacity live on; -1: for ever
-    absence_grace_s: float = 60.0  # how long an unlisted NodeManager still holds what it held
-
-
-class ClusterState(msgspec.Struct):
-    """ClusterState is what the last rounds of a cluster showed."""
-
-    reports: dict[YarnNodeId, NodeReport] = {}
-    seen: SeenNodeManagers = {}
-    held: dict[str, BatchAmounts | None] = {}  # by node, of those that are seen
-    problems: tuple[YarnProblem, ...] = ()
-    error: str = "no round has ended yet"
-    last_success: float = 0.0  # Unix time
-    round_s: float = 0.0
-    rounds: Counter[str] = msgspec.field(default_factory=Counter)
-    updates: Counter[str] = msgspec.field(default_factory=Counter)
+CLUSTERS_PATH = "/yarn/clusters"  # below /apis/v1 of the port of the metrics
 
 
 class YarnOperator:
@@ -104,6 +81,7 @@ class YarnOperator:
         self.pods = informers.for_resource(PODS, transform=transform_pod)
         if not self.pods.has_index(_BY_NODE):
             self.pods.add_index(_BY_NODE, lambda pod: (pod.spec.node_name,))
+            self.pods.add_index(_NODE_MANAGERS, lambda pod: () if pod.node_manager is None else ("",))
         self.placement_problems: tuple[YarnProblem, ...] = ()
         self._queue: WorkQueue[str] = WorkQueue(clock, name="yarnresource")
         self._failures = RateLimitedLog(_LOG, clock)
@@ -138,6 +116,25 @@ class YarnOperator:
         problems = (*self.placement_problems, *(one for state in self.clusters.values() for one in state.problems))
         return metrics.operator_readings(self.clusters, problems)
 
+    def describe(self) -> dict[str, Any]:
+        """Return the state of each cluster, as plain data for people and for `koord doctor`."""
+        return {
+            "clusters": [
+                {
+                    "id": one.cluster.id,
+                    "resourceManagers": [str(manager.admin) for manager in one.cluster.managers],
+                    "active": str(one.active.admin),
+                    "nodeManagers": len(state.reports),
+                    "failure": state.failure,
+                    "error": state.error,
+                    "problems": [f"node {problem.node}: {problem.text}" for problem in state.problems],
+                }
+                for one in self._managers
+                if (state := self.clusters[one.cluster.id])
+            ],
+            "problems": [f"node {one.node}: {one.text}" for one in self.placement_problems],
+        }
+
     # Clusters ----------------------------------------------------------------------------------------------------
 
     async def _run_cluster(self, manager: ResourceManagerClient) -> None:
@@ -145,21 +142,21 @@ class YarnOperator:
         backoff = JitteredBackoff(self._clock, self._rng, self._settings.interval_s, longest, jitter=0.2)
         while True:
             try:
-                error = await self.run_round(manager)
+                failure = await self.run_round(manager)
             except Exception as trouble:  # noqa: BLE001  one cluster must not stop the others; it is logged and counted
                 _LOG.error("YARN cluster %s: the round failed", manager.cluster.id, exc_info=trouble)
-                error = self._end_round(manager, f"{type(trouble).__name__}: {trouble}")
-            if not error:
+                failure = self._end_round(manager, RoundFailure(BROKEN, f"{type(trouble).__name__}: {trouble}"))
+            if failure is None:
                 backoff.reset()
-            await self._clock.sleep(backoff.next() if error else self._settings.interval_s)
+            await self._clock.sleep(self._settings.interval_s if failure is None else backoff.next())
 
-    async def run_round(self, manager: ResourceManagerClient) -> str:
-        """Bring one cluster in line once, and return what kept it from that; empty: nothing did."""
+    async def run_round(self, manager: ResourceManagerClient) -> RoundFailure | None:
+        """Bring one cluster in line once, and return what kept it from that."""
         state = self.clusters[manager.cluster.id]
         started = self._clock.monotonic()
         listed = await manager.nodes()
         if not isinstance(listed, tuple):
-            return self._end_round(manager, f"nodes are not listed: {listed}")
+            return self._end_round(manager, failure_of("nodes are not listed", listed))
         state.reports = {
             YarnNodeId(one.node_id.host, one.node_id.port): one for one in listed if one.node_id is not None
         }
@@ -174,20 +171,20 @@ class YarnOperator:
         state.round_s = self._clock.monotonic() - started
         return self._end_round(manager, refused)
 
-    def _end_round(self, manager: ResourceManagerClient, error: str) -> str:
+    def _end_round(self, manager: ResourceManagerClient, failure: RoundFailure | None) -> RoundFailure | None:
         state = self.clusters[manager.cluster.id]
-        state.rounds["failed" if error else "succeeded"] += 1
-        if error:
-            self._failures.warning("YARN cluster %s: %s", manager.cluster.id, error)
+        state.rounds["succeeded" if failure is None else "failed"] += 1
+        if failure is not None:
+            self._failures.warning("YARN cluster %s: %s", manager.cluster.id, failure.text)
         else:
             if state.error:
                 _LOG.info("YARN cluster %s: in line, by %s", manager.cluster.id, manager.active.client)
             state.last_success = self._clock.time()
-        state.error = error
-        return error
+        state.error, state.failure = ("", "") if failure is None else (failure.text, failure.kind)
+        return failure
 
     def _placed(self, cluster: str) -> list[PlacedNodeManager]:
-        pods = [pod for pod in self.pods.list() if pod.node_manager is not None]
+        pods = self.pods.by_index(_NODE_MANAGERS, "")
         placed, self.placement_problems = place_node_managers(pods, tuple(self.clusters))
         return [one for one in placed.values() if one.cluster == cluster]
 
@@ -197,18 +194,24 @@ class YarnOperator:
             total += pod.requested
         return total
 
-    async def _send(self, manager: ResourceManagerClient, updates: Sequence[CapacityUpdate]) -> str:
-        """Send all updates at once. A ResourceManager takes all or none, so that after a refusal each goes alone."""
-        if not updates:
-            return ""
+    async def _send(self, manager: ResourceManagerClient, updates: Sequence[CapacityUpdate]) -> RoundFailure | None:
+        """Send all updates at once. A ResourceManager takes all or none, so that after a refusal each goes alone.
+
+        Without any update a call is made once to each new active one, which shows whether changes are allowed.
+        """
+        if not updates and self.clusters[manager.cluster.id].allowed_by == manager.active:
+            return None
         refused = await self._send_some(manager, updates)
         if refused is None:
-            return ""
-        if len(updates) == 1 or not isinstance(refused, RpcException) or refused.is_access_denied:
-            return f"{len(updates)} NodeManagers are not updated: {refused}"
+            return None
+        if len(updates) <= 1 or not isinstance(refused, RpcException) or refused.is_access_denied:
+            return failure_of(f"{len(updates)} NodeManagers are not updated", refused)
         alone = [(one, await self._send_some(manager, (one,))) for one in updates]
-        failed = [f"{one.placed.node_id}: {why}" for one, why in alone if why is not None]
-        return f"{len(failed)} NodeManagers are not updated: {failed[0]}" if failed else ""
+        failed = [(one, why) for one, why in alone if why is not None]
+        if not failed:
+            return None
+        (one, why), count = failed[0], len(failed)
+        return failure_of(f"{count} NodeManagers are not updated, first {one.placed.node_id}", why)
 
     async def _send_some(self, manager: ResourceManagerClient, updates: Sequence[CapacityUpdate]) -> CallFailure | None:
         timeout_ms = self._settings.over_commit_timeout_ms
@@ -224,6 +227,7 @@ class YarnOperator:
         state = self.clusters[manager.cluster.id]
         state.updates["succeeded" if refused is None else "failed"] += len(updates)
         if refused is None:
+            state.allowed_by = manager.active
             for one in updates:
                 _LOG.debug("%s offers %s, before %s", one.placed.node_id, one.wanted, one.present)
         return refused

@@ -34,14 +34,16 @@ from koord.kube.controller.process import ControllerProcess, ListenAddress, Proc
 from koord.kube.leader_election import LeaseConfig
 from koord.telemetry import component_server
 from koord.telemetry.clock import Clock, WallClock
+from koord.telemetry.component_server import ServiceRoutes
 from koord.telemetry.logs import Logs
 from koord.telemetry.metrics import MetricRegistry
 from koord.wire.hadoop_sasl import HadoopToken
 from koord.wire.hadoop_yarn import decode_token_file
 from koord.wire.protobuf import WireError
 from koord.yarn.capacity import MAX_INT32
+from koord.yarn.cluster_state import OperatorSettings
 from koord.yarn.hadoop_config import CORE_SITE, YARN_SITE, BadHadoopConfig, YarnCluster, clusters_from_files
-from koord.yarn.operator import OperatorSettings, YarnOperator
+from koord.yarn.operator import CLUSTERS_PATH, YarnOperator
 from koord.yarn.resource_manager import Caller, ResourceManagerClient
 
 _LOG = logging.getLogger("koord.cli.daemons.koord_yarn_operator")  # by name: as a script this module is called __main__
@@ -185,6 +187,10 @@ async def serve_operator(
         registry=registry,
     )
     process.server.metrics((registry,))
+    routes = ServiceRoutes(
+        process.server, unavailable=lambda: None if process.may_write() else "this replica does not lead"
+    )
+    routes.add("GET", CLUSTERS_PATH, lambda _: operator.describe())
     process.server.flag("v", lambda text: set_verbosity(logs, text))
     alive: dict[str, component_server.HealthCheck] = {"ping": component_server.ping}
     process.health_server.health("healthz", {**alive, **process.election_checks()})
