@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 
@@ -102,14 +102,14 @@ class ContainerGroups:
         if isinstance(names, IoError):
             return [*problems, str(names)]
         live = {one.id: one for one in containers}
+        kept: set[str] = set()
         for name in names:
-            if not name.startswith(CONTAINER_PREFIX):
+            if not name.startswith(CONTAINER_PREFIX) or (name not in live and self._remove_if_empty(name)):
                 continue
-            if name not in live and self._remove_if_empty(name):
-                continue
+            kept.add(name)
             problems += self._bring_memory_group(name, live.get(name))
         if self._tree.version == 1:
-            problems += self._remove_memory_groups_without(frozenset(names))
+            problems += self._remove_memory_groups_without(kept)
         shares = min(sum(max(0, one.vcores) for one in containers) * SHARES_PER_VCORE, _MAX_SHARES)
         # The kernel refuses shares of a group that runs only when the CPU is idle, as koordlet may have made it.
         if shares > 0 and self._tree.value(CPU_IDLE, self.parent) != "1":
@@ -160,7 +160,7 @@ class ContainerGroups:
                 return [str(refused)]
         return []
 
-    def _remove_memory_groups_without(self, cpu_names: frozenset[str]) -> list[str]:
+    def _remove_memory_groups_without(self, cpu_names: Set[str]) -> list[str]:
         """Remove the memory groups of containers that have no CPU group any more."""
         folder = self._tree.group_path("memory", self.parent)
         names = self._tree.host.list_folders(folder)
