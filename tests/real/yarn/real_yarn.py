@@ -131,14 +131,18 @@ class RealYarn:
 
     def submit_sleep(self, memory_mib: int, vcores: int = 1) -> str:
         """Start an application whose only container sleeps, and return its ID."""
+        return self.submit("sleep 600", memory_mib, vcores)
+
+    def submit(self, command: str, memory_mib: int, vcores: int = 1) -> str:
+        """Start an application whose master is the command, and return its ID."""
         made = self._post("/ws/v1/cluster/apps/new-application", {})
         application: str = made["application-id"]
         self._post(
             "/ws/v1/cluster/apps",
             {
                 "application-id": application,
-                "application-name": "sleep",
-                "am-container-spec": {"commands": {"command": "sleep 600"}},
+                "application-name": "test",
+                "am-container-spec": {"commands": {"command": command}},
                 "max-app-attempts": 1,
                 "resource": {"memory": memory_mib, "vCores": vcores},
             },

@@ -29,11 +29,13 @@ from koord.koordlet.settings import AuditSettings, KoordletSettings
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import WallClock
 from koord.wire.yarn_copilot import is_application_master
-from koord.yarn.operator import OperatorSettings
+from koord.yarn.cluster_state import OperatorSettings
 from tests.real.yarn.real_yarn import needs_yarn
 from tests.real.yarn.yarn_node import (
     GROUP,
     KUBEPODS,
+    MASTER_MB,
+    TASK_MB,
     Copilot,
     YarnNode,
     eventually,
@@ -57,7 +59,7 @@ async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[
         async def runs() -> bool:
             return len(await copilot.names()) == 1 + TASKS
 
-        await eventually(runs, lambda: f"{yarn.log('nm')}\n{yarn.log('client')}\n{copilot.log.read_text()}")
+        await eventually(runs, lambda: f"{yarn.log('nm')}\n{yarn.log('master')}\n{copilot.log.read_text()}")
         yield yarn, copilot
 
 
@@ -72,9 +74,10 @@ async def test_containers_run_in_the_groups_of_best_effort_work(node: tuple[Yarn
     status, listed = await copilot.call("GET", "/v1/containers")
     assert status == 200
     assert {one["cgroupDir"] for one in listed} == {f"{GROUP}/{name}" for name in names}
-    assert all(one["resources"]["requests"] == {"cpu": "1", "memory": str(256 * 2**20)} for one in listed)
-    limit = tree().value("memory.limit_in_bytes", f"{GROUP}/{names[0]}")
-    assert limit == str(256 * 2**20)  # by the NodeManager
+    for one in listed:
+        memory = str((MASTER_MB if is_application_master(one["name"]) else TASK_MB) * 2**20)
+        assert one["resources"]["requests"] == {"cpu": "1", "memory": memory}
+        assert tree().value("memory.limit_in_bytes", one["cgroupDir"]) == memory  # by the NodeManager
 
 
 async def test_the_copilot_kills_one_container_and_no_other(node: tuple[YarnNode, Copilot]) -> None:
@@ -107,7 +110,7 @@ async def test_when_less_is_lent_containers_stay_for_the_timeout_and_only_what_i
         await site.add_pod("nm", NODE, node_id=str(yarn.node_id))
         async with operating(site, yarn.cluster, settings=settings, user="root"):
             await asyncio.sleep(2 * settings.interval_s)
-            lent_mb = (len(before) - 1) * 256 + 10  # one container is over
+            lent_mb = MASTER_MB + (len(before) - 2) * TASK_MB + 10  # one task is over
             await site.lend(NODE, 8000, f"{lent_mb}Mi")
             begun_s = time.monotonic()
 

@@ -1,5 +1,5 @@
-"""A node for YARN's containers on this machine: cgroups of their own, a NodeManager that uses them, an application of
-Hadoop's with a master and tasks, and a copilot beside it.
+"""A node for YARN's containers on this machine: cgroups of their own, a NodeManager that uses them, an application
+with a master and tasks, and a copilot beside it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ BESTEFFORT = f"{KUBEPODS}/besteffort"
 GROUP = f"{BESTEFFORT}/hadoop-yarn"
 CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory")
 EXECUTOR = Path(__file__).with_name("container_executor.sh")
-CONTAINER_MB = 256
-CLIENT = "org.apache.hadoop.yarn.applications.distributedshell.Client"
+MASTER_MB, TASK_MB = 768, 256
+MASTER = Path(__file__).with_name("ShellMaster.java")  # Java runs it from its source
 # A task sleeps, and holds as much memory as a file with its name tells.
 TASK = """\
 import os, sys, time
@@ -120,46 +120,27 @@ class YarnNode(RealYarn):
             "yarn.nodemanager.resource.memory.enabled": "true",
             "yarn.nodemanager.resource.memory-mb": "2048",
             "yarn.nodemanager.resource.cpu-vcores": "8",
-            "yarn.application.classpath": f"{yarn_folder()}/*",
         }
         super().__init__(folder, 1, properties)
         self.memory_folder = folder / "memory"
         self.memory_folder.mkdir()
-        self._client: subprocess.Popen[bytes] | None = None
 
     @property
     def web_port(self) -> int:
         return self._web_ports[0]
 
-    def submit_shell(self, tasks: int) -> None:
-        """Start Hadoop's DistributedShell: a master, and so many tasks."""
+    def submit_tasks(self, tasks: int) -> None:
+        """Start an application: a master, and so many tasks."""
         (self.folder / "task.py").write_text(TASK)
-        (jar,) = yarn_folder().glob("hadoop-yarn-applications-distributedshell-*.jar")
-        home = f"-Duser.home={self.folder}"  # where the client puts its files
-        with (self.folder / "client.log").open("wb") as log:
-            self._client = subprocess.Popen(
-                [
-                    *(*JAVA, home, "-cp", f"{self.folder}/conf-nm:{yarn_folder()}/*", CLIENT),
-                    *("-jar", str(jar), "-timeout", "900000"),
-                    *("-shell_command", f"{sys.executable} {self.folder}/task.py {self.memory_folder}"),
-                    *("-num_containers", str(tasks), "-container_memory", str(CONTAINER_MB)),
-                    *("-container_vcores", "1", "-master_memory", str(CONTAINER_MB), "-master_vcores", "1"),
-                ],
-                cwd=self.folder,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        task = f"{sys.executable} {self.folder}/task.py {self.memory_folder}"
+        classpath = f"{self.folder}/conf-nm:{yarn_folder()}/*"
+        master = f"{' '.join(JAVA)} -cp '{classpath}' {MASTER} {tasks} {TASK_MB} '{task}'"
+        self.submit(f"{master} >{self.folder}/master.log 2>&1", MASTER_MB)
 
     def exit_code(self, container: str) -> str:
         """Return what the NodeManager's executor saw the container end with; "" while it runs."""
         found = list((self.folder / "local" / "nmPrivate").glob(f"*/{container}/*.exitcode"))
         return found[0].read_text().strip() if found else ""
-
-    def stop(self) -> None:
-        if self._client is not None:
-            self._client.kill()
-            self._client.wait()
-        super().stop()
 
 
 class Copilot:
@@ -222,7 +203,7 @@ async def yarn_node(folder: Path, tasks: int) -> AsyncIterator[tuple[YarnNode, C
         yarn.start_node_manager()
         await yarn.until_running()
         copilot = Copilot(yarn)
-        yarn.submit_shell(tasks)
+        yarn.submit_tasks(tasks)
         yield yarn, copilot
     finally:
         if copilot is not None:
