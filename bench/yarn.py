@@ -106,7 +106,7 @@ def round_times(metrics: int) -> list[float]:
         return []
 
 
-async def watch_rounds(metrics: int, is_over: Callable[[], bool]) -> list[float]:
+async def watch_rounds(metrics: int, is_over: Callable[[], bool], every_s: float = 0.1) -> list[float]:
     """Return every round's time that was seen until something is over."""
     seen: set[float] = set()
     deadline = time.monotonic() + PATIENCE_S
@@ -114,7 +114,7 @@ async def watch_rounds(metrics: int, is_over: Callable[[], bool]) -> list[float]
         if time.monotonic() > deadline:
             raise RuntimeError("the operator did not get there in time")
         seen.update(await asyncio.to_thread(round_times, metrics))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(every_s)
     seen.update(await asyncio.to_thread(round_times, metrics))
     return sorted(one for one in seen if one > 0)
 
@@ -157,7 +157,7 @@ async def measure() -> dict[str, Any]:
                     await asyncio.sleep(0.2)
                 told_s = time.monotonic() - started
                 cpu, since = _cpu_s(process.pid), time.monotonic()
-                steady = await watch_rounds(metrics, lambda: time.monotonic() - since > STEADY_S)
+                steady = await watch_rounds(metrics, lambda: time.monotonic() - since > STEADY_S, INTERVAL_S)
                 took = time.monotonic() - since
                 cpu = _cpu_s(process.pid) - cpu
                 return {

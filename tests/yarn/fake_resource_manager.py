@@ -60,6 +60,7 @@ class FakeResourceManager:
         self.calls = 0
         self._token = token
         self._servers: dict[str, asyncio.Server] = {}
+        self._connections: set[asyncio.Task[None]] = set()
         self._ports = {"client": 0, "admin": 0}
 
     @property
@@ -79,6 +80,8 @@ class FakeResourceManager:
             server = self._servers.pop(name)
             server.close()
             await server.wait_closed()
+        if self._connections:
+            await asyncio.wait(self._connections)
 
     async def become_standby(self) -> None:
         self.active = False
@@ -95,6 +98,9 @@ class FakeResourceManager:
         await self._serve(reader, writer, is_admin=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_admin: bool) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
         try:
             preamble = await reader.readexactly(7)
             assert preamble[:6] == b"hrpc\x09\x00"
@@ -130,6 +136,7 @@ class FakeResourceManager:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # a client that went away is of no interest here
         finally:
+            self._connections.discard(task)
             writer.close()
 
     def _answer(self, method: str, body: bytes, user: str, *, is_admin: bool) -> bytes | rpc.RpcException:

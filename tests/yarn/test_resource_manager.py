@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -96,34 +99,38 @@ async def test_one_that_is_not_there_is_named() -> None:
     ],
 )
 async def test_a_peer_that_is_no_resource_manager_is_named(answer: bytes, reason: str) -> None:
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(answer)
-        writer.write_eof()
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        failed = await _client_of(server).nodes()
+    async with peer(answer) as client:
+        failed = await client.nodes()
         assert isinstance(failed, RpcViolation)
         assert reason in str(failed)
 
 
 async def test_a_silent_peer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource_manager, "ANSWER_TIMEOUT_S", 0.05)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        failed = await _client_of(server).nodes()
+    async with peer(None) as client:
+        failed = await client.nodes()
         assert isinstance(failed, NoActiveManager)
         assert "no answer within" in str(failed)
 
 
-def _client_of(server: asyncio.Server) -> ResourceManagerClient:
-    place = HostPort("127.0.0.1", server.sockets[0].getsockname()[1])
-    return ResourceManagerClient(YarnCluster("c", (ResourceManagerAddress("", place, place),)), caller())
+@asynccontextmanager
+async def peer(answer: bytes | None) -> AsyncIterator[ResourceManagerClient]:
+    """Run a server that sends these bytes and no more, or nothing at all, whatever it is asked."""
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if answer is not None:
+            writer.write(answer)
+            writer.write_eof()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        place = HostPort("127.0.0.1", server.sockets[0].getsockname()[1])
+        yield ResourceManagerClient(YarnCluster("c", (ResourceManagerAddress("", place, place),)), caller())
+        await ended.wait()
 
 
 @pytest.mark.parametrize("service", ["127.0.0.1:{}", "localhost:{}", "10.0.0.1:1,localhost:{}"])

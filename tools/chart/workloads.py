@@ -101,7 +101,9 @@ def yarn_operator_template() -> str:
         f"{{{{ {manager}.address }}}}:{{{{ {manager}.adminPort }}}}",
     )
     config, workload, budget = deployments.yarn_operator_objects(NAMESPACE, image(values), site)
-    data = {name: Block(text) for name, text in config["data"].items()}
+    data: Obj = {name: Block(text) for name, text in config["data"].items()}
+    whole = ".Values.yarnConfiguration.yarnSite"
+    data["yarn-site.xml"] = When(whole, Block(f"{{{{- {whole} | nindent 4 }}}}"), data["yarn-site.xml"])
     replace(config, "data", {**data, Insert('include "koord.yarnClusters" .'): None})
     container = _deployment(workload, values)
     metrics, health = (f"{{{{ .Values.{values}.{name}.port }}}}" for name in ("metrics", "healthProbe"))

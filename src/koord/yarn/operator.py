@@ -129,8 +129,7 @@ class YarnOperator:
                     "error": state.error,
                     "problems": [f"node {problem.node}: {problem.text}" for problem in state.problems],
                 }
-                for one in self._managers
-                if (state := self.clusters[one.cluster.id])
+                for one, state in zip(self._managers, self.clusters.values(), strict=True)
             ],
             "problems": [f"node {one.node}: {one.text}" for one in self.placement_problems],
         }
