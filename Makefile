@@ -92,7 +92,7 @@ test-guest: $(READY) ## koordlet on cgroup v2 in QEMU guests with Debian's kerne
 	@$(BIN)/python -m tools.guest
 	@$(BIN)/python -m pytest tests/guest
 
-test-yarn: $(READY) ## koord-yarn-operator with Hadoop's ResourceManager and NodeManager (Java 17; Maven once, to fetch them)
+test-yarn: $(READY) ## koord-yarn-operator, koord-yarn-copilot and koordlet with Hadoop's ResourceManager and NodeManager (Java 17; Maven once, to fetch them)
 	@$(BIN)/python -m tools.assets yarn
 	@$(BIN)/python -m pytest tests/real/yarn
 

@@ -19,7 +19,7 @@ from koord.telemetry.clock import WallClock
 from koord.telemetry.http_routing import HttpReply
 from koord.telemetry.plain_http import request
 from koord.yarn.copilot.node_manager import node_manager_address
-from koord.yarn.copilot.program import CopilotSettings, StartRefused, YarnCopilot
+from koord.yarn.copilot.program import CopilotSettings, CopilotNotStarted, YarnCopilot
 from tests.host.fake_machine import FakeMachine
 from tests.koordlet.inputs.fake_kubelet import pod
 from tests.yarn.copilot.fake_node_manager import FakeNodeManager, container_id
@@ -192,7 +192,7 @@ async def test_a_second_copilot_on_the_socket_says_why_it_does_not_start(
     machine: FakeMachine, manager: FakeNodeManager, copilot: YarnCopilot, socket: str
 ) -> None:
     other = await YarnCopilot.start(settings_of(machine, manager, socket), WallClock())
-    assert isinstance(other, StartRefused)
+    assert isinstance(other, CopilotNotStarted)
     assert f"pid {os.getpid()}" in other.reason
 
 

@@ -17,7 +17,7 @@ from koord.telemetry.http_routing import HttpCall, HttpReply, text_reply
 from koord.telemetry.logs import Logs
 from koord.telemetry.process import freeze_after_startup
 from koord.yarn.copilot.node_manager import Address
-from koord.yarn.copilot.program import DEFAULT_GROUP, PORT, CopilotSettings, StartRefused, YarnCopilot
+from koord.yarn.copilot.program import DEFAULT_GROUP, PORT, CopilotSettings, CopilotNotStarted, YarnCopilot
 
 _LOG = logging.getLogger("koord.cli.daemons.koord_yarn_copilot")  # by name: as a script this module is called __main__
 PROGRAM = COPILOT_PROGRAM
@@ -83,7 +83,7 @@ def run_copilot(values: FlagValues, logs: Logs) -> int:
 async def serve(settings: CopilotSettings, logs: Logs, stop: asyncio.Event) -> int:
     """Serve until `stop`. Containers run on without the copilot."""
     copilot = await YarnCopilot.start(settings, WallClock())
-    if isinstance(copilot, StartRefused):
+    if isinstance(copilot, CopilotNotStarted):
         return process.report_errors(PROGRAM, [copilot.reason])
     copilot.endpoint.routes.add("PUT", "/debug/flags/v", lambda call: _put_verbosity(logs, call))
     freeze_after_startup()

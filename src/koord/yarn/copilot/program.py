@@ -73,8 +73,8 @@ class CopilotMetrics:
         )
 
 
-class StartRefused(msgspec.Struct, frozen=True):
-    """StartRefused says why the copilot cannot serve, as a sentence."""
+class CopilotNotStarted(msgspec.Struct, frozen=True):
+    """CopilotNotStarted says why the copilot cannot serve, as a sentence."""
 
     reason: str
 
@@ -99,11 +99,11 @@ class YarnCopilot:
         self._add_routes()
 
     @staticmethod
-    async def start(settings: CopilotSettings, clock: Clock) -> YarnCopilot | StartRefused:
+    async def start(settings: CopilotSettings, clock: Clock) -> YarnCopilot | CopilotNotStarted:
         tree = open_container_tree(settings)
         claim = claim_socket(settings.endpoint)
         if isinstance(claim, NotExclusive):
-            return StartRefused(str(claim))
+            return CopilotNotStarted(str(claim))
         group = settings.group or f"{tree.layout.qos_dir(BEST_EFFORT)}/{TASKS_RELATIVE_PATH}"
         copilot = YarnCopilot(settings, clock, claim, ContainerGroups(tree, group, clock))
         try:
@@ -111,7 +111,7 @@ class YarnCopilot:
             os.chmod(settings.endpoint, _SOCKET_MODE)
         except OSError as error:
             await copilot.stop()
-            return StartRefused(f"cannot listen on {settings.endpoint}: {error.strerror or error}")
+            return CopilotNotStarted(f"cannot listen on {settings.endpoint}: {error.strerror or error}")
         copilot._spawn_tasks()
         where = f"{settings.node_manager[0]}:{settings.node_manager[1]}"
         _LOG.info("serving %s for the NodeManager at %s, containers are below %s", settings.endpoint, where, group)
