@@ -19,7 +19,7 @@ from koord.telemetry.clock import WallClock
 from koord.telemetry.http_routing import HttpReply
 from koord.telemetry.plain_http import request
 from koord.yarn.copilot.node_manager import node_manager_address
-from koord.yarn.copilot.program import CopilotSettings, CopilotNotStarted, YarnCopilot
+from koord.yarn.copilot.program import CopilotNotStarted, CopilotSettings, YarnCopilot
 from tests.host.fake_machine import FakeMachine
 from tests.koordlet.inputs.fake_kubelet import pod
 from tests.yarn.copilot.fake_node_manager import FakeNodeManager, container_id

@@ -17,7 +17,7 @@ from koord.telemetry.http_routing import HttpCall, HttpReply, text_reply
 from koord.telemetry.logs import Logs
 from koord.telemetry.process import freeze_after_startup
 from koord.yarn.copilot.node_manager import Address
-from koord.yarn.copilot.program import DEFAULT_GROUP, PORT, CopilotSettings, CopilotNotStarted, YarnCopilot
+from koord.yarn.copilot.program import DEFAULT_GROUP, PORT, CopilotNotStarted, CopilotSettings, YarnCopilot
 
 _LOG = logging.getLogger("koord.cli.daemons.koord_yarn_copilot")  # by name: as a script this module is called __main__
 PROGRAM = COPILOT_PROGRAM
