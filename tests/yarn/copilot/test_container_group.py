@@ -41,11 +41,10 @@ def groups(machine: FakeMachine) -> ContainerGroups:
 def cpu_only(machine: FakeMachine, name: str, *pids: int) -> None:
     """Make the group of a container as a NodeManager of Hadoop 2 does, in the CPU controller alone."""
     group = machine.make(f"{PARENT}/{name}")
-    if machine.version == 1:
-        memory = Path(machine.tree.group_path("memory", group))
-        for file in memory.iterdir():
-            file.unlink()
-        memory.rmdir()
+    memory = Path(machine.tree.group_path("memory", group))
+    for file in memory.iterdir():
+        file.unlink()
+    memory.rmdir()
     (Path(machine.tree.group_path("cpu", group)) / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
 
 
@@ -69,11 +68,10 @@ def test_a_group_that_is_idle_keeps_its_shares(machine: FakeMachine, groups: Con
     assert machine.text(CPU_SHARES, PARENT) == before
 
 
+@pytest.mark.parametrize("machine", [1], indirect=True)
 def test_groups_of_containers_that_ended_are_removed_and_those_that_start_are_not(
     machine: FakeMachine, groups: ContainerGroups
 ) -> None:
-    if machine.version == 2:
-        pytest.skip("a directory of files cannot be removed as a cgroup can, and of version 1 only one is looked at")
     cpu = Path(machine.tree.group_path("cpu", PARENT))
     for name in (ONE, TWO):
         (cpu / name).mkdir()
@@ -86,9 +84,8 @@ def test_groups_of_containers_that_ended_are_removed_and_those_that_start_are_no
     ]  # 9 had no CPU group, 1 is no live container
 
 
+@pytest.mark.parametrize("machine", [1], indirect=True)
 def test_processes_are_moved_to_the_memory_group(machine: FakeMachine, groups: ContainerGroups) -> None:
-    if machine.version == 2:
-        pytest.skip("the groups are one")
     cpu_only(machine, ONE, 4711)
     memory = Path(machine.tree.group_path("memory", f"{PARENT}/{ONE}"))
     groups.synchronize([live(ONE)])
