@@ -64,8 +64,9 @@ _AUTH = MessageCodec(
     SaslAuth,
     RequiredField(1, "method", STRING),
     RequiredField(2, "mechanism", STRING),
-    ScalarField(3, "protocol", STRING),
-    ScalarField(4, "server_id", STRING),
+    # A server compares the choice with its offer, in which both are stated, the protocol as an empty text.
+    RequiredField(3, "protocol", STRING),
+    RequiredField(4, "server_id", STRING),
     ScalarField(5, "challenge", DATA),
 )
 SASL_CODEC = MessageCodec(

@@ -166,7 +166,7 @@ async def test_a_delegation_token_is_proof_enough(yarn: RealYarn) -> None:
     assert refused.fatal
 
 
-async def test_a_resource_manager_that_starts_again_gets_the_capacity_again(yarn: RealYarn) -> None:
+async def test_a_resource_manager_that_starts_again_gets_what_changed_meanwhile(yarn: RealYarn) -> None:
     async with operator_site() as site:
         await site.add_node("n1", 3000, "3Gi")
         await site.add_pod("nm", "n1", node_id=str(yarn.node_id))
@@ -179,10 +179,10 @@ async def test_a_resource_manager_that_starts_again_gets_the_capacity_again(yarn
                 return bool(state.error)
 
             await eventually("the operator misses nobody", has_failed)
-            sent = state.updates["succeeded"]
+            await site.lend("n1", 4000, "4Gi")
             yarn.start_resource_manager()
-            await until_offered(yarn, 3072, 3)
-            assert state.updates["succeeded"] > sent  # it registered with what its own file says
+            await until_offered(yarn, 4096, 4)
+            assert state.updates["succeeded"] == 2
 
 
 async def test_what_a_lost_node_manager_held_is_free(yarn: RealYarn) -> None:
@@ -201,8 +201,10 @@ async def test_what_a_lost_node_manager_held_is_free(yarn: RealYarn) -> None:
 
             await eventually("the NodeManager is not missed", is_missed)
             await until_held(site, "n1", BatchAmounts())
+            sent = state.updates["succeeded"]
             yarn.start_node_manager()
             await until_offered(yarn, 3072, 3)
+            assert state.updates["succeeded"] > sent  # it registered with what its own file says
 
 
 async def test_a_failover_is_followed(tmp_path: Path) -> None:
