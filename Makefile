@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-charts test-install test-guest soak bench bench-colocation gen chart monitoring diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-charts test-install test-guest test-yarn soak bench bench-colocation gen chart monitoring diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -72,7 +72,7 @@ assets: $(READY) ## build the real control plane and node from Go modules into a
 	@$(BIN)/python -m tools.assets node
 
 test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
-	@$(BIN)/python -m pytest tests/real --durations=25
+	@$(BIN)/python -m pytest tests/real --ignore=tests/real/yarn --durations=25
 
 test-containerd17: $(READY) assets ## tests of NRI with containerd 1.7, which is built from its Go module
 	@$(BIN)/python -m tools.assets containerd17
@@ -91,6 +91,10 @@ test-install: $(READY) assets ## install, upgrade, roll back and uninstall the c
 test-guest: $(READY) ## koordlet on cgroup v2 in QEMU guests with Debian's kernel; with core scheduling where its kernel is built
 	@$(BIN)/python -m tools.guest
 	@$(BIN)/python -m pytest tests/guest
+
+test-yarn: $(READY) ## koord-yarn-operator, koord-yarn-copilot and koordlet with Hadoop's ResourceManager and NodeManager (Java 17; Maven once, to fetch them)
+	@$(BIN)/python -m tools.assets yarn
+	@$(BIN)/python -m pytest tests/real/yarn
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos
 	@PYTHONHASHSEED=0 KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal

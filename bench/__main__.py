@@ -43,6 +43,8 @@ BENCHES = {
     "colocation": "bench.colocation",
     "cpu-tail": "bench.cpu_tail",
     "memory": "bench.memory",
+    "yarn-copilot": "bench.yarn_copilot",
+    "yarn": "bench.yarn",
 }
 # name -> the environment variable without which it is left out of a run of all
 NEEDS = {"openb": "OPENB"}

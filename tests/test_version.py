@@ -99,7 +99,15 @@ def test_the_wheel_carries_its_commit(tmp_path: Path) -> None:
     assert (again / wheel.name).read_bytes() == wheel.read_bytes()
 
 
-PROGRAMS = ("koord_scheduler", "koord_manager", "koord_descheduler", "koordlet", "koord_runtime_proxy")
+PROGRAMS = (
+    "koord_scheduler",
+    "koord_manager",
+    "koord_descheduler",
+    "koordlet",
+    "koord_runtime_proxy",
+    "koord_yarn_copilot",
+    "koord_yarn_operator",
+)
 
 
 @pytest.mark.parametrize("module", [*(f"koord.cli.daemons.{name}" for name in PROGRAMS), "koord"])

@@ -2,7 +2,8 @@
 kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with
 `containerd17` an older containerd for such a node, with `cluster` what a cluster needs that runs workloads
 (kube-controller-manager), with `helm` the program that renders and installs the chart, or with `promtool` the one that
-checks and tests rules of Prometheus. From Debian's source: with `kernel` a guest's kernel.
+checks and tests rules of Prometheus. From Debian's source: with `kernel` a guest's kernel. From Maven's artifacts: with
+`yarn` Hadoop's ResourceManager and NodeManager.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -57,6 +58,9 @@ KERNEL_CONFIG = Path(__file__).resolve().parent / "guest_kernel.config"
 # Programs that building a kernel needs, and Debian's packages of those and of the library without a program.
 KERNEL_TOOLS = ("gcc", "make", "flex", "bison", "bc", "apt-get", "dpkg-deb")
 KERNEL_PACKAGES = "gcc make flex bison bc libelf-dev"
+
+
+YARN_POM = SOURCES / "yarn" / "pom.xml"
 
 
 def cache_root() -> Path:
@@ -170,6 +174,27 @@ def build_kernel(target: Path) -> None:
     partial.rename(target)
 
 
+def yarn_folder() -> Path:
+    """Return the folder of Hadoop's jars: a new one when their versions change."""
+    return cache_root() / f"yarn-{hashlib.sha256(YARN_POM.read_bytes()).hexdigest()[:16]}"
+
+
+def build_yarn(target: Path) -> None:
+    """Copy the jars of YARN's daemons and of all that they need from Maven Central: 155 files, 89 MB."""
+    missing = [name for name in ("mvn", "java") if shutil.which(name) is None]
+    if missing:
+        sys.exit(f"assets: YARN needs {', '.join(missing)}; Debian: apt-get install maven openjdk-17-jre-headless")
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    started = time.monotonic()
+    print("assets: copying Hadoop's jars ...", file=sys.stderr, flush=True)
+    copy = ("dependency:copy-dependencies", f"-DoutputDirectory={partial}", "-DincludeScope=runtime")
+    subprocess.run(["mvn", "-q", "-B", "-f", str(YARN_POM), *copy], check=True, stdout=sys.stderr)
+    print(f"assets: Hadoop's jars in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    partial.rename(target)
+
+
 def _check_kernel_options(config: str) -> None:
     """End when an option is not as wanted: one that depends on others is dropped without a word."""
     kept = set(config.splitlines())
@@ -187,6 +212,12 @@ def main() -> None:
             build_kernel(target)
         print(target)
         return
+    if sys.argv[1:] == ["yarn"]:
+        target = yarn_folder()
+        if not target.is_dir():
+            build_yarn(target)
+        print(target)
+        return
     if sys.argv[1:] == ["node"]:
         target, modules = node_folder(), NODE_MODULES
     elif sys.argv[1:] == ["cluster"]:
@@ -200,7 +231,7 @@ def main() -> None:
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        names = "`node`, `containerd17`, `cluster`, `helm`, `promtool`, `kernel`"
+        names = "`node`, `containerd17`, `cluster`, `helm`, `promtool`, `kernel`, `yarn`"
         sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):

@@ -190,6 +190,12 @@ CASES: dict[str, AlertCase] = {
         'koord_runtime_proxy_hook_duration_seconds_count{instance="a",stage="PreRunPodSandbox",outcome="timeout"}',
         {"instance": "a", "stage": "PreRunPodSandbox", "outcome": "timeout"},
     ),
+    "YarnCopilotWithoutNodeManager": _growing(
+        'koord_yarn_copilot_node_manager_requests_total{instance="a",outcome="error"}', {"instance": "a"}
+    ),
+    "YarnCopilotCannotKill": _growing(
+        'koord_yarn_copilot_container_kills_total{instance="a",outcome="failed"}', {"instance": "a"}
+    ),
     "KoordSchedulerNoLeader": _no_leader("koord-scheduler"),
     "KoordManagerNoLeader": _no_leader("koord-manager"),
     "KoordDeschedulerNoLeader": _no_leader("koord-descheduler"),
@@ -289,6 +295,18 @@ CASES: dict[str, AlertCase] = {
         'status="failed",reason="updateNodeStatus"',
         'status="succeeded",reason=""',
         {},
+    ),
+    "KoordYarnClusterFailing": AlertCase(
+        series={'koord_yarn_operator_cluster_up{instance="a",cluster="blue"}': "0x30 1x30"},
+        labels=({"cluster": "blue"},),
+        fires_m=20,
+        ends_m=40,
+    ),
+    "KoordYarnNodeManagersLeftOut": AlertCase(
+        series={'koord_yarn_operator_problems{instance="a",reason="node-id"}': "2x90 0x30"},
+        labels=({"reason": "node-id"},),
+        fires_m=70,
+        ends_m=100,
     ),
     "KoordDeschedulerRoundsFailing": AlertCase(
         series={

@@ -26,6 +26,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], str, str]] = {
     ),
     "own-namespace": (("--set", "installation.namespace="), "night-shift", "platform"),
     "edited": (values_file("edited"), "koord", "default"),
+    "yarn": (values_file("yarn"), "koord", "default"),
     "scheduler-alone": (
         tuple(word for name in ("manager", "descheduler", "koordlet") for word in ("--set", f"{name}.enabled=false")),
         "koord",

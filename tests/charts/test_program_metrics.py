@@ -42,6 +42,12 @@ PROGRAMS: dict[str, tuple[str, tuple[str, ...], str, tuple[str, ...]]] = {
         "/metrics",
         (*LEADS, "koord_descheduler_rounds_total"),
     ),
+    "koord-yarn-operator": (
+        "koord_yarn_operator",
+        ("--metrics-addr=127.0.0.1:{port}", "--health-probe-addr=0", "--hadoop-conf-dir={folder}", "--yarn-user=yarn"),
+        "/metrics",
+        (*LEADS, "koord_yarn_operator_cluster_up"),
+    ),
     # In safe mode it reads this machine's kernel files and writes none.
     "koordlet": (
         "koordlet",
@@ -97,6 +103,7 @@ def test_it_serves_what_the_reference_says(program: str, cluster: KoordUpProcess
     if program == "koordlet" and os.geteuid() != 0:
         pytest.skip("koordlet reads kernel files that only root may")
     module, flags, path, wanted = PROGRAMS[program]
+    (tmp_path / "yarn-site.xml").write_text("<configuration/>")  # where nobody answers
     port = free_port()
     given = [flag.format(port=port, folder=tmp_path) for flag in flags]
     command = [sys.executable, "-m", f"koord.cli.daemons.{module}", f"--kubeconfig={cluster.kubeconfig}", *given]

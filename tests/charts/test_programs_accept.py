@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ import yaml
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.cli.daemons.descheduler_config import DeschedulerConfigured, descheduler_configuration, descheduler_flags
 from koord.cli.daemons.flag_set import FlagValues
+from koord.cli.daemons.koord_yarn_copilot import YARN_COPILOT_FLAGS, settings_from_flags
+from koord.cli.daemons.koord_yarn_operator import YARN_OPERATOR_FLAGS, YarnOperatorPlan, plan_operator
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_koordlet
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
 from koord.cli.daemons.scheduler_config import SchedulerConfigured, scheduler_configuration, scheduler_flags
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.plugins.device_share.request import parse_templates
+from koord.yarn.copilot.program import CopilotSettings
 from tests.charts.golden_files import VARIANTS
 from tests.charts.helm import Obj, named, pod_specs, render, values_file
 
@@ -74,6 +78,31 @@ def test_every_mount_has_its_volume(objects: list[Obj]) -> None:
         mounts = {mount["name"] for container in spec["containers"] for mount in container["volumeMounts"]}
         mounts |= {mount["name"] for one in spec.get("initContainers", ()) for mount in one["volumeMounts"]}
         assert mounts == set(volumes), name
+
+
+def test_the_yarn_copilot() -> None:
+    assert "koord-yarn-copilot" not in pod_specs(render())
+    wanted = (
+        "enabled=true",
+        "cgroupPath=/a/hadoop-yarn",
+        "syncMemoryCgroup=true",
+        "extraArgs={--sync-cgroup-period=5s}",
+    )
+    objects = render(*(word for one in wanted for word in ("--set", f"koordYarnCopilot.{one}")))
+    container = container_of(objects, "koord-yarn-copilot")
+    values = YARN_COPILOT_FLAGS.parse(container["args"])
+    assert isinstance(values, FlagValues), values
+    settings = settings_from_flags(values)
+    assert isinstance(settings, CopilotSettings), settings
+    assert (settings.group, settings.sync_memory, settings.sync_s) == ("a/hadoop-yarn", True, 5.0)
+    assert settings.address == ("", container["livenessProbe"]["httpGet"]["port"])
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert settings.cgroup_root in mounted
+    # koordlet looks for the socket at the same place of the node.
+    agent = container_of(objects, "koordlet")
+    plan = plan_koordlet(KOORDLET_FLAGS.parse(agent["args"]), environment(agent))  # type: ignore[arg-type]
+    assert isinstance(plan, KoordletPlan), plan
+    assert settings.endpoint == plan.settings.yarn.endpoint
 
 
 def test_the_proxy_finds_the_agent() -> None:
@@ -138,6 +167,25 @@ def test_descheduler(objects: list[Obj], tmp_path: Any) -> None:
     assert isinstance(configured, DeschedulerConfigured), configured
     port = container["readinessProbe"]["httpGet"]["port"]
     assert (configured.assembly.config.healthz_bind_address or "").endswith(f":{port}")
+
+
+def test_yarn_operator(objects: list[Obj], tmp_path: Path) -> None:
+    container = container_of(objects, "koord-yarn-operator")
+    for name, text in named(objects, "ConfigMap", "yarn-config")["data"].items():
+        (tmp_path / name).write_text(text)
+    values = YARN_OPERATOR_FLAGS.parse(container["args"])
+    assert isinstance(values, FlagValues), values
+    given = environment(container)
+    assert given["HADOOP_CONF_DIR"] in {mount["mountPath"] for mount in container["volumeMounts"]}
+    plan = plan_operator(values, {**given, "HADOOP_CONF_DIR": str(tmp_path)}, "host")
+    assert isinstance(plan, YarnOperatorPlan), plan
+    assert [(one.id, str(one.managers[0].admin)) for one in plan.clusters] == [
+        ("__default_yarn_cluster__", "rm.yarn.example.org:18033"),
+        ("blue", "rm.blue.example.org:8033"),
+    ]
+    assert (plan.user, plan.settings.over_commit_timeout_ms, plan.settings.interval_s) == ("rm-admin", 300_000, 2.0)
+    assert plan.health is not None
+    assert container["readinessProbe"]["httpGet"]["port"] == plan.health[1]
 
 
 def test_templates_of_npus(objects: list[Obj]) -> None:

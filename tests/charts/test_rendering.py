@@ -12,7 +12,7 @@ import yaml
 from koord import __version__
 from koord.api.schema import crd_manifests
 from koord.cli.manifests.koordlet_daemonset import RuntimeHooks
-from koord.cli.manifests.manifests import manifests
+from koord.cli.manifests.manifests import COMPONENTS, OPTIONAL_COMPONENTS, manifests
 from tests.charts import golden_files
 from tests.charts.helm import CHART, HelmFailed, Obj, named, pod_specs, render, run_helm, values_file
 
@@ -70,8 +70,10 @@ GATES = "ConfigMapValidatingWebhook=true,BindingAdmissionWebhook=true,ElasticMut
 @pytest.mark.parametrize("namespace", ["koordinator-system", "elsewhere"])
 @pytest.mark.parametrize("gates", ["", GATES])
 def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, gates: str) -> None:
+    yarn = OPTIONAL_COMPONENTS if gates else ()
     printed = manifests(
         namespace,
+        components=(*COMPONENTS, *yarn),
         feature_gates=gates,
         runtime_hooks=hooks,
         tell_interference=bool(gates),
@@ -86,6 +88,7 @@ def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, 
         "koordlet.tellInterference": str(bool(gates)).lower(),
         "koordlet.restore": str(bool(gates)).lower(),
         "koordlet.features": "TerwayQoS=true" if gates else "",
+        "koordYarnOperator.enabled": str(bool(yarn)).lower(),
     }
     rendered = render(*(word for name, value in sets.items() for word in ("--set", f"{name}={value}")))
     theirs, ours = by_name(printed), by_name(without_hooks(rendered))
@@ -266,8 +269,8 @@ class TestSafety:
 
     @pytest.mark.parametrize("values", [(), values_file("edited")])
     def test_the_control_plane_has_no_privileges(self, values: tuple[str, ...]) -> None:
-        specs = pod_specs(render(*values))
-        for name in ("koord-manager", "koord-scheduler", "koord-descheduler"):
+        specs = pod_specs(render(*values, "--set", "koordYarnOperator.enabled=true"))
+        for name in ("koord-manager", "koord-scheduler", "koord-descheduler", "koord-yarn-operator"):
             assert specs[name]["securityContext"]["runAsNonRoot"] is True
             assert specs[name]["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
             (container,) = specs[name]["containers"]

@@ -1,10 +1,11 @@
-"""The scheduler, descheduler and manager on a real API server with RBAC, with the roles that `koord manifests` prints.
+"""Scheduler, descheduler, manager, YARN operator on a real API server with RBAC, with the roles of `koord manifests`.
 
 Every kind of write that they make is accepted, and no role may write more than that.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,8 @@ from koord.api.koordinator.custom_kinds import (
     RECOMMENDATIONS,
     RESERVATIONS,
 )
-from koord.api.koordinator.protocol import A_SOFT_EVICTION, L_EVICT_POLICY
+from koord.api.koordinator.protocol import A_SOFT_EVICTION, A_THIRD_PARTY_ALLOCATIONS, L_EVICT_POLICY
+from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.kubernetes.builtin_kinds import (
     CONFIG_MAPS,
     EVENTS_EVENTS,
@@ -36,12 +38,20 @@ from koord.api.kubernetes.builtin_kinds import (
     PRIORITY_CLASSES,
     REPLICA_SETS,
 )
+from koord.cli.daemons.flag_set import FlagValues
+from koord.cli.daemons.koord_yarn_operator import YARN_OPERATOR_FLAGS, YarnOperatorPlan, plan_operator, serve_operator
 from koord.kube.client.typed_client import Client
+from koord.kube.config.loader import load_connection
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.reconcile_loop import NAMESPACE
+from koord.telemetry.clock import WallClock
+from koord.telemetry.logs import Logs
+from koord.wire.hadoop_yarn import ResourceMessage
 from tests.real.installed_plane import GATES, InstalledPlane, installed_plane, objects, pod, program, until
 from tests.real.manager_process import account, running
 from tests.real.reach import connect
+from tests.yarn.fake_resource_manager import FakeResourceManager, FakeYarn
+from tests.yarn.fake_resource_manager import running as resource_managers
 from tools.controlplane import free_port
 
 pytestmark = pytest.mark.real
@@ -194,6 +204,53 @@ async def schedule_all_sorts(client: Client) -> None:
         return any(event.reason == "Preempted" for event in events)
 
     await until(client, preemption_is_told)
+
+
+async def test_the_yarn_operator_works_with_the_rights_it_declares(installed: InstalledPlane, tmp_path: Path) -> None:
+    made = objects("yarn-operator")
+    installed.apply(made)
+    kubeconfig = account(installed.plane, tmp_path, OPERATOR_PROGRAM, NAMESPACE)
+    yarn = FakeYarn()
+    node_id = yarn.add("nm-0")
+    yarn.use(node_id, 512, 1)
+    manager = FakeResourceManager(yarn)
+    async with resource_managers(manager), connect(installed.plane.kubeconfig) as client:
+        properties = {"address": manager.address.client, "admin.address": manager.address.admin}
+        site = "".join(
+            f"<property><name>yarn.resourcemanager.{name}</name><value>{place}</value></property>"
+            for name, place in properties.items()
+        )
+        (tmp_path / "yarn-site.xml").write_text(f"<configuration>{site}</configuration>")
+        unwrap(await client.create(NODES, {"metadata": {"name": "shared"}}))
+        lent = {"kubernetes.io/batch-cpu": "2000", "kubernetes.io/batch-memory": "2Gi"}
+        status = {"status": {"capacity": lent, "allocatable": lent}}
+        unwrap(await client.patch(NODES, "shared", status, kind="merge", subresource="status"))
+        unwrap(await client.create(NAMESPACES, {"metadata": {"name": "hadoop-yarn"}}))
+        daemon = pod("nm-0", **{"app.kubernetes.io/component": "node-manager"})
+        daemon["metadata"]["annotations"] = {"yarn.hadoop.apache.org/node-id": str(node_id)}
+        daemon["spec"]["nodeName"] = "shared"
+        unwrap(await client.create(PODS, daemon, "hadoop-yarn"))
+        flags = YARN_OPERATOR_FLAGS.parse(["--metrics-addr=0", "--health-probe-addr=0", "--sync-interval=200ms"])
+        assert isinstance(flags, FlagValues)
+        plan = plan_operator(flags, {"HADOOP_CONF_DIR": str(tmp_path), "HADOOP_USER_NAME": "yarn"}, "host")
+        assert isinstance(plan, YarnOperatorPlan), plan
+        stop = asyncio.Event()
+        connection = load_connection({}, WallClock(), path=str(kubeconfig))
+        task = asyncio.create_task(serve_operator(plan, connection, Logs(), stop))
+
+        async def told() -> bool:
+            annotations = unwrap(await client.get(NODES, "shared")).metadata.annotations
+            return "hadoop-yarn" in annotations.get(A_THIRD_PARTY_ALLOCATIONS, "")
+
+        try:
+            await until(client, told)
+            assert yarn.capability(node_id) == ResourceMessage(2048, 2)
+        finally:
+            assert installed.denied(OPERATOR_PROGRAM) == [], "a right is missing"
+            stop.set()
+            assert await task == 0
+    assert installed.denied(OPERATOR_PROGRAM) == [], "a right is missing"
+    assert written_rights(made) - used_rights(installed.requests(OPERATOR_PROGRAM)) == set()
 
 
 async def test_the_descheduler_moves_pods_with_the_rights_it_declares(

@@ -26,6 +26,7 @@ WRITTEN_BY_HAND = {
     "hami-daemon.yaml",
     "monitors.yaml",
     "network-policies.yaml",
+    "yarn-copilot.yaml",
 }
 
 

@@ -27,6 +27,7 @@ def generated_files() -> dict[Path, str]:
         "scheduler.yaml": workloads.scheduler_template(),
         "descheduler.yaml": workloads.descheduler_template(),
         "koordlet.yaml": workloads.koordlet_template(),
+        "yarn-operator.yaml": workloads.yarn_operator_template(),
         "uninstall.yaml": uninstall.uninstall_template(),
     }
     data = {

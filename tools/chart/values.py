@@ -63,6 +63,9 @@ IGNORED = (
     IgnoredValue(
         "koordlet.hostDirs.podResourcesProxyPath", {"type": "string"}, "koordlet has no proxy of pod resources"
     ),
+    IgnoredValue(
+        "koordYarnOperator.resyncPeriod", {"type": ["string", "integer"]}, "every round looks at every NodeManager"
+    ),
     IgnoredValue("scheduler.compatible122FeatureGates", {"type": "string"}, "Kubernetes 1.32 and later are supported"),
     IgnoredValue(
         "scheduler.compatibleBelow122FeatureGates", {"type": "string"}, "Kubernetes 1.32 and later are supported"

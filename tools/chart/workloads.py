@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.kubernetes.rbac import RbacRule
 from koord.cli.manifests import deployments, koordlet_daemonset
 from koord.cli.manifests.manifests import gpu_templates_config
@@ -13,6 +14,7 @@ from koord.koordlet import settings as koordlet_settings
 from koord.manager import program as manager_program
 from koord.manager.feature_gates import SHIPPED_MANAGER_GATES
 from koord.scheduler import rbac as scheduler_rbac
+from koord.yarn.operator import YarnOperator
 from tools.chart.object_path import add, replace, set_flag
 from tools.chart.template_text import Block, Insert, Lines, Obj, When, document, template
 
@@ -88,6 +90,34 @@ def descheduler_template() -> str:
     )
     _roll_on_change(workload, "descheduler")
     return _program("descheduler", [*rights, config, workload, budget])
+
+
+def yarn_operator_template() -> str:
+    values = "koordYarnOperator"
+    rights = rbac(OPERATOR_PROGRAM, YarnOperator.rights)
+    manager = ".Values.yarnConfiguration.resourceManager"
+    site = deployments.yarn_site(
+        f"{{{{ {manager}.address }}}}:{{{{ {manager}.port }}}}",
+        f"{{{{ {manager}.address }}}}:{{{{ {manager}.adminPort }}}}",
+    )
+    config, workload, budget = deployments.yarn_operator_objects(NAMESPACE, image(values), site)
+    data: Obj = {name: Block(text) for name, text in config["data"].items()}
+    whole = ".Values.yarnConfiguration.yarnSite"
+    data["yarn-site.xml"] = When(whole, Block(f"{{{{- {whole} | nindent 4 }}}}"), data["yarn-site.xml"])
+    replace(config, "data", {**data, Insert('include "koord.yarnClusters" .'): None})
+    container = _deployment(workload, values)
+    metrics, health = (f"{{{{ .Values.{values}.{name}.port }}}}" for name in ("metrics", "healthProbe"))
+    set_flag(container, "--metrics-addr", f":{metrics}")
+    set_flag(container, "--health-probe-addr", f":{health}")
+    set_flag(container, "--over-commit-timeout", _action(f"{values}.overCommitTimeout"))
+    replace(workload, f"{CONTAINER}/env/1/value", f"{{{{ .Values.{values}.user | quote }}}}")
+    for number, value in enumerate((metrics, health)):
+        replace(workload, f"{CONTAINER}/ports/{number}/containerPort", value)
+    for probe in ("readinessProbe", "livenessProbe"):
+        replace(workload, f"{CONTAINER}/{probe}/httpGet/port", health)
+    checksum = "{{ toJson .Values.yarnConfiguration | sha256sum }}"
+    add(workload, "spec/template/metadata/annotations", {"checksum/config": checksum})
+    return _program(values, [*rights, config, workload, budget])
 
 
 def koordlet_template() -> str:

@@ -27,6 +27,8 @@ from koord.scheduler.plugins.elastic_quota.metrics import QUOTA_SPEC, QUOTA_STAT
 from koord.scheduler.plugins.reservation.metrics import RESERVATION_PHASE, RESERVATION_RESOURCE
 from koord.telemetry.metrics import MetricDeclaration, MetricRegistry
 from koord.telemetry.process import PROCESS_METRICS
+from koord.yarn.copilot.program import CopilotMetrics
+from koord.yarn.metrics import YARN_OPERATOR_METRICS
 
 
 class Program(msgspec.Struct, frozen=True):
@@ -51,6 +53,8 @@ def programs() -> tuple[Program, ...]:
             "koordlet", "`:9316/metrics`; `/internal-metrics` and `/external-metrics` are parts of it", _koordlet()
         ),
         Program("koord-runtime-proxy", "`/metrics` at `--addr`", tuple(_runtime_proxy())),
+        Program("koord-yarn-copilot", "`:9319/metrics`", tuple(CopilotMetrics().registry.declarations())),
+        Program("koord-yarn-operator", "`:8080/metrics`", YARN_OPERATOR_METRICS),
         Program(
             "koord up",
             "`/metrics` of its API server; `/koord/PROGRAM/metrics` of koord-scheduler, koord-manager and"
@@ -67,7 +71,7 @@ def shared_metrics() -> tuple[tuple[str, tuple[MetricDeclaration, ...]], ...]:
     leader_status(registry)
     return (
         (
-            "koord-scheduler, koord-manager and koord-descheduler as processes of their own",
+            "koord-scheduler, koord-manager, koord-descheduler and koord-yarn-operator as processes of their own",
             tuple(registry.declarations()),
         ),
         ("Every process", PROCESS_METRICS),

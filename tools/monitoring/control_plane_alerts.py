@@ -1,4 +1,4 @@
-"""Alerts about koord-scheduler, koord-manager and koord-descheduler.
+"""Alerts about koord-scheduler, koord-manager, koord-descheduler and koord-yarn-operator.
 
 kube-scheduler serves metrics of the same names as koord-scheduler, so that those are selected by job.
 """
@@ -275,5 +275,38 @@ DESCHEDULER = AlertGroup(
     ),
 )
 
+YARN_OPERATOR = AlertGroup(
+    name="koord-yarn-operator",
+    title="koord-yarn-operator",
+    alerts=(
+        Alert(
+            name="KoordYarnClusterFailing",
+            severity="warning",
+            expression="max by (cluster) (koord_yarn_operator_cluster_up) < 1",
+            lasts="15m",
+            summary="NodeManagers of the YARN cluster {{ $labels.cluster }} do not follow what nodes lend",
+            description="No round of the YARN cluster {{ $labels.cluster }} has succeeded for 15 minutes.",
+            meaning="Its ResourceManagers cannot be reached, or refuse the operator's user.",
+            steps=(
+                "`koord doctor --only yarn` names the reason.",
+                "Add the operator's user to `yarn.admin.acl`, or correct the addresses in the ConfigMap yarn-config.",
+            ),
+        ),
+        Alert(
+            name="KoordYarnNodeManagersLeftOut",
+            severity="info",
+            expression="max by (reason) (koord_yarn_operator_problems) > 0",
+            lasts="1h",
+            summary="{{ $value }} NodeManagers take no part in co-location ({{ $labels.reason }})",
+            description="Pods of NodeManagers have been left out for an hour because of {{ $labels.reason }}.",
+            meaning="They offer what their own yarn-site.xml says, beside what Kubernetes gives to batch pods.",
+            steps=(
+                "`koord doctor --only yarn` names the pods.",
+                "docs/concepts/yarn.md says what a NodeManager's pod needs.",
+            ),
+        ),
+    ),
+)
 
-CONTROL_PLANE_GROUPS = (SCHEDULER, MANAGER, DESCHEDULER)
+
+CONTROL_PLANE_GROUPS = (SCHEDULER, MANAGER, DESCHEDULER, YARN_OPERATOR)

@@ -1,4 +1,4 @@
-"""Alerts about nodes: koordlet, what it does to pods, and koord-runtime-proxy."""
+"""Alerts about nodes: koordlet, what it does to pods, koord-runtime-proxy and koord-yarn-copilot."""
 
 from __future__ import annotations
 
@@ -273,4 +273,42 @@ RUNTIME_HOOKS = AlertGroup(
     ),
 )
 
-NODE_GROUPS = (KOORDLET, PODS_ON_NODES, RUNTIME_HOOKS)
+YARN = AlertGroup(
+    name="koord-yarn-copilot",
+    title="YARN on nodes",
+    alerts=(
+        Alert(
+            name="YarnCopilotWithoutNodeManager",
+            severity="warning",
+            expression="sum by (instance)"
+            ' (rate(koord_yarn_copilot_node_manager_requests_total{outcome="error"}[10m])) > 0',
+            lasts="10m",
+            summary="koord-yarn-copilot at {{ $labels.instance }} has no answer of its NodeManager",
+            description="Questions for the containers of YARN at {{ $labels.instance }} fail.",
+            meaning="koordlet does not know YARN's containers on the node and evicts none of them; other best-effort"
+            " pods go in their place. Suppression goes on.",
+            steps=(
+                "`/readyz` of the copilot's port, and its log, say what the NodeManager answered.",
+                "Set `koordYarnCopilot.nodeManagerEndpoint` where it listens elsewhere than on port 8042.",
+                "Leave nodes without a NodeManager out by `koordYarnCopilot.nodeSelector`.",
+            ),
+        ),
+        Alert(
+            name="YarnCopilotCannotKill",
+            severity="warning",
+            expression='sum by (instance) (increase(koord_yarn_copilot_container_kills_total{outcome="failed"}[10m]))'
+            " > 0",
+            lasts="1m",
+            summary="koord-yarn-copilot at {{ $labels.instance }} cannot kill containers",
+            description="Containers of YARN that koordlet evicts at {{ $labels.instance }} run on.",
+            meaning="The NodeManager puts containers into other cgroups than the copilot looks at, or the copilot does"
+            " not see the processes of the host.",
+            steps=(
+                "`koord evictions -n yarn -o json` has the copilot's answer of each attempt.",
+                "Compare `koordYarnCopilot.cgroupPath` with the NodeManager's `cgroups.hierarchy`.",
+            ),
+        ),
+    ),
+)
+
+NODE_GROUPS = (KOORDLET, PODS_ON_NODES, RUNTIME_HOOKS, YARN)

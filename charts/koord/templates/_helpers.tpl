@@ -4,7 +4,7 @@ would be taken away because nobody said that they are wanted.
 */ -}}
 {{- define "koord.checkValues" -}}
 {{- $missing := list }}
-{{- range list "image" "priorityClasses" "uninstall" "hamiDaemon" "networkPolicy" "prometheusRule" "grafanaDashboards" }}
+{{- range list "image" "priorityClasses" "uninstall" "hamiDaemon" "networkPolicy" "prometheusRule" "grafanaDashboards" "koordYarnOperator" "yarnConfiguration" }}
 {{- if not (hasKey $.Values .) }}{{ $missing = append $missing . }}{{ end }}
 {{- end }}
 {{- range list "manager" "scheduler" "descheduler" "koordlet" }}
@@ -155,4 +155,16 @@ every node: what the cluster has stays, unless a value says otherwise.
 {{- $_ := set $data $key (kindIs "string" $document | ternary $document (toJson $document)) }}
 {{- end }}
 {{- toYaml $data }}
+{{- end }}
+
+{{- /* The files of further YARN clusters. */ -}}
+{{- define "koord.yarnClusters" -}}
+{{- range $id, $site := .Values.yarnConfiguration.clusters }}
+{{ printf "%s.yarn-site.xml" $id | quote }}: {{ $site | quote }}
+{{- end }}
+{{- end }}
+
+{{- /* The name of a program's objects after koord-, from the name of its values. */ -}}
+{{- define "koord.programName" -}}
+{{- get (dict "koordYarnOperator" "yarn-operator") . | default . }}
 {{- end }}

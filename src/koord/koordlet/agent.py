@@ -33,6 +33,7 @@ from koord.koordlet.inputs.node_watcher import NodeWatcher
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.pod_source import PodSource
 from koord.koordlet.inputs.volume_mounts import VolumeMounts
+from koord.koordlet.inputs.yarn_containers import YarnContainers, yarn_application
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporter_set import ReporterSet
@@ -104,6 +105,7 @@ class Koordlet:
             instance=f"{COMPONENT}-{settings.node}",
             source=EventSource(component=COMPONENT, host=settings.node),
         )
+        self.yarn = YarnContainers(settings.yarn, clock, self._count_yarn)
         self._evictor = KoordletEvictor(
             client,
             self._recorder,
@@ -114,6 +116,7 @@ class Koordlet:
             count=lambda victim: self.metrics.count_eviction(clock.time(), victim),
             journal=EvictionJournal(Path(settings.state_dir, FILE_NAME)),
             stopper=build_pod_stopper(settings.cri_eviction),
+            third_party=self.yarn,
         )
         self._victims: asyncio.Queue[tuple[float, EvictionRequest]] = asyncio.Queue()  # and when each was wanted
         self._informers = informers
@@ -241,6 +244,7 @@ class Koordlet:
             self._spawn(name, work)
         self._spawn("capabilities", lambda: self._publish_capabilities(control_loop))
         self.control_loop = control_loop
+        self._spawn("yarn", self.yarn.run)
         return control_loop
 
     async def _follow_pods(self) -> None:
@@ -273,6 +277,12 @@ class Koordlet:
     def _pods(self) -> tuple[PodMeta, ...] | None:
         return None if self.pod_source is None else self.pod_source.pods
 
+    def _count_yarn(self, group: str) -> None:
+        """Count YARN's containers as a host application, also where the configuration does not name them as one."""
+        if self.control_loop is not None:
+            layout = self.control_loop.tree.layout
+            self.node_watcher.count_application(yarn_application(group, layout), layout)
+
     def _has_earlier_writes(self) -> bool:
         """Return whether an earlier process changed this node by a NodeSLO."""
         files = self.control_loop is not None and self.control_loop.executor.has_earlier_writes
@@ -285,6 +295,7 @@ class Koordlet:
             slo=self.node_watcher.slo,
             pods=() if views is None else views,
             pods_known=views is not None,
+            third_party=self.yarn.containers,
             starting=() if self.hooks is None or views is None else self.hooks.starting(views),
             kubelet=KubeletCpuManager(known=False) if self.reporters is None else self.reporters.kubelet,
             mounts={} if self._volumes is None else self._volumes.mounts,
@@ -304,7 +315,7 @@ class Koordlet:
                 continue
             if why is None:
                 self.control_loop.strategy_runner.evicted(
-                    self._clock.time(), victim.uid, by_stopping=self._evictor.evicts_by_stopping
+                    self._clock.time(), victim.uid, by_stopping=self._evictor.evicts_by_stopping(victim)
                 )
             else:
                 self.control_loop.strategy_runner.eviction_failed(self._clock.time(), victim.uid, why)
@@ -409,6 +420,8 @@ class Koordlet:
             "podsFrom": "" if pods is None else pods.origin,
             "podsProblem": "" if pods is None else pods.problem,
             "pods": len(self._node_inputs().pods),
+            "yarnCopilot": (self.yarn.problem or "works") if self.yarn.is_present else "",
+            "yarnContainers": len(self.yarn.containers),
             "series": len(self.store),
             "ticks": self._ticks,
             "reports": {} if self.reporters is None else self.reporters.problems,

@@ -104,7 +104,9 @@ class ControlLoop:
             self._metrics.pods_changed(node_inputs.pods)
         applications = () if node_inputs.slo is None else node_inputs.slo.host_applications
         pods = node_inputs.pods if node_inputs.pods_known else None
-        self.collectors.sample(now_s, pods, applications, memory_policy=memory_policy)
+        self.collectors.sample(
+            now_s, pods, applications, memory_policy=memory_policy, third_party=node_inputs.third_party
+        )
         yield
         self._metrics.set_usage(self._store, now_s)
         if not self._released_others and not node_inputs.safe_mode:

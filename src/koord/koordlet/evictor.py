@@ -2,7 +2,8 @@
 
 A request is in the journal before it is sent, so that the next process records what this one could not. Pods are
 evicted through the API server, which enforces disruption budgets. Where the agent is told to evict by CRI, the runtime
-stops their containers instead, and the records are the same.
+stops their containers instead, and the records are the same. Containers of other orchestrators, such as YARN's, are
+killed by the agent of theirs on the node.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from koord.host.audit_log import POD, AuditEvent
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.problem_log import ProblemLog
-from koord.koordlet.settings import CriEvictionSettings, PodStopped, PodStopper
+from koord.koordlet.settings import CriEvictionSettings, PodStopped, PodStopper, ThirdPartyKiller
 from koord.koordlet.state_file import StateFile
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.eviction import EvictionResult, evict_pod
@@ -29,6 +30,7 @@ from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.policy.eviction import EVICTED, FAILED, EvictionLedger, record_annotations
 from koord.telemetry.clock import Clock
+from koord.wire import yarn_copilot
 
 _LOG = logging.getLogger(__name__)
 FILE_NAME = "evictions.json"
@@ -88,8 +90,11 @@ class KoordletEvictor:
         count: Callable[[EvictionRequest], None],
         journal: EvictionJournal | None = None,
         stopper: PodStopper | None = None,
+        third_party: ThirdPartyKiller | None = None,
     ) -> None:
-        """`count` is called with every evicted pod. With a `stopper` pods are evicted by CRI."""
+        """`count` is called with every evicted pod. With a `stopper` pods are evicted by CRI. `third_party` kills the
+        containers of other orchestrators.
+        """
         self._client = client
         self._recorder = recorder
         self._clock = clock
@@ -101,6 +106,7 @@ class KoordletEvictor:
         self._journal_problem = ProblemLog(_LOG, "evictions are not in their journal")
         self._in_flight = 0  # requests whose record is not made yet
         self._stopper = stopper
+        self._third_party = third_party
 
     async def recover(self) -> None:
         """Record the evictions that an earlier process asked for and could not record."""
@@ -130,6 +136,8 @@ class KoordletEvictor:
 
     async def _earlier_result(self, request: EvictionRequest) -> EvictionResult | str | None:
         """Return what came of it as far as the cluster tells, None when it was never sent, or why that is not known."""
+        if request.third_party:
+            return await self._earlier_kill(request)
         if self._stopper is not None:
             detail = (
                 "an earlier process ended while it asked the runtime, so whether containers were stopped is unknown"
@@ -147,6 +155,15 @@ class KoordletEvictor:
             and found.metadata.deletion_timestamp is None
         )
         return None if stays else EvictionResult(outcome=EVICTED, detail="an earlier process asked, and the pod leaves")
+
+    async def _earlier_kill(self, request: EvictionRequest) -> EvictionResult | str | None:
+        running: bool | str = "nobody can be asked"
+        if self._third_party is not None:
+            running = await self._third_party.is_running(request.uid)
+        if isinstance(running, str):
+            return running
+        detail = "an earlier process asked, and the container is gone"
+        return None if running else EvictionResult(outcome=EVICTED, detail=detail)
 
     def settle(self) -> None:
         """Clear the journal once every record is written."""
@@ -180,16 +197,22 @@ class KoordletEvictor:
         finally:
             self._in_flight -= 1
 
-    @property
-    def evicts_by_stopping(self) -> bool:
-        """Return whether evicted pods stay in the API server, with stopped containers."""
-        return self._stopper is not None
+    def evicts_by_stopping(self, victim: EvictionRequest) -> bool:
+        """Return whether the victim is never terminating: its containers are stopped, and no pod is deleted."""
+        return self._stopper is not None or bool(victim.third_party)
 
     async def close(self) -> None:
         if self._stopper is not None:
             await self._stopper.close()
 
     async def _request(self, victim: EvictionRequest) -> EvictionResult:
+        if victim.third_party:
+            why = "nobody can kill it" if self._third_party is None else await self._third_party.kill(victim.uid)
+            if why is not None:
+                return EvictionResult(outcome=FAILED, detail=why)
+            return EvictionResult(
+                outcome=EVICTED, detail=f"its processes were killed, {victim.third_party} sees them end"
+            )
         if self._stopper is None:
             return await evict_pod(
                 self._client, victim.namespace, victim.name, uid=victim.uid, timeout_s=EVICT_TIMEOUT_S
@@ -200,18 +223,16 @@ class KoordletEvictor:
         return EvictionResult(outcome=FAILED, detail=stopped.reason)
 
     def _record_outcome(self, victim: EvictionRequest, result: EvictionResult) -> str | None:
-        message = f"evict Pod:{victim.namespace}/{victim.name}, reason: {victim.reason}, message: {victim.message}"
+        what = f"container of {victim.third_party}" if victim.third_party else "Pod"
+        message = f"evict {what}:{victim.namespace}/{victim.name}, reason: {victim.reason}, message: {victim.message}"
         error = "" if result.evicted else f", error {result.detail}"
         why = victim.record.numbers()
         record = msgspec.structs.replace(victim.record, node=self._node).concluded(
             self._clock.time(), result.outcome, result.detail
         )
         self._ledger.add(record)
-        reference = ObjectReference(
-            api_version="v1", kind="Pod", namespace=victim.namespace, name=victim.name, uid=victim.uid
-        )
         self._recorder.record(
-            reference,
+            _reference(victim),
             "Warning",
             SUCCESS if result.evicted else FAILURE,
             f"{message}{error} ({why})",
@@ -223,6 +244,14 @@ class KoordletEvictor:
             return None
         _LOG.warning("%s%s: %s", message, error, why)
         return result.detail or result.outcome
+
+
+def _reference(victim: EvictionRequest) -> ObjectReference:
+    """Return what the Event is about. A container of another orchestrator is in no namespace of the cluster."""
+    if victim.third_party:
+        kind, version = yarn_copilot.EVENT_KIND, yarn_copilot.EVENT_API_VERSION
+        return ObjectReference(api_version=version, kind=kind, name=victim.name, uid=victim.uid)
+    return ObjectReference(api_version="v1", kind="Pod", namespace=victim.namespace, name=victim.name, uid=victim.uid)
 
 
 def build_pod_stopper(settings: CriEvictionSettings | None) -> PodStopper | None:

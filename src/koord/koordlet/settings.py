@@ -14,6 +14,7 @@ import msgspec
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.inputs.yarn_containers import YarnCopilotSettings
 from koord.koordlet.nri.settings import HookServiceSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
@@ -68,6 +69,18 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
     page_limit: int = 2048
 
 
+class ThirdPartyKiller(Protocol):
+    """ThirdPartyKiller kills containers of another orchestrator, by uid."""
+
+    async def kill(self, uid: str) -> str | None:
+        """Kill one. Return None when it is gone, else why not."""
+        ...
+
+    async def is_running(self, uid: str) -> bool | str:
+        """Return whether it is still there, or why that is not known."""
+        ...
+
+
 class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of the agent. `gates` are the names of enabled gates, those of runtime hooks included."""
 
@@ -88,6 +101,7 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     devices: DeviceReporterSettings = DeviceReporterSettings()
     reports_node_metric: bool = True
     cri_eviction: CriEvictionSettings | None = None  # None: pods are evicted through the API server
+    yarn: YarnCopilotSettings = YarnCopilotSettings()
     interference: InterferenceReporterSettings | None = None  # None: interference is not detected
 
     @property

@@ -56,6 +56,7 @@ class EvictionRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_d
     namespace: str
     name: str
     uid: str
+    third_party: str = ""  # the orchestrator, such as hadoop-yarn, of a container that is in no pod of Kubernetes
     node: str = ""
     time: str = ""  # of the latest attempt, RFC 3339
     outcome: EvictionOutcome = REQUESTED

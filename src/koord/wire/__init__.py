@@ -1,1 +1,3 @@
-"""This package encodes and decodes protocols of container runtimes: NRI, CRI, hooks of the proxy. It is pure."""
+"""This package encodes and decodes the protocols of container runtimes (NRI, CRI, hooks of the proxy) and Hadoop's RPC.
+It is pure.
+"""

@@ -188,7 +188,23 @@ class BytesScalar(msgspec.Struct, frozen=True):
         return value
 
 
+class ZigZagScalar(msgspec.Struct, frozen=True):
+    """ZigZagScalar is a signed integer of 32 bits of which small negative values are short: sint32."""
+
+    wire: int = VARINT
+    zero: int = 0
+
+    def parse(self, raw: int) -> int:
+        raw &= (1 << 32) - 1
+        return (raw >> 1) ^ -(raw & 1)
+
+    def dump(self, value: int) -> int:
+        value = INT32.dump(value)
+        return (value << 1) ^ (value >> 31)
+
+
 INT32, INT64 = IntegerScalar(32, True), IntegerScalar(64, True)
+SINT32 = ZigZagScalar()
 UINT32, UINT64 = IntegerScalar(32, False), IntegerScalar(64, False)
 BOOL, STRING, DATA = BoolScalar(), StringScalar(), BytesScalar()
 # Types of struct fields; those that Python tells apart by itself need no name of their own.
@@ -243,6 +259,47 @@ class ScalarField(msgspec.Struct, frozen=True):
             write_varint(out, raw)
         else:
             write_length_delimited(out, self.number, raw)
+
+
+class RequiredField(msgspec.Struct, frozen=True):
+    """RequiredField is one scalar that is written whatever it is, as proto2 demands of required fields."""
+
+    number: int
+    name: str
+    scalar: Scalar
+
+    @property
+    def wire(self) -> int:
+        return self.scalar.wire
+
+    def read(self, found: list[Any]) -> Any:
+        return self.scalar.parse(found[-1])
+
+    def write(self, value: Any, out: bytearray) -> None:
+        raw = self.scalar.dump(value)
+        write_varint(out, self.number << 3 | self.scalar.wire)
+        if self.scalar.wire == BYTES:
+            write_varint(out, len(raw))
+            out += raw
+        else:
+            write_varint(out, raw)
+
+
+class IntegerListField(msgspec.Struct, frozen=True):
+    """IntegerListField is a tuple of integers or enum values, each with its tag as proto2 writes them."""
+
+    number: int
+    name: str
+    scalar: Scalar
+    wire: int = VARINT
+
+    def read(self, found: list[Any]) -> tuple[int, ...]:
+        return tuple(self.scalar.parse(raw) for raw in found)
+
+    def write(self, value: tuple[int, ...], out: bytearray) -> None:
+        for one in value:
+            write_varint(out, self.number << 3 | VARINT)
+            write_varint(out, self.scalar.dump(one))
 
 
 class StringListField(msgspec.Struct, frozen=True):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,3 +61,19 @@ def test_what_is_left_is_what_others_wrote(plain: dict[str, Any]) -> None:
 def test_a_node_without_any_of_it_is_not_written() -> None:
     node = {"metadata": {"labels": {"mine": "1"}}, "status": {"capacity": {"cpu": "4"}, "allocatable": {"cpu": "4"}}}
     assert decide_node_removal(convert(node, Node)) == {}
+
+
+@pytest.mark.parametrize(
+    ("names", "is_removed"),
+    [
+        pytest.param(["hadoop-yarn"], True, id="yarn-alone"),
+        pytest.param(["hadoop-yarn", "spark"], False, id="with-another"),
+        pytest.param(["spark"], False, id="another"),
+        pytest.param([], False, id="nobody"),
+    ],
+)
+def test_what_yarn_holds_goes_where_nobody_else_is_named(names: list[str], is_removed: bool) -> None:
+    key = "node.koordinator.sh/thirdPartyAllocations"
+    text = json.dumps({"allocations": [{"name": name, "priority": "koord-batch"} for name in names]})
+    patch = decide_node_removal(convert({"metadata": {"annotations": {key: text}}}, Node))
+    assert patch == ({"metadata": {"annotations": {key: None}}} if is_removed else {})

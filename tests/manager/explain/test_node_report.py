@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -121,6 +122,26 @@ def test_terms_add_up(
     for one in found.lines:
         assert one.sum is not None
         assert summed(one.sum) == one.sum.result == one.computed, one
+
+
+def test_what_yarn_holds_is_named() -> None:
+    """An orchestrator that holds nothing, or not of batch, is left out."""
+    listed = [
+        {"name": name, "priority": priority, "resources": {BATCH_CPU: amount}}
+        for name, priority, amount in (
+            ("hadoop-yarn", "koord-batch", "2k"),
+            ("idle", "koord-batch", "0"),
+            ("other", "koord-mid", "1k"),
+        )
+    ]
+    annotations = {"node.koordinator.sh/thirdPartyAllocations": json.dumps({"allocations": listed})}
+    of = node(capacity={"cpu": "100", "memory": "100G"}, annotations=annotations)
+    report = metric(system=used("1", "1G"), usage=used("1", "1G"))
+    found = account(of, colocation(), metric=report)
+    terms = {line.resource: line.sum.terms for line in found.lines if line.sum is not None}
+    (share,) = [one for one in terms[BATCH_CPU] if one.name == "taken by other orchestrators"]
+    assert (share.sign, share.amount, share.note) == ("-", 2000, "hadoop-yarn")
+    assert not any(one.name == "taken by other orchestrators" for one in terms["kubernetes.io/batch-memory"])
 
 
 def _expired() -> dict[str, Any]:

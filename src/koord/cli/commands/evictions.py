@@ -26,6 +26,7 @@ from koord.policy.eviction import ACTORS, EVICTED, FAILED, EvictionOutcome, Evic
 from koord.telemetry.clock import Clock, now
 from koord.values import timestamp
 from koord.values.duration import DurationError, parse_seconds
+from koord.wire import yarn_copilot
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -132,6 +133,10 @@ def evictions(
 async def find_evictions(client: Client, ports: ProgramPorts, namespace: str, name: str = "") -> FoundEvictions:
     """Find the evictions of one pod, of a namespace, or of all pods where `namespace` is empty."""
     records, silent = await _records_of_events(client, namespace, name)
+    if namespace in ("", yarn_copilot.NAMESPACE):
+        of_yarn, not_listed = await _records_of_yarn_events(client, name)
+        records += of_yarn
+        silent += not_listed
     for program, port in ((SCHEDULER, ports.scheduler), (DESCHEDULER_NAME, ports.descheduler)):
         answer = await cluster_access.ask_program(client, program, EVICTIONS_PATH, ports.namespace, port)
         if isinstance(answer, str):
@@ -158,15 +163,25 @@ async def _records_of_events(client: Client, namespace: str, name: str) -> tuple
     return [record for event in listed.items if (record := record_of_event(event)) is not None], []
 
 
+async def _records_of_yarn_events(client: Client, name: str) -> tuple[list[EvictionRecord], list[str]]:
+    """Find evictions of YARN's containers, which are in no namespace of the cluster."""
+    fields = f"involvedObject.kind={yarn_copilot.EVENT_KIND}" + (f",involvedObject.name={name}" if name else "")
+    listed = await client.list(CORE_EVENTS, "default", fields=fields, limit=500)
+    if isinstance(listed, ApiError):
+        return [], [f"events about YARN's containers cannot be listed: {listed.message}"]
+    return [record for event in listed.items if (record := record_of_event(event)) is not None], []
+
+
 def record_of_event(event: Event) -> EvictionRecord | None:
     """Return the record that an Event carries, or what it says in its own fields; None for other events."""
     about = event.involved_object
+    namespace = yarn_copilot.NAMESPACE if about.kind == yarn_copilot.EVENT_KIND else about.namespace
     series = event.series.count if event.series is not None else 0
     carried = parse_record(event.metadata.annotations)
     if isinstance(carried, EvictionRecord):
         # What the Event is about was checked by nobody but its writer; the API server knows no other pod of this name.
         return msgspec.structs.replace(
-            carried, namespace=about.namespace, name=about.name, uid=about.uid, count=max(event.count, series, 1)
+            carried, namespace=namespace, name=about.name, uid=about.uid, count=max(event.count, series, 1)
         )
     outcome = _EVENT_OUTCOMES.get(event.reason)
     if outcome is None:
@@ -176,7 +191,7 @@ def record_of_event(event: Event) -> EvictionRecord | None:
         actor=event.source.component or event.reporting_component,
         rule=event.reason,
         reason=event.message,
-        namespace=about.namespace,
+        namespace=namespace,
         name=about.name,
         uid=about.uid,
         node=event.source.host,

@@ -1,1 +1,1 @@
-"""The entry points of koord-scheduler, koord-manager, koord-descheduler and koordlet, and their flags."""
+"""The entry points of the programs (koord-scheduler, koord-manager, koordlet and others), and their flags."""

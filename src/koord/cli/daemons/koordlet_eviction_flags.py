@@ -5,9 +5,12 @@ from __future__ import annotations
 from koord.cli.daemons.flag_set import Flag, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, TEXT
 from koord.host.filesystem import HostPaths
+from koord.koordlet.inputs.yarn_containers import YarnCopilotSettings
 from koord.koordlet.settings import MAX_GRACE_S, CriEvictionSettings
+from koord.wire.yarn_copilot import SOCKET
 
 BY_API = "only-evict-by-api"
+YARN, NO_YARN = "yarn-copilot-endpoint", "none"
 GRACE = "cri-stop-grace-period"
 # Where runtimes listen, below the root of /var/run.
 _SOCKETS = ("containerd/containerd.sock", "containerd.sock", "crio/crio.sock", "crio.sock")
@@ -27,6 +30,12 @@ EVICTION_FLAGS = (
         f"With --{BY_API}=false: time that containers have to end before they are killed, in whole seconds up to "
         f"{MAX_GRACE_S}s",
     ),
+    Flag(
+        YARN,
+        TEXT,
+        "Unix socket of koord-yarn-copilot, by which YARN's containers are known and evicted. Default: "
+        f"{SOCKET} in the root of /var/run, where there is one; {NO_YARN}: YARN is left alone",
+    ),
 )
 ENDPOINT_FLAGS = (
     Flag(
@@ -39,6 +48,16 @@ ENDPOINT_FLAGS = (
         for name in _UNSUPPORTED
     ),
 )
+
+
+def yarn_copilot_settings(values: FlagValues, paths: HostPaths) -> YarnCopilotSettings | str:
+    """Return how YARN's containers are known, or what is wrong with the flag."""
+    given = values.text(YARN).removeprefix("unix://")
+    if given == NO_YARN:
+        return YarnCopilotSettings()
+    if given and not given.startswith("/"):
+        return f"--{YARN} {given}: it is the absolute path of a Unix socket, or {NO_YARN}"
+    return YarnCopilotSettings(endpoint=given or f"{paths.var_run}/{SOCKET}")
 
 
 def cri_eviction_settings(values: FlagValues, paths: HostPaths) -> CriEvictionSettings | str | None:

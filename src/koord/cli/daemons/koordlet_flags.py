@@ -11,7 +11,12 @@ import msgspec
 from koord.api.config import gates
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, TEXT, parse_listen_address
-from koord.cli.daemons.koordlet_eviction_flags import ENDPOINT_FLAGS, EVICTION_FLAGS, cri_eviction_settings
+from koord.cli.daemons.koordlet_eviction_flags import (
+    ENDPOINT_FLAGS,
+    EVICTION_FLAGS,
+    cri_eviction_settings,
+    yarn_copilot_settings,
+)
 from koord.cli.daemons.koordlet_hook_flags import HOOK_SERVER_FLAGS, NRI_FLAGS, RUNTIME_FLAGS, hook_service_settings
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
@@ -235,6 +240,9 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
     cri_eviction = cri_eviction_settings(values, paths)
     if isinstance(cri_eviction, str):
         return cri_eviction
+    yarn = yarn_copilot_settings(values, paths)
+    if isinstance(yarn, str):
+        return yarn
     settings = KoordletSettings(
         node=node,
         gates=on,
@@ -256,6 +264,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
             huge_pages="HugePageReport" in on,
         ),
         cri_eviction=cri_eviction,
+        yarn=yarn,
         reports_node_metric=values.switch("enable-node-metric-report"),
         interference=_interference(values),
         devices=DeviceReporterSettings(

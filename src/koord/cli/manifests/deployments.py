@@ -5,6 +5,7 @@ privilege.
 
 from __future__ import annotations
 
+from koord.api.koordinator.yarn import HADOOP_CONF_DIR, OPERATOR_PROGRAM
 from koord.api.model import Obj
 from koord.cli.manifests.cluster_objects import LABELS, config_map
 from koord.manager.webhook_server.cert_rotator import SERVICE_NAME
@@ -17,6 +18,9 @@ SCHEDULER_CONFIG = "koord-scheduler.config"
 DESCHEDULER_PORT = 10251
 DESCHEDULER_CONFIG = "koord-descheduler.config"
 CERTIFICATES = "/certs"
+YARN_CONFIG = "yarn-config"
+HADOOP_CONF_PATH = "/etc/hadoop-conf"
+YARN_HOST = "resource-manager.hadoop-yarn"  # of Koordinator's chart of a demonstration cluster
 # As the image's user, which has no rights on the node.
 POD_SECURITY = {
     "runAsNonRoot": True,
@@ -132,6 +136,56 @@ def descheduler_objects(namespace: str, image: str, config: str) -> list[Obj]:
         _deployment("koord-descheduler", namespace, container, volumes),
         _disruption_budget("koord-descheduler", namespace),
     ]
+
+
+def yarn_operator_objects(namespace: str, image: str, site: str) -> list[Obj]:
+    """Return the operator's objects. `site` is the yarn-site.xml of the default cluster."""
+    container: Obj = {
+        "name": "yarn-operator",
+        "image": image,
+        "command": [OPERATOR_PROGRAM],
+        "args": [
+            "--enable-leader-election",
+            f"--metrics-addr=:{METRICS_PORT}",
+            f"--health-probe-addr=:{HEALTH_PORT}",
+            f"--leader-election-namespace={namespace}",
+            "--v=4",
+            "--over-commit-timeout=10m",
+        ],
+        "env": [
+            {"name": HADOOP_CONF_DIR, "value": HADOOP_CONF_PATH},
+            {"name": "HADOOP_USER_NAME", "value": "yarn"},
+        ],
+        "ports": [
+            {"name": "metrics", "containerPort": METRICS_PORT, "protocol": "TCP"},
+            {"name": "health-probe", "containerPort": HEALTH_PORT, "protocol": "TCP"},
+        ],
+        "readinessProbe": {"httpGet": {"path": "/readyz", "port": HEALTH_PORT}},
+        "livenessProbe": _liveness_probe("/healthz", HEALTH_PORT),
+        "volumeMounts": [
+            {"name": "hadoop-conf", "mountPath": HADOOP_CONF_PATH},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+    volumes: list[Obj] = [
+        {"name": "hadoop-conf", "configMap": {"name": YARN_CONFIG}},
+        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}},
+    ]
+    return [
+        config_map(namespace, YARN_CONFIG, {"yarn-site.xml": site, "core-site.xml": "<configuration/>\n"}),
+        _deployment(OPERATOR_PROGRAM, namespace, container, volumes),
+        _disruption_budget(OPERATOR_PROGRAM, namespace),
+    ]
+
+
+def yarn_site(address: str, admin_address: str) -> str:
+    """Return a yarn-site.xml with the addresses of one ResourceManager."""
+    return (
+        "<configuration>\n"
+        f"  <property><name>yarn.resourcemanager.address</name><value>{address}</value></property>\n"
+        f"  <property><name>yarn.resourcemanager.admin.address</name><value>{admin_address}</value></property>\n"
+        "</configuration>\n"
+    )
 
 
 def _deployment(name: str, namespace: str, container: Obj, volumes: list[Obj]) -> Obj:

@@ -16,6 +16,7 @@ from koord.api.config.descheduler import configuration as shipped_descheduling
 from koord.api.config.scheduler import shipped
 from koord.api.koordinator.protocol import GPU_TEMPLATES_CONFIG_MAP
 from koord.api.koordinator.resource_name import GPU_MEMORY, NPU_CORE, NPU_CPU, NPU_DVPP
+from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.model import Obj, to_dict
 from koord.api.schema import crd_manifests
 from koord.cli.manifests import cluster_objects, deployments, koordlet_daemonset
@@ -32,6 +33,8 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.plugins.registry import REGISTRY
+from koord.yarn.hadoop_config import ADMIN_PORT, CLIENT_PORT
+from koord.yarn.operator import YarnOperator
 
 Slice = tuple[int, int, int, str]  # NPU cores, NPU CPUs, units of video decoding (0: none), memory
 
@@ -93,8 +96,9 @@ def _resources(size: Slice) -> Obj:
 
 
 COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler", "descheduler", "koordlet")
+OPTIONAL_COMPONENTS = ("yarn-operator",)  # only where they are asked for
 # As the programs are called, for those who ask by that name.
-PROGRAMS = {f"koord-{name}": name for name in ("manager", "scheduler", "descheduler")}
+PROGRAMS = {f"koord-{name}": name for name in ("manager", "scheduler", "descheduler", "yarn-operator")}
 IMAGE = f"koord:{__version__}"
 CONFIG_NAME = "slo-controller-config"
 
@@ -147,6 +151,12 @@ def manifests(
         made += koordlet_daemonset.koordlet_objects(
             namespace, image, koordlet_gates, flags, runtime_hooks, restores=koordlet_restores
         )
+    if "yarn-operator" in components:
+        made.append(service_account(OPERATOR_PROGRAM, namespace))
+        made += rbac_objects(OPERATOR_PROGRAM, namespace, YarnOperator.rights)
+        host = deployments.YARN_HOST
+        site = deployments.yarn_site(f"{host}:{CLIENT_PORT}", f"{host}:{ADMIN_PORT}")
+        made += deployments.yarn_operator_objects(namespace, image, site)
     return made
 
 
@@ -175,8 +185,8 @@ def descheduler_config(namespace: str) -> str:
     "--component",
     "components",
     multiple=True,
-    type=click.Choice((*COMPONENTS, *PROGRAMS)),
-    help="Only this part; may be given several times. Default: all.",
+    type=click.Choice((*COMPONENTS, *OPTIONAL_COMPONENTS, *PROGRAMS)),
+    help="Only this part; may be given several times. Default: all but yarn-operator.",
 )
 @click.option("--feature-gates", default="", help="Of koord-manager; they also decide which webhooks are registered.")
 @click.option(

@@ -28,8 +28,13 @@ class BeResourceCollector(UsageCollector):
         self._seen: Sequence[PodMeta] | None = None
         self._request_milli = 0
 
-    def sample(self, now_s: float, pods: Sequence[PodMeta] | None, cpus: int) -> None:
-        """Take one sample. While the pods are unknown there is still a usage, and a limit of the group of them all."""
+    def sample(
+        self, now_s: float, pods: Sequence[PodMeta] | None, cpus: int, third_party: Sequence[PodMeta] = ()
+    ) -> None:
+        """Take one sample. While the pods are unknown there is still a usage, and a limit of the group of them all.
+
+        Containers of other orchestrators request as well; they run below the group of best-effort pods.
+        """
         if pods is not self._seen:
             self._track_pods(pods or ())
             self._seen = pods
@@ -40,7 +45,8 @@ class BeResourceCollector(UsageCollector):
         else:
             self._store.add((metric_kind.NODE_BE, metric_kind.BE_REAL_LIMIT), now_s, limit)
         if pods is not None:
-            self._store.add((metric_kind.NODE_BE, metric_kind.BE_REQUEST), now_s, self._request_milli)
+            others = sum(max(one.requests.get(BATCH_CPU, 0), 0) for one in third_party)
+            self._store.add((metric_kind.NODE_BE, metric_kind.BE_REQUEST), now_s, self._request_milli + others)
         # A kubelet that never had a best-effort pod may not have made the group: nobody needs to wait for it.
         self._set_status(BE_RESOURCE, io_error, permanent=io_error is not None and io_error.vanished)
 

@@ -43,6 +43,7 @@ from koord.koordlet.collect.node_resource import (
 )
 from koord.koordlet.collect.performance import CpiCollector, PsiCollector, ResctrlCollector
 from koord.koordlet.collect.pod_resource import PodResourceCollector, PodsUsageSample
+from koord.koordlet.collect.third_party import ThirdPartyCollector
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
@@ -102,6 +103,7 @@ class CollectorSet:
         self._pods = PodResourceCollector(context, page_cache=caches)
         self._best_effort = BeResourceCollector(context)
         self._applications = HostApplicationCollector(context)
+        self._third_party = ThirdPartyCollector(context)
         self._pressure = PsiCollector(tree, store, statuses, settings.psi_s) if settings.psi else None
         self._cycles = (
             CpiCollector(tree, store, statuses, settings.cpi_s, settings.cpi_window_s) if settings.cpi else None
@@ -118,6 +120,7 @@ class CollectorSet:
         applications: Sequence[HostApplicationSpec] = (),
         *,
         memory_policy: str = "",
+        third_party: Sequence[PodMeta] = (),
     ) -> None:
         """Take the samples of one tick. `pods` is None until they are known: then neither they nor
         the system are sampled.
@@ -134,7 +137,8 @@ class CollectorSet:
         if pods is not None:
             inside = self._pods.sample(now_s, pods, known.cpus, known.numa_ids)
             sample_system(self._store, now_s, used, inside, outside)
-        self._best_effort.sample(now_s, pods, known.cpus)
+        self._best_effort.sample(now_s, pods, known.cpus, third_party)
+        self._third_party.sample(now_s, third_party, known.cpus)
         self._sample_periodic(at_s, now_s, pods or ())
 
     @property
@@ -179,6 +183,7 @@ class CollectorSet:
         self._pods.close()
         self._best_effort.close()
         self._applications.close()
+        self._third_party.close()
         if self._cycles is not None:
             self._cycles.close()
         if self._gpu is not None:
@@ -198,7 +203,7 @@ class CollectorSet:
         if self._expiry.due(at_s):
             self._store.expire(now_s)
             late_s = self._clock.monotonic()  # counters were read after this tick began, and are not of the future
-            for one in (self._node, self._pods, self._best_effort, self._applications):
+            for one in (self._node, self._pods, self._best_effort, self._applications, self._third_party):
                 one.expire(late_s)
 
 

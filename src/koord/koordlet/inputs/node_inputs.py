@@ -24,6 +24,7 @@ class NodeProperties(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     capacity: Mapping[str, int] = {}
     allocatable: Mapping[str, int] = {}
+    origin_allocatable: Mapping[str, int] = {}  # batch resources before other orchestrators took their share
     reservation_milli: int = 0  # of its annotation
     reserved_cpus: CPUSet = EMPTY  # named in its annotation
     exclusive_cpus: CPUSet = EMPTY  # of system QoS
@@ -59,6 +60,7 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     slo: NodeSLOSpec | None = None
     pods: tuple[PodMeta, ...] = ()
     pods_known: bool = True  # False until they were listed once: nothing is decided for a node that may not be empty
+    third_party: tuple[PodMeta, ...] = ()  # containers of other orchestrators on this node
     starting: tuple[PodMeta, ...] = ()  # which the runtime told of, and the list does not have yet; without their specs
     kubelet: KubeletCpuManager = KubeletCpuManager()
     # Mount point by a pod's uid and the name of one of its volumes, for disk limits of volumes.
@@ -81,6 +83,7 @@ def node_properties(node: Node, before: NodeProperties | None = None) -> NodePro
         name=node.metadata.name,
         capacity=pod_resources.resource_amounts(node.status.capacity),
         allocatable=pod_resources.resource_amounts(node.status.allocatable),
+        origin_allocatable=_origin_allocatable(annotations),
         reservation_milli=milli,
         reserved_cpus=reserved,
         exclusive_cpus=_exclusive(annotations),
@@ -97,6 +100,15 @@ def _reservation(annotations: Mapping[str, str]) -> tuple[int, CPUSet]:
         return 0, EMPTY
     cpus = CPUSet.parse_or_empty(found.reserved_cpus)
     return (len(cpus) * 1000, cpus) if cpus else (pod_resources.resource_amounts(found.resources).get(CPU, 0), EMPTY)
+
+
+def _origin_allocatable(annotations: Mapping[str, str]) -> dict[str, int]:
+    found = node_codecs.parse_origin_allocatable(annotations)
+    return (
+        {}
+        if found is None or isinstance(found, MalformedAnnotation)
+        else pod_resources.resource_amounts(found.resources)
+    )
 
 
 def _exclusive(annotations: Mapping[str, str]) -> CPUSet:

@@ -8,16 +8,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import msgspec
+
 from koord.api.annotations import cpu_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.field_error import FieldError
 from koord.api.config.slo.slo_validation import strategy_errors
 from koord.api.koordinator.custom_kinds import NODE_SLOS
 from koord.api.koordinator.slo import NodeSLO, NodeSLOSpec
+from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.node import Node
+from koord.host.cgroup.layout import CgroupLayout
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeProperties, node_properties
+from koord.koordlet.inputs.yarn_containers import with_application
 from koord.koordlet.problem_log import ProblemLog
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
@@ -31,7 +36,9 @@ class NodeWatcher:
     def __init__(self, informers: InformerFactory, node: str) -> None:
         self.node: Node | None = None
         self.properties: NodeProperties | None = None
-        self.slo: NodeSLOSpec | None = None
+        self.slo: NodeSLOSpec | None = None  # with the application that was found on the node
+        self._stated: NodeSLOSpec | None = None
+        self._application: tuple[HostApplicationSpec, CgroupLayout] | None = None
         self.slo_errors: tuple[FieldError, ...] = ()  # values that no node can use
         self._ratio_problem = ProblemLog(_LOG, "the last CPU normalization ratio stays in use")
         self._listeners: list[Callable[[NodeProperties], None]] = []
@@ -55,7 +62,19 @@ class NodeWatcher:
         """
         if self.slo is None and self._slos.has_synced and not self._slos.malformed_count:
             _LOG.info("there is no NodeSLO, and there was one: all is put back")
-            self.slo = effective_slo(None)
+            self._stated = effective_slo(None)
+            self._apply()
+
+    def count_application(self, application: HostApplicationSpec, layout: CgroupLayout) -> None:
+        """Count an application that was found on the node as one that the NodeSLO names, unless it names it already."""
+        self._application = (application, layout)
+        self._apply()
+
+    def _apply(self) -> None:
+        self.slo = self._stated
+        if self._stated is not None and self._application is not None:
+            applications = with_application(self._stated.host_applications, *self._application)
+            self.slo = msgspec.structs.replace(self._stated, host_applications=applications)
 
     def _node_changed(self, change: ObjectChange[Node]) -> None:
         if change.kind == "deleted":
@@ -80,8 +99,9 @@ class NodeWatcher:
         deleted = change.kind == "deleted"
         slo = effective_slo(None if deleted else change.object.spec)
         errors = () if deleted else tuple(strategy_errors(change.object.spec))
-        if slo != self.slo:
+        if slo != self._stated:
             _LOG.info("the NodeSLO is %s", "deleted: all is put back" if deleted else "new or has changed")
         if errors and errors != self.slo_errors:
             _LOG.warning("what the NodeSLO wants by these is off: %s", "; ".join(map(str, errors)))
-        self.slo, self.slo_errors = slo, errors
+        self._stated, self.slo_errors = slo, errors
+        self._apply()

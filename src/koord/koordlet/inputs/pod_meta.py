@@ -56,6 +56,7 @@ class PodMeta(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     host_network: bool = False
     ip: str = ""
     volumes: Mapping[str, str] = {}  # of a CSI driver: the claim by the volume's name, "" for one without a claim
+    third_party: str = ""  # the orchestrator, such as hadoop-yarn, of a container that is in no pod of Kubernetes
 
     @cached_property
     def qos(self) -> str:

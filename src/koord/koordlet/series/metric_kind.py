@@ -57,6 +57,9 @@ APPLICATION_MEMORY_WITH_PAGE_CACHE = "host_application_memory_usage_with_page_ca
 APPLICATION_MEMORY_WITH_HOT_PAGES = "host_application_memory_with_hot_page_usage"
 APPLICATION_MEMORY_COLD_PAGES = "host_application_memory_cold_page_size"
 
+THIRD_PARTY_CPU = "third_party_container_cpu_usage"  # of containers of other orchestrators, by uid
+THIRD_PARTY_MEMORY = "third_party_container_memory_usage"
+
 HALF_HOUR_S = 1800
 
 _KEPT_LONGEST = (

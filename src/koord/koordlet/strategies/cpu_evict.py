@@ -129,6 +129,8 @@ def _effective(view: CpuEvictView, be: BeCpuUsage | None) -> BeCpuUsage | None:
     if be is None or view.strategy.cpu_evict_policy != defaults.EVICT_BY_ALLOCATABLE:
         return be
     lent = view.allocatable.get(BATCH_CPU, -1)
+    if any(pod.third_party for pod in view.pods):  # whose requests count, so what they hold of the node does as well
+        lent = view.origin_allocatable.get(BATCH_CPU, lent)
     # Lending nothing is a limit, and the strictest one; not lending at all is none.
     return msgspec.structs.replace(be, limit=-1 if lent < 0 else max(lent, 1))
 

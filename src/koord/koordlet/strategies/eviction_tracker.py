@@ -23,7 +23,7 @@ BARRED_FOR_S = 30.0
 
 
 class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Evict one pod; `record` explains the choice."""
+    """Evict one pod, or one container of another orchestrator; `record` explains the choice."""
 
     reason: str
     message: str
@@ -40,6 +40,11 @@ class EvictionRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def uid(self) -> str:
         return self.record.uid
+
+    @property
+    def third_party(self) -> str:
+        """Return the orchestrator of a container that is in no pod of Kubernetes; "" for pods."""
+        return self.record.third_party
 
 
 class _PendingEviction(msgspec.Struct):

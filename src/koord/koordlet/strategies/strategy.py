@@ -89,7 +89,7 @@ class StrategyInputs:
         self.now_s = now_s
         self.node_inputs = node_inputs
         self._latest_by_kind = {}
-        self.eviction_tracker.begin_tick(now_s, node_inputs.pods)
+        self.eviction_tracker.begin_tick(now_s, (*node_inputs.pods, *node_inputs.third_party))
         node = node_inputs.node
         lent = None if node is None else tuple(node.allocatable.get(name) for name in _BATCH_AND_MID_RESOURCES)
         if lent != self._batch_allocatable or now_s < self._batch_allocatable_since_s:
@@ -111,6 +111,10 @@ class StrategyInputs:
     @property
     def pods(self) -> tuple[PodMeta, ...]:
         return self.node_inputs.pods
+
+    @property
+    def third_party(self) -> tuple[PodMeta, ...]:
+        return self.node_inputs.third_party
 
     @property
     def threshold(self) -> ResourceThresholdStrategy:
@@ -150,6 +154,12 @@ class StrategyInputs:
 
     def pod_used_bytes(self) -> dict[str, int]:
         return {uid: int(value) for uid, value in self._latest(metric_kind.POD_MEMORY).items()}
+
+    def third_party_used_milli(self) -> dict[str, int]:
+        return {uid: int(value * 1000) for uid, value in self._latest(metric_kind.THIRD_PARTY_CPU).items()}
+
+    def third_party_used_bytes(self) -> dict[str, int]:
+        return {uid: int(value) for uid, value in self._latest(metric_kind.THIRD_PARTY_MEMORY).items()}
 
     def number(self, group: str, file: str) -> int | None:
         value = self.machine.read_knob(group, file)

@@ -36,7 +36,8 @@ LEDGER_TIERS = (BATCH, MID)
 
 
 class EvictView(msgspec.Struct, frozen=True, kw_only=True):
-    """EvictView holds what all rules observe. `enabled` is None until a NodeSLO was seen.
+    """EvictView holds what all rules observe. `enabled` is None until a NodeSLO was seen. Among the `pods` are the
+    containers of other orchestrators.
 
     A pod in `leaving` was evicted by koordlet and still exists; `barred` tells why a pod must stay for now (a
     disruption budget, say). Usage is the last measured, by uid; a missing pod was not measured.
@@ -49,6 +50,7 @@ class EvictView(msgspec.Struct, frozen=True, kw_only=True):
     used_milli: Mapping[str, int] = {}
     used_bytes: Mapping[str, int] = {}
     allocatable: Mapping[str, int] = {}
+    origin_allocatable: Mapping[str, int] = {}  # batch resources with the share of other orchestrators
     lent_for_s: float = math.inf  # how long batch and mid allocatable have been what they are
     leaving: frozenset[str] = frozenset()
     barred: Mapping[str, str] = {}
@@ -147,7 +149,8 @@ def _eviction_request(
     brings: Mapping[str, int | None],
 ) -> EvictionRequest:
     release = task.release
-    message = f"{KOORDLET_EVICTION_PREFIX}{release.rule}, kill pod: {pod.name}"
+    victim = f"{pod.third_party} container" if pod.third_party else "pod"
+    message = f"{KOORDLET_EVICTION_PREFIX}{release.rule}, kill {victim}: {pod.name}"
     return EvictionRequest(
         reason=REASON,
         message=message,
@@ -165,6 +168,7 @@ def _eviction_request(
             namespace=pod.namespace,
             name=pod.name,
             uid=pod.uid,
+            third_party=pod.third_party,
         ),
     )
 
@@ -242,7 +246,8 @@ def allocatable_task(
 ) -> EvictionTask | IdleRule:
     """Return the task of freeing what batch and mid pods request beyond the node's batch and mid allocatable.
 
-    `resource` is cpu or memory; the tiers' own resource names follow from it.
+    `resource` is cpu or memory; the tiers' own resource names follow from it. Containers of other orchestrators are no
+    part of it: what these hold is subtracted from the allocatable, and they give back what is over by themselves.
     """
     if percent is None or lower is None or priority is None:
         return IdleRule(rule, "a threshold, a lower percent and a priority are needed")
@@ -258,7 +263,7 @@ def allocatable_task(
         return IdleRule(rule, f"nothing is lent any more, but only for {view.lent_for_s:.0f}s")
 
     def size(pod: PodMeta) -> int | None:
-        name = tier_resource(pod, resource)
+        name = None if pod.third_party else tier_resource(pod, resource)
         measured = view.used_milli if resource == "cpu" else view.used_bytes
         return pod.requests.get(name, 0) if name in release and pod.uid in measured else None
 
@@ -284,7 +289,7 @@ def requested_by_tier(pods: tuple[PodMeta, ...], resource: str, priority: int) -
     total: dict[str, int] = {}
     for pod in pods:
         name = tier_resource(pod, resource)
-        if name is not None and pod.is_alive and pod.priority_value <= priority:
+        if name is not None and not pod.third_party and pod.is_alive and pod.priority_value <= priority:
             total[name] = total.get(name, 0) + max(0, pod.requests.get(name, 0))
     return total
 
@@ -313,10 +318,11 @@ def eviction_view_fields(inputs: StrategyInputs, strategy: str, features: frozen
         "enabled": inputs.threshold_enabled,
         "features": features & inputs.gates,
         "since_last_s": inputs.eviction_tracker.since_s(strategy, inputs.now_s),
-        "pods": inputs.pods,
-        "used_milli": inputs.pod_used_milli(),
-        "used_bytes": inputs.pod_used_bytes(),
+        "pods": (*inputs.pods, *inputs.third_party),
+        "used_milli": inputs.pod_used_milli() | inputs.third_party_used_milli(),
+        "used_bytes": inputs.pod_used_bytes() | inputs.third_party_used_bytes(),
         "allocatable": {} if node is None else node.allocatable,
+        "origin_allocatable": {} if node is None else node.origin_allocatable,
         "lent_for_s": inputs.lent_for_s,
         "leaving": inputs.eviction_tracker.leaving,
         "barred": inputs.eviction_tracker.barred,

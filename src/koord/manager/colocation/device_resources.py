@@ -10,9 +10,12 @@ from typing import Any
 
 import msgspec
 
+from koord.api.annotations import node_codecs
+from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import protocol
 from koord.api.koordinator.device import GPU as GPU_TYPE
 from koord.api.koordinator.device import RDMA as RDMA_TYPE
+from koord.api.koordinator.protocol import A_THIRD_PARTY_ALLOCATIONS
 from koord.api.koordinator.resource_name import (
     BATCH_CPU,
     BATCH_MEMORY,
@@ -28,6 +31,7 @@ from koord.api.koordinator.resource_name import (
     NPU_DVPP,
     RDMA,
 )
+from koord.api.koordinator.yarn import ALLOCATION_NAME
 from koord.api.kubernetes.node import Node
 from koord.manager.colocation.models import ColocationDevice, ColocationDeviceInfo
 from koord.values import resources as vector
@@ -104,8 +108,11 @@ ANNOTATIONS = (
 
 def decide_node_removal(node: Node) -> dict[str, Any]:
     """Return the merge patch of the node's status that removes what is there of it; empty when nothing is."""
+    annotations: tuple[str, ...] = ANNOTATIONS
+    if _is_yarns_alone(node.metadata.annotations):
+        annotations = (*ANNOTATIONS, A_THIRD_PARTY_ALLOCATIONS)
     metadata = {
-        "annotations": _nulls(node.metadata.annotations, ANNOTATIONS),
+        "annotations": _nulls(node.metadata.annotations, annotations),
         "labels": _nulls(node.metadata.labels, GPU_LABELS),
     }
     status = {
@@ -114,6 +121,14 @@ def decide_node_removal(node: Node) -> dict[str, Any]:
     }
     parts = {"metadata": _filled(metadata), "status": _filled(status)}
     return _filled(parts)
+
+
+def _is_yarns_alone(annotations: Mapping[str, str]) -> bool:
+    """Return whether nobody but koord-yarn-operator says there what it holds."""
+    listed = node_codecs.parse_third_party_allocations(annotations)
+    if listed is None or isinstance(listed, MalformedAnnotation):
+        return False
+    return {one.name for one in listed.allocations} == {ALLOCATION_NAME}
 
 
 def _nulls(present: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, None]:

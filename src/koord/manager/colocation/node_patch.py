@@ -145,6 +145,18 @@ def _after_third_parties(lent: DesiredResources, annotations: Mapping[str, str])
     return {name: amount and models.round_up_to_integer(models.floor_zero(amount)) for name, amount in left.items()}
 
 
+def third_party_holders(annotations: Mapping[str, str], resource: str) -> list[str]:
+    """Return the names of the orchestrators that hold some of a batch resource, such as hadoop-yarn."""
+    taken = node_codecs.parse_third_party_allocations(annotations)
+    if taken is None or isinstance(taken, MalformedAnnotation):
+        return []
+    return [
+        one.name or "unnamed"
+        for one in taken.allocations
+        if one.priority == BATCH and not Quantity.parse(one.resources.get(resource, "0")).is_zero()
+    ]
+
+
 def _devices(devices: DeviceResources, names: tuple[str, ...]) -> DesiredResources:
     if devices.reset:
         return dict.fromkeys(names)

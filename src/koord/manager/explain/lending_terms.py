@@ -12,7 +12,7 @@ from koord.manager.colocation.batch import BatchFormula, BatchTerms, ZoneBatch
 from koord.manager.colocation.decision import ColocationDecision
 from koord.manager.colocation.mid import MidAmount
 from koord.manager.colocation.models import ColocationNode, amplify_cpu
-from koord.manager.colocation.node_patch import desired_resources
+from koord.manager.colocation.node_patch import desired_resources, third_party_holders
 from koord.manager.colocation.normalization import CpuNormalizationDecision
 from koord.manager.colocation.reserved_usage import NodeReserved
 from koord.manager.colocation.strategy import ColocationRules
@@ -54,7 +54,8 @@ def node_sums(node: ColocationNode, decision: ColocationDecision) -> dict[str, L
             final = shown.get(name)
             total = _batch_sum(formula, batch.terms, batch.reserved, decision.rules)
             total = _with_normalization(name, total, decision.normalization)
-            found[name] = _without_third_party_share(total, total.result if final is None else final.value())
+            holders = ", ".join(third_party_holders(node.metadata.annotations, name))
+            found[name] = _without_third_party_share(total, total.result if final is None else final.value(), holders)
     if mid is not None and mid.cpu is not None and mid.memory is not None:
         found[MID_CPU] = _mid_sum(mid.cpu, decision.rules, decision.rules.mid_cpu_percent)
         found[MID_MEMORY] = _mid_sum(mid.memory, decision.rules, decision.rules.mid_memory_percent)
@@ -132,10 +133,11 @@ def _with_normalization(name: str, total: LendingSum, normalization: CpuNormaliz
     return LendingSum(terms=(*total.terms, term), result=after, binding=total.binding)
 
 
-def _without_third_party_share(total: LendingSum, final: int) -> LendingSum:
+def _without_third_party_share(total: LendingSum, final: int, holders: str) -> LendingSum:
     if final == total.result:
         return total
-    term = LendingTerm(sign="-", name="taken by other orchestrators", amount=total.result - final)
+    amount = total.result - final
+    term = LendingTerm(sign="-", name="taken by other orchestrators", amount=amount, note=holders)
     return LendingSum(terms=(*total.terms, term), result=final, binding=total.binding)
 
 

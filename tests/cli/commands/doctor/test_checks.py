@@ -64,6 +64,12 @@ NOTHING: dict[str, Any] = {
     "config_maps": (),
 }
 
+
+def yarn_answer(failure: str, error: str, *problems: str) -> Obj:
+    """Return what koord-yarn-operator says of its one cluster."""
+    return {"clusters": [{"id": "blue", "failure": failure, "error": error, "problems": list(problems)}]}
+
+
 # finding -> what of the healthy cluster is replaced so that it appears
 FAULTS: dict[str, dict[str, Any]] = {
     "server-too-old": {"version": {"major": "1", "minor": "18", "gitVersion": "v1.18.1"}},
@@ -185,6 +191,11 @@ FAULTS: dict[str, dict[str, Any]] = {
         )
     },
     "configuration-missing": {"config_maps": ()},
+    "yarn-operator-silent": {"yarn": "no pod of koord-yarn-operator runs"},
+    "yarn-cluster-not-reached": {"yarn": yarn_answer("unreachable", "rm:8033: Connection refused")},
+    "yarn-access-denied": {"yarn": yarn_answer("denied", "User yarn doesn't have permission")},
+    "yarn-cluster-failing": {"yarn": yarn_answer("refused", "unrecognized node: nm-0:8041")},
+    "yarn-node-managers-left-out": {"yarn": yarn_answer("", "", "node a: the annotation is missing")},
 }
 
 

@@ -82,6 +82,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     node_metrics: Objects = NOT_ASKED
     koordlets: Mapping[str, KoordletAnswers] = {}
     koordlets_not_asked: int = 0
+    yarn: Obj | str | None = None  # what koord-yarn-operator says, or why it says nothing; None: it is not installed
 
 
 def unread_reason(checks: Sequence[str]) -> str:

@@ -14,11 +14,12 @@ import msgspec
 
 from koord import __version__
 from koord.api.koordinator.custom_kinds import NODE_METRICS
+from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.cli import cluster_access
-from koord.cli.commands.doctor import node_checks
+from koord.cli.commands.doctor import node_checks, yarn_checks
 from koord.cli.commands.doctor.access_review import review_access
 from koord.cli.commands.doctor.facts import (
     READ_ERRORS,
@@ -42,6 +43,7 @@ from koord.kube.transport.interface import ApiRequest
 from koord.manager.webhook_server import certificate
 from koord.manager.webhook_server.cert_rotator import SECRET_NAME
 from koord.telemetry.clock import Clock, now
+from koord.yarn.operator import CLUSTERS_PATH
 
 ENDPOINT_SLICES = Resource(
     group="discovery.k8s.io", version="v1", kind="EndpointSlice", plural="endpointslices", namespaced=True, model=Object
@@ -74,7 +76,21 @@ async def gather_facts(
         facts = msgspec.structs.replace(facts, access=await review_access(client, namespace, own_workloads(facts)))
     if set(checks) & set(node_checks.NODE_CHECKS):
         facts = await _with_koordlets(client, facts, port)
+    if yarn_checks.YARN in checks and yarn_checks.has_yarn_operator(facts):
+        facts = msgspec.structs.replace(facts, yarn=await _ask_yarn_operator(client, namespace))
     return facts
+
+
+async def _ask_yarn_operator(client: Client, namespace: str) -> Obj | str:
+    try:
+        async with asyncio.timeout(_KOORDLET_TIMEOUT_S):
+            return await cluster_access.ask_program(
+                client, OPERATOR_PROGRAM, f"/apis/v1{CLUSTERS_PATH}", namespace, cluster_access.METRICS_PORT
+            )
+    except TimeoutError:
+        return f"no answer within {_KOORDLET_TIMEOUT_S:.0f} s"
+    except READ_ERRORS as error:
+        return str(error)
 
 
 async def _read_lists(client: Client, namespace: str, node: str) -> dict[str, Objects]:

@@ -14,6 +14,7 @@ from koord.cli.commands.doctor import (
     node_checks,
     program_checks,
     webhook_checks,
+    yarn_checks,
 )
 from koord.cli.commands.doctor.facts import ClusterFacts, unread_findings
 from koord.cli.commands.doctor.finding import SEVERITIES, Diagnosis, DoctorReport, Finding, SkippedCheck
@@ -133,6 +134,11 @@ CHECKS = (
         title="The configurations of manager, scheduler and descheduler",
         run=configuration_checks.check_configuration,
     ),
+    Check(
+        id=yarn_checks.YARN,
+        title="The YARN clusters of koord-yarn-operator, where it is installed",
+        run=yarn_checks.check_yarn,
+    ),
 )
 CHECK_IDS = tuple(one.id for one in CHECKS)
 
@@ -144,6 +150,7 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
     *node_checks.DIAGNOSES,
     *conflict_checks.DIAGNOSES,
     *configuration_checks.DIAGNOSES,
+    *yarn_checks.DIAGNOSES,
 )
 
 

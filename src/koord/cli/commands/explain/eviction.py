@@ -55,7 +55,7 @@ def eviction(
     kubeconfig: str,
     context: str,
 ) -> None:
-    """Say who evicted a pod and why, also after the pod is gone.
+    """Say who evicted a pod, or a container of YARN (yarn/container_...), and why, also after it is gone.
 
     Read from the Events about the pod, which carry the numbers of the decision, and from what koord-scheduler,
     koord-descheduler and the koordlet of its node remember.
@@ -102,6 +102,7 @@ async def explain_eviction(
 def print_eviction_explanation(out: Console, found: EvictionExplanation) -> None:
     for record in found.records:
         where = f" on {record.node}" if record.node else ""
+        victim = "one" if record.third_party else "pod"
         out.print(f"{record.time}  {record.actor}{where}: {record.outcome} {record.key}")
         for title, text in (
             ("rule", record.rule),
@@ -112,9 +113,10 @@ def print_eviction_explanation(out: Console, found: EvictionExplanation) -> None
             ("threshold", record.threshold),
             ("to free", _amounts(dict(record.release))),
             ("already going", _amounts(dict(record.credited))),
-            ("this pod frees", _amounts(dict(record.frees))),
+            ("container of", record.third_party),
+            (f"this {victim} frees", _amounts(dict(record.frees))),
             ("rank", record.rank),
-            ("why this pod", record.why_this_pod),
+            (f"why this {victim}", record.why_this_pod),
             ("attempts", str(record.count) if record.count > 1 else ""),
             ("answer", record.detail),
         ):

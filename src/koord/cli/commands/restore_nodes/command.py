@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from koord.api.koordinator.protocol import DESCHEDULER_NAME, SCHEDULER
+from koord.api.koordinator.yarn import OPERATOR_LEASE, OPERATOR_PROGRAM
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.apps import DaemonSet
 from koord.api.kubernetes.meta import Object
@@ -32,8 +33,8 @@ from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, SECRET_NAME
 from koord.telemetry.clock import Clock
 from koord.values.duration import DurationError, parse_seconds
 
-PROGRAMS = ("koord-manager", SCHEDULER, DESCHEDULER_NAME)
-LEASE_NAMES = (LEASE_NAME, SCHEDULER, DESCHEDULER_NAME)
+PROGRAMS = ("koord-manager", SCHEDULER, DESCHEDULER_NAME, OPERATOR_PROGRAM)
+LEASE_NAMES = (LEASE_NAME, SCHEDULER, DESCHEDULER_NAME, OPERATOR_LEASE)
 RIGHTS: tuple[RbacRule, ...] = (
     RbacRule("", ("nodes",), ("list",)),
     RbacRule("", ("nodes/status",), ("patch",)),
@@ -142,10 +143,10 @@ def _is_ready(node: Node) -> bool:
 def restore_nodes(namespace: str, timeout: str, kubeconfig: str, context: str) -> None:
     """Put all nodes back to what they were without koord; before it is uninstalled.
 
-    Deletes the webhook configurations, scales koord-manager, koord-scheduler and koord-descheduler to zero, has the
-    koordlet of each node put back every kernel file that it wrote, deletes the DaemonSet, and removes from Nodes the
-    resources, annotations, labels and conditions that koord wrote. Pods go on running. Nodes that are not ready are
-    named and left. The Helm chart runs this before an uninstall.
+    Deletes the webhook configurations, scales koord-manager, koord-scheduler, koord-descheduler and koord-yarn-operator
+    to zero, has the koordlet of each node put back every kernel file that it wrote, deletes the DaemonSet, and removes
+    from Nodes the resources, annotations, labels and conditions that koord wrote. Pods go on running. Nodes that are
+    not ready are named and left. The Helm chart runs this before an uninstall.
     """
     try:
         seconds = parse_seconds(timeout)
