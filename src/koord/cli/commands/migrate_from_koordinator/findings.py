@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.cli.commands.doctor.configuration_checks import CONFIG_MAPS, config_map_findings
 from koord.cli.commands.doctor.facts import Unread, readable, unread_findings
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
@@ -18,7 +19,6 @@ CLUSTER, PROGRAM, DEFINITION, CONFIGURATION = "cluster", "programs", "crds", "co
 _OTHER_PARTS = {  # of the Koordinator project, from charts of their own
     "koord-queue": "koord-queue",
     "koord-queue-controllers": "koord-queue",
-    "koord-yarn-operator": "the YARN co-location",
 }
 
 SERVER_TOO_OLD = Diagnosis(
@@ -48,6 +48,14 @@ OTHER_PART = Diagnosis(
     kind=("other-part", PROGRAM, "warning"),
     title="Another part of the Koordinator project is installed.",
     why="koord has no such program. It stays as it is, and works with koord as far as it uses Koordinator's objects.",
+)
+YARN_OPERATOR = Diagnosis(
+    id="yarn-operator",
+    check=PROGRAM,
+    severity="warning",
+    title="Koordinator's YARN operator is installed, from a chart of its own.",
+    why="koord's has the same name and lease. It works until its chart is removed and koordYarnOperator.enabled set.",
+    fix="helm list -A --filter yarn-copilot",
 )
 FLAG_REFUSED = Diagnosis(
     kind=("flag-refused", PROGRAM, "warning"),
@@ -92,6 +100,7 @@ DIAGNOSES = (
     TWO_INSTALLATIONS,
     DEVICE_DAEMON_GOES,
     OTHER_PART,
+    YARN_OPERATOR,
     FLAG_REFUSED,
     GATE_REFUSED,
     WITHOUT_EFFECT,
@@ -135,9 +144,11 @@ def program_findings(
     for kind, workloads in (("Deployment", facts.all_deployments), ("DaemonSet", facts.all_daemon_sets)):
         for one in readable(workloads):
             part = _OTHER_PARTS.get(name_of(one))
+            title = f"{kind} {text(one, 'metadata', 'namespace')}/{name_of(one)}"
             if part:
-                title = f"{kind} {text(one, 'metadata', 'namespace')}/{name_of(one)}"
                 found.append(OTHER_PART.found(f"{title} is of {part}", (title,)))
+            elif name_of(one) == OPERATOR_PROGRAM:
+                found.append(YARN_OPERATOR.found(f"{title} is the YARN operator", (title,)))
     for lease in leases:
         what = f"{lease.program} of koord waits for the Lease {lease.lease}, which {lease.holder} holds"
         found.append(LEASE_HELD.found(what, (lease.lease,)))
