@@ -19,8 +19,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from koord.host.cgroup.layout import CGROUPFS, SYSTEMD
 from tools import assets, controlplane, image
-from tools.controlplane import ControlPlane
+from tools.controlplane import ControlPlane, patience_s
 
 NODE = "node1"
 BRIDGE, ADDRESS, SUBNET = "kn0", "10.88.0.1", "10.88.0.0/24"
@@ -30,7 +31,7 @@ NEEDED = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "bridge", "
 CONTAINERD_2, CONTAINERD_17 = "2.2", "1.7"
 
 
-def missing(containerd: str = CONTAINERD_2) -> str:
+def missing(containerd: str = CONTAINERD_2, driver: str = CGROUPFS) -> str:
     """Why no node can run here; empty when one can."""
     if os.geteuid() != 0:
         return "a real node needs root"
@@ -44,6 +45,8 @@ def missing(containerd: str = CONTAINERD_2) -> str:
         return f"no {', '.join(absent)} built: run `python -m tools.assets node` first"
     if containerd == CONTAINERD_17 and not assets.containerd_17_folder().is_dir():
         return "no containerd 1.7 built: run `python -m tools.assets containerd17` first"
+    if driver == SYSTEMD and not Path("/run/systemd/system").is_dir():
+        return "systemd does not run this machine"
     if not (CGROUPS / "cpu").is_dir() and not (CGROUPS / "cgroup.controllers").is_file():
         return f"no cgroups at {CGROUPS}"
     return ""
@@ -55,9 +58,12 @@ PlaneFactory = Callable[[Sequence[str]], AbstractContextManager[ControlPlane]]
 class Node:
     """Where the running node is."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, containerd: str, nri_folder: Path | None = None) -> None:
+    def __init__(
+        self, plane: ControlPlane, folder: Path, containerd: str, driver: str, nri_folder: Path | None = None
+    ) -> None:
         self.plane = plane
         self.containerd = containerd
+        self.driver = driver
         self.folder = folder
         self.name = NODE
         self.kubelet_root = folder / "kubelet"
@@ -95,10 +101,10 @@ class Node:
 
     def ctr(self, *args: str) -> str:
         command = [str(self.containerd_folder / "ctr"), "-a", str(self.containerd_socket), "-n", "k8s.io", *args]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=patience_s(60)).stdout
 
 
-def _containerd(folder: Path, nri_socket: Path) -> str:
+def _containerd(folder: Path, nri_socket: Path, driver: str) -> str:
     runc = shutil.which("runc")
     return f"""\
 version = 3
@@ -120,7 +126,7 @@ state = "{folder}/state"
       runtime_type = "io.containerd.runc.v2"
       [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
         BinaryName = "{runc}"
-        SystemdCgroup = false
+        SystemdCgroup = {str(driver == SYSTEMD).lower()}
   [plugins.'io.containerd.cri.v1.runtime'.cni]
     bin_dirs = ["{assets.node_folder()}"]
     conf_dir = "{folder}/cni"
@@ -132,7 +138,7 @@ state = "{folder}/state"
 """
 
 
-def _containerd_17(folder: Path, nri_socket: Path) -> str:
+def _containerd_17(folder: Path, nri_socket: Path, driver: str) -> str:
     return f"""\
 version = 2
 root = "{folder}/root"
@@ -150,7 +156,7 @@ state = "{folder}/state"
       runtime_type = "io.containerd.runc.v2"
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = "{shutil.which("runc")}"
-        SystemdCgroup = false
+        SystemdCgroup = {str(driver == SYSTEMD).lower()}
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{assets.node_folder()}"
     conf_dir = "{folder}/cni"
@@ -173,7 +179,7 @@ def _network(folder: Path) -> str:
     return json.dumps({"cniVersion": "1.0.0", "name": "nodenet", "plugins": [bridge]})
 
 
-def _kubelet(folder: Path) -> str:
+def _kubelet(folder: Path, driver: str) -> str:
     return json.dumps(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -185,7 +191,7 @@ def _kubelet(folder: Path) -> str:
             "healthzBindAddress": "127.0.0.1",
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs",
+            "cgroupDriver": driver,
             "failCgroupV1": False,
             "failSwapOn": False,
             "containerRuntimeEndpoint": f"unix://{folder}/run/containerd.sock",
@@ -211,15 +217,16 @@ def running(
     extra_args: Sequence[str] = (),
     containerd: str = CONTAINERD_2,
     *,
+    driver: str = CGROUPFS,
     plane: PlaneFactory = controlplane.running,
     nri_folder: Path | None = None,
 ) -> Iterator[Node]:
     """`extra_args` are for the API server, `plane` starts it. NRI's socket is in the node's folder by default."""
-    reason = missing(containerd)
+    reason = missing(containerd, driver)
     if reason:
         raise RuntimeError(reason)
     with _turn():
-        yield from _running(extra_args, containerd, plane, nri_folder)
+        yield from _running(extra_args, containerd, driver, plane, nri_folder)
 
 
 @contextlib.contextmanager
@@ -231,12 +238,12 @@ def _turn() -> Iterator[None]:
 
 
 def _running(
-    extra_args: Sequence[str], containerd: str, start_plane: PlaneFactory, nri_folder: Path | None
+    extra_args: Sequence[str], containerd: str, driver: str, start_plane: PlaneFactory, nri_folder: Path | None
 ) -> Iterator[Node]:
     # A short path: containerd's sockets lie below it, and their names are limited to 108 characters.
     folder = Path(tempfile.mkdtemp(prefix="kn-"))
     with start_plane(("--kubelet-preferred-address-types=InternalIP,Hostname", *extra_args)) as plane:
-        node = Node(plane, folder, containerd, nri_folder)
+        node = Node(plane, folder, containerd, driver, nri_folder)
         try:
             _boot(node)
             yield node
@@ -249,9 +256,9 @@ def _boot(node: Node) -> None:
     for name in ("run", "cni", "nri/plugins", "nri/conf.d", "podlogs", "kubelet"):
         (folder / name).mkdir(parents=True)
     configuration = _containerd_17 if node.containerd == CONTAINERD_17 else _containerd
-    (folder / "containerd.toml").write_text(configuration(folder, node.nri_socket))
+    (folder / "containerd.toml").write_text(configuration(folder, node.nri_socket, node.driver))
     (folder / "cni" / "10-bridge.conflist").write_text(_network(folder))
-    (folder / "kubelet.json").write_text(_kubelet(folder))
+    (folder / "kubelet.json").write_text(_kubelet(folder, node.driver))
     _ip("link", "del", BRIDGE, check=False)
     _ip("link", "add", BRIDGE, "type", "bridge")
     _ip("addr", "add", f"{ADDRESS}/24", "dev", BRIDGE)
@@ -284,6 +291,7 @@ def _is_ready(plane: ControlPlane) -> bool:
 
 def _until(node: Node, name: str, wanted: object, seconds: float) -> None:
     assert callable(wanted)
+    seconds = patience_s(seconds)
     deadline = time.monotonic() + seconds
     while not wanted():
         process = node.processes[name]
@@ -296,9 +304,9 @@ def _until(node: Node, name: str, wanted: object, seconds: float) -> None:
 def _clean(node: Node) -> None:
     """kubelet first, or it would start its pods again."""
     node.stop("kubelet")
-    groups = [path for root in CGROUPS.iterdir() if (path := root / "kubepods").is_dir()]
-    if (CGROUPS / "kubepods").is_dir():
-        groups.append(CGROUPS / "kubepods")
+    # In the trees of cgroup v1's controllers, or in the one of cgroup v2.
+    trees = [CGROUPS, *(path for path in CGROUPS.iterdir() if path.is_dir())]
+    groups = [path for tree in trees for name in ("kubepods", "kubepods.slice") if (path := tree / name).is_dir()]
     for _ in range(50):
         # os.walk and not rglob: groups go while they are walked, as containerd removes those of pods that ended.
         found = (Path(folder) / "cgroup.procs" for group in groups for folder, _, _ in os.walk(group))
