@@ -211,7 +211,7 @@ def flags(node: Node, folder: Path) -> list[str]:
     return [
         *("-cgroup-root-dir=/sys/fs/cgroup/", "-sys-root-dir=/sys/", "-sys-fs-root-dir=/sys/fs/"),
         *("-proc-root-dir=/proc/", f"-var-run-root-dir={node.folder}/", "-run-root-dir=/run/"),
-        *(f"-var-lib-kubelet-dir={node.kubelet_root}/", f"-containerd-endpoint={node.containerd_socket}"),
+        *(f"-var-lib-kubelet-dir={node.kubelet_root}/", f"-containerd-endpoint={node.runtime_socket}"),
         *(f"-prediction-checkpoint-filepath={folder}/checkpoints", f"--audit-log-dir={folder}/audit"),
         *(f"--state-dir={folder}/state", "--logtostderr=true"),
     ]

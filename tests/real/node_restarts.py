@@ -86,8 +86,8 @@ def restart_everybody(site: Site) -> None:
     with nodeagent.running(site.node, folder, *QUICK) as agent:
         site.run(batch("three"))
         wait_for("one", "two", "three", "plain", after="the next koordlet's start")
-        site.node.stop("containerd")
-        site.node.start("containerd")
+        site.node.stop(site.node.runtime_program)
+        site.node.start(site.node.runtime_program)
         until(site.is_ready, "the kubelet has its runtime back", 60)
         site.run(batch("four"))
         wait_for("one", "two", "three", "four", "plain", after="a restart of containerd")
