@@ -35,8 +35,10 @@ _MOUNT = "trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose"
 SYSTEMD = "/usr/lib/systemd/systemd"
 _SERVICE = "koord-guest.service"
 _SHELL = "chroot /new /bin/sh /first"
-# Everything of systemd but its manager is left out: no other unit is wanted by this one.
+# Everything of systemd but its manager is left out: no other unit is wanted by this one. Where the machine has an
+# identity, systemd does not take this for its first start, at which it enables services.
 _SYSTEMD = f"""mkdir -p etc/systemd/system
+echo 0123456789abcdef0123456789abcdef >etc/machine-id
 cat >etc/systemd/system/{_SERVICE} <<'END-OF-UNIT'
 [Unit]
 DefaultDependencies=no

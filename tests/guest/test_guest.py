@@ -39,16 +39,19 @@ def test_a_node_whose_programs_restart(driver: str) -> None:
     check(
         (f"{INSIDE}/test_node_restarts.py::test_everybody_restarts[{driver}]",),
         built if built.is_dir() else guest.debian_kernel(),
+        seconds=2400,
         memory_mib=4096,
         systemd=driver == SYSTEMD,
     )
 
 
-def check(files: tuple[str, ...], kernel: Path, *, memory_mib: int = 1536, systemd: bool = False) -> None:
+def check(
+    files: tuple[str, ...], kernel: Path, *, seconds: float = 1500, memory_mib: int = 1536, systemd: bool = False
+) -> None:
     reason = guest.missing(kernel)
     if reason:
         pytest.skip(reason)
-    found = run_tests(files, kernel, seconds=1500, memory_mib=memory_mib, systemd=systemd)
+    found = run_tests(files, kernel, seconds=seconds, memory_mib=memory_mib, systemd=systemd)
     assert found.code == 0, found.end
     assert found.passed, found.end
     assert not found.skipped, "the guest has all that its tests need"
