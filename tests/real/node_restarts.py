@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host
 from koord.values.cpuset import CPUSet
@@ -33,6 +35,14 @@ BATCH_QUOTA = "50000"  # of 500m
 Values = dict[tuple[str, str], str]
 
 
+class RunningPod(msgspec.Struct, frozen=True):
+    """The groups of a pod and of its container, and the container's first process."""
+
+    group: str
+    container: str
+    process: int
+
+
 @contextlib.contextmanager
 def running_site(folder: Path, driver: str, extra_args: Sequence[str] = ()) -> Iterator[Site]:
     """A node that lends batch resources; `extra_args` are for its API server."""
@@ -52,44 +62,49 @@ def restart_everybody(site: Site) -> None:
     """Restart each program of the node; what koordlet decided holds after each, for pods old and new."""
     folder = site.folder / "agent"
     everywhere = os.sched_getaffinity(0)
-    site.run(batch("one"), pod("plain"), web("web"), pinned("pinned", PINNED_CPU, 500))
-    before = site.values()
-    order(site.api, IDLE_CPUSET)
+    pods: dict[str, RunningPod] = {}
 
-    def affinity(name: str) -> set[int]:
-        return os.sched_getaffinity(site.process(name))
+    def run(*wanted: Json) -> None:
+        site.run(*wanted)
+        for name in [one["metadata"]["name"] for one in wanted]:
+            pods[name] = RunningPod(site.group(name), site.container(name), site.process(name))
 
     def is_behind(name: str) -> bool:
         """It is idle, its process has some CPUs and not all, and a pod with batch resources has their quota."""
-        quotas = [site.value(QUOTA, group) for group in (site.group(name), site.container(name))]
+        one = pods[name]
+        quotas = [site.value(QUOTA, group) for group in (one.group, one.container)]
         return (
-            site.value(IDLE, site.group(name)) == "1"
-            and 0 < len(affinity(name)) < len(everywhere)
+            site.value(IDLE, one.group) == "1"
+            and 0 < len(os.sched_getaffinity(one.process)) < len(everywhere)
             and (name == "plain" or quotas == [BATCH_QUOTA] * 2)
         )
 
     def wait_for(*names: str, after: str) -> None:
         until(lambda: all(is_behind(name) for name in names), f"{', '.join(names)}: {after}")
-        until(lambda: affinity("pinned") == {PINNED_CPU}, f"pinned: {after}")
-        assert site.value(IDLE, site.group("web")) == "0"
+        pinned_process = pods["pinned"].process
+        until(lambda: os.sched_getaffinity(pinned_process) == {PINNED_CPU}, f"pinned: {after}")
+        assert site.value(IDLE, pods["web"].group) == "0"
         assert site.value(IDLE, site.top) == "0", "never the group that the kubelet writes"
 
+    run(batch("one"), pod("plain"), web("web"), pinned("pinned", PINNED_CPU, 500))
+    before = site.values()
+    order(site.api, IDLE_CPUSET)
     with nodeagent.running(site.node, folder, *QUICK) as agent:
         wait_for("one", "plain", after="koordlet's start")
         site.node.stop("kubelet")
         site.node.start("kubelet")
         until(site.is_ready, "the kubelet is back", 60)
-        site.run(batch("two"))
+        run(batch("two"))
         wait_for("one", "two", "plain", after="a restart of the kubelet")
         agent.kill()
     wait_for("one", "two", "plain", after="koordlet was killed")
     with nodeagent.running(site.node, folder, *QUICK) as agent:
-        site.run(batch("three"))
+        run(batch("three"))
         wait_for("one", "two", "three", "plain", after="the next koordlet's start")
         site.node.stop(site.node.runtime_program)
         site.node.start(site.node.runtime_program)
         until(site.is_ready, "the kubelet has its runtime back", 60)
-        site.run(batch("four"))
+        run(batch("four"))
         wait_for("one", "two", "three", "four", "plain", after="a restart of containerd")
         assert "Traceback" not in agent.log(), agent.log()[-3000:]
     kubelet = (site.node.folder / "kubelet.log").read_text()
@@ -101,7 +116,7 @@ def restart_everybody(site: Site) -> None:
     with contextlib.suppress(AssertionError):  # the next line says more
         until(lambda: changed(site, before, everywhere) == {}, "values are as before")
     assert changed(site, before, everywhere) == {}
-    assert site.value(SHARES, site.group("one")) == "2"
+    assert site.value(SHARES, pods["one"].group) == "2"
     said = nodeagent.restore(site.node, folder)
     assert "the journal is empty" in said.stdout
 
