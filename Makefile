@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-charts test-install test-guest test-yarn soak bench bench-colocation gen chart monitoring diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-crio test-charts test-install test-guest test-yarn soak bench bench-colocation gen chart monitoring diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -76,7 +76,11 @@ test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, 
 
 test-containerd17: $(READY) assets ## tests of NRI with containerd 1.7, which is built from its Go module
 	@$(BIN)/python -m tools.assets containerd17
-	@KOORD_CONTAINERD=1.7 $(BIN)/python -m pytest tests/real/test_nri_containerd.py
+	@KOORD_RUNTIME="containerd 1.7" $(BIN)/python -m pytest tests/real/test_nri_containerd.py
+
+test-crio: $(READY) assets ## tests of NRI with CRI-O, which is built from its Go module with gcc (Debian's package conmon)
+	@$(BIN)/python -m tools.assets crio
+	@KOORD_RUNTIME=cri-o $(BIN)/python -m pytest tests/real/test_nri_containerd.py
 
 test-charts: $(READY) assets ## tests of the chart with a real Helm and promtool, which are built from their Go modules
 	@$(BIN)/python -m tools.assets helm

@@ -184,7 +184,7 @@ def start_container(cri: Cri, i: int, logs: Path, *, limited: bool = False) -> f
 
 
 def container_starts(node: Node, folder: Path) -> dict[str, Any]:
-    cri = Cri(str(node.containerd_socket))
+    cri = Cri(str(node.runtime_socket))
     logs = folder / "logs"
     logs.mkdir()
     node.stop("kubelet")  # it would remove pods that it does not know
@@ -219,7 +219,7 @@ def proxy(node: Node, folder: Path) -> Iterator[Path]:
     command = [
         *(sys.executable, "-m", "koord.cli.daemons.koord_runtime_proxy"),
         f"--koord-runtimeproxy-endpoint={endpoint}",
-        f"--remote-runtime-service-endpoint={node.containerd_socket}",
+        f"--remote-runtime-service-endpoint={node.runtime_socket}",
         f"--runtime-hooks-config-path={folder}/hookserver.d",
         f"--state-dir={folder}/proxy-state",
         f"--addr=127.0.0.1:{port}",
@@ -242,7 +242,7 @@ def timed(call: Callable[[], object]) -> float:
 
 def passed_calls(node: Node, folder: Path) -> dict[str, Any]:
     with proxy(node, folder) as endpoint:
-        straight, through = Cri(str(node.containerd_socket)), Cri(str(endpoint))
+        straight, through = Cri(str(node.runtime_socket)), Cri(str(endpoint))
         seconds: dict[str, list[float]] = {"straight": [], "through": []}
         for _ in range(50):
             straight.call("ListContainers")

@@ -1,9 +1,9 @@
 """Build the real parts that tests run against, into a cache outside the repo. From Go modules: a control plane (etcd,
 kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with
-`containerd17` an older containerd for such a node, with `cluster` what a cluster needs that runs workloads
-(kube-controller-manager), with `helm` the program that renders and installs the chart, or with `promtool` the one that
-checks and tests rules of Prometheus. From Debian's source: with `kernel` a guest's kernel. From Maven's artifacts: with
-`yarn` Hadoop's ResourceManager and NodeManager.
+`containerd17` an older containerd and with `crio` CRI-O for such a node (which needs gcc), with `cluster` what a
+cluster needs that runs workloads (kube-controller-manager), with `helm` the program that renders and installs the
+chart, or with `promtool` the one that checks and tests rules of Prometheus. From Debian's source: with `kernel` a
+guest's kernel. From Maven's artifacts: with `yarn` Hadoop's ResourceManager and NodeManager.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -38,11 +38,17 @@ _CONTAINERD_17 = "github.com/containerd/containerd/cmd"
 CONTAINERD_17_MODULES = {
     "containerd17": tuple(f"{_CONTAINERD_17}/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")),
 }
+_CRI_O = "github.com/cri-o/cri-o"
+CRIO_MODULES: dict[str, tuple[str, ...]] = {"crio": (f"{_CRI_O}/cmd/crio", f"{_CRI_O}/test/copyimg")}
 HELM_MODULES: dict[str, tuple[str, ...]] = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
 PROMTOOL_MODULES: dict[str, tuple[str, ...]] = {"promtool": ("github.com/prometheus/prometheus/cmd/promtool",)}
 # Storage drivers that need C libraries, and that no test uses.
 # promtool without the clients of clouds that Prometheus finds its targets by: rules and metrics need none.
-TAGS = {**dict.fromkeys(("containerd", "containerd17"), "no_btrfs,no_devmapper,no_zfs"), "promtool": "remove_all_sd"}
+TAGS = {
+    **dict.fromkeys(("containerd", "containerd17"), "no_btrfs,no_devmapper,no_zfs"),
+    "crio": "containers_image_ostree_stub,containers_image_openpgp,exclude_graphdriver_btrfs",
+    "promtool": "remove_all_sd",
+}
 # Without a version stamp kubectl cannot parse what the server says of itself.
 STAMP = "k8s.io/component-base/version"
 LDFLAGS = f"-s -w -X {STAMP}.gitVersion=v1.35.4 -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
@@ -99,6 +105,10 @@ def containerd_17_folder() -> Path:
     return cache_root() / f"containerd17-{key(CONTAINERD_17_MODULES)}"
 
 
+def crio_folder() -> Path:
+    return cache_root() / f"crio-{key(CRIO_MODULES)}"
+
+
 def helm_folder() -> Path:
     return cache_root() / f"helm-{key(HELM_MODULES)}"
 
@@ -127,11 +137,23 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
                     *("-o", str(binary), package),
                 ],
                 cwd=SOURCES / module,
-                env={**os.environ, "CGO_ENABLED": "0"},
+                # CRI-O enters namespaces before Go's runtime starts, in C.
+                env={**os.environ, "CGO_ENABLED": str(int(module in CRIO_MODULES))},
                 check=True,
             )
             print(f"assets: {binary.name} in {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    if "crio" in modules:
+        _build_pinns(go, partial / "pinns")
     partial.rename(target)
+
+
+def _build_pinns(go: str, binary: Path) -> None:
+    """Build CRI-O's program that makes namespaces, which is C and comes in the same module."""
+    found = subprocess.run(
+        [go, "list", "-m", "-f", "{{.Dir}}", _CRI_O], cwd=SOURCES / "crio", check=True, capture_output=True, text=True
+    )
+    sources = sorted(Path(found.stdout.strip()).glob("pinns/src/*.c"))
+    subprocess.run(["gcc", "-std=c99", "-Os", "-static", "-o", str(binary), *map(str, sources)], check=True)
 
 
 def kernel_folder() -> Path:
@@ -224,6 +246,8 @@ def main() -> None:
         target, modules = cluster_folder(), CLUSTER_MODULES
     elif sys.argv[1:] == ["containerd17"]:
         target, modules = containerd_17_folder(), CONTAINERD_17_MODULES
+    elif sys.argv[1:] == ["crio"]:
+        target, modules = crio_folder(), CRIO_MODULES
     elif sys.argv[1:] == ["helm"]:
         target, modules = helm_folder(), HELM_MODULES
     elif sys.argv[1:] == ["promtool"]:
@@ -231,7 +255,7 @@ def main() -> None:
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        names = "`node`, `containerd17`, `cluster`, `helm`, `promtool`, `kernel`, `yarn`"
+        names = "`node`, `containerd17`, `crio`, `cluster`, `helm`, `promtool`, `kernel`, `yarn`"
         sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):

@@ -108,6 +108,7 @@ def _kubeconfig(url: str, ca: Path, token: str) -> str:
 
 
 def _wait(plane: ControlPlane, processes: Sequence[subprocess.Popen[bytes]], seconds: float) -> None:
+    seconds = patience_s(seconds)
     deadline = time.monotonic() + seconds
     while True:
         for process in processes:

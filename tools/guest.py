@@ -4,13 +4,14 @@ core scheduling or no SMT.
 `python -m tools.guest` takes Debian's kernel into the cache. That of `python -m tools.assets kernel` has core
 scheduling, and takes a while to build. The guest sees chosen folders of this machine, read-only and at the same paths,
 so the same Python and the same tests run in it. It has four processors on two cores, a disk for limits of input and
-output, and no network. QEMU translates every instruction (no KVM is asked for), so it is slow: some ten times slower
-than the machine itself.
+output, and no network. Its first process is a shell, or this machine's systemd where that is asked for. QEMU
+translates every instruction (no KVM is asked for), so it is slow: some ten times slower than the machine itself.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import shutil
 import subprocess
 import sys
@@ -26,15 +27,33 @@ QEMU = "qemu-system-x86_64"
 MODULES = (
     *("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
     *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p"),
+    *("overlay", "llc", "stp", "bridge"),  # of containers and of the node's address
 )
 EXIT = "koord-guest-exit:"
 DISK_BYTES = 64 * 2**20
 _MOUNT = "trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose"
+SYSTEMD = "/usr/lib/systemd/systemd"
+_SERVICE = "koord-guest.service"
+_SHELL = "chroot /new /bin/sh /first"
+# Everything of systemd but its manager is left out: no other unit is wanted by this one. Where the machine has an
+# identity, systemd does not take this for its first start, at which it enables services.
+_SYSTEMD = f"""mkdir -p etc/systemd/system
+echo 0123456789abcdef0123456789abcdef >etc/machine-id
+cat >etc/systemd/system/{_SERVICE} <<'END-OF-UNIT'
+[Unit]
+DefaultDependencies=no
+[Service]
+ExecStart=/bin/sh /first
+StandardOutput=tty
+StandardError=tty
+TTYPath=/dev/console
+END-OF-UNIT
+exec switch_root /new {SYSTEMD}"""
 
 
 def debian_kernel() -> Path:
-    """Return the folder of a kernel (`vmlinuz`) and of the modules that it needs to see disks and folders."""
-    return assets.cache_root() / "guest-debian"
+    """Return the folder of a kernel (`vmlinuz`) and of the modules that it needs: a new one when those change."""
+    return assets.cache_root() / f"guest-debian-{hashlib.sha256(' '.join(MODULES).encode()).hexdigest()[:8]}"
 
 
 def missing(kernel: Path) -> str:
@@ -69,12 +88,21 @@ def fetch(target: Path) -> None:
 
 
 def run(
-    command: str, shared: Sequence[Path], *, kernel: Path, seconds: float, memory_mib: int = 1536
+    command: str,
+    shared: Sequence[Path],
+    *,
+    kernel: Path,
+    seconds: float,
+    memory_mib: int = 1536,
+    systemd: bool = False,
 ) -> tuple[int | None, str]:
-    """Run a shell command in a fresh guest: its exit code, None when it did not end in time, and the console's text."""
+    """Run a shell command in a fresh guest: its exit code, None when it did not end in time, and the console's text.
+
+    With `systemd` the command is a service of systemd.
+    """
     with tempfile.TemporaryDirectory() as work:
         initrd = Path(work) / "initrd.gz"
-        initrd.write_bytes(gzip.compress(_initrd(_script(command, shared), kernel), compresslevel=1))
+        initrd.write_bytes(gzip.compress(_initrd(_script(command, shared, systemd=systemd), kernel), compresslevel=1))
         disk = Path(work) / "disk"
         with disk.open("wb") as file:
             file.truncate(DISK_BYTES)
@@ -82,7 +110,7 @@ def run(
         words += ["-m", str(memory_mib), "-smp", "4,sockets=1,cores=2,threads=2", "-nographic", "-no-reboot"]
         words += ["-net", "none", "-kernel", str(kernel / "vmlinuz"), "-initrd", str(initrd)]
         words += ["-drive", f"file={disk},if=virtio,format=raw"]
-        words += ["-append", "console=ttyS0 panic=-1 loglevel=3 psi=1"]
+        words += ["-append", f"console=ttyS0 panic=-1 loglevel=3 psi=1 systemd.unit={_SERVICE} systemd.show_status=0"]
         for number, path in enumerate(shared):
             words += ["-virtfs", f"local,path={path},mount_tag=share{number},security_model=none,readonly=on"]
             words[-1] += ",multidevs=remap"
@@ -97,7 +125,7 @@ def run(
     return (int(code) if code.isdecimal() else None), text
 
 
-def _script(command: str, shared: Sequence[Path]) -> str:
+def _script(command: str, shared: Sequence[Path], *, systemd: bool) -> str:
     mounts = "\n".join(
         f"mkdir -p '/new{path}' && mount -t 9p -o {_MOUNT} share{number} '/new{path}'"
         for number, path in enumerate(shared)
@@ -114,16 +142,19 @@ cd /new
 mkdir -p proc sys dev tmp run root etc var
 for name in bin sbin lib lib64; do [ -e $name ] || ln -s usr/$name $name; done
 echo 'root:x:0:0:root:/root:/bin/sh' >etc/passwd; echo '127.0.0.1 localhost' >etc/hosts
-mount --bind /proc proc; mount --bind /sys sys; mount --bind /dev dev
+for name in proc sys dev; do mount --move /$name $name; done
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 echo '+cpu +cpuset +memory +io +pids' >sys/fs/cgroup/cgroup.subtree_control
 ifconfig lo 127.0.0.1 up
 cat >command <<'END-OF-COMMAND'
 {command}
 END-OF-COMMAND
-chroot /new /bin/sh /command
+cat >first <<'END-OF-FIRST'
+/bin/sh /command
 echo "{EXIT} $?"
-poweroff -f
+/bin/busybox poweroff -f
+END-OF-FIRST
+{_SYSTEMD if systemd else _SHELL}
 """
 
 

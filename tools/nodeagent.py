@@ -61,7 +61,7 @@ class Api:
             headers={"Authorization": f"Bearer {self._plane.token}", "Content-Type": _KINDS[kind]},
         )
         try:
-            with urllib.request.urlopen(request, context=self._context, timeout=30) as answer:
+            with urllib.request.urlopen(request, context=self._context, timeout=patience_s(30)) as answer:
                 found: Json = json.loads(answer.read())
                 return found
         except urllib.error.HTTPError as refused:
@@ -199,11 +199,12 @@ def is_running(found: Json | None) -> bool:
 def until(true: Callable[[], object], what: str, seconds: float = 30.0) -> None:
     """Wait for something outside this process that tells nobody when it happens."""
     seconds = patience_s(seconds)
+    pause_s = 1.0 if patience_s(0) else 0.1  # on a slow machine questions delay what is waited for
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:.0f} s: {what}")
-        time.sleep(0.1)
+        time.sleep(pause_s)
 
 
 def flags(node: Node, folder: Path) -> list[str]:
@@ -211,7 +212,7 @@ def flags(node: Node, folder: Path) -> list[str]:
     return [
         *("-cgroup-root-dir=/sys/fs/cgroup/", "-sys-root-dir=/sys/", "-sys-fs-root-dir=/sys/fs/"),
         *("-proc-root-dir=/proc/", f"-var-run-root-dir={node.folder}/", "-run-root-dir=/run/"),
-        *(f"-var-lib-kubelet-dir={node.kubelet_root}/", f"-containerd-endpoint={node.containerd_socket}"),
+        *(f"-var-lib-kubelet-dir={node.kubelet_root}/", f"-containerd-endpoint={node.runtime_socket}"),
         *(f"-prediction-checkpoint-filepath={folder}/checkpoints", f"--audit-log-dir={folder}/audit"),
         *(f"--state-dir={folder}/state", "--logtostderr=true"),
     ]

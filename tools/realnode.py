@@ -1,4 +1,4 @@
-"""A real node beside a real control plane: containerd, runc and kubelet as root on this machine, for tests.
+"""A real node beside a real control plane: a container runtime, runc and kubelet as root on this machine, for tests.
 
 As a context manager it starts everything in a temporary folder and leaves no mount, cgroup, link or process behind.
 Only one can run at a time on a machine, as the kernel's cgroups and the bridge have fixed names: a second one waits.
@@ -19,18 +19,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tools import assets, controlplane, image
-from tools.controlplane import ControlPlane
+from koord.host.cgroup.layout import CGROUPFS, SYSTEMD
+from tools import assets, controlplane, image, node_runtime
+from tools.controlplane import ControlPlane, patience_s
 
 NODE = "node1"
 BRIDGE, ADDRESS, SUBNET = "kn0", "10.88.0.1", "10.88.0.0/24"
 KUBELET_PORT = 30250
 CGROUPS = Path("/sys/fs/cgroup")
 NEEDED = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "bridge", "loopback", "host-local")
-CONTAINERD_2, CONTAINERD_17 = "2.2", "1.7"
+CONTAINERD_2, CONTAINERD_17, CRI_O = node_runtime.CONTAINERD_2, node_runtime.CONTAINERD_17, node_runtime.CRI_O
 
 
-def missing(containerd: str = CONTAINERD_2) -> str:
+def missing(runtime: str = CONTAINERD_2, driver: str = CGROUPFS) -> str:
     """Why no node can run here; empty when one can."""
     if os.geteuid() != 0:
         return "a real node needs root"
@@ -42,8 +43,11 @@ def missing(containerd: str = CONTAINERD_2) -> str:
     absent = [name for name in NEEDED if not (assets.node_folder() / name).is_file()]
     if absent:
         return f"no {', '.join(absent)} built: run `python -m tools.assets node` first"
-    if containerd == CONTAINERD_17 and not assets.containerd_17_folder().is_dir():
-        return "no containerd 1.7 built: run `python -m tools.assets containerd17` first"
+    absent_runtime = node_runtime.missing(runtime)
+    if absent_runtime:
+        return absent_runtime
+    if driver == SYSTEMD and not Path("/run/systemd/system").is_dir():
+        return "systemd does not run this machine"
     if not (CGROUPS / "cpu").is_dir() and not (CGROUPS / "cgroup.controllers").is_file():
         return f"no cgroups at {CGROUPS}"
     return ""
@@ -55,24 +59,25 @@ PlaneFactory = Callable[[Sequence[str]], AbstractContextManager[ControlPlane]]
 class Node:
     """Where the running node is."""
 
-    def __init__(self, plane: ControlPlane, folder: Path, containerd: str, nri_folder: Path | None = None) -> None:
+    def __init__(
+        self, plane: ControlPlane, folder: Path, runtime: str, driver: str, nri_folder: Path | None = None
+    ) -> None:
         self.plane = plane
-        self.containerd = containerd
+        self.runtime = runtime
+        self.driver = driver
         self.folder = folder
         self.name = NODE
         self.kubelet_root = folder / "kubelet"
         self.kubelet_url = f"https://{ADDRESS}:{KUBELET_PORT}"
-        self.containerd_socket = folder / "run" / "containerd.sock"
+        self.runtime_program = node_runtime.program(runtime)
+        self.runtime_socket = folder / "run" / f"{self.runtime_program}.sock"
         self.nri_socket = (nri_folder or folder / "nri") / "nri.sock"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.commands: dict[str, list[str]] = {}
 
-    @property
-    def containerd_folder(self) -> Path:
-        return assets.containerd_17_folder() if self.containerd == CONTAINERD_17 else assets.node_folder()
-
     def start(self, name: str) -> None:
-        path = f"{self.containerd_folder}:{assets.node_folder()}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        binaries = f"{node_runtime.folder_of(self.runtime)}:{assets.node_folder()}"
+        path = f"{binaries}:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 self.commands[name],
@@ -94,72 +99,10 @@ class Node:
             process.wait(timeout=10)
 
     def ctr(self, *args: str) -> str:
-        command = [str(self.containerd_folder / "ctr"), "-a", str(self.containerd_socket), "-n", "k8s.io", *args]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
-
-
-def _containerd(folder: Path, nri_socket: Path) -> str:
-    runc = shutil.which("runc")
-    return f"""\
-version = 3
-root = "{folder}/root"
-state = "{folder}/state"
-[grpc]
-  address = "{folder}/run/containerd.sock"
-[plugins.'io.containerd.cri.v1.images']
-  snapshotter = "overlayfs"
-  use_local_image_pull = true
-  [plugins.'io.containerd.cri.v1.images'.pinned_images]
-    sandbox = "registry.local/pause:1"
-[plugins.'io.containerd.cri.v1.runtime']
-  disable_apparmor = true
-  restrict_oom_score_adj = true
-  [plugins.'io.containerd.cri.v1.runtime'.containerd]
-    default_runtime_name = "runc"
-    [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-        BinaryName = "{runc}"
-        SystemdCgroup = false
-  [plugins.'io.containerd.cri.v1.runtime'.cni]
-    bin_dirs = ["{assets.node_folder()}"]
-    conf_dir = "{folder}/cni"
-[plugins.'io.containerd.nri.v1.nri']
-  disable = false
-  socket_path = "{nri_socket}"
-  plugin_path = "{folder}/nri/plugins"
-  plugin_config_path = "{folder}/nri/conf.d"
-"""
-
-
-def _containerd_17(folder: Path, nri_socket: Path) -> str:
-    return f"""\
-version = 2
-root = "{folder}/root"
-state = "{folder}/state"
-[grpc]
-  address = "{folder}/run/containerd.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "registry.local/pause:1"
-  disable_apparmor = true
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "overlayfs"
-    default_runtime_name = "runc"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-      runtime_type = "io.containerd.runc.v2"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
-        BinaryName = "{shutil.which("runc")}"
-        SystemdCgroup = false
-  [plugins."io.containerd.grpc.v1.cri".cni]
-    bin_dir = "{assets.node_folder()}"
-    conf_dir = "{folder}/cni"
-[plugins."io.containerd.nri.v1.nri"]
-  disable = false
-  socket_path = "{nri_socket}"
-  plugin_path = "{folder}/nri/plugins"
-  plugin_config_path = "{folder}/nri/conf.d"
-"""
+        """Run containerd's own client."""
+        command = [str(node_runtime.folder_of(self.runtime) / "ctr"), "-a", str(self.runtime_socket), "-n", "k8s.io"]
+        timeout = patience_s(60)
+        return subprocess.run([*command, *args], check=True, capture_output=True, text=True, timeout=timeout).stdout
 
 
 def _network(folder: Path) -> str:
@@ -173,7 +116,7 @@ def _network(folder: Path) -> str:
     return json.dumps({"cniVersion": "1.0.0", "name": "nodenet", "plugins": [bridge]})
 
 
-def _kubelet(folder: Path) -> str:
+def _kubelet(folder: Path, runtime_socket: Path, driver: str) -> str:
     return json.dumps(
         {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -185,10 +128,10 @@ def _kubelet(folder: Path) -> str:
             "healthzBindAddress": "127.0.0.1",
             "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
             "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs",
+            "cgroupDriver": driver,
             "failCgroupV1": False,
             "failSwapOn": False,
-            "containerRuntimeEndpoint": f"unix://{folder}/run/containerd.sock",
+            "containerRuntimeEndpoint": f"unix://{runtime_socket}",
             "enforceNodeAllocatable": ["pods"],
             "evictionHard": {"nodefs.available": "1%", "imagefs.available": "1%", "memory.available": "50Mi"},
             "imageMinimumGCAge": "8760h",
@@ -209,17 +152,18 @@ def _ip(*args: str, check: bool = True) -> None:
 @contextlib.contextmanager
 def running(
     extra_args: Sequence[str] = (),
-    containerd: str = CONTAINERD_2,
+    runtime: str = CONTAINERD_2,
     *,
+    driver: str = CGROUPFS,
     plane: PlaneFactory = controlplane.running,
     nri_folder: Path | None = None,
 ) -> Iterator[Node]:
     """`extra_args` are for the API server, `plane` starts it. NRI's socket is in the node's folder by default."""
-    reason = missing(containerd)
+    reason = missing(runtime, driver)
     if reason:
         raise RuntimeError(reason)
     with _turn():
-        yield from _running(extra_args, containerd, plane, nri_folder)
+        yield from _running(extra_args, runtime, driver, plane, nri_folder)
 
 
 @contextlib.contextmanager
@@ -231,12 +175,12 @@ def _turn() -> Iterator[None]:
 
 
 def _running(
-    extra_args: Sequence[str], containerd: str, start_plane: PlaneFactory, nri_folder: Path | None
+    extra_args: Sequence[str], runtime: str, driver: str, start_plane: PlaneFactory, nri_folder: Path | None
 ) -> Iterator[Node]:
     # A short path: containerd's sockets lie below it, and their names are limited to 108 characters.
     folder = Path(tempfile.mkdtemp(prefix="kn-"))
     with start_plane(("--kubelet-preferred-address-types=InternalIP,Hostname", *extra_args)) as plane:
-        node = Node(plane, folder, containerd, nri_folder)
+        node = Node(plane, folder, runtime, driver, nri_folder)
         try:
             _boot(node)
             yield node
@@ -248,16 +192,15 @@ def _boot(node: Node) -> None:
     folder, binaries = node.folder, assets.node_folder()
     for name in ("run", "cni", "nri/plugins", "nri/conf.d", "podlogs", "kubelet"):
         (folder / name).mkdir(parents=True)
-    configuration = _containerd_17 if node.containerd == CONTAINERD_17 else _containerd
-    (folder / "containerd.toml").write_text(configuration(folder, node.nri_socket))
+    node_runtime.configure(node.runtime, folder, node.nri_socket, node.driver)
     (folder / "cni" / "10-bridge.conflist").write_text(_network(folder))
-    (folder / "kubelet.json").write_text(_kubelet(folder))
+    (folder / "kubelet.json").write_text(_kubelet(folder, node.runtime_socket, node.driver))
     _ip("link", "del", BRIDGE, check=False)
     _ip("link", "add", BRIDGE, "type", "bridge")
     _ip("addr", "add", f"{ADDRESS}/24", "dev", BRIDGE)
     _ip("link", "set", BRIDGE, "up")
     node.commands = {
-        "containerd": [str(node.containerd_folder / "containerd"), "-c", str(folder / "containerd.toml")],
+        node.runtime_program: node_runtime.command(node.runtime, folder),
         "kubelet": [
             str(binaries / "kubelet"),
             *("--config", str(folder / "kubelet.json"), "--kubeconfig", str(node.plane.kubeconfig)),
@@ -265,10 +208,13 @@ def _boot(node: Node) -> None:
             *("--hostname-override", NODE, "--node-ip", ADDRESS),
         ],
     }
-    node.start("containerd")
-    _until(node, "containerd", node.containerd_socket.exists, 30)
+    node.start(node.runtime_program)
+    _until(node, node.runtime_program, node.runtime_socket.exists, 30)
     image.write(folder / "bb.tar")
-    node.ctr("images", "import", str(folder / "bb.tar"))
+    if node.runtime == CRI_O:
+        node_runtime.copy_image(folder, folder / "bb.tar")
+    else:
+        node.ctr("images", "import", str(folder / "bb.tar"))
     node.start("kubelet")
     _until(node, "kubelet", lambda: _is_ready(node.plane), 60)
 
@@ -284,6 +230,7 @@ def _is_ready(plane: ControlPlane) -> bool:
 
 def _until(node: Node, name: str, wanted: object, seconds: float) -> None:
     assert callable(wanted)
+    seconds = patience_s(seconds)
     deadline = time.monotonic() + seconds
     while not wanted():
         process = node.processes[name]
@@ -296,9 +243,9 @@ def _until(node: Node, name: str, wanted: object, seconds: float) -> None:
 def _clean(node: Node) -> None:
     """kubelet first, or it would start its pods again."""
     node.stop("kubelet")
-    groups = [path for root in CGROUPS.iterdir() if (path := root / "kubepods").is_dir()]
-    if (CGROUPS / "kubepods").is_dir():
-        groups.append(CGROUPS / "kubepods")
+    # In the trees of cgroup v1's controllers, or in the one of cgroup v2.
+    trees = [CGROUPS, *(path for path in CGROUPS.iterdir() if path.is_dir())]
+    groups = [path for tree in trees for name in ("kubepods", "kubepods.slice") if (path := tree / name).is_dir()]
     for _ in range(50):
         # os.walk and not rglob: groups go while they are walked, as containerd removes those of pods that ended.
         found = (Path(folder) / "cgroup.procs" for group in groups for folder, _, _ in os.walk(group))
@@ -309,7 +256,7 @@ def _clean(node: Node) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
-    node.stop("containerd")
+    node.stop(node.runtime_program)
     subprocess.run(["pkill", "-9", "-f", f"containerd-shim-runc-v2.*{node.folder}"], check=False)
     for line in reversed(Path("/proc/mounts").read_text().splitlines()):
         where = line.split()[1]

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from koord.host.cgroup.layout import CGROUPFS, SYSTEMD
 from tests.guest.in_guest import run_tests
-from tools import assets, guest
+from tools import assets, guest, realnode
 
 pytestmark = pytest.mark.real
 
@@ -28,11 +29,29 @@ def test_core_scheduling() -> None:
     check(("tests/real/test_core_sched.py", f"{INSIDE}/test_core_sched_agent.py"), assets.kernel_folder())
 
 
-def check(files: tuple[str, ...], kernel: Path) -> None:
+@pytest.mark.parametrize("driver", [CGROUPFS, SYSTEMD])
+def test_a_node_whose_programs_restart(driver: str) -> None:
+    """With a kernel of its own where one is built: it starts sooner."""
+    reason = realnode.missing() or ("" if Path(guest.SYSTEMD).is_file() else f"no {guest.SYSTEMD} on this machine")
+    if reason:
+        pytest.skip(reason)
+    built = assets.kernel_folder()
+    check(
+        (f"{INSIDE}/test_node_restarts.py::test_everybody_restarts[{driver}]",),
+        built if built.is_dir() else guest.debian_kernel(),
+        seconds=2400,
+        memory_mib=4096,
+        systemd=driver == SYSTEMD,
+    )
+
+
+def check(
+    files: tuple[str, ...], kernel: Path, *, seconds: float = 1500, memory_mib: int = 1536, systemd: bool = False
+) -> None:
     reason = guest.missing(kernel)
     if reason:
         pytest.skip(reason)
-    found = run_tests(files, kernel, seconds=1500)
+    found = run_tests(files, kernel, seconds=seconds, memory_mib=memory_mib, systemd=systemd)
     assert found.code == 0, found.end
     assert found.passed, found.end
     assert not found.skipped, "the guest has all that its tests need"

@@ -27,6 +27,7 @@ class FakeKernel(Host):
         self.writes: list[tuple[str, str]] = []
         self.after_write: Callable[[], None] | None = None
         self.disk_full = False  # the disk of the agent's own files
+        self.idle_weight = "1"  # what cpu.weight of an idle group reads as; "0" before 6.12
         self.before_state_write: Callable[[], None] | None = None
 
     def append_file(self, path: str, text: str) -> IoError | None:
@@ -127,7 +128,7 @@ class FakeKernel(Host):
         shares = file.with_name("cpu.shares" if self.version == 1 else "cpu.weight")
         if text != file.read_text().strip():
             forgotten = "1024" if self.version == 1 else "100"
-            shown = ("3" if self.version == 1 else "0") if text == "1" else forgotten
+            shown = ("3" if self.version == 1 else self.idle_weight) if text == "1" else forgotten
             shares.write_text(f"{shown}\n")
         return self._plain(file, text)
 

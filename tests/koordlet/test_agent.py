@@ -277,12 +277,13 @@ def test_capabilities_are_conditions_of_the_node(tmp_path: Path) -> None:
         found = {one.type: (one.status, one.reason) for one in node.status.conditions}
         assert found["koordinator.sh/CPUSuppresss"] == ("True", "Supported")
         assert found["koordinator.sh/CgroupReconcile"] == ("True", "Degraded")
-        assert found["koordinator.sh/GroupIdentity"] == ("False", "Unsupported")
+        assert found["koordinator.sh/GroupIdentity"] == ("True", "Degraded"), "idle groups stand in"
         rows = json.loads(await ask(agent, "/apis/v1/capabilities"))["capabilities"]
         by_knob = {row["knob"]: row for row in rows}
         assert by_knob["cpu.cfs_quota_us"]["state"] == "supported"
         assert by_knob["cpu.cfs_quota_us"]["strategies"] == ["RuntimeHooks", "CPUSuppresss", "CPUBurst"]
         assert by_knob["cpu.bvt_warp_ns"]["state"] == "off"
+        assert by_knob["cpu.idle"]["strategies"] == ["RuntimeHooks", "GroupIdentity"]
         await agent.stop()
 
     in_virtual_time(tmp_path, story)

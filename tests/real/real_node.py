@@ -68,7 +68,15 @@ class Site:
     def container(self, name: str) -> str:
         """The group of the pod's one container."""
         status = self.api.seen(f"{PODS}/{name}")["status"]["containerStatuses"][0]
-        return f"{self.group(name)}/{status['containerID'].partition('://')[2]}"
+        return f"{self.group(name)}/{self.tree.layout.container_name(status['containerID'])}"
+
+    def process(self, name: str) -> int:
+        """The first process of the pod's container."""
+        procs = Path(self.tree.group_path("cpu", self.container(name))) / "cgroup.procs"
+        return int(procs.read_text().split()[0])
+
+    def is_ready(self) -> bool:
+        return any(one["type"] == "Ready" and one["status"] == "True" for one in self.conditions())
 
     def remove(self, *names: str) -> None:
         for name in names:
@@ -77,8 +85,7 @@ class Site:
 
     def signal(self, name: str, number: int) -> None:
         """To the first process of the pod's container."""
-        procs = Path(self.tree.group_path("cpu", self.container(name))) / "cgroup.procs"
-        os.kill(int(procs.read_text().split()[0]), number)
+        os.kill(self.process(name), number)
 
     def throttled(self, group: str) -> int:
         text = (Path(self.tree.group_path("cpu", group)) / "cpu.stat").read_text()
@@ -110,8 +117,8 @@ def batch(
     )
 
 
-def pinned(name: str, cpu: int) -> Json:
-    amounts = {"cpu": "100m", "memory": "32Mi"}
+def pinned(name: str, cpu: int, milli: int = 100) -> Json:
+    amounts = {"cpu": f"{milli}m", "memory": "32Mi"}
     return pod(
         name,
         {"requests": amounts, "limits": amounts},

@@ -1,6 +1,6 @@
-"""koordlet's NRI plugin with a real containerd: what it answers is what containers start with.
+"""koordlet's NRI plugin with a real container runtime: what it answers is what containers start with.
 
-`KOORD_CONTAINERD=1.7`, as `make test-containerd17` sets it, takes the older containerd in place of the node's own.
+`KOORD_RUNTIME`, as `make test-containerd17` and `make test-crio` set it, takes another in place of containerd 2.2.
 """
 
 from __future__ import annotations
@@ -38,15 +38,21 @@ from tools.nodeagent import PODS, is_running, pod, until
 pytestmark = [pytest.mark.real, pytest.mark.xdist_group("real-node")]
 
 MARK = "nri.test/mark"
-CONTAINERD = os.environ.get("KOORD_CONTAINERD") or realnode.CONTAINERD_2
+RUNTIME = os.environ.get("KOORD_RUNTIME") or realnode.CONTAINERD_2
+# What each says of itself.
+NAMES = {
+    realnode.CONTAINERD_2: ("containerd", "2.2."),
+    realnode.CONTAINERD_17: ("containerd", "1.7."),
+    realnode.CRI_O: ("cri-o", "1.34."),
+}
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    reason = realnode.missing(CONTAINERD)
+    reason = realnode.missing(RUNTIME)
     if reason:
         pytest.skip(reason)
-    with realnode.running(containerd=CONTAINERD) as node:
+    with realnode.running(runtime=RUNTIME) as node:
         tree = open_tree(Host.local())
         assert not isinstance(tree, LayoutNotDetected), tree
         yield Site(node, tree, tmp_path_factory.mktemp("nri"))
@@ -165,8 +171,9 @@ def test_it_registers_and_learns_what_runs(site: Site) -> None:
     handler = ShareHandler()
     with plugin(site, handler) as running:
         found = running.status()
-        assert found.runtime_name == "containerd"
-        assert found.runtime_version.removeprefix("v").startswith(f"{CONTAINERD}.")
+        name, version = NAMES[RUNTIME]
+        assert found.runtime_name == name
+        assert found.runtime_version.removeprefix("v").startswith(version)
         assert found.synchronized is not None
         assert (found.synchronized.pods, found.synchronized.containers) == (1, 1)
         assert handler.seen == ["synchronize before", "synchronize main"]
@@ -204,7 +211,9 @@ def test_updates_in_both_directions(site: Site) -> None:
     with plugin(site, handler) as running:
         site.run(pod("updated", {"requests": {"cpu": "50m"}}))
         container = site.container("updated")
-        assert running.update(container.rpartition("/")[2], 444) == ()
+        plain = site.tree.layout.container_id_of_dir(container.rpartition("/")[2])
+        assert plain is not None
+        assert running.update(plain, 444) == ()
         assert site.value(SHARES, container) == "444"
         handler.shares = 555
         found = site.api.seen(f"{PODS}/updated")
@@ -245,9 +254,9 @@ def test_a_restart_of_containerd_is_followed_by_a_new_session(site: Site) -> Non
     with plugin(site, handler) as running:
         site.run(pod("early", {"requests": {"cpu": "50m"}}))
         since = running.status().since
-        site.node.stop("containerd")
+        site.node.stop(site.node.runtime_program)
         until(lambda: not running.status().connected, "the session ended")
-        site.node.start("containerd")
+        site.node.start(site.node.runtime_program)
         until(lambda: running.status().connected, f"a new session: {running.status()}")
         assert running.status().since != since
         assert {"synchronize early", "synchronize main"} <= set(handler.seen)

@@ -57,7 +57,7 @@ class Proxy:
         command = [
             *(sys.executable, "-m", "koord.cli.daemons.koord_runtime_proxy"),
             f"--koord-runtimeproxy-endpoint={self.endpoint}",
-            f"--remote-runtime-service-endpoint={self._node.containerd_socket}",
+            f"--remote-runtime-service-endpoint={self._node.runtime_socket}",
             f"--runtime-hooks-config-path={self.configs}",
             f"--state-dir={self._node.folder}/proxy-state",
             f"--addr=127.0.0.1:{self._port}",

@@ -64,6 +64,7 @@ class Pods:
         self.plain = node.run_pod("plain", "LS")
         self.alone = node.run_pod("alone", "LS", labels={POLICY: "exclusive"})
         self.batch = node.run_pod("batch", "BE", labels={GROUP: "g"})
+        node.groups.write(self.batch.group, "cpu.weight", "1")  # the kubelet's of a pod without requests
         self.free = node.run_pod("free", "LS", labels={POLICY: "none"})
         self.system = node.run_pod("system", "SYSTEM")
         self.own = node.run_pod("own", "LS", labels={POLICY: "none"})
@@ -190,6 +191,7 @@ def test_restore_takes_all_away(node: GuestNode, pods: Pods) -> None:
         node.wait(lambda: node.groups.read(pods.batch.group, "cpu.idle") == "1", "the BE pod is idle", agent)
     done = node.restore()
     assert done.returncode == 0, done
+    assert "overwritten" not in done.stderr, done.stderr
     assert pods.none_has_one()
     assert list(TERWAY.iterdir()) == []
     assert cookie(pods.own.pid) == pods.owns

@@ -94,18 +94,24 @@ def test_the_group_of_a_sandbox_by_its_parent(layout: CgroupLayout, parent: str,
 
 
 @pytest.mark.parametrize(
-    ("container", "scope"),
+    ("container", "scope", "plain"),
     [
-        ("docker://abc", "docker-abc.scope"),
-        ("containerd://abc", "cri-containerd-abc.scope"),
-        ("pouch://abc", "pouch-abc.scope"),
-        ("cri-o://abc", "crio-abc.scope"),
+        ("docker://abc", "docker-abc.scope", "abc"),
+        ("containerd://abc", "cri-containerd-abc.scope", "abc"),
+        ("pouch://abc", "pouch-abc.scope", "abc"),
+        ("cri-o://abc", "crio-abc.scope", "crio-abc"),
     ],
 )
-def test_container_names_and_back(container: str, scope: str) -> None:
+def test_container_names_and_back(container: str, scope: str, plain: str) -> None:
     systemd, cgroupfs = CgroupLayout("systemd"), CgroupLayout("cgroupfs")
-    assert (systemd.container_name(container), cgroupfs.container_name(container)) == (scope, "abc")
-    assert (systemd.container_id_of_dir(scope), cgroupfs.container_id_of_dir("abc")) == ("abc", "abc")
+    assert (systemd.container_name(container), cgroupfs.container_name(container)) == (scope, plain)
+    assert (systemd.container_id_of_dir(scope), cgroupfs.container_id_of_dir(plain)) == ("abc", "abc")
+
+
+def test_names_without_an_id() -> None:
+    for name in ("crio-", ""):
+        assert CgroupLayout("systemd").container_id_of_dir(name) is None
+        assert CgroupLayout("cgroupfs").container_id_of_dir(name) is None
 
 
 @pytest.mark.parametrize("container", ["rkt://abc", "abc", "containerd://", ""])

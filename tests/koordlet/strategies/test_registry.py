@@ -12,7 +12,9 @@ def test_every_file_is_in_the_registry() -> None:
 
 
 def test_a_file_has_one_owner_at_each_place() -> None:
-    """Hooks share quotas and CPUs with strategies: `file_ownership` decides for each pod, and the BE root is no pod."""
+    """Hooks share quotas, CPUs and idle groups with strategies: `file_ownership` decides for each pod, and the BE root
+    is no pod.
+    """
     owners: dict[str, list[str]] = {}
     for strategy in STRATEGIES:
         for one in strategy.files:
@@ -21,6 +23,7 @@ def test_a_file_has_one_owner_at_each_place() -> None:
     assert shared == {
         knob.CPU_QUOTA: ["RuntimeHooks", "CPUSuppresss", "CPUBurst"],
         knob.CPUSET: ["RuntimeHooks", "CPUSuppresss"],
+        knob.CPU_IDLE: ["RuntimeHooks", "GroupIdentity"],
     }
 
 

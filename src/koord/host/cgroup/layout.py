@@ -12,7 +12,8 @@ from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 
 SYSTEMD, CGROUPFS = "systemd", "cgroupfs"
-_SCOPE = {"docker": "docker", "containerd": "cri-containerd", "pouch": "pouch", "cri-o": "crio"}
+_CRI_O, _CRI_O_PREFIX = "cri-o", "crio-"
+_SCOPE = {"docker": "docker", "containerd": "cri-containerd", "pouch": "pouch", _CRI_O: "crio"}
 _TIER = {GUARANTEED: "", BURSTABLE: "burstable", BEST_EFFORT: "besteffort"}
 _HOST_APP = {"LSE": "host-latency-sensitive", "LSR": "host-latency-sensitive", "LS": "host-latency-sensitive"}
 _HOST_APP["BE"] = "host-best-effort"
@@ -59,7 +60,9 @@ class CgroupLayout(msgspec.Struct, frozen=True):
         runtime, found, plain = container_id.partition("://")
         if not found or not plain or runtime not in _SCOPE:
             return None
-        return plain if self.driver == CGROUPFS else f"{_SCOPE[runtime]}-{plain}.scope"
+        if self.driver == CGROUPFS:  # where only CRI-O has a name of its own
+            return f"{_CRI_O_PREFIX}{plain}" if runtime == _CRI_O else plain
+        return f"{_SCOPE[runtime]}-{plain}.scope"
 
     def pod_uid_of_dir(self, name: str) -> str | None:
         """Return the pod's UID from the last part of its path. Under systemd the dashes of the UID are restored."""
@@ -75,10 +78,10 @@ class CgroupLayout(msgspec.Struct, frozen=True):
     def container_id_of_dir(self, name: str) -> str | None:
         """Return the plain container id from the last part of its path; None for groups that are no containers."""
         if self.driver == CGROUPFS:
-            return name or None
+            return name.removeprefix(_CRI_O_PREFIX) or None
         stem, dot, kind = name.rpartition(".")
-        if not dot:  # cri-o makes groups without a scope for its monitor and for sandboxes
-            return name.removeprefix("crio-") if name.startswith("crio-") and len(name) > 5 else None
+        if not dot:  # CRI-O makes groups without a scope for its monitor and for sandboxes
+            return (name.removeprefix(_CRI_O_PREFIX) or None) if name.startswith(_CRI_O_PREFIX) else None
         for scope in _SCOPE.values():
             if kind == "scope" and stem.startswith(f"{scope}-"):
                 return stem.removeprefix(f"{scope}-") or None

@@ -35,6 +35,7 @@ from koord.koordlet.cgroup_writer.effects import (
 )
 from koord.koordlet.cgroup_writer.file_writer import (
     RECOVERY,
+    SHARES_AFTER_IDLE,
     AuditCallback,
     FileWriter,
     MeasureCallback,
@@ -472,9 +473,12 @@ class CgroupExecutor:
             return FileWriteResult(effect, WriteOutcome.VANISHED, detail=f"{path} is not the file that was written")
         if not is_ours(self._tree.version, origin, knob_file.codec, current):
             return FileWriteResult(effect, WriteOutcome.OVERWRITTEN, current, f"{path} has {current}")
-        if origin.knob == CPU_SHARES and (idle is None or idle.original == "1") and self._is_idle(origin.dir):
-            status = WriteOutcome.HELD if idle is None else WriteOutcome.SAME
-            return FileWriteResult(effect, status, current, _IDLE_DETAIL)
+        if origin.knob == CPU_SHARES and self._is_idle(origin.dir):
+            if idle is None or idle.original == "1":
+                status = WriteOutcome.HELD if idle is None else WriteOutcome.SAME
+                return FileWriteResult(effect, status, current, _IDLE_DETAIL)
+            # What the file reads as now may equal the original, and is lost when the group leaves idle before this.
+            current = SHARES_AFTER_IDLE[self._tree.version]
         return PendingWrite(effect, origin.key, path, knob_file, current, origin.original, current)
 
     def _check_journal(self) -> None:

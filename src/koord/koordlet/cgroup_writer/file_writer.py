@@ -1,7 +1,7 @@
 """Write one file with what must happen around it: the journal before, the audit after, and files that change together.
 
-Two pairs of cgroup v1 change together. memory.limit_in_bytes may not exceed memory.memsw.limit_in_bytes, which runtimes
-set to the same number. And a group that leaves cpu.idle loses its cpu.shares.
+Two pairs change together. On cgroup v1 memory.limit_in_bytes may not exceed memory.memsw.limit_in_bytes, which runtimes
+set to the same number. On both versions a group that leaves cpu.idle loses its cpu.shares or cpu.weight.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ from koord.telemetry.clock import Clock
 _KIND = {KnobRoot.CGROUP: "cgroup", KnobRoot.RESCTRL: "resctrl-schema"}  # of the metric of update times
 _UNLIMITED = float("inf")
 RECOVERY = "recovery"  # the cause of writes that restore originals
-# What cpu.shares or cpu.weight reads as after cpu.idle was written: (idle, version).
-_SHARES_AFTER = {(True, 1): "3", (True, 2): "0", (False, 1): "1024", (False, 2): "100"}
+# What cpu.shares or cpu.weight reads as while a group is idle, by version. It is 3 shares, which are less than one of
+# cpu.weight: kernels before 6.12 show 0 there, later ones the least weight that they take. The journal keeps the first.
+_SHARES_WHILE_IDLE = {1: ("3",), 2: ("0", "1")}
+# What the kernel gives to a group that leaves idle, whatever it had before.
+SHARES_AFTER_IDLE = {1: "1024", 2: "100"}
 
 AuditCallback = Callable[[WriteRecord], None]
 MeasureCallback = Callable[[str, bool, float], None]
@@ -65,8 +68,9 @@ def is_ours(version: int, origin: JournalEntry, codec: FileCodec, field: str) ->
     Shares that the kernel set by itself when its group became idle or ceased to be count as the agent's.
     """
     ours = [origin.last, origin.prior, origin.original]
-    if origin.knob == CPU_SHARES and (origin.along == CPU_IDLE or origin.last == _SHARES_AFTER[True, version]):
-        ours += [_SHARES_AFTER[idle, version] for idle in (True, False)]
+    while_idle = _SHARES_WHILE_IDLE[version]
+    if origin.knob == CPU_SHARES and (origin.along == CPU_IDLE or origin.last == while_idle[0]):
+        ours += [*while_idle, SHARES_AFTER_IDLE[version]]
     return any(codec.same_field(field, one) for one in ours)
 
 
@@ -236,7 +240,7 @@ class FileWriter:
         known = self._journal.get(beside.key)
         wanted = shares or (known.original if known is not None else None)
         if field == "1":
-            unrecorded = self._record(beside, _SHARES_AFTER[True, self._tree.version])
+            unrecorded = self._record(beside, _SHARES_WHILE_IDLE[self._tree.version][0])
             if unrecorded is not None:
                 return unrecorded
         io_error = self._write_field(step, field)

@@ -164,7 +164,7 @@ STRATEGIES = (
         decide=group_identity.decide_group_identity,
         depends_on=group_identity.depends_on,
         period_s=10.0,  # a hook upstream, with the period of the hooks
-        files=(knob.CPU_BVT,),
+        files=(knob.CPU_BVT, knob.CPU_IDLE),
         restores=(group_identity.OWNER, group_identity.SWITCH_OWNER),
     ),
 )

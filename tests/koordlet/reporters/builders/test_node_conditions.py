@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from koord.koordlet.reporters.builders.node_conditions import CapabilityRow, recommended_suppress_policy
+from koord.host.hardware import Capability, CapabilityState
+from koord.koordlet.reporters.builders.node_conditions import (
+    CapabilityRow,
+    recommended_suppress_policy,
+    strategy_conditions,
+    with_strategies,
+)
 
 
 def rows(**states: str) -> list[CapabilityRow]:
@@ -26,3 +32,25 @@ def rows(**states: str) -> list[CapabilityRow]:
 )
 def test_the_recommended_suppress_policy(found: list[CapabilityRow], said: str) -> None:
     assert said in recommended_suppress_policy(found)
+
+
+def test_idle_groups_are_a_file_of_group_identity() -> None:
+    (row,) = with_strategies(rows(cpu__idle="supported"))
+    assert "GroupIdentity" in row.strategies
+
+
+@pytest.mark.parametrize(
+    ("idle", "status", "reason"),
+    [
+        pytest.param(CapabilityState.SUPPORTED, "True", "Degraded", id="idle-groups-stand-in"),
+        pytest.param(CapabilityState.OFF, "False", "Unsupported", id="neither"),
+    ],
+)
+def test_group_identity_of_a_mainline_kernel(idle: CapabilityState, status: str, reason: str) -> None:
+    found = [
+        Capability(knob="cpu.bvt_warp_ns", version=2, state=CapabilityState.OFF, how="", errno="ENOENT"),
+        Capability(knob="cpu.idle", version=2, state=idle, how=""),
+    ]
+    (said,) = strategy_conditions(found, ["GroupIdentity"])
+    assert (said.status, said.reason) == (status, reason)
+    assert "cpu.bvt_warp_ns: off (ENOENT)" in said.message

@@ -50,9 +50,7 @@ OTHER_PART = Diagnosis(
     why="koord has no such program. It stays as it is, and works with koord as far as it uses Koordinator's objects.",
 )
 YARN_OPERATOR = Diagnosis(
-    id="yarn-operator",
-    check=PROGRAM,
-    severity="warning",
+    kind=("yarn-operator", PROGRAM, "warning"),
     title="Koordinator's YARN operator is installed, from a chart of its own.",
     why="koord's has the same name and lease. It works until its chart is removed and koordYarnOperator.enabled set.",
     fix="helm list -A --filter yarn-copilot",
