@@ -1,8 +1,9 @@
 """Build the real parts that tests run against, into a cache outside the repo. From Go modules: a control plane (etcd,
 kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with
 `containerd17` an older containerd for such a node, with `cluster` what a cluster needs that runs workloads
-(kube-controller-manager), with `helm` the program that renders and installs the chart, or with `promtool` the one that
-checks and tests rules of Prometheus. From Debian's source: with `kernel` a guest's kernel.
+(kube-controller-manager), with `helm` the program that renders and installs the chart, with `promtool` the one that
+checks and tests rules of Prometheus, or with `e2e` Kubernetes' end-to-end suite and Ginkgo, which runs it. From Debian's
+source: with `kernel` a guest's kernel.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -39,6 +40,10 @@ CONTAINERD_17_MODULES = {
 }
 HELM_MODULES: dict[str, tuple[str, ...]] = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
 PROMTOOL_MODULES: dict[str, tuple[str, ...]] = {"promtool": ("github.com/prometheus/prometheus/cmd/promtool",)}
+_E2E_SUITE = "k8s.io/kubernetes/test/e2e"
+E2E_MODULES: dict[str, tuple[str, ...]] = {"e2e": (_E2E_SUITE, "github.com/onsi/ginkgo/v2/ginkgo")}
+# Packages whose tests are compiled in place of a program.
+TEST_PACKAGES = frozenset((_E2E_SUITE,))
 # Storage drivers that need C libraries, and that no test uses.
 # promtool without the clients of clouds that Prometheus finds its targets by: rules and metrics need none.
 TAGS = {**dict.fromkeys(("containerd", "containerd17"), "no_btrfs,no_devmapper,no_zfs"), "promtool": "remove_all_sd"}
@@ -103,6 +108,10 @@ def promtool_folder() -> Path:
     return cache_root() / f"promtool-{key(PROMTOOL_MODULES)}"
 
 
+def e2e_folder() -> Path:
+    return cache_root() / f"e2e-{key(E2E_MODULES)}"
+
+
 def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> None:
     go = shutil.which("go")
     if go is None:
@@ -114,12 +123,14 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
     partial.mkdir(parents=True, exist_ok=True)
     for module, packages in modules.items():
         for package in packages:
-            binary = partial / package.rsplit("/", 1)[-1]
+            compiles_tests = package in TEST_PACKAGES
+            binary = partial / (package.rsplit("/", 1)[-1] + (".test" if compiles_tests else ""))
             started = time.monotonic()
             print(f"assets: building {binary.name} ...", file=sys.stderr, flush=True)
             subprocess.run(
                 [
-                    *(go, "build", "-mod=readonly", "-tags", TAGS.get(module, ""), "-ldflags", ldflags(module)),
+                    *(go, *(("test", "-c") if compiles_tests else ("build",)), "-mod=readonly"),
+                    *("-tags", TAGS.get(module, ""), "-ldflags", ldflags(module)),
                     *("-o", str(binary), package),
                 ],
                 cwd=SOURCES / module,
@@ -197,10 +208,12 @@ def main() -> None:
         target, modules = helm_folder(), HELM_MODULES
     elif sys.argv[1:] == ["promtool"]:
         target, modules = promtool_folder(), PROMTOOL_MODULES
+    elif sys.argv[1:] == ["e2e"]:
+        target, modules = e2e_folder(), E2E_MODULES
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        names = "`node`, `containerd17`, `cluster`, `helm`, `promtool`, `kernel`"
+        names = "`node`, `containerd17`, `cluster`, `helm`, `promtool`, `e2e`, `kernel`"
         sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
