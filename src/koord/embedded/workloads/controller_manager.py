@@ -20,6 +20,7 @@ from koord.embedded.workloads.namespace_defaults import RootCaPublisher, Service
 from koord.embedded.workloads.node_lifecycle_controller import NodeLifecycleController
 from koord.embedded.workloads.pod_gc import PodGarbageCollector
 from koord.embedded.workloads.replicaset_controller import ReplicaSetController, ReplicationControllerController
+from koord.embedded.workloads.resourcequota_controller import ResourceQuotaController
 from koord.embedded.workloads.statefulset_controller import StatefulSetController
 from koord.embedded.workloads.taint_eviction import TaintEvictionController
 from koord.embedded.workloads.volume_protection import VolumeProtectionController
@@ -49,6 +50,7 @@ CONTROLLERS: Mapping[str, Callable[[ControllerContext], WorkloadController]] = M
         "taint-eviction": TaintEvictionController,
         "pod-gc": PodGarbageCollector,
         "volume-protection": VolumeProtectionController,
+        "resourcequota": ResourceQuotaController,
     }
 )
 

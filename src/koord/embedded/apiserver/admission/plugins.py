@@ -11,6 +11,8 @@ from typing import Any
 
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks, HookInvocation
+from koord.embedded.apiserver.admission.limit_ranger import LimitRangeDefaults, LimitRanges, LimitRangeValidation
+from koord.embedded.apiserver.admission.resource_quota import ResourceQuotaAdmission
 from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
 from koord.embedded.apiserver.admission.webhooks import WebhookConfigurationCheck
 from koord.embedded.apiserver.admission_chain import AdmissionAttributes, AdmissionChain, AdmissionPlugin
@@ -19,6 +21,7 @@ from koord.embedded.apiserver.crd.version_validation import definition_warnings
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.embedded.apiserver.store.record import StoreRecord
+from koord.telemetry.clock import Clock
 
 
 class MutatingAdmission:
@@ -73,11 +76,13 @@ class CrdWarnings:
 
 
 def standard_admission_chain(
-    store: ObjectStore, hooks: AdmissionHooks, service_accounts: ServiceAccountAdmission | None = None
+    store: ObjectStore, hooks: AdmissionHooks, clock: Clock, service_accounts: ServiceAccountAdmission | None = None
 ) -> AdmissionChain:
     """Return the chain. With `service_accounts` a pod needs its account, which somebody has to make first."""
+    limits = LimitRanges(store)
     plugins: tuple[AdmissionPlugin, ...] = (
         NamespaceLifecycle(store),
+        LimitRangeDefaults(limits),
         *((service_accounts,) if service_accounts is not None else ()),
         PodPriority(store),
         DefaultTolerationSeconds(),
@@ -86,7 +91,13 @@ def standard_admission_chain(
         DefaultStorageClass(store),
         PriorityClassValidation(store),
     )
-    checks = (WebhookConfigurationCheck(), CrdWarnings(), ValidatingAdmission(hooks))
+    checks = (
+        WebhookConfigurationCheck(),
+        CrdWarnings(),
+        LimitRangeValidation(limits),
+        ValidatingAdmission(hooks),
+        ResourceQuotaAdmission(store, clock),  # the last: what it charges is written at once
+    )
     return AdmissionChain((MutatingAdmission(plugins, hooks),), checks)
 
 
