@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-charts test-install test-guest soak bench bench-colocation gen chart monitoring diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-charts test-install test-guest test-e2e soak bench bench-colocation gen chart monitoring diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -91,6 +91,10 @@ test-install: $(READY) assets ## install, upgrade, roll back and uninstall the c
 test-guest: $(READY) ## koordlet on cgroup v2 in QEMU guests with Debian's kernel; with core scheduling where its kernel is built
 	@$(BIN)/python -m tools.guest
 	@$(BIN)/python -m pytest tests/guest
+
+test-e2e: $(READY) ## Kubernetes' own end-to-end suite against koord up (needs Go 1.26 once and kubectl; most of an hour)
+	@$(BIN)/python -m tools.assets e2e
+	@$(BIN)/python -m tools.kubernetes_e2e $(E2E_ARGS)
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos
 	@PYTHONHASHSEED=0 KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal

@@ -2,8 +2,8 @@
 kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with
 `containerd17` an older containerd for such a node, with `cluster` what a cluster needs that runs workloads
 (kube-controller-manager), with `helm` the program that renders and installs the chart, with `promtool` the one that
-checks and tests rules of Prometheus, or with `e2e` Kubernetes' end-to-end suite and Ginkgo, which runs it. From Debian's
-source: with `kernel` a guest's kernel.
+checks and tests rules of Prometheus, or with `e2e` Kubernetes' end-to-end suite and Ginkgo, which runs it. From
+Debian's source: with `kernel` a guest's kernel.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -49,7 +49,8 @@ TEST_PACKAGES = frozenset((_E2E_SUITE,))
 TAGS = {**dict.fromkeys(("containerd", "containerd17"), "no_btrfs,no_devmapper,no_zfs"), "promtool": "remove_all_sd"}
 # Without a version stamp kubectl cannot parse what the server says of itself.
 STAMP = "k8s.io/component-base/version"
-LDFLAGS = f"-s -w -X {STAMP}.gitVersion=v1.35.4 -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
+KUBERNETES_VERSION = "v1.35.4"
+LDFLAGS = f"-s -w -X {STAMP}.gitVersion={KUBERNETES_VERSION} -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
 # Without one Helm renders for Kubernetes 1.20.
 HELM_LDFLAGS = " ".join(
     f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}={value}"

@@ -23,8 +23,10 @@ from koord.embedded.kubelet.pod_behaviour import (
     ContainerBehaviour,
     InvalidAnnotation,
     PodBehaviour,
+    ScriptRuns,
     parse_behaviour,
     sandbox_delay_s,
+    script_runs,
 )
 from koord.embedded.kubelet.pod_lifecycle import (
     ConditionState,
@@ -153,7 +155,7 @@ class PodWorker:
         if status.phase in ("Succeeded", "Failed"):
             sim_pod.rejected = True  # over before it was ours: only its deletion is left to do
             return None
-        plan, load = self._behaviour(sim_pod), self._load(sim_pod)
+        (plan, files), load = self._behaviour(sim_pod), self._load(sim_pod)
         if isinstance(plan, InvalidAnnotation):
             return await self._reject(sim_pod, "InvalidSimulation", f"Pod was rejected: {plan}", now)
         if isinstance(load, InvalidAnnotation):
@@ -173,15 +175,20 @@ class PodWorker:
                 return node
         if rejection is not None:
             return await self._reject(sim_pod, rejection.reason, rejection.message, now)
-        sim_pod.plan = plan
+        sim_pod.plan, host.files = plan, files
         sim_pod.run = start_run(plan, now, sandbox_delay_s(plan, self._seed, _pod_key(sim_pod)))
         host.account(sim_pod)
         host.assign_ip(sim_pod)
         return None
 
-    def _behaviour(self, sim_pod: SimulatedPod) -> PodBehaviour | InvalidAnnotation:
+    def _behaviour(self, sim_pod: SimulatedPod) -> tuple[PodBehaviour | InvalidAnnotation, frozenset[str]]:
+        """Return how the pod behaves, and the files on its node once it has started."""
         policy = sim_pod.view.spec.restart_policy or DEFAULT_RESTART_POLICY
-        return parse_behaviour(sim_pod.view.metadata.annotations, sim_pod.template, policy)
+        scripts: ScriptRuns = ()
+        files = sim_pod.host.files
+        if sim_pod.view.environment:
+            scripts, files = script_runs(sim_pod.view, files, self._seed)
+        return parse_behaviour(sim_pod.view.metadata.annotations, sim_pod.template, policy, scripts), files
 
     async def _recover(self, sim_pod: SimulatedPod, plan: PodBehaviour, now: float) -> ApiError | None:
         meta = sim_pod.view.metadata
@@ -355,7 +362,8 @@ def _recover_container(
     state = status.state
     if state.running is not None:
         since = _timestamp_or(state.running.started_at, now)
-        ends_at = None if plan.run_s is None else since + plan.run_s
+        run_s = plan.nth_run(status.restart_count).run_s
+        ends_at = None if run_s is None else since + run_s
         return ContainerRun(
             ContainerRunning(since, since + plan.ready_s, ends_at, status.ready), status.restart_count, last
         )
