@@ -14,8 +14,10 @@ from koord.embedded.apiserver.admission.hooks import AdmissionHooks, HookInvocat
 from koord.embedded.apiserver.admission.limit_ranger import LimitRangeDefaults, LimitRanges, LimitRangeValidation
 from koord.embedded.apiserver.admission.resource_quota import ResourceQuotaAdmission
 from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
+from koord.embedded.apiserver.admission.validating_policy import ValidatingPolicyAdmission
 from koord.embedded.apiserver.admission.webhooks import WebhookConfigurationCheck
 from koord.embedded.apiserver.admission_chain import AdmissionAttributes, AdmissionChain, AdmissionPlugin
+from koord.embedded.apiserver.catalog import ResourceCatalog
 from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.version_validation import definition_warnings
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
@@ -76,7 +78,11 @@ class CrdWarnings:
 
 
 def standard_admission_chain(
-    store: ObjectStore, hooks: AdmissionHooks, clock: Clock, service_accounts: ServiceAccountAdmission | None = None
+    store: ObjectStore,
+    hooks: AdmissionHooks,
+    catalog: ResourceCatalog,
+    clock: Clock,
+    service_accounts: ServiceAccountAdmission | None = None,
 ) -> AdmissionChain:
     """Return the chain. With `service_accounts` a pod needs its account, which somebody has to make first."""
     limits = LimitRanges(store)
@@ -95,6 +101,7 @@ def standard_admission_chain(
         WebhookConfigurationCheck(),
         CrdWarnings(),
         LimitRangeValidation(limits),
+        ValidatingPolicyAdmission(store, catalog),
         ValidatingAdmission(hooks),
         ResourceQuotaAdmission(store, clock),  # the last: what it charges is written at once
     )
