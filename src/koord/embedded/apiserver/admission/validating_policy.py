@@ -15,8 +15,8 @@ from koord.embedded.apiserver.admission.review import admission_request
 from koord.embedded.apiserver.admission.webhooks import EXEMPT_RESOURCES, REGISTRATION_GROUP
 from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
-from koord.embedded.apiserver.cel.evaluation import evaluate
-from koord.embedded.apiserver.cel.syntax import CelError, parse
+from koord.embedded.apiserver.schema.cel.evaluation import evaluate
+from koord.embedded.apiserver.schema.cel.syntax import CelError, parse
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.values.selector import Selector
 

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
-from koord.embedded.apiserver.cel.evaluation import unknown_names
-from koord.embedded.apiserver.cel.syntax import CelError, parse
 from koord.embedded.apiserver.kinds import label_validation, strategy
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import one_of
 from koord.embedded.apiserver.kinds.webhook_configuration import rule_errors
+from koord.embedded.apiserver.schema.cel.evaluation import unknown_names
+from koord.embedded.apiserver.schema.cel.syntax import CelError, parse
 
 Obj = dict[str, Any]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from koord.embedded.apiserver.cel.functions import (
+from koord.embedded.apiserver.schema.cel.functions import (
     FUNCTIONS,
     METHODS,
     TYPE_NAMES,
@@ -19,7 +19,7 @@ from koord.embedded.apiserver.cel.functions import (
     has_field,
     select_field,
 )
-from koord.embedded.apiserver.cel.syntax import (
+from koord.embedded.apiserver.schema.cel.syntax import (
     Call,
     CelError,
     Comprehension,
@@ -33,6 +33,7 @@ from koord.embedded.apiserver.cel.syntax import (
     Select,
 )
 
+COST_LIMIT_EXCEEDED = "operation cancelled: actual cost limit exceeded"
 MAX_STEPS = 100_000  # of one expression; Kubernetes bounds the cost in units of its own
 
 
@@ -42,6 +43,28 @@ def evaluate(node: Node, variables: Mapping[str, Any], max_steps: int = MAX_STEP
         return _Evaluation(max_steps).value(node, variables)
     except EvaluationFault as fault:
         return CelError(str(fault))
+
+
+def names_in(node: Node) -> frozenset[str]:
+    """Return every identifier in an expression."""
+    match node:
+        case Literal():
+            return frozenset()
+        case Identifier(name):
+            return frozenset((name,))
+        case Select(operand, _) | Presence(operand, _):
+            return names_in(operand)
+        case Conditional(condition, yes, no):
+            return names_in(condition) | names_in(yes) | names_in(no)
+        case ListOf(items):
+            return frozenset[str]().union(*(names_in(item) for item in items))
+        case MapOf(entries):
+            return frozenset[str]().union(*(names_in(part) for entry in entries for part in entry))
+        case Comprehension(_, operand, _, body, condition):
+            return names_in(operand) | names_in(body) | (frozenset() if condition is None else names_in(condition))
+        case Call(_, arguments, target):
+            parts = arguments if target is None else (target, *arguments)
+            return frozenset[str]().union(*(names_in(part) for part in parts))
 
 
 def unknown_names(node: Node, variables: frozenset[str]) -> list[str]:
@@ -78,7 +101,7 @@ class _Evaluation:
     def value(self, node: Node, variables: Mapping[str, Any]) -> Any:
         self._steps_left -= 1
         if self._steps_left < 0:
-            raise EvaluationFault("operation cancelled: actual cost limit exceeded")
+            raise EvaluationFault(COST_LIMIT_EXCEEDED)
         match node:
             case Literal(value):
                 return value

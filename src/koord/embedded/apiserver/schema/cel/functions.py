@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from koord.embedded.apiserver.cel.syntax import CelError, UnsignedInteger
+from koord.embedded.apiserver.schema.cel.syntax import CelError, UnsignedInteger
 from koord.embedded.apiserver.schema.go_regexp import compile_regexp
 from koord.values import duration, timestamp
 from koord.values.quantity import Quantity, QuantityError
