@@ -133,7 +133,7 @@ class SharedPodTemplate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     init_containers: tuple[SlimContainer, ...]
     gates: tuple[str, ...]
     node_selector: dict[str, str]
-    host_paths: dict[str, str]  # of volumes, by name; only where a script reads them
+    host_paths: dict[str, str] = {}  # of volumes, by name; only where a script reads them
     requests: dict[str, int]  # cpu in milli-units, all else in units
     limits: dict[str, int]
     qos: KubernetesQosClass

@@ -40,7 +40,6 @@ def refusals(schema: Obj) -> list[str]:
         (with_rules("ip('1.1.1.1') == self.x", x=NUMBER), "undeclared reference to 'ip'"),
         (with_rules(" "), "Required value: rule is not specified"),
         (with_rules({"rule": "true", "messageExpression": "self.z"}), "undefined field 'z'"),
-        (with_rules(a={"type": "array", "items": {**NUMBERS, **with_rules("self.all(x, x > 1)")}}), "type"),
     ],
 )
 def test_what_cannot_be_enforced_is_refused(schema: Obj, why: str) -> None:
