@@ -130,7 +130,7 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
             print(f"assets: building {binary.name} ...", file=sys.stderr, flush=True)
             subprocess.run(
                 [
-                    *(go, *(("test", "-c") if compiles_tests else ("build",)), "-mod=readonly"),
+                    *(go, *(("test", "-c", "-vet=off") if compiles_tests else ("build",)), "-mod=readonly"),
                     *("-tags", TAGS.get(module, ""), "-ldflags", ldflags(module)),
                     *("-o", str(binary), package),
                 ],
