@@ -191,7 +191,7 @@ def suite_command(
         *(str(built / "ginkgo"), "run", f"--procs={options.processes}", f"--timeout={options.minutes}m", "--no-color"),
         *("--silence-skips", "--succinct", "--json-report=report.json", f"--output-dir={folder}"),
         *(f"--focus={pattern}" for pattern in focus),
-        *(f"--skip={one.pattern}" for one in exclusions),
+        *(f"--skip={pattern}" for pattern in (*(one.pattern for one in exclusions), *options.skip)),
         *(str(built / "e2e.test"), "--", "--provider=skeleton", f"--kubeconfig={kubeconfig}"),
         *(
             f"--kubectl-path={kubectl}",
@@ -205,6 +205,7 @@ def suite_command(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.kubernetes_e2e", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--focus", action="append", help="run specs whose names match this pattern alone")
+    parser.add_argument("--skip", action="append", default=[], help="do not run specs whose names match this pattern")
     parser.add_argument("--failed", action="store_true", help="run only what failed in the run whose results are kept")
     parser.add_argument("--nodes", type=int, default=NODES, help="simulated nodes (default: %(default)s)")
     parser.add_argument("--processes", type=int, default=PROCESSES, help="specs at a time (default: %(default)s)")
@@ -221,7 +222,7 @@ def main() -> int:
     focus = options.focus or [rf"\[({'|'.join(SIGS)})\]"]
     if options.failed:
         focus = [re.escape(one.name).replace("\\ ", " ") for one in old if one.outcome == "failed"]
-    is_partial = bool(options.focus or options.failed)
+    is_partial = bool(options.focus or options.skip or options.failed)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.keep or Path(temporary)

@@ -116,10 +116,20 @@ def test_transition_rules_see_the_old_value() -> None:
 
 
 def test_an_old_value_may_be_optional() -> None:
-    rule = {"rule": "oldSelf == null || self > oldSelf", "optionalOldSelf": True}
+    rule = {"rule": "!oldSelf.hasValue() || self > oldSelf.value()", "optionalOldSelf": True}
     schema = with_rules(n={**NUMBER, "x-kubernetes-validations": [rule]})
     assert errors(schema, {"n": 1}) == []
     assert len(errors(schema, {"n": 1}, {"n": 1})) == 1
+    assert errors(schema, {"n": 2}, {"n": 1}) == []
+    at_first = {"rule": "self > oldSelf.orValue(1)", "optionalOldSelf": True}
+    schema = with_rules(n={**NUMBER, "x-kubernetes-validations": [at_first]})
+    assert (len(errors(schema, {"n": 1})), len(errors(schema, {"n": 2}))) == (1, 0)
+
+
+def test_entries_of_maps_are_named_by_their_keys() -> None:
+    entry = {**NUMBER, "x-kubernetes-validations": [{"rule": "self > 1"}]}
+    schema = with_rules(m={"type": "object", "maxProperties": 9, "additionalProperties": entry})
+    assert errors(schema, {"m": {"a": 1}}) == ["spec.m[a]: Invalid value: 1: failed rule: self > 1"]
 
 
 def test_what_did_not_change_is_not_judged_again() -> None:

@@ -57,6 +57,8 @@ def builtin_schema(builtin: BuiltinTypes, name: str, dialect: OpenApiDialect) ->
     out = _schema_keywords(entry, dialect)
     if "fields" in entry:
         out["properties"] = {key: _field_schema(entry["fields"][key], dialect) for key in sorted(entry["fields"])}
+    if name == OBJECT_META:
+        out["properties"]["creationTimestamp"]["description"] = _CREATION_DESCRIPTION
     if "gvk" in entry:
         out["x-kubernetes-group-version-kind"] = [
             {"group": group, "kind": kind, "version": version} for group, version, kind in entry["gvk"]
@@ -179,9 +181,11 @@ def _translate_schema(schema: Mapping[str, Any], dialect: OpenApiDialect) -> Doc
 
 def _type_and_metadata_properties(dialect: OpenApiDialect) -> Document:
     """Return the properties that every resource has, embedded ones too."""
-    return {**_TYPE_PROPERTIES, "metadata": dialect.ref(OBJECT_META)}
+    return {**_TYPE_PROPERTIES, "metadata": {**dialect.ref(OBJECT_META), "description": _METADATA_DESCRIPTION}}
 
 
+_METADATA_DESCRIPTION = "Standard object's metadata."
+_CREATION_DESCRIPTION = "CreationTimestamp is a timestamp of the moment at which the server created the object."
 _CONVENTIONS = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
 # Clients look for these words to tell a published schema from an empty one.
 _TYPE_PROPERTIES: Document = {

@@ -60,9 +60,9 @@ def _typed_text(value: str, form: str) -> Any:
     return value
 
 
-def undefined_fields(tree: Node, schema: SchemaNode) -> list[str]:
-    """Return what an expression selects of `self`, `oldSelf` and their parts that the schema does not have."""
-    return list(dict.fromkeys(_undefined(tree, {"self": schema, "oldSelf": schema}, root=schema)))
+def undefined_fields(tree: Node, known: dict[str, SchemaNode | None], root: SchemaNode) -> list[str]:
+    """Return what an expression selects of variables with a schema and of their parts that the schemas do not have."""
+    return list(dict.fromkeys(_undefined(tree, known, root=root)))
 
 
 def schema_of(node: Node, known: dict[str, SchemaNode | None]) -> SchemaNode | None:

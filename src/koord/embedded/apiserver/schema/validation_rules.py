@@ -13,6 +13,7 @@ from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
 from koord.embedded.apiserver.schema.cel.evaluation import COST_LIMIT_EXCEEDED, evaluate, names_in, unknown_names
+from koord.embedded.apiserver.schema.cel.functions import OptionalValue
 from koord.embedded.apiserver.schema.cel.syntax import CelError, Node
 from koord.embedded.apiserver.schema.rule_cost import estimated_cost
 from koord.embedded.apiserver.schema.rule_types import typed_value, undefined_fields
@@ -64,7 +65,7 @@ def _rule_errors(
         yield required(f"{path}.rule", "rule is not specified")
         return
     tree = rule.tree
-    yield from _expression_errors(rule.text, tree, node, f"{path}.rule")
+    yield from _expression_errors(rule.text, tree, node, f"{path}.rule", optional_old=rule.optional_old)
     if not isinstance(tree, CelError):
         if not correlatable and "oldSelf" in names_in(tree):
             detail = "oldSelf cannot be used on the uncorrelatable portion of the schema"
@@ -75,19 +76,25 @@ def _rule_errors(
             shown = "more than 100x" if factor > 100 else f"{factor:.1f}x"
             yield forbidden_field(f"{path}.rule", _TOO_COSTLY.format(factor=shown))
     if rule.message_expression:
-        yield from _expression_errors(rule.message_expression, rule.message_tree, node, f"{path}.messageExpression")
+        where = f"{path}.messageExpression"
+        yield from _expression_errors(
+            rule.message_expression, rule.message_tree, node, where, optional_old=rule.optional_old
+        )
     if "\n" in rule.message:
         yield invalid_value(f"{path}.message", rule.message, "message must not contain line breaks")
     if rule.reason and rule.reason not in _REASONS:
         yield invalid_value(f"{path}.reason", rule.reason, f"must be one of {', '.join(_REASONS)}")
 
 
-def _expression_errors(text: str, tree: Node | CelError | None, node: SchemaNode, path: str) -> Iterator[ApiFieldError]:
+def _expression_errors(
+    text: str, tree: Node | CelError | None, node: SchemaNode, path: str, *, optional_old: bool
+) -> Iterator[ApiFieldError]:
     if tree is None or isinstance(tree, CelError):
         why = tree.message if tree is not None else "expression is not specified"
         yield invalid_value(path, text, f"compilation failed: {why}")
         return
-    for why in (*unknown_names(tree, _VARIABLES), *undefined_fields(tree, node)):
+    known = {"self": node, "oldSelf": None if optional_old else node}
+    for why in (*unknown_names(tree, _VARIABLES), *undefined_fields(tree, known, root=node)):
         yield invalid_value(path, text, f"compilation failed: {why}")
 
 
@@ -125,7 +132,7 @@ class RuleEvaluation:
             for key in sorted(value):
                 child = node.fields.get(key, node.values)
                 if child is not None:
-                    at = f"{path}.{key}" if path else key
+                    at = (f"{path}.{key}" if path else key) if key in node.fields else f"{path}[{key}]"
                     found += self.errors(value[key], child, at, before.get(key, ABSENT))
         elif isinstance(value, list) and node.items is not None:
             known = self._correlate(value, old, node)
@@ -138,7 +145,10 @@ class RuleEvaluation:
 def _violations(rule: ValidationRule, value: Any, node: SchemaNode, path: str, old: Any) -> list[ApiFieldError]:
     variables = {"self": typed_value(value, node)}
     if rule.is_transition:
-        variables["oldSelf"] = typed_value(old, node) if old is not ABSENT else None
+        before = None if old is ABSENT else typed_value(old, node)
+        variables["oldSelf"] = before
+        if rule.optional_old:
+            variables["oldSelf"] = OptionalValue() if old is ABSENT else OptionalValue(before)
     if isinstance(rule.tree, CelError):
         return [_violation(rule, value, path, f"rule compilation error: {rule.tree.message}")]
     holds = evaluate(rule.tree, variables, MAX_RULE_STEPS)

@@ -26,6 +26,30 @@ class EvaluationFault(Exception):
     """Raised where an expression has no value."""
 
 
+class OptionalValue:
+    """A value that may be absent: `hasValue()`, `value()` and `orValue(x)` ask for it."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, *values: Any) -> None:
+        self._values = values
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OptionalValue) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(len(self._values))
+
+    @property
+    def is_present(self) -> bool:
+        return bool(self._values)
+
+    def value(self) -> Any:
+        if not self._values:
+            raise EvaluationFault("optional.none() dereference")
+        return self._values[0]
+
+
 class CelType(str):
     """A type as a value: what `type(x)` returns."""
 
@@ -59,6 +83,8 @@ def type_of(value: Any) -> str:
             return "google.protobuf.Duration"
         case Quantity():
             return "kubernetes.Quantity"
+        case OptionalValue():
+            return "optional_type"
     return "map"
 
 
@@ -339,6 +365,15 @@ def _nonempty(choose: Callable[[list[Any]], Any], name: str) -> Callable[[Any], 
     return _listed(chosen)
 
 
+def _of_optional(function: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(value: Any, *arguments: Any) -> Any:
+        if not isinstance(value, OptionalValue):
+            raise NoOverload
+        return function(value, *arguments)
+
+    return checked
+
+
 def _compare_quantities(left: Any, right: Any) -> int:
     _same_type(left, right, "kubernetes.Quantity")
     return int(left.compare(right))
@@ -392,6 +427,9 @@ METHODS: Mapping[str, Callable[..., Any]] = {
     "sum": _listed(sum),
     "min": _nonempty(min, "min"),
     "max": _nonempty(max, "max"),
+    "hasValue": _of_optional(lambda optional: optional.is_present),
+    "value": _of_optional(lambda optional: optional.value()),
+    "orValue": _of_optional(lambda optional, other: optional.value() if optional.is_present else other),
     "compareTo": _compare_quantities,
     "isGreaterThan": lambda left, right: _compare_quantities(left, right) > 0,
     "isLessThan": lambda left, right: _compare_quantities(left, right) < 0,
