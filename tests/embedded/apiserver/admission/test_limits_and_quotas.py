@@ -167,6 +167,16 @@ class Test_quotas:
         assert (await api.post(PODS, pod("a")))[0] == 403
         assert (await api.post(PODS, sized("b", {"cpu": "1"})))[0] == 201
 
+    async def test_a_pod_that_comes_into_a_scope_is_charged(self, api: Api) -> None:
+        await quota(api, {"pods": "1"}, scopes=["Terminating"])
+        assert (await api.post(PODS, pod("a")))[0] == 201
+        assert await used(api) == {"pods": "0"}
+        assert (await api.patch(f"{PODS}/a", {"spec": {"activeDeadlineSeconds": 60}}))[0] == 200
+        assert await used(api) == {"pods": "1"}
+        assert (await api.patch(f"{PODS}/a", {"metadata": {"labels": {"x": "y"}}}))[0] == 200
+        assert await used(api) == {"pods": "1"}
+        assert (await api.post(PODS, pod("b", activeDeadlineSeconds=60)))[0] == 403
+
     async def test_a_claim_that_grows_is_charged_the_difference(self, api: Api) -> None:
         classes = "/apis/storage.k8s.io/v1/storageclasses"
         await api.post(classes, {"metadata": {"name": "s"}, "provisioner": "p", "allowVolumeExpansion": True})

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.kubernetes.core_v1 import ResourceQuota
+from koord.api.kubernetes.core_v1 import ResourceQuota, ResourceQuotaSpec
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.quota_usage import (
     PODS,
@@ -90,8 +90,8 @@ def _may_use_more(attributes: AdmissionAttributes) -> bool:
         return not attributes.subresource
     if attributes.operation != "UPDATE":
         return False
-    if attributes.resource.storage == PODS:
-        return attributes.subresource == "resize"
+    if attributes.resource.storage == PODS:  # a deadline that is set later moves a pod from one scope to another
+        return attributes.subresource in ("", "resize")
     return attributes.resource.storage in _GROWING and not attributes.subresource
 
 
@@ -109,13 +109,13 @@ def decide_charge(
         pod = convert(attributes.obj, Pod)
         if not selects_pod(quota.spec, pod):
             return None
-        missing = unstated_resources(pod, limited)
+        missing = unstated_resources(pod, limited) if attributes.old_obj is None else {}
         if missing:
             told = "; ".join(f"{what} for: {','.join(who)}" for what, who in missing.items())
             return QuotaRefusal(f"failed quota: {name}: must specify {told}")
     elif not selects_object(quota.spec, kind, attributes.obj):
         return None
-    added = _added_usage(kind, attributes, now, limited)
+    added = _added_usage(kind, attributes, quota.spec, now, limited)
     if not added:
         return None
     unknown = sorted(what for what in added if what not in quota.status.hard or what not in quota.status.used)
@@ -132,11 +132,14 @@ def decide_charge(
     return QuotaCharge(record, vector.to_wire(vector.add(used, added)))
 
 
-def _added_usage(kind: str, attributes: AdmissionAttributes, now: datetime, limited: set[str]) -> Usage:
+def _added_usage(
+    kind: str, attributes: AdmissionAttributes, spec: ResourceQuotaSpec, now: datetime, limited: set[str]
+) -> Usage:
     assert attributes.obj is not None, "only writes of an object are admitted here"
     usage: Mapping[str, Quantity] = _usage(kind, attributes.obj, now)
-    if attributes.old_obj is not None:
-        usage = vector.subtract(usage, _usage(kind, attributes.old_obj, now))
+    old = attributes.old_obj
+    if old is not None and (selects_pod(spec, convert(old, Pod)) if kind == PODS else selects_object(spec, kind, old)):
+        usage = vector.subtract(usage, _usage(kind, old, now))
     return {name: amount for name, amount in usage.items() if name in limited and amount.sign() > 0}
 
 
