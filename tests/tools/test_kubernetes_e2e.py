@@ -37,6 +37,7 @@ REPORT = [
             spec("[sig-apps] Job is left out by a filter", "skipped"),
             spec("[sig-apps] Job needs a cloud", "skipped", "Only supported for gce"),
             spec("[sig-apps] Webhook calls [Conformance]", "skipped"),
+            spec("[sig-apps] Job is cut off", "timedout", "A suite timeout occurred"),
             spec("[sig-node] Pods work", "passed"),
             spec("[sig-apps] suite", "passed", kind="BeforeSuite"),
         ]
@@ -50,6 +51,7 @@ def test_results_are_those_of_the_chosen_sigs() -> None:
     assert found == {
         "[sig-apps] Job works [Conformance]": ("passed", ""),
         "[sig-apps] Job breaks": ("failed", "expected 1"),
+        "[sig-apps] Job is cut off": ("skipped", "the run was over before this spec"),
         "[sig-apps] Job needs a cloud": ("skipped", "Only supported for gce"),
         "[sig-apps] Webhook calls [Conformance]": ("cannot", "no programs run"),
     }
@@ -58,12 +60,12 @@ def test_results_are_those_of_the_chosen_sigs() -> None:
 def test_counts_and_page() -> None:
     results = read_report(REPORT, CANNOT)
     told = summary(results, {"nodes": 5})
-    assert told["sig-apps"] == {"passed": 1, "failed": 1, "cannot": 1, "skipped": 1}
+    assert told["sig-apps"] == {"passed": 1, "failed": 1, "cannot": 1, "skipped": 2}
     assert told["conformance"] == {"passed": 1, "failed": 0, "cannot": 1, "skipped": 0}
     assert told["failures"] == {"[sig-apps] Job breaks": "expected 1"}
     text = page(results, "v1.0")
     assert "| Webhook calls [Conformance] | cannot | no programs run |" in text
-    assert "| all | 1 | 1 | 1 | 1 |" in text
+    assert "| all | 1 | 1 | 1 | 2 |" in text
 
 
 def test_a_later_run_of_some_specs_replaces_their_results() -> None:
