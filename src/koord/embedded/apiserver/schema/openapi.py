@@ -58,6 +58,7 @@ def builtin_schema(builtin: BuiltinTypes, name: str, dialect: OpenApiDialect) ->
     if "fields" in entry:
         out["properties"] = {key: _field_schema(entry["fields"][key], dialect) for key in sorted(entry["fields"])}
     if name == OBJECT_META:
+        out["description"] = _METADATA_DESCRIPTION
         out["properties"]["creationTimestamp"]["description"] = _CREATION_DESCRIPTION
     if "gvk" in entry:
         out["x-kubernetes-group-version-kind"] = [
@@ -181,7 +182,7 @@ def _translate_schema(schema: Mapping[str, Any], dialect: OpenApiDialect) -> Doc
 
 def _type_and_metadata_properties(dialect: OpenApiDialect) -> Document:
     """Return the properties that every resource has, embedded ones too."""
-    return {**_TYPE_PROPERTIES, "metadata": {**dialect.ref(OBJECT_META), "description": _METADATA_DESCRIPTION}}
+    return {**_TYPE_PROPERTIES, "metadata": dialect.ref(OBJECT_META)}
 
 
 _METADATA_DESCRIPTION = "Standard object's metadata."
