@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from koord.api.kubernetes.core_v1 import LimitRange, LimitRangeItem
 from koord.api.kubernetes.pod import PodSpec
 from koord.api.kubernetes.pod_resources import pod_limits, pod_requests
-from koord.api.model import ResourceList, convert
+from koord.api.model import Obj, ResourceList, convert
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU, parse
 
-Obj = dict[str, Any]
 Amounts = Mapping[str, Quantity]
 
 LIMIT_RANGES = "limitranges"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -25,16 +24,14 @@ from koord.api.kubernetes.quota_usage import (
     selects_pod,
     unstated_resources,
 )
-from koord.api.model import convert
+from koord.api.model import Obj, convert
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.embedded.apiserver.store.record import StoreRecord
 from koord.telemetry.clock import Clock
 from koord.values import resources as vector
 from koord.values.quantity import Quantity
-
-Obj = dict[str, Any]
 
 RESOURCE_QUOTAS = "resourcequotas"
 # Kinds whose updates can use more than before.

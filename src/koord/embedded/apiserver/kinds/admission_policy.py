@@ -7,17 +7,15 @@ that is stored must be one that can be enforced.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
-from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import one_of
 from koord.embedded.apiserver.kinds.webhook_configuration import rule_errors
 from koord.embedded.apiserver.schema.cel.evaluation import unknown_names
 from koord.embedded.apiserver.schema.cel.syntax import CelError, parse
-
-Obj = dict[str, Any]
 
 VARIABLES = frozenset(("object", "oldObject", "request", "params", "namespaceObject", "variables"))
 REASONS = ("Unauthorized", "Forbidden", "Invalid", "RequestEntityTooLarge")
@@ -51,8 +49,8 @@ def _match_errors(match: Obj, path: str) -> list[ApiFieldError]:
         for i, rule in enumerate(match.get(field) or ()):
             errors += rule_errors(rule, f"{path}.{field}[{i}]")
     errors += one_of("Equivalent", "Exact")(match.get("matchPolicy", "Equivalent"), f"{path}.matchPolicy")
-    errors += label_validation.label_selector_errors(match.get("namespaceSelector"), f"{path}.namespaceSelector")
-    errors += label_validation.label_selector_errors(match.get("objectSelector"), f"{path}.objectSelector")
+    errors += validators.label_selector_errors(match.get("namespaceSelector"), f"{path}.namespaceSelector")
+    errors += validators.label_selector_errors(match.get("objectSelector"), f"{path}.objectSelector")
     return errors
 
 
