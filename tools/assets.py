@@ -2,8 +2,9 @@
 kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, containerd, network plugins), with
 `containerd17` an older containerd and with `crio` CRI-O for such a node (which needs gcc), with `cluster` what a
 cluster needs that runs workloads (kube-controller-manager), with `helm` the program that renders and installs the
-chart, or with `promtool` the one that checks and tests rules of Prometheus. From Debian's source: with `kernel` a
-guest's kernel. From Maven's artifacts: with `yarn` Hadoop's ResourceManager and NodeManager.
+chart, with `promtool` the one that checks and tests rules of Prometheus, or with `e2e` Kubernetes' end-to-end suite.
+From Debian's source: with `kernel` a guest's kernel. From Maven's artifacts: with `yarn` Hadoop's ResourceManager and
+NodeManager.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -42,6 +43,10 @@ _CRI_O = "github.com/cri-o/cri-o"
 CRIO_MODULES: dict[str, tuple[str, ...]] = {"crio": (f"{_CRI_O}/cmd/crio", f"{_CRI_O}/test/copyimg")}
 HELM_MODULES: dict[str, tuple[str, ...]] = {"helm": ("helm.sh/helm/v3/cmd/helm",)}
 PROMTOOL_MODULES: dict[str, tuple[str, ...]] = {"promtool": ("github.com/prometheus/prometheus/cmd/promtool",)}
+_E2E_SUITE = "k8s.io/kubernetes/test/e2e"
+E2E_MODULES: dict[str, tuple[str, ...]] = {"e2e": (_E2E_SUITE, "github.com/onsi/ginkgo/v2/ginkgo")}
+# Packages whose tests are compiled in place of a program.
+TEST_PACKAGES = frozenset((_E2E_SUITE,))
 # Storage drivers that need C libraries, and that no test uses.
 # promtool without the clients of clouds that Prometheus finds its targets by: rules and metrics need none.
 TAGS = {
@@ -51,7 +56,8 @@ TAGS = {
 }
 # Without a version stamp kubectl cannot parse what the server says of itself.
 STAMP = "k8s.io/component-base/version"
-LDFLAGS = f"-s -w -X {STAMP}.gitVersion=v1.35.4 -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
+KUBERNETES_VERSION = "v1.35.4"
+LDFLAGS = f"-s -w -X {STAMP}.gitVersion={KUBERNETES_VERSION} -X {STAMP}.gitMajor=1 -X {STAMP}.gitMinor=35"
 # Without one Helm renders for Kubernetes 1.20.
 HELM_LDFLAGS = " ".join(
     f"-X helm.sh/helm/v3/pkg/{package}.k8sVersion{part}={value}"
@@ -117,6 +123,10 @@ def promtool_folder() -> Path:
     return cache_root() / f"promtool-{key(PROMTOOL_MODULES)}"
 
 
+def e2e_folder() -> Path:
+    return cache_root() / f"e2e-{key(E2E_MODULES)}"
+
+
 def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> None:
     go = shutil.which("go")
     if go is None:
@@ -128,12 +138,14 @@ def build(target: Path, modules: Mapping[str, tuple[str, ...]] = MODULES) -> Non
     partial.mkdir(parents=True, exist_ok=True)
     for module, packages in modules.items():
         for package in packages:
-            binary = partial / package.rsplit("/", 1)[-1]
+            compiles_tests = package in TEST_PACKAGES
+            binary = partial / (package.rsplit("/", 1)[-1] + (".test" if compiles_tests else ""))
             started = time.monotonic()
             print(f"assets: building {binary.name} ...", file=sys.stderr, flush=True)
             subprocess.run(
                 [
-                    *(go, "build", "-mod=readonly", "-tags", TAGS.get(module, ""), "-ldflags", ldflags(module)),
+                    *(go, *(("test", "-c", "-vet=off") if compiles_tests else ("build",)), "-mod=readonly"),
+                    *("-tags", TAGS.get(module, ""), "-ldflags", ldflags(module)),
                     *("-o", str(binary), package),
                 ],
                 cwd=SOURCES / module,
@@ -252,10 +264,12 @@ def main() -> None:
         target, modules = helm_folder(), HELM_MODULES
     elif sys.argv[1:] == ["promtool"]:
         target, modules = promtool_folder(), PROMTOOL_MODULES
+    elif sys.argv[1:] == ["e2e"]:
+        target, modules = e2e_folder(), E2E_MODULES
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        names = "`node`, `containerd17`, `crio`, `cluster`, `helm`, `promtool`, `kernel`, `yarn`"
+        names = "`node`, `containerd17`, `crio`, `cluster`, `helm`, `promtool`, `e2e`, `kernel`, `yarn`"
         sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):

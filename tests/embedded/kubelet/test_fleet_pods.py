@@ -417,3 +417,68 @@ def test_addresses_come_back_when_pods_have_gone() -> None:
             await sim.clock.sleep(1)
 
     simulate(story, [SimulatedPool(name="n", count=1, pods=2)])
+
+
+def scripted(name: str, script: str, volume: dict[str, Any], policy: str, index: str = "0") -> dict[str, Any]:
+    made = pod(name, says={"start-seconds": 0}, restartPolicy=policy, volumes=[{"name": "data", **volume}])
+    field = {"fieldRef": {"fieldPath": "metadata.labels['index']"}}
+    made["metadata"]["labels"] = {"index": index}
+    made["spec"]["containers"][0] |= {
+        "command": ["/bin/sh", "-c"],
+        "args": [script],
+        "env": [{"name": "INDEX", "valueFrom": field}],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    return made
+
+
+FAIL_ONCE = "if [[ -r /data/foo-$INDEX ]]; then exit 0; else touch /data/foo-$INDEX; exit 42; fi"
+
+
+def test_script_finds_in_its_volume_what_its_last_run_left_there() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(scripted("once", FAIL_ONCE, {"emptyDir": {}}, "OnFailure"))
+        await sim.clock.sleep(60)
+        status = (await sim.shown("once")).status
+        assert (status.phase, status.container_statuses[0].restart_count) == ("Succeeded", 1)
+        last = status.container_statuses[0].last_state.terminated
+        assert last is not None
+        assert last.exit_code == 42
+
+    simulate(story)
+
+
+def test_scripts_of_one_node_share_a_folder_of_it() -> None:
+    async def story(sim: Sim) -> None:
+        shared = {"hostPath": {"path": "/tmp/shared"}}
+        phases = []
+        for name, index in (("a", "1"), ("b", "1"), ("c", "2")):
+            await sim.put(scripted(name, FAIL_ONCE, shared, "Never", index))
+            await sim.clock.sleep(10)
+            phases.append((await sim.shown(name)).status.phase)
+        await sim.put(scripted("alone", FAIL_ONCE, {"emptyDir": {}}, "Never", "1"))
+        await sim.clock.sleep(10)
+        assert phases == ["Failed", "Succeeded", "Failed"]
+        assert (await sim.shown("alone")).status.phase == "Failed"
+
+    simulate(story)
+
+
+@pytest.mark.parametrize("image", ["webserver:404", "registry/foo:non-existent", "invalid.registry.k8s.io/a/b:1"])
+def test_an_image_that_does_not_exist_keeps_its_pod_waiting(image: str) -> None:
+    async def story(sim: Sim) -> None:
+        made = pod("stuck", containers=("main", "other"))
+        made["spec"]["containers"][0]["image"] = image
+        await sim.put(made)
+        await sim.clock.sleep(30)
+        status = (await sim.shown("stuck")).status
+        assert status.phase == "Pending"
+        main, other = status.container_statuses
+        assert main.state.waiting is not None
+        assert (main.state.waiting.reason, main.container_id) == ("ImagePullBackOff", "")
+        assert other.state.running is not None
+        unwrap(await sim.client.delete(PODS, "stuck", "default"))
+        await sim.clock.sleep(10)
+        assert await sim.pod("stuck") is None
+
+    simulate(story)

@@ -138,7 +138,7 @@ class ApiServer:
             clock=self.clock,
             chance=chance,
             metadata_generator=metadata_generator,
-            admission=admission or standard_admission_chain(self.store, self.hooks, accounts),
+            admission=admission or standard_admission_chain(self.store, self.hooks, self.catalog, self.clock, accounts),
             expiry=EventExpiry(self.store, self.clock),
         )
         self._printer = TablePrinter(self.clock)

@@ -2,8 +2,7 @@
 defaults for what neither says.
 
 Each key may be followed by a dot and the name of a container, to address that container alone:
-`sim.koord.sh/run-seconds.main: "60"`. Of commands `sleep 5m`, `sh -c "echo hello; sleep 60 && exit 3"` and
-`tail -f /dev/null` are understood; what any other program would do is not known.
+`sim.koord.sh/run-seconds.main: "60"`.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
+from typing import TypeAlias
 
 import msgspec
 
-from koord.embedded.kubelet.slim_views import ANNOTATION_PREFIX, SharedPodTemplate, SlimContainer
+from koord.embedded.kubelet.container_command import CommandOutcome, command_outcome
+from koord.embedded.kubelet.slim_views import ANNOTATION_PREFIX, SharedPodTemplate, SlimContainer, SlimPod
 
 START_KEY = "start-seconds"  # from being admitted to the first container: sandbox, volumes, images
 READY_KEY = "ready-seconds"  # from a container's start to its being ready
@@ -35,89 +34,6 @@ DEFAULT_INIT_S = 1.0
 # A pod that is not to be restarted for ever is work with an end; without this, Jobs would never complete.
 DEFAULT_RUN_TO_COMPLETION_S = 30.0
 
-_SHELLS = frozenset(("sh", "bash", "ash", "dash"))
-_UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
-_AT_ONCE = frozenset(("echo", "printf", "true", ":", "date", "hostname", "env", "pwd", "ls", "cat", "set"))
-_ENDLESS = re.compile(r"\s*(while\s+(true|:|\[ 1 \])|until\s+false)\s*;?\s*do\b")
-
-
-class CommandOutcome(msgspec.Struct, frozen=True):
-    run_s: float | None  # None: until it is stopped
-    exit_code: int = 0
-
-
-def command_outcome(command: Sequence[str], args: Sequence[str]) -> CommandOutcome | None:
-    """Return what the container does; None when its command does not tell."""
-    argv = [*command, *args]
-    if not argv:
-        return None
-    if argv[0].rpartition("/")[2] in _SHELLS and len(argv) >= 3 and re.fullmatch(r"-[eux]*c", argv[1]):
-        return _script_outcome(argv[2])
-    return _program_outcome(argv)
-
-
-def _script_outcome(script: str) -> CommandOutcome | None:
-    if _ENDLESS.match(script):
-        return CommandOutcome(None)
-    total_s, code = 0.0, 0
-    lexer = shlex.shlex(script.replace("\n", ";"), posix=True, punctuation_chars=";&|")
-    lexer.whitespace_split = True
-    try:
-        words = list(lexer)
-    except ValueError:  # a quote without its end: a shell would refuse it, or it is not one that we know
-        return None
-    statement: list[str] = []
-    for word in (*words, ";"):
-        if word not in (";", "&&"):
-            if set(word) <= set(";&|<>()"):
-                return None  # pipes, background jobs, alternatives
-            statement.append(word)
-            continue
-        if statement and not (code and word == "&&"):
-            outcome = _statement_outcome(statement)
-            if outcome is None:
-                return None
-            if outcome.run_s is None or statement[0] in ("exit", "exec"):
-                return CommandOutcome(None if outcome.run_s is None else total_s + outcome.run_s, outcome.exit_code)
-            total_s, code = total_s + outcome.run_s, outcome.exit_code
-            if code and word == "&&":
-                return CommandOutcome(total_s, code)
-        statement = []
-    return CommandOutcome(total_s, code)
-
-
-def _statement_outcome(words: list[str]) -> CommandOutcome | None:
-    name, *rest = words
-    if name == "exec" and rest:
-        return _program_outcome(rest)
-    if name == "exit":
-        return CommandOutcome(0.0, int(rest[0]) % 256 if rest and rest[0].isdecimal() else 0)
-    if any("$" in word or "`" in word for word in words) and name not in ("echo", "printf"):
-        return None
-    return CommandOutcome(0.0) if name in _AT_ONCE else _program_outcome(words)
-
-
-def _program_outcome(argv: Sequence[str]) -> CommandOutcome | None:
-    name, rest = argv[0].rpartition("/")[2], argv[1:]
-    if name == "true":
-        return CommandOutcome(0.0)
-    if name == "false":
-        return CommandOutcome(0.0, 1)
-    if name == "tail" and "-f" in rest:
-        return CommandOutcome(None)
-    if name != "sleep" or not rest:
-        return None
-    total_s = 0.0
-    for word in rest:
-        if word in ("infinity", "inf"):
-            return CommandOutcome(None)
-        found = _DURATION.fullmatch(word)
-        if found is None:
-            return None
-        total_s += float(found[1]) * _UNITS_S[found[2]]
-    return CommandOutcome(total_s)
-
 
 class ContainerBehaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run_s: float | None  # None: until it is stopped
@@ -125,6 +41,14 @@ class ContainerBehaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ready_s: float
     sidecar: bool = False
     pre_stop_s: float = 0.0  # before it is told to stop
+    runs: tuple[CommandOutcome, ...] = ()  # of a script whose runs differ: the first ones; the last one is repeated
+    has_image: bool = True
+
+    def nth_run(self, restarts: int) -> CommandOutcome:
+        """Return what the container does after so many restarts."""
+        if not self.runs:
+            return CommandOutcome(self.run_s, self.exit_code)
+        return self.runs[min(restarts, len(self.runs) - 1)]
 
 
 class PodBehaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -143,13 +67,83 @@ class InvalidAnnotation(msgspec.Struct, frozen=True, kw_only=True):
         return f"annotation {self.key}: {self.value!r}: {self.rule}"
 
 
+ScriptRuns: TypeAlias = tuple[tuple[str, tuple[CommandOutcome, ...]], ...]  # by container
+
+
 def parse_behaviour(
-    annotations: Mapping[str, str], template: SharedPodTemplate, restart_policy: str
+    annotations: Mapping[str, str], template: SharedPodTemplate, restart_policy: str, scripts: ScriptRuns = ()
 ) -> PodBehaviour | InvalidAnnotation:
     said = tuple((key, value) for key, value in annotations.items() if not key.endswith("/" + USAGE_KEY))
     init = tuple(_ContainerFacts.of_container(one, probes=False) for one in template.init_containers)
     main = tuple(_ContainerFacts.of_container(one, probes=True) for one in template.containers)
-    return _parse_behaviour(said, init, main, restart_policy)
+    return _parse_behaviour(said, init, main, restart_policy, scripts)
+
+
+MAX_DIFFERENT_RUNS = 16
+
+
+def script_runs(pod: SlimPod, files: Collection[str], seed: int) -> tuple[ScriptRuns, frozenset[str]]:
+    """Return the runs of containers whose commands depend on their pod, and the files that these leave on its node.
+
+    `files` are those on the node. What a script writes to other volumes is there in its next run.
+    """
+    template = pod.template
+    assert template is not None, "only slim views reach a node"
+    found: list[tuple[str, tuple[CommandOutcome, ...]]] = []
+    left = frozenset(files)
+    for container in (*template.init_containers, *template.containers):
+        if not container.is_scripted:
+            continue
+        shared = {
+            mount.mount_path: template.host_paths[mount.name]
+            for mount in container.volume_mounts
+            if mount.name in template.host_paths
+        }
+        runs = _container_runs(container, pod, _moved(left, {node: own for own, node in shared.items()}), seed)
+        if runs:
+            found.append((container.name, runs))
+            left |= _moved(runs[-1].files, shared)
+    return tuple(found), left
+
+
+def _container_runs(
+    container: SlimContainer, pod: SlimPod, files: frozenset[str], seed: int
+) -> tuple[CommandOutcome, ...]:
+    """Return the different runs of a script in their order; none when its command does not tell."""
+    runs: list[CommandOutcome] = []
+    for number in range(MAX_DIFFERENT_RUNS):
+        drawn = int(seeded_uniform(seed, f"{pod.metadata.uid}/{container.name}/{number}") * (1 << 15))
+        environment = {"RANDOM": str(drawn), **pod.environment.get(container.name, {})}
+        outcome = command_outcome(container.command, container.args, environment, files)
+        if outcome is None:
+            return ()
+        runs.append(outcome)
+        if outcome.exit_code == 0:
+            break
+        files = outcome.files
+    return tuple(runs)
+
+
+def _moved(files: Collection[str], folders: Mapping[str, str]) -> frozenset[str]:
+    """Return the files below the folders, under the names that their folders have on the other side."""
+    return frozenset(
+        there + name.removeprefix(here)
+        for here, there in folders.items()
+        for name in files
+        if name.startswith(f"{here.rstrip('/')}/")
+    )
+
+
+# Tags and registries by which tests and tutorials name an image that does not exist; `.invalid` is never a registry.
+_MISSING_TAGS = frozenset(("404", "non-existent", "nonexistent", "does-not-exist"))
+
+
+def has_image(image: str) -> bool:
+    """Return whether a simulated node can pull the image."""
+    registry, _, rest = image.partition("/")
+    if rest and (registry.endswith(".invalid") or registry.startswith("invalid.")):
+        return False
+    return image.rpartition("/")[2].partition("@")[0].rpartition(":")[2] not in _MISSING_TAGS
 
 
 class _ContainerFacts(msgspec.Struct, frozen=True, gc=False):
@@ -159,11 +153,14 @@ class _ContainerFacts(msgspec.Struct, frozen=True, gc=False):
     command: tuple[str, ...]
     args: tuple[str, ...]
     pre_stop_s: float
+    has_image: bool
 
     @staticmethod
     def of_container(one: SlimContainer, *, probes: bool) -> _ContainerFacts:
         probe_s = float(one.readiness_probe.initial_delay_seconds) if probes and one.readiness_probe else 0.0
-        return _ContainerFacts(one.name, one.restart_policy, probe_s, one.command, one.args, _pre_stop_s(one))
+        return _ContainerFacts(
+            one.name, one.restart_policy, probe_s, one.command, one.args, _pre_stop_s(one), has_image(one.image)
+        )
 
 
 def _pre_stop_s(one: SlimContainer) -> float:
@@ -185,7 +182,9 @@ def _parse_behaviour(
     init: tuple[_ContainerFacts, ...],
     main: tuple[_ContainerFacts, ...],
     restart_policy: str,
+    scripts: ScriptRuns,
 ) -> PodBehaviour | InvalidAnnotation:
+    runs_by_name = dict(scripts)
     names = {one.name for one in (*init, *main)}
     numbers: dict[str, float | None] = {}
     for key, value in said:
@@ -200,7 +199,10 @@ def _parse_behaviour(
             fallback = numbers.get(key, default) if is_main else default
             return numbers.get(f"{key}.{one.name}", fallback)
 
-        does = command_outcome(one.command, one.args) or CommandOutcome(run_s)
+        runs = runs_by_name.get(one.name, ())
+        does = runs[0] if runs else command_outcome(one.command, one.args) or CommandOutcome(run_s)
+        if not {RUN_KEY, EXIT_KEY}.isdisjoint(key.partition(".")[0] for key in numbers):
+            runs = ()  # the annotations decide
         code, ready = own(EXIT_KEY, float(does.exit_code)), own(READY_KEY, one.probe_s)
         assert code is not None
         assert ready is not None
@@ -210,6 +212,8 @@ def _parse_behaviour(
             ready_s=ready,
             sidecar=not is_main and one.restart_policy == "Always",
             pre_stop_s=one.pre_stop_s,
+            runs=runs,
+            has_image=one.has_image,
         )
 
     stop = numbers.get(STOP_KEY, DEFAULT_STOP_S)

@@ -26,6 +26,8 @@ MIN_GRACE_S = 2.0  # to stop in, whatever a preStop hook used of the grace perio
 SIGKILL_EXIT_CODE = 137  # 128 + SIGKILL
 LOST_EXIT_CODE = 255  # what a runtime reports of a container that died with its machine
 
+IMAGE_PULL_BACKOFF = "ImagePullBackOff"
+
 PodPhase: TypeAlias = Literal["Pending", "Running", "Succeeded", "Failed"]
 _Group: TypeAlias = Literal["init", "main"]
 _GROUPS: tuple[_Group, ...] = ("init", "main")
@@ -312,7 +314,7 @@ def _ready_step(group: _Group, index: int) -> _Step:
 def _exit_step(group: _Group, index: int) -> _Step:
     def do(run: PodRun, run_spec: RunSpec, at: float) -> PodRun:
         state = getattr(run, group)[index].state
-        code = _container_behaviour(run_spec.plan, group, index).exit_code
+        code = _container_behaviour(run_spec.plan, group, index).nth_run(getattr(run, group)[index].restarts).exit_code
         return _after_exit(
             run, run_spec, group, index, ContainerExited(code, "Error" if code else "Completed", state.since, at)
         )
@@ -354,9 +356,16 @@ def _restartable(group: _Group, plan: ContainerBehaviour, policy: str, code: int
 
 
 def _start_container(container: ContainerRun, plan: ContainerBehaviour, at: float) -> ContainerRun:
-    ends_at = None if plan.run_s is None else at + plan.run_s
-    running = ContainerRunning(at, at + plan.ready_s, ends_at, plan.ready_s == 0)
-    return replace(container, state=running, restarts=container.restarts + (container.last is not None))
+    restarts = container.restarts + (container.last is not None)
+    run_s = plan.nth_run(restarts).run_s
+    running = ContainerRunning(at, at + plan.ready_s, None if run_s is None else at + run_s, plan.ready_s == 0)
+    return replace(container, state=running, restarts=restarts)
+
+
+def _start_or_wait_for_image(container: ContainerRun, plan: ContainerBehaviour, at: float) -> ContainerRun:
+    if plan.has_image:
+        return _start_container(container, plan, at)
+    return replace(container, state=ContainerWaiting(IMAGE_PULL_BACKOFF))
 
 
 def _container_behaviour(plan: PodBehaviour, group: _Group, index: int) -> ContainerBehaviour:
@@ -395,13 +404,13 @@ def _start_due_containers(run: PodRun, plan: PodBehaviour, at: float) -> PodRun:
     for index, container in enumerate(run.init):
         state = container.state
         if isinstance(state, ContainerWaiting) and state.until is None:
-            run = _replace_container(run, "init", index, _start_container(container, plan.init[index], at))
+            run = _replace_container(run, "init", index, _start_or_wait_for_image(container, plan.init[index], at))
             container = run.init[index]
         if not _unblocks_next(container, plan.init[index]):
             return run
     if any(isinstance(c.state, ContainerWaiting) and c.state.until is None for c in run.main):
         main = tuple(
-            _start_container(c, p, at) if isinstance(c.state, ContainerWaiting) and c.state.until is None else c
+            _start_or_wait_for_image(c, p, at) if isinstance(c.state, ContainerWaiting) and c.state.until is None else c
             for c, p in zip(run.main, plan.main, strict=True)
         )
         return replace(run, main=main)

@@ -9,6 +9,7 @@ import msgspec
 
 from koord.embedded.kubelet.node_objects import rfc3339_seconds
 from koord.embedded.kubelet.pod_lifecycle import (
+    IMAGE_PULL_BACKOFF,
     ConditionState,
     ContainerExited,
     ContainerRun,
@@ -172,8 +173,10 @@ def _container_status(view: SlimContainer, run: ContainerRun, uid: str, *, init:
         "ready": ready,
         "restartCount": run.restarts,
         "started": running,
-        "state": _container_state(state, uid, view.name, run.restarts),
-        "lastState": _container_state(run.last, uid, view.name, run.restarts - 1) if run.last is not None else {},
+        "state": _container_state(state, uid, view.name, run.restarts, view.image),
+        "lastState": _container_state(run.last, uid, view.name, run.restarts - 1, view.image)
+        if run.last is not None
+        else {},
     }
     if run.started:
         found["containerID"] = container_id(uid, view.name, run.restarts)
@@ -181,12 +184,14 @@ def _container_status(view: SlimContainer, run: ContainerRun, uid: str, *, init:
 
 
 def _container_state(
-    state: ContainerWaiting | ContainerRunning | ContainerExited, uid: str, name: str, restarts: int
+    state: ContainerWaiting | ContainerRunning | ContainerExited, uid: str, name: str, restarts: int, image: str
 ) -> Plain:
     if isinstance(state, ContainerWaiting):
         waiting = {"reason": state.reason}
         if state.reason == "CrashLoopBackOff":
             waiting["message"] = f"back-off restarting failed container={name} uid={uid}"
+        if state.reason == IMAGE_PULL_BACKOFF:
+            waiting["message"] = f'Back-off pulling image "{image}"'
         return {"waiting": waiting}
     if isinstance(state, ContainerRunning):
         return {"running": {"startedAt": rfc3339_seconds(state.since)}}

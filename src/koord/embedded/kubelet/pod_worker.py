@@ -138,7 +138,7 @@ class PodWorker:
         if status.phase in ("Succeeded", "Failed"):
             sim_pod.rejected = True  # over before it was ours: only its deletion is left to do
             return None
-        plan, load = self._behaviour(sim_pod), self._load(sim_pod)
+        (plan, files), load = self._behaviour(sim_pod), self._load(sim_pod)
         if isinstance(plan, pod_behaviour.InvalidAnnotation):
             return await self._reject(sim_pod, "InvalidSimulation", f"Pod was rejected: {plan}", now)
         if isinstance(load, pod_behaviour.InvalidAnnotation):
@@ -158,15 +158,23 @@ class PodWorker:
                 return node
         if rejection is not None:
             return await self._reject(sim_pod, rejection.reason, rejection.message, now)
-        sim_pod.plan = plan
+        sim_pod.plan, host.files = plan, files
         sim_pod.run = start_run(plan, now, pod_behaviour.sandbox_delay_s(plan, self._seed, _pod_key(sim_pod)))
         host.account(sim_pod)
         host.assign_ip(sim_pod)
         return None
 
-    def _behaviour(self, sim_pod: SimulatedPod) -> pod_behaviour.PodBehaviour | pod_behaviour.InvalidAnnotation:
+    def _behaviour(
+        self, sim_pod: SimulatedPod
+    ) -> tuple[pod_behaviour.PodBehaviour | pod_behaviour.InvalidAnnotation, frozenset[str]]:
+        """Return how the pod behaves, and the files on its node once it has started."""
         policy = sim_pod.view.spec.restart_policy or DEFAULT_RESTART_POLICY
-        return pod_behaviour.parse_behaviour(sim_pod.view.metadata.annotations, sim_pod.template, policy)
+        scripts: pod_behaviour.ScriptRuns = ()
+        files = sim_pod.host.files
+        if sim_pod.view.environment:
+            scripts, files = pod_behaviour.script_runs(sim_pod.view, files, self._seed)
+        plan = pod_behaviour.parse_behaviour(sim_pod.view.metadata.annotations, sim_pod.template, policy, scripts)
+        return plan, files
 
     async def _recover(self, sim_pod: SimulatedPod, plan: pod_behaviour.PodBehaviour, now: float) -> ApiError | None:
         meta = sim_pod.view.metadata
@@ -340,7 +348,8 @@ def _recover_container(
     state = status.state
     if state.running is not None:
         since = _timestamp_or(state.running.started_at, now)
-        ends_at = None if plan.run_s is None else since + plan.run_s
+        run_s = plan.nth_run(status.restart_count).run_s
+        ends_at = None if run_s is None else since + run_s
         return ContainerRun(
             ContainerRunning(since, since + plan.ready_s, ends_at, status.ready), status.restart_count, last
         )

@@ -123,6 +123,7 @@ class SimulatedHost:
             Quantity.parse(pool.system.cpu).milli_value(), Quantity.parse(pool.system.memory).value()
         )
         self.uid = ""  # of its Node; empty while there is none
+        self.files: frozenset[str] = frozenset()  # that scripts of pods left in volumes of the type hostPath
         self.kubelet_started_at = now  # when its kubelet came up
         self.failure: Failure | None = None
         self.failed_at = 0.0

@@ -7,9 +7,11 @@ Pods of one template share one SharedPodTemplate; the informer keeps only what i
 from __future__ import annotations
 
 import functools
+import re
 import sys
 
 import msgspec
+from msgspec.structs import replace
 
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.container import Container, ContainerPort, Probe, ResourceRequirements
@@ -17,6 +19,7 @@ from koord.api.kubernetes.meta import Object, ObjectMeta
 from koord.api.kubernetes.pod import PodReadinessGate, PodSpec
 from koord.api.kubernetes.pod_resources import KubernetesQosClass, compute_qos_class, pod_limits, pod_requests
 from koord.api.model import ResourceList, Submodel, decode, encode
+from koord.embedded.kubelet.container_command import depends_on_pod
 from koord.policy.qos import priority_class_with_default, qos_with_default
 
 ANNOTATION_PREFIX = "sim.koord.sh/"
@@ -39,6 +42,34 @@ class SlimLifecycle(Submodel, frozen=True, kw_only=True):
     pre_stop: SlimLifecycleHandler | None = None
 
 
+class SlimFieldRef(Submodel, frozen=True, kw_only=True):
+    field_path: str = ""
+
+
+class SlimEnvVarSource(Submodel, frozen=True, kw_only=True):
+    field_ref: SlimFieldRef | None = None
+
+
+class SlimEnvVar(Submodel, frozen=True, kw_only=True):
+    name: str = ""
+    value: str = ""
+    value_from: SlimEnvVarSource | None = None
+
+
+class SlimVolumeMount(Submodel, frozen=True, kw_only=True):
+    name: str = ""
+    mount_path: str = ""
+
+
+class SlimHostPath(Submodel, frozen=True, kw_only=True):
+    path: str = ""
+
+
+class SlimVolume(Submodel, frozen=True, kw_only=True):
+    name: str = ""
+    host_path: SlimHostPath | None = None
+
+
 class SlimContainer(Submodel, frozen=True, kw_only=True):
     name: str = ""
     image: str = ""
@@ -49,6 +80,15 @@ class SlimContainer(Submodel, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     lifecycle: SlimLifecycle | None = None
+    env: tuple[SlimEnvVar, ...] = ()  # kept with `volume_mounts` only where a script reads them
+    volume_mounts: tuple[SlimVolumeMount, ...] = ()
+
+    @property
+    def is_scripted(self) -> bool:
+        return depends_on_pod(self.command, self.args)
+
+    def without_environment(self) -> SlimContainer:
+        return self if not (self.env or self.volume_mounts) else replace(self, env=(), volume_mounts=())
 
 
 class TemplatePart(Submodel, frozen=True, kw_only=True):
@@ -60,6 +100,7 @@ class TemplatePart(Submodel, frozen=True, kw_only=True):
     overhead: ResourceList | None = None
     readiness_gates: tuple[PodReadinessGate, ...] = ()
     node_selector: dict[str, str] = {}
+    volumes: tuple[SlimVolume, ...] = ()  # kept only where a script reads them
 
 
 class SlimPodSpec(TemplatePart, frozen=True, kw_only=True):
@@ -92,6 +133,7 @@ class SharedPodTemplate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     init_containers: tuple[SlimContainer, ...]
     gates: tuple[str, ...]
     node_selector: dict[str, str]
+    host_paths: dict[str, str] = {}  # of volumes, by name; only where a script reads them
     requests: dict[str, int]  # cpu in milli-units, all else in units
     limits: dict[str, int]
     qos: KubernetesQosClass
@@ -105,6 +147,7 @@ class SlimPod(Object, frozen=True, kw_only=True):
     template: SharedPodTemplate | None = None
     priority_class: str = ""  # with default, as is the next
     qos: str = ""
+    environment: dict[str, dict[str, str]] = {}  # variables of containers with a script, by container
 
 
 class SlimNodeSpec(Submodel, frozen=True, kw_only=True):
@@ -130,9 +173,14 @@ def slim_pod(pod: SlimPod) -> SlimPod | None:
     spec = pod.spec
     if not spec.node_name:
         return None
+    all_containers = (*spec.containers, *spec.init_containers)
+    is_scripted = any(container.is_scripted for container in all_containers)
     wanted = TemplatePart(
-        containers=spec.containers,
-        init_containers=spec.init_containers,
+        containers=spec.containers if is_scripted else tuple(c.without_environment() for c in spec.containers),
+        init_containers=(
+            spec.init_containers if is_scripted else tuple(c.without_environment() for c in spec.init_containers)
+        ),
+        volumes=spec.volumes if is_scripted else (),
         resources=spec.resources,
         overhead=spec.overhead,
         readiness_gates=spec.readiness_gates,
@@ -168,10 +216,42 @@ def slim_pod(pod: SlimPod) -> SlimPod | None:
         template=template,
         priority_class=priority_class_with_default(meta.labels, spec.priority, template.qos),
         qos=qos_with_default(meta.labels, template.qos),
+        environment=(
+            {one.name: container_environment(one, pod) for one in all_containers if one.is_scripted}
+            if is_scripted
+            else _NO_ENVIRONMENT
+        ),
     )
 
 
+_LABEL_FIELD = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
+
+
+def container_environment(container: SlimContainer, pod: SlimPod) -> dict[str, str]:
+    """Return the variables whose values the pod itself tells: stated ones, and those of its fields."""
+    meta = pod.metadata
+    fields = {
+        "metadata.name": meta.name,
+        "metadata.namespace": meta.namespace,
+        "metadata.uid": meta.uid,
+        "spec.nodeName": pod.spec.node_name,
+    }
+    found: dict[str, str] = {}
+    for variable in container.env:
+        if variable.value_from is None:
+            found[variable.name] = variable.value
+            continue
+        path = variable.value_from.field_ref.field_path if variable.value_from.field_ref is not None else ""
+        if labelled := _LABEL_FIELD.fullmatch(path):
+            source = meta.labels if labelled[1] == "labels" else meta.annotations
+            found[variable.name] = source.get(labelled[2], "")
+        elif path in fields:
+            found[variable.name] = fields[path]
+    return found
+
+
 _NO_ANNOTATIONS: dict[str, str] = {}
+_NO_ENVIRONMENT: dict[str, dict[str, str]] = {}
 
 
 @functools.lru_cache(maxsize=1024)
@@ -194,6 +274,7 @@ def decode_template(raw: bytes) -> SharedPodTemplate:
         init_containers=wanted.init_containers,
         gates=tuple(gate.condition_type for gate in wanted.readiness_gates),
         node_selector=wanted.node_selector,
+        host_paths={one.name: one.host_path.path for one in wanted.volumes if one.host_path is not None},
         requests=pod_requests(spec),
         limits=pod_limits(spec),
         qos=compute_qos_class(spec),

@@ -69,6 +69,13 @@ def test_the_type_of_a_custom_kind_is_described(kind: str, field: str, words: st
         assert schemas[f"com.example.schema.v1.{kind}"]["properties"][field]["description"].startswith(words)
 
 
+def test_metadata_is_described() -> None:
+    for schemas in (V3["components"]["schemas"], V2["definitions"]):
+        meta = schemas["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]
+        assert meta["description"] == "Standard object's metadata."
+        assert meta["properties"]["creationTimestamp"]["description"].startswith("CreationTimestamp is a timestamp")
+
+
 def test_a_root_that_preserves_unknown_fields_is_bare_for_old_clients() -> None:
     schema = {
         "type": "object",

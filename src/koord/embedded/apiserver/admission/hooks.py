@@ -104,7 +104,7 @@ class AdmissionHooks:
         resource = matching.matching_version(hook.rules, attributes, self._catalog, exact=hook.exact_match)
         if resource is None:
             return
-        if not self._namespace_matches(hook.namespaces, attributes):
+        if not matching.namespace_matches(hook.namespaces, attributes, self._namespaces):
             return
         if hook.objects is not None:
             new = matching.object_for_hook(attributes, resource, attributes.obj)
@@ -112,20 +112,6 @@ class AdmissionHooks:
             if not any_labels_match(hook.objects, _labels(new), _labels(old)):
                 return
         found.append(HookInvocation(hook, resource))
-
-    def _namespace_matches(self, selector: Selector | None, attributes: AdmissionAttributes) -> bool:
-        if selector is None:
-            return True
-        if attributes.resource.storage == "namespaces":
-            return any_labels_match(
-                selector, _labels(attributes.obj) if attributes.obj else _labels(attributes.old_obj)
-            )
-        if not attributes.namespace:
-            return True  # a cluster's objects are in no namespace that could be selected
-        record = self._namespaces.get("", attributes.namespace)
-        if record is None:
-            raise api_errors.not_found("namespaces", "", attributes.namespace)
-        return any_labels_match(selector, record.labels)
 
     # Asking ------------------------------------------------------------------------------------------------------
 

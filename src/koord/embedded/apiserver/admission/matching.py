@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from koord.api.model import Obj
+from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.rest.scale import scale_from_object, with_scaled_replicas
+from koord.embedded.apiserver.store.collection import ResourceCollection
 from koord.values.selector import Selector
 
 
@@ -144,6 +146,23 @@ def parse_selector(stated: Obj | None) -> Selector | None:
         return None
     made = Selector.from_unstructured(stated)
     return None if made.is_everything() else made
+
+
+def namespace_matches(
+    selector: Selector | None, attributes: AdmissionAttributes, namespaces: ResourceCollection
+) -> bool:
+    """Return whether the selector matches the namespace of a request, or the namespace that it is about."""
+    if selector is None:
+        return True
+    if attributes.resource.storage == "namespaces":
+        obj = attributes.obj or attributes.old_obj or {}
+        return any_labels_match(selector, (obj.get("metadata") or {}).get("labels") or {})
+    if not attributes.namespace:
+        return True  # a cluster's objects are in no namespace that could be selected
+    record = namespaces.get("", attributes.namespace)
+    if record is None:
+        raise api_errors.not_found("namespaces", "", attributes.namespace)
+    return any_labels_match(selector, record.labels)
 
 
 def any_labels_match(selector: Selector | None, *candidates: Mapping[str, str] | None) -> bool:

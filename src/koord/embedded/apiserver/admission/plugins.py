@@ -11,14 +11,19 @@ from collections.abc import Sequence
 from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks, HookInvocation
+from koord.embedded.apiserver.admission.limit_ranger import LimitRangeDefaults, LimitRanges, LimitRangeValidation
+from koord.embedded.apiserver.admission.resource_quota import ResourceQuotaAdmission
 from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
+from koord.embedded.apiserver.admission.validating_policy import ValidatingPolicyAdmission
 from koord.embedded.apiserver.admission.webhooks import WebhookConfigurationCheck
+from koord.embedded.apiserver.catalog import ResourceCatalog
 from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.version_validation import definition_warnings
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes, AdmissionChain, AdmissionPlugin
 from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.telemetry.clock import Clock
 
 
 class MutatingAdmission:
@@ -73,11 +78,17 @@ class CrdWarnings:
 
 
 def standard_admission_chain(
-    store: ObjectStore, hooks: AdmissionHooks, service_accounts: ServiceAccountAdmission | None = None
+    store: ObjectStore,
+    hooks: AdmissionHooks,
+    catalog: ResourceCatalog,
+    clock: Clock,
+    service_accounts: ServiceAccountAdmission | None = None,
 ) -> AdmissionChain:
     """Return the chain. With `service_accounts` a pod needs its account, which somebody has to make first."""
+    limits = LimitRanges(store)
     plugins: tuple[AdmissionPlugin, ...] = (
         NamespaceLifecycle(store),
+        LimitRangeDefaults(limits),
         *((service_accounts,) if service_accounts is not None else ()),
         PodPriority(store),
         DefaultTolerationSeconds(),
@@ -86,7 +97,14 @@ def standard_admission_chain(
         DefaultStorageClass(store),
         PriorityClassValidation(store),
     )
-    checks = (WebhookConfigurationCheck(), CrdWarnings(), ValidatingAdmission(hooks))
+    checks = (
+        WebhookConfigurationCheck(),
+        CrdWarnings(),
+        LimitRangeValidation(limits),
+        ValidatingPolicyAdmission(store, catalog),
+        ValidatingAdmission(hooks),
+        ResourceQuotaAdmission(store, clock),  # the last: what it charges is written at once
+    )
     return AdmissionChain((MutatingAdmission(plugins, hooks),), checks)
 
 

@@ -40,7 +40,7 @@ EXEMPT_RESOURCES = frozenset(
         f"mutatingadmissionpolicybindings.{REGISTRATION_GROUP}",
     )
 )
-NO_MATCH_CONDITIONS = "match conditions are written in CEL, which the embedded server does not have"
+NO_MATCH_CONDITIONS = "the embedded server evaluates no match conditions of webhooks"
 
 
 class WebhookEndpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from koord.embedded.apiserver.kinds import (
+    admission_policy,
     apps,
     config_map_secret,
     cron_job,
@@ -63,6 +64,8 @@ _GROUPS: Mapping[str, Mapping[str, KindStrategy]] = {
     "": _CORE,
     "admissionregistration.k8s.io": {
         "MutatingWebhookConfiguration": webhook_configuration.MUTATING_WEBHOOK_CONFIGURATION,
+        "ValidatingAdmissionPolicy": admission_policy.VALIDATING_ADMISSION_POLICY,
+        "ValidatingAdmissionPolicyBinding": admission_policy.VALIDATING_ADMISSION_POLICY_BINDING,
         "ValidatingWebhookConfiguration": webhook_configuration.VALIDATING_WEBHOOK_CONFIGURATION,
     },
     "apiregistration.k8s.io": {"APIService": defaults_only.API_SERVICE},

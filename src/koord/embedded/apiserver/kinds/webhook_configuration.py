@@ -55,7 +55,7 @@ def _wildcard_errors(values: list[str], path: str, key: str) -> list[ApiFieldErr
     return []
 
 
-def _rule_errors(found: Obj, path: str) -> Iterator[ApiFieldError]:
+def rule_errors(found: Obj, path: str) -> Iterator[ApiFieldError]:
     operations = found.get("operations") or []
     if not operations:
         yield required(f"{path}.operations")
@@ -166,7 +166,7 @@ def _webhook_errors(found: Obj, path: str, *, mutating: bool) -> list[ApiFieldEr
             detail = "should be a domain with at least three segments separated by dots"
             errors.append(invalid_value(f"{path}.name", name, detail))
     for i, rule in enumerate(found.get("rules") or ()):
-        errors += _rule_errors(rule, f"{path}.rules[{i}]")
+        errors += rule_errors(rule, f"{path}.rules[{i}]")
     errors += one_of("Fail", "Ignore")(found["failurePolicy"], f"{path}.failurePolicy")
     errors += one_of("Equivalent", "Exact")(found["matchPolicy"], f"{path}.matchPolicy")
     effects = found.get("sideEffects")

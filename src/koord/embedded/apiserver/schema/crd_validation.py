@@ -1,8 +1,8 @@
 """This module validates the schema of a CRD as the API server does when the CRD is written.
 
 Two passes run in the server's order: the structure that makes a schema structural, with its defaults, then
-the keywords and extensions. Rules in CEL (x-kubernetes-validations) are rejected: this server has no CEL,
-and a rule that is accepted and never run would be worse than none.
+the keywords and extensions. Rules in CEL (x-kubernetes-validations) are checked last: one that names what is not
+there, or that would take too long, is rejected.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from koord.embedded.apiserver.schema import custom_decoding, go_regexp, string_f
 from koord.embedded.apiserver.schema.custom_decoding import TYPE_AND_METADATA, prune
 from koord.embedded.apiserver.schema.custom_validation import validate_custom
 from koord.embedded.apiserver.schema.schema_node import SchemaNode, compile_schema, has_default
+from koord.embedded.apiserver.schema.validation_rules import definition_rule_errors
 
 
 def default_errors(node: SchemaNode, path: str, *, root: bool = True) -> list[ApiFieldError]:
@@ -45,7 +46,6 @@ Schema = Mapping[str, Any]
 
 # With one version, or several with one schema, the server speaks of the schema at this place.
 SHARED_SCHEMA_PATH = "spec.validation.openAPIV3Schema"
-CEL_NOT_SUPPORTED = "CEL rules are not supported by the embedded server"
 
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _UNSUPPORTED_KEYWORDS = ("id", "additionalItems", "patternProperties", "definitions", "dependencies", "$ref")
@@ -69,7 +69,7 @@ def crd_schema_errors(schema: Schema, path: str = SHARED_SCHEMA_PATH, *, status:
         found += [] if found else default_errors(compile_schema(schema), path)
         errors += found
     errors += _openapi_errors(schema, path, root=True)
-    return errors
+    return errors if errors else list(definition_rule_errors(compile_schema(schema), path))
 
 
 def crd_schema_warnings(schema: Schema) -> list[str]:
@@ -304,10 +304,6 @@ def _openapi_errors(
             reason = "must not be set inside additionalProperties applying to object metadata"
         errors += _openapi_errors(sub, where, no_default=reason, inside_meta=meta)
     errors += extension_errors(schema, path)
-    for at, rule in enumerate(schema.get("x-kubernetes-validations") or ()):
-        where = f"{path}.x-kubernetes-validations[{at}].rule"
-        stated = (rule.get("rule") or "").strip()
-        errors.append(forbidden_field(where, CEL_NOT_SUPPORTED) if stated else required(where, "rule is not specified"))
     return errors
 
 

@@ -22,6 +22,7 @@ from koord.embedded.apiserver.api_errors import (
 from koord.embedded.apiserver.schema import custom_decoding, go_regexp, string_formats
 from koord.embedded.apiserver.schema.custom_fast_path import fits_fast_path, has_unique_lists
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
+from koord.embedded.apiserver.schema.validation_rules import ABSENT, RuleEvaluation
 from koord.values.go_format import format_float, quoted
 
 _MAX_SAFE_INTEGER = (1 << 53) - 1
@@ -39,14 +40,16 @@ def is_integral(number: float) -> bool:
 
 _JSON_TYPES = {"object": "object", "map": "object", "list": "array", "int-or-string": "integer,string"}
 _NO_FIELD = "<nil>"  # how the server prints the field of a complaint that has none
-_ABSENT: Any = object()
+_ABSENT: Any = ABSENT
 
 
 def validate_custom(obj: Any, node: SchemaNode, field: str = "") -> list[ApiFieldError]:
     """Return the errors of a whole object on create. `field` is its path when it is part of something else."""
     if not field and fits_fast_path(obj, node):
-        return duplicate_item_errors(obj, node, field) if has_unique_lists(node) else []
-    return validate_custom_by_walk(obj, node, field)
+        errors = duplicate_item_errors(obj, node, field) if has_unique_lists(node) else []
+    else:
+        errors = validate_custom_by_walk(obj, node, field)
+    return errors if errors else _rule_evaluation().errors(obj, node, field)
 
 
 def validate_custom_by_walk(obj: Any, node: SchemaNode, field: str = "") -> list[ApiFieldError]:
@@ -60,12 +63,16 @@ def validate_custom_by_walk(obj: Any, node: SchemaNode, field: str = "") -> list
 def validate_custom_update(obj: Any, old: Any, node: SchemaNode, field: str = "") -> list[ApiFieldError]:
     """Return the errors of an update. A value that did not change is not validated again (ratcheting)."""
     if not field and fits_fast_path(obj, node) and not has_unique_lists(node):
-        return []
+        return _rule_evaluation().errors(obj, node, field, old)
     found = _SchemaValidator(field).validate(obj, node, "", old)[0]
     for judge in (custom_decoding.embedded_resource_errors, duplicate_item_errors):
         known = set(judge(old, node, field))
         found += [e for e in judge(obj, node, field) if e not in known]
-    return found
+    return found if found else _rule_evaluation().errors(obj, node, field, old)
+
+
+def _rule_evaluation() -> RuleEvaluation:
+    return RuleEvaluation(_correlate_items, json_equal)
 
 
 class _SchemaValidator:

@@ -52,6 +52,9 @@ def builtin_schema(builtin: BuiltinTypes, name: str, dialect: OpenApiDialect) ->
     out = _schema_keywords(entry, dialect)
     if "fields" in entry:
         out["properties"] = {key: _field_schema(entry["fields"][key], dialect) for key in sorted(entry["fields"])}
+    if name == OBJECT_META:
+        out["description"] = _METADATA_DESCRIPTION
+        out["properties"]["creationTimestamp"]["description"] = _CREATION_DESCRIPTION
     if "gvk" in entry:
         out["x-kubernetes-group-version-kind"] = [
             {"group": group, "kind": kind, "version": version} for group, version, kind in entry["gvk"]
@@ -177,6 +180,8 @@ def _type_and_metadata_properties(dialect: OpenApiDialect) -> Document:
     return {**_TYPE_PROPERTIES, "metadata": dialect.ref(OBJECT_META)}
 
 
+_METADATA_DESCRIPTION = "Standard object's metadata."
+_CREATION_DESCRIPTION = "CreationTimestamp is a timestamp of the moment at which the server created the object."
 _CONVENTIONS = "https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md"
 # Clients look for these words to tell a published schema from an empty one.
 _TYPE_PROPERTIES: Document = {

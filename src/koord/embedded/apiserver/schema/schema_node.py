@@ -13,6 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from koord.embedded.apiserver.schema.cel.evaluation import names_in
+from koord.embedded.apiserver.schema.cel.syntax import CelError, Node, parse
+
 SchemaKind = Literal[
     "object",  # named fields
     "map",  # free keys, one value type
@@ -25,6 +28,20 @@ SchemaKind = Literal[
     "int-or-string",
     "any",  # nothing known: RawExtension, JSON, x-kubernetes-preserve-unknown-fields without properties
 ]
+
+
+class ValidationRule(msgspec.Struct, kw_only=True, frozen=True):
+    """A rule of x-kubernetes-validations, parsed."""
+
+    text: str
+    tree: Node | CelError
+    message: str = ""
+    message_expression: str = ""
+    message_tree: Node | CelError | None = None
+    reason: str = ""
+    field_path: str = ""
+    optional_old: bool = False  # it is evaluated without an old value too
+    is_transition: bool = False  # it speaks of the old value
 
 
 class SchemaNode(msgspec.Struct, kw_only=True, eq=False):
@@ -60,6 +77,8 @@ class SchemaNode(msgspec.Struct, kw_only=True, eq=False):
     preserve_unknown: bool = False
     embedded: bool = False  # x-kubernetes-embedded-resource
     nullable: bool = False
+    validations: tuple[ValidationRule, ...] = ()
+    has_validations: bool = False  # here or below
 
 
 Schema = Mapping[str, Any]
@@ -102,7 +121,26 @@ def compile_schema(schema: Schema) -> SchemaNode:
             node.rules[combinator] = [compile_schema(sub) for sub in schema[combinator]]
     if schema.get("not") is not None:
         node.rules["not"] = compile_schema(schema["not"])
+    node.validations = tuple(_compile_validation(row) for row in schema.get("x-kubernetes-validations") or ())
+    below = (*node.fields.values(), node.items, node.values)
+    node.has_validations = bool(node.validations) or any(one is not None and one.has_validations for one in below)
     return node
+
+
+def _compile_validation(row: Schema) -> ValidationRule:
+    text, message = row.get("rule") or "", row.get("messageExpression") or ""
+    tree = parse(text)
+    return ValidationRule(
+        text=text,
+        tree=tree,
+        message=row.get("message") or "",
+        message_expression=message,
+        message_tree=parse(message) if message else None,
+        reason=row.get("reason") or "",
+        field_path=row.get("fieldPath") or "",
+        optional_old=bool(row.get("optionalOldSelf")),
+        is_transition=not isinstance(tree, CelError) and "oldSelf" in names_in(tree),
+    )
 
 
 def _kind(schema: Schema) -> SchemaKind:

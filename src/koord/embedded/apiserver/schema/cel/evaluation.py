@@ -1,0 +1,190 @@
+"""Evaluate a parsed CEL expression, and check beforehand that it names only what there is.
+
+`&&` and `||` ignore an error of one side when the other side decides. Every step costs, so that no expression runs for
+long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from koord.embedded.apiserver.schema.cel.functions import (
+    FUNCTIONS,
+    METHODS,
+    TYPE_NAMES,
+    CelType,
+    EvaluationFault,
+    apply_function,
+    has_field,
+    select_field,
+)
+from koord.embedded.apiserver.schema.cel.syntax import (
+    Call,
+    CelError,
+    Comprehension,
+    Conditional,
+    Identifier,
+    ListOf,
+    Literal,
+    MapOf,
+    Node,
+    Presence,
+    Select,
+)
+
+COST_LIMIT_EXCEEDED = "operation cancelled: actual cost limit exceeded"
+MAX_STEPS = 100_000  # of one expression; Kubernetes bounds the cost in units of its own
+
+
+def evaluate(node: Node, variables: Mapping[str, Any], max_steps: int = MAX_STEPS) -> Any | CelError:
+    """Return the value of an expression, or why it has none."""
+    try:
+        return _Evaluation(max_steps).value(node, variables)
+    except EvaluationFault as fault:
+        return CelError(str(fault))
+
+
+def names_in(node: Node) -> frozenset[str]:
+    """Return every identifier in an expression."""
+    match node:
+        case Literal():
+            return frozenset()
+        case Identifier(name):
+            return frozenset((name,))
+        case Select(operand, _) | Presence(operand, _):
+            return names_in(operand)
+        case Conditional(condition, yes, no):
+            return names_in(condition) | names_in(yes) | names_in(no)
+        case ListOf(items):
+            return frozenset[str]().union(*(names_in(item) for item in items))
+        case MapOf(entries):
+            return frozenset[str]().union(*(names_in(part) for entry in entries for part in entry))
+        case Comprehension(_, operand, _, body, condition):
+            return names_in(operand) | names_in(body) | (frozenset() if condition is None else names_in(condition))
+        case Call(_, arguments, target):
+            parts = arguments if target is None else (target, *arguments)
+            return frozenset[str]().union(*(names_in(part) for part in parts))
+
+
+def unknown_names(node: Node, variables: frozenset[str]) -> list[str]:
+    """Return what an expression names that is neither a variable nor a function here, for its check beforehand."""
+    match node:
+        case Literal():
+            return []
+        case Identifier(name):
+            known = name in variables or name in TYPE_NAMES
+            return [] if known else [f"undeclared reference to '{name}' (in container '')"]
+        case Select(operand, _) | Presence(operand, _):
+            return unknown_names(operand, variables)
+        case Conditional(condition, yes, no):
+            return [found for part in (condition, yes, no) for found in unknown_names(part, variables)]
+        case ListOf(items):
+            return [found for item in items for found in unknown_names(item, variables)]
+        case MapOf(entries):
+            return [found for entry in entries for part in entry for found in unknown_names(part, variables)]
+        case Comprehension(_, operand, variable, body, condition):
+            inner = variables | {variable}
+            parts = [body] if condition is None else [body, condition]
+            return [*unknown_names(operand, variables), *(f for part in parts for f in unknown_names(part, inner))]
+        case Call(function, arguments, target):
+            parts = [*arguments] if target is None else [target, *arguments]
+            known = function in (FUNCTIONS if target is None else METHODS) or function in ("_&&_", "_||_")
+            own = [] if known else [f"undeclared reference to '{function}' (in container '')"]
+            return [*own, *(found for part in parts for found in unknown_names(part, variables))]
+
+
+class _Evaluation:
+    def __init__(self, max_steps: int) -> None:
+        self._steps_left = max_steps
+
+    def value(self, node: Node, variables: Mapping[str, Any]) -> Any:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise EvaluationFault(COST_LIMIT_EXCEEDED)
+        match node:
+            case Literal(value):
+                return value
+            case Identifier(name):
+                return self._identifier(name, variables)
+            case Select(operand, field):
+                return select_field(self.value(operand, variables), field)
+            case Presence(operand, field):
+                return has_field(self.value(operand, variables), field)
+            case Conditional(condition, yes, no):
+                return self.value(yes if self._truth(condition, variables) else no, variables)
+            case ListOf(items):
+                return [self.value(item, variables) for item in items]
+            case MapOf(entries):
+                return {self.value(key, variables): self.value(value, variables) for key, value in entries}
+            case Comprehension():
+                return self._comprehension(node, variables)
+            case Call("_&&_" | "_||_" as operator, (left, right)):
+                return self._logic(operator == "_||_", left, right, variables)
+            case Call(function, arguments, target):
+                found = [self.value(part, variables) for part in (*(() if target is None else (target,)), *arguments)]
+                return apply_function((FUNCTIONS if target is None else METHODS)[function], function, found)
+
+    def _identifier(self, name: str, variables: Mapping[str, Any]) -> Any:
+        if name in variables:
+            value = variables[name]
+            if isinstance(value, CelError):
+                raise EvaluationFault(value.message)
+            return value
+        if name in TYPE_NAMES:
+            return CelType(name)
+        raise EvaluationFault(f"no such attribute(s): {name}")
+
+    def _truth(self, node: Node, variables: Mapping[str, Any]) -> bool:
+        value = self.value(node, variables)
+        if not isinstance(value, bool):
+            raise EvaluationFault("no such overload")
+        return value
+
+    def _logic(self, decisive: bool, left: Node, right: Node, variables: Mapping[str, Any]) -> bool:
+        """Return the value of a conjunction or disjunction: one side with the decisive value is enough."""
+        fault: EvaluationFault | None = None
+        for side in (left, right):
+            try:
+                if self._truth(side, variables) is decisive:
+                    return decisive
+            except EvaluationFault as found:
+                if self._steps_left < 0:
+                    raise
+                fault = fault or found
+        if fault is not None:
+            raise fault
+        return not decisive
+
+    def _comprehension(self, node: Comprehension, variables: Mapping[str, Any]) -> Any:
+        over = self.value(node.operand, variables)
+        if not isinstance(over, list | Mapping):
+            raise EvaluationFault("no such overload")
+        macro = node.macro
+        if macro in ("all", "exists"):
+            return self._quantified(node, list(over), variables, decisive=macro == "exists")
+        chosen: list[Any] = []
+        for element in over:
+            inner = {**variables, node.variable: element}
+            if macro == "map":
+                if node.condition is None or self._truth(node.condition, inner):
+                    chosen.append(self.value(node.body, inner))
+            elif self._truth(node.body, inner):
+                chosen.append(element)
+        return len(chosen) == 1 if macro == "exists_one" else chosen
+
+    def _quantified(
+        self, node: Comprehension, elements: list[Any], variables: Mapping[str, Any], *, decisive: bool
+    ) -> bool:
+        fault: EvaluationFault | None = None
+        for element in elements:
+            try:
+                if self._truth(node.body, {**variables, node.variable: element}) is decisive:
+                    return decisive
+            except EvaluationFault as found:
+                if self._steps_left < 0:
+                    raise
+                fault = fault or found
+        if fault is not None:
+            raise fault
+        return not decisive
