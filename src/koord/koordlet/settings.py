@@ -46,7 +46,7 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     devices: DeviceReporterSettings = DeviceReporterSettings()
     reports_node_metric: bool = True
     cri_eviction: CriEvictionSettings | None = None  # None: pods are evicted through the API server
-    interference: InterferenceReporterSettings | None = None  # None: interference is not detected
+    interference: InterferenceReporterSettings = InterferenceReporterSettings()
 
     @property
     def audit_enabled(self) -> bool:

@@ -27,7 +27,7 @@ from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata, WriteSystem
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.resctrl_share import AMD, INTEL, cat_mask, mba_value
+from koord.koordlet.resctrl_share import AMD, HYGON, INTEL, cat_mask, mba_value
 from koord.koordlet.strategies.group_identity import GroupIdentityView, decide_group_identity
 from koord.koordlet.strategies.resctrl import ResctrlView, decide_resctrl
 from koord.koordlet.strategies.strategy import StrategyPlan
@@ -125,7 +125,9 @@ def test_a_wider_range_is_never_fewer_ways(ways: int, start: int, end: int, more
         (INTEL, None, None),
         (AMD, 80, "128"),
         (AMD, 100, "2048"),
-        ("HygonGenuine", 85, "90"),
+        (HYGON, 85, "136"),
+        (HYGON, 100, "2048"),
+        ("0x48", 81, "90"),
         ("", 80, "80"),
     ],
 )

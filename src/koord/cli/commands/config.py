@@ -42,6 +42,7 @@ _DOCUMENT_READERS: dict[str, Any] = {
     slo_documents.HOST_APPLICATION: documents.parse_host_applications,
     slo_documents.CPU_NORMALIZATION: documents.parse_cpu_normalization,
     slo_documents.RESOURCE_AMPLIFICATION: documents.parse_resource_amplification,
+    slo_documents.INTERFERENCE: documents.parse_interference,
 }
 _KEY_WIDTH = max(map(len, slo_documents.KEYS))
 

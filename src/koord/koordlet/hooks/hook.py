@@ -126,6 +126,7 @@ class NodeRules(msgspec.Struct, frozen=True, kw_only=True):
     cache: L3Cache = L3Cache()
     has_group_identity: bool = False  # whether groups of this kernel have bvt_warp_ns
     settings: HookSettings = HookSettings()
+    throttled: frozenset[str] = frozenset()  # uids of pods whose containers' quotas another strategy lowered
 
 
 class HookValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):

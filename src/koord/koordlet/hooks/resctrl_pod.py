@@ -67,7 +67,7 @@ def _asked(pod: PodContext, rules: NodeRules) -> PodResctrl | str | None:
 
 def _cache_ways(asked: ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
     def value(one: ResctrlSchemata | ResctrlCacheSchemata) -> str | None:
-        ways = cat_mask(cache.mask, *one.range) if len(one.range) == 2 else None
+        ways = cat_mask(cache.mask, *one.range, cache.limits) if len(one.range) == 2 else None
         return None if ways is None else f"{ways:x}"
 
     entries: list[tuple[Sequence[int], str, str | None]] = []
@@ -85,9 +85,10 @@ def _bandwidth(asked: ResctrlAllocation, cache: L3Cache) -> SchemataLine | str |
     entries: list[tuple[Sequence[int], str, str | None]] = []
     if asked.schemata.percent:
         percent = asked.schemata.percent
-        entries.append((cache.ids, f"{percent}%", mba_value(cache.vendor, percent)))
+        entries.append((cache.ids, f"{percent}%", mba_value(cache.vendor, percent, cache.limits)))
     entries += [
-        ((one.cache_id,), f"{one.percent}%", mba_value(cache.vendor, one.percent)) for one in asked.schemata_per_cache
+        ((one.cache_id,), f"{one.percent}%", mba_value(cache.vendor, one.percent, cache.limits))
+        for one in asked.schemata_per_cache
     ]
     by_cache = _by_cache("mb", entries, cache)
     if by_cache is None or isinstance(by_cache, str):

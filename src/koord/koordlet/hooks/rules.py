@@ -28,6 +28,7 @@ def build_node_rules(
     cache: L3Cache,
     *,
     has_group_identity: bool = False,
+    throttled: frozenset[str] = frozenset(),
 ) -> NodeRules:
     """Build the rules. `pools` is None until they were decided once; equal inputs give equal rules."""
     node = inputs.node
@@ -42,4 +43,5 @@ def build_node_rules(
         cache=cache,
         has_group_identity=has_group_identity,
         settings=settings,
+        throttled=throttled,
     )
