@@ -162,7 +162,7 @@ STRATEGIES = (
     ),
     StrategyEntry(
         name=interference_view.OWNER,
-        gates=(interference_view.GATE,),
+        gates=("InterferenceDetection",),
         observe=interference_view.observe_interference,
         decide=interference.decide_interference,
         files=(knob.CPU_QUOTA,),
