@@ -41,6 +41,7 @@ from tools.controlplane import patience_s
 
 pytestmark = pytest.mark.real
 
+TREES = ("cpu", "cpuacct", "cpuset", "memory", "unified")  # of cgroup v1
 PREFIX = f"koord-interference-{os.getpid()}"
 LAYOUT = CgroupLayout("cgroupfs", (PREFIX,))
 SERVICE = """
@@ -122,7 +123,7 @@ def node(tmp_path: Path) -> Iterator[RealNode]:
     host = Host.local()
     version = cgroup_version(host)
     tree = CgroupTree(host, version, LAYOUT)
-    roots = [Path(tree.group_path(name, "")) for name in (("cpu", "cpuacct", "unified") if version == 1 else ("",))]
+    roots = [Path(tree.group_path(name, "")) for name in (TREES if version == 1 else ("",))]
     closed = [str(root) for root in roots if not os.access(root, os.W_OK)]
     if closed:
         pytest.skip(f"cgroup v{version} is not writable here: {', '.join(closed)}")
@@ -135,6 +136,9 @@ def node(tmp_path: Path) -> Iterator[RealNode]:
             for group in groups:
                 (root / group).mkdir()
                 made.append(root / group)
+                for name in ("cpuset.cpus", "cpuset.mems"):
+                    if version == 1 and (root / group / name).exists():
+                        (root / group / name).write_text((root / group / ".." / name).resolve().read_text())
                 if version == 2 and group not in (_box(WEB), _box(JOB)):
                     (root / group / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
         # The groups outweigh all else on the machine, and the batch pod outweighs the service.
