@@ -42,7 +42,6 @@ BENCHES = {
     "descheduler": "bench.descheduler",
     "colocation": "bench.colocation",
     "cpu-tail": "bench.cpu_tail",
-    "interference": "bench.interference",
     "memory": "bench.memory",
 }
 # name -> the environment variable without which it is left out of a run of all
