@@ -35,7 +35,7 @@ from koord.koordlet.series.metric_kind import retention_s
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies.interference_view import GATE
-from koord.koordlet.work_steps import run_steps
+from koord.koordlet.strategies.strategy import run_steps
 from koord.telemetry.clock import WallClock
 from tools.controlplane import patience_s
 

@@ -16,9 +16,8 @@ from koord.api.patch.merge_patch import create_merge_patch, merge_patch
 from koord.kube.controller.controller import Done
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import ManagerContext
-from koord.manager.controllers.nodemetric import NodeMetricController
-from koord.manager.controllers.nodeslo import NodeSLOController
+from koord.manager.controllers.per_node_object import NodeMetricController, NodeSLOController
+from koord.manager.reconcile_loop import ManagerContext
 from tests.manager.manager_harness import run_with_context
 from tests.manager.slo_config import NAME, NAMESPACE, add_node, config_events, settle, with_configuration, write_config
 
@@ -367,7 +366,7 @@ def test_a_configmap_that_was_deleted_while_the_manager_was_down_is_the_defaults
         slo, metric = NodeSLOController(context, again), NodeMetricController(context, again)
         try:
             await begin((context, again, slo, metric))
-            assert [status.reason for status in again.watcher.statuses()] == ["ConfigMapNotFound"] * 8
+            assert [status.reason for status in again.watcher.statuses()] == ["ConfigMapNotFound"] * 9
             assert [await interval(context, name) for name in ("old", "new")] == [20, 60], "a node keeps its spec"
             assert [(await threshold(context, name))["enable"] for name in ("old", "new")] == [False, False]
             await write_config(context, **documents)

@@ -23,8 +23,7 @@ from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.control_loop import JOURNAL_FILE
 from koord.koordlet.hook_calls.node_actions import undo_node_actions
-from koord.koordlet.pod_stopper import missing_requirement
-from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.settings import KoordletSettings, missing_requirement
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import BadConfig, Connection
 from koord.kube.config.loader import daemon_connection

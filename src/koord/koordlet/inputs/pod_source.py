@@ -132,9 +132,6 @@ class PodSource:
         """Call the listener for every group of a pod or container that comes or goes, maybe before its pod is known."""
         self._listeners.append(listener)
 
-    def ask_now(self) -> None:
-        self._wake.set()
-
     async def run(self) -> None:
         """Follow the kubelet, the informer and the cgroups until cancelled."""
         try:

@@ -29,7 +29,7 @@ from koord.koordlet.interference_status import (
 )
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import NAMESPACE
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.telemetry.clock import LoopClock
 from tests.cli.cluster_with_agents import with_agents
 from tests.cli.koordlet_proxy import create_namespace, create_node, proxy_client, run_koordlet_pod

@@ -95,9 +95,7 @@ async def find_all_interference(client: Client, address: KoordletAddress) -> lis
 
 
 def print_nodes(out: Console, found: Sequence[NodeInterference]) -> None:
-    table = plain_table(
-        *((title, "left") for title in ("NODE", "WATCHED", "LEARNING", "ACTION", "DISTURBED", "CULPRIT"))
-    )
+    table = plain_table("NODE", "WATCHED", "LEARNING", "ACTION", "DISTURBED", "CULPRIT")
     for one in found:
         status = one.interference
         if status is None or not status.enabled:
@@ -131,8 +129,7 @@ def print_interference(out: Console, found: NodeInterference, at: datetime) -> N
         )
     if status.baselines:
         out.print()
-        titles = ("CONTAINER", "METRIC", "NORMAL", "LATEST", "OUTLIERS", "SAMPLES")
-        table = plain_table(*((title, "left") for title in titles))
+        table = plain_table("CONTAINER", "METRIC", "NORMAL", "LATEST", "OUTLIERS", "SAMPLES")
         for one in status.baselines:
             normal = "learning" if one.learning else f"{one.mean:.3g} ± {one.deviation:.2g}"
             table.add_row(
