@@ -27,7 +27,6 @@ from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.koordlet.collect.collector import CollectSettings
-from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.kube.client.typed_client import Client
 from koord.kube.events.correlator import MAX_CACHED_EVENTS
@@ -165,10 +164,9 @@ def _agent_churn(hours: int) -> dict[str, Any]:
         await world.order(AGENT_ORDER)
         filled["parsed_paths"] = await fill_parsed_paths(world.client)
         agent = world.agent(
-            frozenset({"CgroupReconcile"}),
+            frozenset({"CgroupReconcile", "InterferenceDetection"}),
             collect=CollectSettings(interval_s=AGENT_STEP_S, psi_s=AGENT_STEP_S, psi=True),
             strategies=StrategySettings(collect_interval_s=AGENT_STEP_S),
-            interference=InterferenceReporterSettings(every_s=AGENT_STEP_S),
         )
         await agent.start()
         groups: dict[str, str] = {}

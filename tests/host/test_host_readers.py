@@ -12,7 +12,7 @@ from koord.host import hardware_topology, procfs, resctrl
 from koord.host.capability import check_kidled
 from koord.host.devices import storage, volume_group_of_mapper_name
 from koord.host.filesystem import Host, HostPaths
-from koord.host.hardware import BlockDevices, MachineCpu
+from koord.host.hardware import BlockDevices, MachineCpu, ResctrlLimits
 from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
 from koord.host.perf import scaled
@@ -101,6 +101,22 @@ def test_the_model_of_the_processor(files: Files) -> None:
     assert resctrl.check_supported(files.host) is None
     files.put("proc/cpuinfo", "vendor_id\t: X\nflags\t: cat_l3\n")
     assert "no mba" in str(resctrl.check_supported(files.host))
+
+
+def test_arm_has_resctrl_where_its_kernel_registers_it(files: Files) -> None:
+    files.put("proc/cpuinfo", "processor\t: 0\nFeatures\t: fp asimd\nCPU implementer\t: 0x48\n\nprocessor\t: 1\n")
+    assert isinstance(resctrl.check_supported(files.host), IoError), "no list of file systems"
+    files.put("proc/filesystems", "nodev\tsysfs\nnodev\tcgroup2\n\text4\n")
+    assert "no MPAM" in str(resctrl.check_supported(files.host))
+    files.put("proc/filesystems", "nodev\tsysfs\nnodev\tresctrl\n\text4\n")
+    assert resctrl.check_supported(files.host) is None
+
+
+def test_limits_are_those_that_the_kernel_tells(files: Files) -> None:
+    assert resctrl.limits(files.host) == ResctrlLimits(has_bandwidth=False)
+    for path, text in (("L3/min_cbm_bits", "2"), ("MB/min_bandwidth", "1"), ("MB/bandwidth_gran", "junk")):
+        files.put(f"sys/fs/resctrl/info/{path}", f"{text}\n")
+    assert resctrl.limits(files.host) == ResctrlLimits(min_ways=2, min_bandwidth=1, bandwidth_step=10)
 
 
 def test_numa_memory_counts_page_cache_as_free(files: Files) -> None:

@@ -281,7 +281,12 @@ def test_capabilities_are_conditions_of_the_node(tmp_path: Path) -> None:
         rows = json.loads(await ask(agent, "/apis/v1/capabilities"))["capabilities"]
         by_knob = {row["knob"]: row for row in rows}
         assert by_knob["cpu.cfs_quota_us"]["state"] == "supported"
-        assert by_knob["cpu.cfs_quota_us"]["strategies"] == ["RuntimeHooks", "CPUSuppresss", "CPUBurst"]
+        assert by_knob["cpu.cfs_quota_us"]["strategies"] == [
+            "RuntimeHooks",
+            "CPUSuppresss",
+            "CPUBurst",
+            "Interference",
+        ]
         assert by_knob["cpu.bvt_warp_ns"]["state"] == "off"
         assert by_knob["cpu.idle"]["strategies"] == ["RuntimeHooks", "GroupIdentity"]
         await agent.stop()

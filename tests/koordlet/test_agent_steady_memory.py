@@ -10,7 +10,6 @@ from pathlib import Path
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.koordlet.agent import Koordlet
 from koord.koordlet.collect.collector import CollectSettings
-from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
 from koord.koordlet.strategies.strategy import StrategySettings
 from tests.koordlet.agent_fixture import GI, AgentFixture, expect_ok, in_virtual_time
 
@@ -47,10 +46,9 @@ def test_hours_of_pods_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> 
         await world.order(ORDER)
         groups: dict[str, str] = {}
         agent = world.agent(
-            frozenset({"CgroupReconcile"}),
+            frozenset({"CgroupReconcile", "InterferenceDetection"}),
             collect=CollectSettings(interval_s=STEP_S, psi_s=STEP_S, psi=True),
             strategies=StrategySettings(collect_interval_s=STEP_S),
-            interference=InterferenceReporterSettings(every_s=STEP_S),
         )
         await agent.start()
         sizes: list[dict[str, int]] = []

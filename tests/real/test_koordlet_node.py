@@ -46,6 +46,7 @@ QUICK = (
     *("--runtime-hooks-reconcile-interval=1s", "--kubelet-sync-interval=2s"),
     *("--memory-evict-cool-time-seconds=1", "--cpu-evict-cool-time-seconds=1"),
 )
+WATCHING: Json = {"extensions": {"Object": {"interference": {"sampleSeconds": 1}}}}
 BURSTING: Json = {"cpuBurstStrategy": {"policy": "cpuBurstOnly", "cpuBurstPercent": 1000}}
 # So low that any machine is above it: best-effort work gets the least there is, or little more.
 HOLDING: Json = {
@@ -308,10 +309,10 @@ class TestTrouble:
     @pytest.fixture(scope="class")
     @classmethod
     def agent(cls, site: Site) -> Iterator[Agent]:
-        order(site.api, BURSTING)
+        order(site.api, {**BURSTING, **WATCHING})
         limits = {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}
         site.run(pod("shaky", limits, command="trap 'while :; do :; done' USR1; while :; do sleep 0.2; done"))
-        looking = ("--tell-interference", "--interference-interval=1s", "--psi-collector-interval=1s")
+        looking = ("--tell-interference", "--psi-collector-interval=1s")
         gates = f"{nodeagent.GATES},PSICollector=true"
         with nodeagent.running(site.node, site.folder / "trouble", *QUICK, *looking, gates=gates) as agent:
             until(lambda: known(agent).get("podsFrom") == "kubelet", "the kubelet tells its pods")
@@ -320,7 +321,7 @@ class TestTrouble:
     def test_a_kubelet_that_is_away_and_comes_back(self, site: Site, agent: Agent) -> None:
         site.node.stop("kubelet")
         until(lambda: known(agent)["podsFrom"] == "apiserver", "the API server does instead")
-        order(site.api, {**BURSTING, **HOLDING})
+        order(site.api, {**BURSTING, **HOLDING, **WATCHING})
         until(lambda: site.value(QUOTA, site.top) != "-1", "the agent goes on")
         site.node.start("kubelet")
         until(lambda: known(agent)["podsFrom"] == "kubelet", "the kubelet tells its pods again")

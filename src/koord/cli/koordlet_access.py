@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -20,7 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HOOKS_PATH = "/apis/v1/hooks"
 CONTAINERS_PATH = "/apis/v1/containers"
+INTERFERENCE_PATH = "/apis/v1/interference"
 _STATE_PATH = "/apis/v1/state"
+_AT_ONCE = 16  # agents that are asked at the same time
 _SIMULATED = "simulated://"  # what simulated nodes call their runtime
 
 
@@ -55,6 +58,29 @@ async def ask_agent(
         return await _ask_simulated(client, name, path, query)
     agents = await cluster_access.list_koordlets(client, address.namespace, name)
     return agents if isinstance(agents, str) else await ask_agents(client, name, agents, address, path, query)
+
+
+async def ask_all_agents(client: Client, address: KoordletAddress, path: str) -> list[tuple[str, dict[str, Any] | str]]:
+    """Return each node, by name, with what its agent answers or why it does not; end the command where nobody may list
+    koordlets.
+    """
+    nodes = sorted(unwrap(await client.list(NODES)).items, key=lambda node: node.metadata.name)
+    listed = await cluster_access.list_koordlets(client, address.namespace)
+    if isinstance(listed, str):
+        cluster_access.fail(listed)
+    agents: dict[str, list[Pod]] = {}
+    for agent in listed:
+        agents.setdefault(agent.spec.node_name, []).append(agent)
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(node: Node) -> tuple[str, dict[str, Any] | str]:
+        name = node.metadata.name
+        async with turn:
+            if is_simulated(node):
+                return name, await ask_agent(client, node, address, path)
+            return name, await ask_agents(client, name, agents.get(name, ()), address, path)
+
+    return list(await asyncio.gather(*(ask(node) for node in nodes)))
 
 
 async def ask_agents(

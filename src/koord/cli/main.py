@@ -50,6 +50,11 @@ EXPLAIN_COMMANDS: LazyCommands = {
         "container",
         "Who decided each value of a container's cgroup, and what the kernel holds.",
     ),
+    "interference": (
+        "koord.cli.commands.explain.interference",
+        "interference",
+        "Which pods are disturbed, by which batch pod, and what was done.",
+    ),
     "node": ("koord.cli.commands.explain.node", "node", "Why a node lends what it lends to batch and mid pods."),
 }
 

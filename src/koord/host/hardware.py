@@ -134,3 +134,12 @@ class Capability(msgspec.Struct, frozen=True):
     state: CapabilityState
     how: str
     errno: str = ""
+
+
+class ResctrlLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the kernel says in resctrl's `info` of the values that it takes; the defaults are Intel's."""
+
+    min_ways: int = 1
+    has_bandwidth: bool = True  # whether memory bandwidth can be divided at all
+    min_bandwidth: int = 10
+    bandwidth_step: int = 10

@@ -13,11 +13,13 @@ from koord.host import libc
 from koord.host.cgroup.device_codec import SchemataCodec
 from koord.host.cgroup.stat import parse_ids
 from koord.host.filesystem import Host
+from koord.host.hardware import ResctrlLimits
 from koord.host.hardware_topology import cpu_model
 from koord.host.io_error import IoError, malformed, unsupported
 from koord.values.go_format import parse_decimal_int
 
 _CAT, _MBA = "cat_l3", "mba"
+_ARM = "0x"  # ARM processors have a number of their implementer instead of a vendor
 
 
 class CacheMonitor(msgspec.Struct, frozen=True):
@@ -37,10 +39,16 @@ def group_dir(host: Host, group: str = "") -> str:
 
 
 def check_supported(host: Host) -> IoError | None:
-    """Return None when the processor supports both kinds of allocation (CAT and MBA)."""
+    """Return None when the processor supports both kinds of allocation (CAT and MBA), or MPAM on ARM."""
     model = cpu_model(host)
     if isinstance(model, IoError):
         return model
+    if model.vendor.startswith(_ARM):
+        # MPAM has no flags there. The kernel registers the file system only where the machine divides something.
+        known = host.read(f"{host.paths.proc}/filesystems")
+        if isinstance(known, IoError) or "resctrl" in known.split():
+            return known if isinstance(known, IoError) else None
+        return unsupported(f"{host.paths.proc}/filesystems", "no resctrl: this machine or kernel has no MPAM")
     missing = [flag for flag in (_CAT, _MBA) if flag not in model.flags]
     return unsupported(f"{host.paths.proc}/cpuinfo", f"no {' and no '.join(missing)} in flags") if missing else None
 
@@ -65,6 +73,23 @@ def cbm_mask(host: Host) -> int | IoError:
     except ValueError:
         mask = 0
     return mask if mask > 0 and mask & (mask + 1) == 0 else malformed(path, f"{text.strip()!r} is no run of ones")
+
+
+def limits(host: Host) -> ResctrlLimits:
+    """Return which values the kernel takes; what it does not tell has Intel's value."""
+    info, usual = f"{group_dir(host)}/info", ResctrlLimits()
+
+    def number(path: str, default: int) -> int:
+        text = host.read(f"{info}/{path}")
+        found = None if isinstance(text, IoError) else parse_decimal_int(text.strip())
+        return default if found is None or found < 1 else found
+
+    return ResctrlLimits(
+        min_ways=number("L3/min_cbm_bits", usual.min_ways),
+        has_bandwidth=host.is_folder(f"{info}/MB"),
+        min_bandwidth=number("MB/min_bandwidth", usual.min_bandwidth),
+        bandwidth_step=number("MB/bandwidth_gran", usual.bandwidth_step),
+    )
 
 
 def read_schemata(host: Host, group: str = "") -> CacheAllocation | IoError:

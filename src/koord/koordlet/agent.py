@@ -34,6 +34,7 @@ from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.pod_source import PodSource
 from koord.koordlet.inputs.volume_mounts import VolumeMounts
 from koord.koordlet.inputs.yarn_containers import YarnContainers, yarn_application
+from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporter_set import ReporterSet
@@ -43,7 +44,7 @@ from koord.koordlet.scrape_metrics import ScrapeTimeMetrics
 from koord.koordlet.series.metric_kind import retention_s
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
-from koord.koordlet.strategies import runtime_hooks
+from koord.koordlet.strategies import interference_report, runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
@@ -374,6 +375,7 @@ class Koordlet:
             strategy_statuses=lambda: [] if self.control_loop is None else self.control_loop.strategy_statuses(),
             hooks=self._hooks_status,
             containers=self._containers_status,
+            interference=self._interference_status,
             state=self.state,
             checks=self._checks(),
         )
@@ -389,6 +391,11 @@ class Koordlet:
         return self.control_loop.containers_status(
             [pod for pod in pods if namespace in ("", pod.namespace) and name in ("", pod.name)]
         )
+
+    def _interference_status(self, namespace: str, name: str) -> InterferenceStatus:
+        if self.control_loop is None:
+            return interference_report.NOT_RUN
+        return self.control_loop.interference_status(self._pods() or (), namespace, name)
 
     def _record_hook_event(self, regarding: ObjectReference, reason: str, message: str) -> None:
         self._recorder.record(regarding, "Warning", reason, message)
@@ -432,8 +439,7 @@ class Koordlet:
         }
 
     def _disturbed_pods(self) -> list[str]:
-        reporter = None if self.reporters is None else self.reporters.interference
-        return [] if reporter is None else [f"{one.namespace}/{one.pod}: {one.why}" for one in reporter.disturbed]
+        return [f"{one.full_name}: {one.why}" for one in self._interference_status("", "").incidents]
 
     def _capability_rows(self) -> list[CapabilityRow]:
         if not self._capabilities and self.control_loop is not None:

@@ -187,8 +187,14 @@ def _why_missing(files: AppliedFiles, pod: HookedPod, group: str, decided: Decid
     if safe_mode:
         return "safe mode: nothing is written"
     rules = pod.rules
-    unset = rules.settings.unset_cpu_quota
-    owner = file_ownership.owner_of(decided.knob, pod.pod, rules.gates, unset_cpu_quota=unset)
+    throttled = pod.pod.uid in rules.throttled and group != pod.pod.group
+    owner = file_ownership.owner_of(
+        decided.knob,
+        pod.pod,
+        rules.gates,
+        unset_cpu_quota=rules.settings.unset_cpu_quota,
+        throttled=throttled,
+    )
     if owner is not None and owner != decided.hook:
         return f"the file belongs to {owner}"
     if refused := files.refusal(group, decided.knob):

@@ -25,15 +25,17 @@ from koord.koordlet.cgroup_writer.effects import WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.collect.collector_set import CollectorSet
+from koord.koordlet.collect.performance import CYCLES, PRESSURE
 from koord.koordlet.container_values import containers_status
 from koord.koordlet.hook_status import ContainersStatus
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
-from koord.koordlet.strategies import file_ownership, runtime_hooks
+from koord.koordlet.strategies import file_ownership, interference_report, interference_view, runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
@@ -127,6 +129,21 @@ class ControlLoop:
         state = self.strategy_runner.state_of(runtime_hooks.NAME)
         hooked = state.pods if isinstance(state, RuntimeHooksState) else {}
         return containers_status(pods, self.tree, self.executor, hooked, safe_mode=self._settings.safe_mode)
+
+    def interference_status(self, pods: Sequence[PodMeta], namespace: str, name: str) -> InterferenceStatus:
+        """Return what is known of interference, of all pods or of one, and which collectors do not work."""
+        if interference_view.OWNER not in self.strategy_runner.enabled:
+            return interference_report.SWITCHED_OFF
+        statuses = self.collectors.statuses
+        missing = [
+            f"no samples of {name}: {statuses[name].problem}"
+            for name in (CYCLES, PRESSURE)
+            if name in statuses and statuses[name].problem
+        ]
+        state = self.strategy_runner.state_of(interference_view.OWNER)
+        return interference_report.interference_status(
+            state, pods, namespace=namespace, name=name, limits="; ".join(missing)
+        )
 
     def strategy_statuses(self) -> list[StrategyStatus]:
         return list(self._strategy_statuses.values())

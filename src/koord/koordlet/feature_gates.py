@@ -59,6 +59,7 @@ KOORDLET_GATES: Mapping[str, KoordletGate] = {
     "CPICollector": _off("samples of cycles per instruction", _FLAGS),
     "Libpfm4": _unbuilt("perf events by name", "cycles and instructions are counted without libpfm4"),
     "PSICollector": _off("samples of stalls", _FLAGS),
+    "InterferenceDetection": _off("find pods that batch work disturbs, and the culprit; not Koordinator's", _REGISTRY),
     "BlkIOReconcile": _off("limits and weights of disks", _REGISTRY),
     "ColdPageCollector": _off("samples of memory that nobody touches", _FLAGS),
     "HugePageReport": _off("huge pages in the NodeResourceTopology", _FLAGS),

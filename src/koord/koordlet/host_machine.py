@@ -149,7 +149,7 @@ class HostMachine:
             self._log_change("resctrl", next(one for one in (mask, root, model) if isinstance(one, IoError)))
             return L3Cache()
         self._log_change("resctrl", None)
-        return L3Cache(mask=mask, ids=tuple(sorted(root.l3)), vendor=model.vendor)
+        return L3Cache(mask=mask, ids=tuple(sorted(root.l3)), vendor=model.vendor, limits=resctrl.limits(host))
 
     def _disks(self) -> BlockDevices:
         found = storage(self._tree.host)

@@ -10,6 +10,7 @@ import msgspec
 from koord.host.audit_log import AuditLog, AuditPageRefused
 from koord.host.io_error import IoError
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
+from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies.runner import StrategyStatus
@@ -33,6 +34,7 @@ class EndpointSources(msgspec.Struct, frozen=True, kw_only=True):
     strategy_statuses: Callable[[], list[StrategyStatus]]
     hooks: Callable[[], HooksStatus]
     containers: Callable[[str, str], ContainersStatus]  # of a namespace and a pod; empty texts are all
+    interference: Callable[[str, str], InterferenceStatus]  # as for containers
     state: Callable[[], Mapping[str, Any]]
     checks: Mapping[str, HealthCheck]
 
@@ -56,6 +58,11 @@ def build_endpoint(source: EndpointSources, clock: Clock, *, events: bool) -> Co
         "GET",
         "/containers",
         lambda call: source.containers(call.first_value("namespace") or "", call.first_value("name") or ""),
+    )
+    services.add(
+        "GET",
+        "/interference",
+        lambda call: source.interference(call.first_value("namespace") or "", call.first_value("name") or ""),
     )
     services.add("GET", "/state", lambda _: source.state())
     return endpoint

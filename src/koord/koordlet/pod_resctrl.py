@@ -116,7 +116,7 @@ class PodResctrlGroups:
     def _unlimited(self, resource: Literal["L3", "MB"]) -> tuple[tuple[int, str], ...]:
         """Return what a group has that nobody limits, for a line that the pod no longer asks for."""
         cache = self._cache()
-        value = f"{cache.mask:x}" if resource == "L3" else mba_value(cache.vendor, 100) or ""
+        value = f"{cache.mask:x}" if resource == "L3" else mba_value(cache.vendor, 100, cache.limits) or ""
         return tuple((one, value) for one in sorted(cache.ids))
 
     def _remove_stale(self, wanted: set[str]) -> list[PodResctrlResult]:

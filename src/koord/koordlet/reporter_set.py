@@ -21,6 +21,7 @@ from koord.koordlet.reporters.predictor import Predictor
 from koord.koordlet.reporters.topology_reporter import TopologyReporter
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.strategies import interference_view
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
@@ -82,8 +83,14 @@ class ReporterSet:
             else None
         )
         self.interference = (
-            InterferenceReporter(client, clock, store, recorder, lambda: pods.pods, settings.interference)
-            if settings.interference is not None
+            InterferenceReporter(
+                client,
+                clock,
+                recorder,
+                lambda: control_loop.strategy_runner.state_of(interference_view.OWNER),
+                settings.interference,
+            )
+            if interference_view.GATE in settings.gates
             else None
         )
 

@@ -87,7 +87,18 @@ MEMORY_BANDWIDTH = _gauge(
     "Bytes that a QoS class moved to and from memory, as the kernel counts them.",
     *("cache_id", "qos", "mb_type"),
 )
+INTERFERENCE = _gauge(
+    "pod_interference",
+    "Standard deviations by which a disturbed container is above its baseline, by metric, and its culprit.",
+    *("pod_uid", "pod_name", "pod_namespace", "container_name", "metric", "culprit"),
+)
+INTERFERENCE_ACTIONS = MetricDeclaration(
+    "koordlet_interference_actions_total",
+    "Incidents of interference (action report), and pods that were throttled or evicted for one, since the start.",
+    "counter",
+    ("node", "metric", "action"),
+)
 EXTERNAL = (
     *(RECLAIMABLE_STATUS, RECLAIMABLE, POD_PSI, CONTAINER_PSI, CONTAINER_CPI),
-    *(LLC_OCCUPANCY, MEMORY_BANDWIDTH),
+    *(LLC_OCCUPANCY, MEMORY_BANDWIDTH, INTERFERENCE, INTERFERENCE_ACTIONS),
 )

@@ -19,7 +19,8 @@ from koord.koordlet.reporter_set import ReporterSet
 from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, Reclaimable, ResourceAmount
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.koordlet.strategies import runtime_hooks
+from koord.koordlet.strategies import interference_view, runtime_hooks
+from koord.koordlet.strategies.interference_view import InterferenceState
 from koord.koordlet.strategies.runtime_hooks import RuntimeHooksState
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
@@ -67,6 +68,7 @@ class ScrapeTimeMetrics:
         yield from self._pressure()
         yield self._cycles()
         yield from self._caches()
+        yield from self._interference()
 
     # Internal ------------------------------------------------------------------------------------------------------
 
@@ -191,6 +193,21 @@ class ScrapeTimeMetrics:
         ]
         yield self._reading(declared.LLC_OCCUPANCY, held)
         yield self._reading(declared.MEMORY_BANDWIDTH, moved)
+
+    def _interference(self) -> Iterator[MetricReading]:
+        state = self._control_loop.strategy_runner.state_of(interference_view.OWNER)
+        if not isinstance(state, InterferenceState):
+            return
+        disturbed = [
+            (
+                (one.uid, one.pod, one.namespace, one.container, one.metric, one.culprit),
+                (one.value - one.mean) / one.deviation,
+            )
+            for one in state.incidents.values()
+        ]
+        yield self._reading(declared.INTERFERENCE, disturbed)
+        counted = [(key, float(count)) for key, count in state.counts.items()]
+        yield self._reading(declared.INTERFERENCE_ACTIONS, counted)
 
     def _by_uid(self) -> Mapping[str, PodMeta]:
         return {pod.uid: pod for pod in self._pods.pods or ()}

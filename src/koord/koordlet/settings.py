@@ -102,7 +102,7 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     reports_node_metric: bool = True
     cri_eviction: CriEvictionSettings | None = None  # None: pods are evicted through the API server
     yarn: YarnCopilotSettings = YarnCopilotSettings()
-    interference: InterferenceReporterSettings | None = None  # None: interference is not detected
+    interference: InterferenceReporterSettings = InterferenceReporterSettings()
 
     @property
     def audit_enabled(self) -> bool:

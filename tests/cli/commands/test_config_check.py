@@ -98,8 +98,19 @@ def test_a_good_file_is_summed_up() -> None:
         "host applications nginx",
         "not set: the defaults",
         "not set: the defaults",
+        "not set: the defaults",
     ]
     assert check(GOOD, "--quiet").output == ""
+
+
+def test_interference_is_summed_up_by_its_action() -> None:
+    stated = {"": "action report", '"action": "evict"': "action evict", '"enable": false': "off"}
+    for text, wanted in stated.items():
+        file = (
+            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: slo-controller-config}\n"
+            'data:\n  interference-config: |\n    {"clusterStrategy": {' + text + "}}\n"
+        )
+        assert check(file).output.splitlines()[-1].split(None, 1)[1] == wanted
 
 
 def test_every_problem_has_a_line_that_points_to_it() -> None:

@@ -20,7 +20,6 @@ from koord.host.io_error import IoError
 from koord.koordlet.collect.collector import CollectContext, CollectorStatuses
 from koord.koordlet.collect.pod_resource import PodResourceCollector
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
-from koord.koordlet.reporters.builders.interference import InterferenceDetector
 from koord.koordlet.reporters.builders.usage_models import UsageModels, training_samples
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
@@ -49,13 +48,9 @@ def day(hours: float, churn: int) -> Iterator[tuple[int, tuple[PodMeta, ...]]]:
 
 def test_a_full_node_with_pods_that_come_and_go_is_flat() -> None:
     """A thousand pods in five hours, a sample a minute; what is kept is counted, and so is all that is allocated."""
-    store, models, detector = (
-        SeriesStore(metric_kind.retention_s(), interval_s=STEP_S),
-        UsageModels(),
-        InterferenceDetector(),
-    )
+    store, models = SeriesStore(metric_kind.retention_s(), interval_s=STEP_S), UsageModels()
     clock_s = 1_000_000.0
-    sizes: list[tuple[int, int, int]] = []
+    sizes: list[tuple[int, int]] = []
     blocks: list[int] = []
     for step, pods in day(5, 4):
         clock_s += STEP_S
@@ -68,11 +63,10 @@ def test_a_full_node_with_pods_that_come_and_go_is_flat() -> None:
             store.add((metric_kind.POD_PSI, pod.uid, "cpu", "10", "some"), clock_s, 1.0)
         models.train(clock_s, training_samples(store, clock_s, pods))
         models.expire(clock_s)
-        detector.detect(clock_s, pods, store)
         store.expire(clock_s)
         if step % 60 == 59:
             gc.collect()
-            sizes.append((len(store), len(models), len(detector)))
+            sizes.append((len(store), len(models)))
             blocks.append(sys.getallocatedblocks())
     assert sizes[2:] == [sizes[2]] * len(sizes[2:]), sizes
     assert max(blocks[3:]) < 1.02 * blocks[2], blocks

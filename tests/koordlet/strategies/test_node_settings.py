@@ -25,7 +25,7 @@ from koord.api.koordinator.slo_strategy import (
 )
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata, WriteSystem
-from koord.koordlet.hooks.resctrl_pod import AMD, INTEL, cat_mask, mba_value
+from koord.koordlet.hooks.resctrl_pod import AMD, HYGON, INTEL, cat_mask, mba_value
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.group_identity import GroupIdentityView, decide_group_identity
@@ -125,7 +125,9 @@ def test_a_wider_range_is_never_fewer_ways(ways: int, start: int, end: int, more
         (INTEL, None, None),
         (AMD, 80, "128"),
         (AMD, 100, "2048"),
-        ("HygonGenuine", 85, "90"),
+        (HYGON, 85, "136"),
+        (HYGON, 100, "2048"),
+        ("0x48", 81, "90"),
         ("", 80, "80"),
     ],
 )

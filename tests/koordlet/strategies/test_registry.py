@@ -21,7 +21,7 @@ def test_a_file_has_one_owner_at_each_place() -> None:
             owners.setdefault(one, []).append(strategy.name)
     shared = {one: names for one, names in owners.items() if len(names) > 1}
     assert shared == {
-        knob.CPU_QUOTA: ["RuntimeHooks", "CPUSuppresss", "CPUBurst"],
+        knob.CPU_QUOTA: ["RuntimeHooks", "CPUSuppresss", "CPUBurst", "Interference"],
         knob.CPUSET: ["RuntimeHooks", "CPUSuppresss"],
         knob.CPU_IDLE: ["RuntimeHooks", "GroupIdentity"],
     }
@@ -40,4 +40,5 @@ def test_names_are_upstreams() -> None:
         "CgroupReconcile",
         "SystemConfigReconcile",
         "GroupIdentity",
+        "Interference",  # not upstream's
     ]

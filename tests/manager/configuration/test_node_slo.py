@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from koord.api.config.slo import defaults
-from koord.api.koordinator.slo import NodeSLOSpec
+from koord.api.config.slo.interference import InterferenceStrategy
+from koord.api.koordinator.slo import Extensions, NodeSLOSpec
 from koord.api.koordinator.slo_strategy import HostApplicationSpec, ResourceQOSStrategy
 from koord.api.model import convert, to_dict
 from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer
@@ -42,6 +43,7 @@ def settings(**sections: Any) -> NodeSloSettings:
         "cpu_burst": NodeSloSection(LayeredStrategy(cluster=defaults.CPU_BURST)),
         "system": NodeSloSection(LayeredStrategy(cluster=defaults.SYSTEM_STRATEGY)),
         "host_applications": NodeSloSection(LayeredStrategy(cluster=())),
+        "interference": NodeSloSection(LayeredStrategy(cluster=InterferenceStrategy())),
     }
     return NodeSloSettings(**{**plain, **sections})
 
@@ -128,3 +130,29 @@ def test_a_document_that_was_never_readable_leaves_a_node_as_it_is() -> None:
     assert kept.spec.system_strategy == defaults.SYSTEM_STRATEGY, "there was nothing to keep"
     fresh = decide_node_slo(unread, {}, {}, None)
     assert to_dict(fresh.spec) == DEFAULT_SPEC
+
+
+def test_interference_is_an_extension_beside_those_of_others() -> None:
+    evict = InterferenceStrategy(action="evict")
+    layers = LayeredStrategy(
+        cluster=InterferenceStrategy(action="throttle", throttle_percent=20),
+        nodes=(
+            NodeStrategyLayer(name="strict", selector=Selector.from_label_selector({"tier": "strict"}), strategy=evict),
+        ),
+    )
+    stated = settings(interference=NodeSloSection(layers))
+    others = NodeSLOSpec(extensions=Extensions(object={"acme": {"a": 1}}))
+    decision = decide_node_slo(stated, {}, {}, others)
+    assert to_dict(decision.spec)["extensions"] == {
+        "Object": {"acme": {"a": 1}, "interference": {"action": "throttle", "throttlePercent": 20}}
+    }
+    assert decision.sources["extensions.interference"] == "cluster"
+    strict = decide_node_slo(stated, {"tier": "strict"}, {}, None)
+    assert to_dict(strict.spec)["extensions"] == {"Object": {"interference": {"action": "evict"}}}
+    assert strict.sources["extensions.interference"] == "strict"
+    again = decide_node_slo(settings(), {}, {}, decision.spec)
+    assert to_dict(again.spec)["extensions"] == {"Object": {"acme": {"a": 1}}}, "what others wrote stays"
+    alone = decide_node_slo(settings(), {}, {}, strict.spec)
+    assert to_dict(alone.spec).get("extensions") in (None, {}, {"Object": None})
+    unread = settings(interference=NodeSloSection(layers, is_readable=False))
+    assert decide_node_slo(unread, {}, {}, strict.spec).spec.extensions == strict.spec.extensions

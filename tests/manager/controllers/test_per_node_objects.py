@@ -366,7 +366,7 @@ def test_a_configmap_that_was_deleted_while_the_manager_was_down_is_the_defaults
         slo, metric = NodeSLOController(context, again), NodeMetricController(context, again)
         try:
             await begin((context, again, slo, metric))
-            assert [status.reason for status in again.watcher.statuses()] == ["ConfigMapNotFound"] * 8
+            assert [status.reason for status in again.watcher.statuses()] == ["ConfigMapNotFound"] * 9
             assert [await interval(context, name) for name in ("old", "new")] == [20, 60], "a node keeps its spec"
             assert [(await threshold(context, name))["enable"] for name in ("old", "new")] == [False, False]
             await write_config(context, **documents)

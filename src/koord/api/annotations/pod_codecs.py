@@ -116,11 +116,17 @@ def parse_sub_priority(labels: Mapping[str, str]) -> int | MalformedAnnotation |
 
 
 A_INTERFERENCE = "node.koordinator.sh/interference"
+A_INTERFERENCE_EXEMPT = "node.koordinator.sh/interference-exempt"
+
+
+def is_interference_exempt(annotations: Mapping[str, str]) -> bool:
+    """Return whether the pod is neither throttled nor evicted for what it does to others."""
+    return annotations.get(A_INTERFERENCE_EXEMPT) == protocol.TRUE
 
 
 class MetricInterference(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """MetricInterference says that `now` lies `score` spreads above the pod's own `baseline`, since a moment in
-    unix seconds.
+    """MetricInterference says that `now` lies `score` standard deviations (`spread`) above the pod's own `baseline`,
+    since a moment in unix seconds, and which batch pod is the culprit, where one is known.
 
     The annotation is koord's own; Koordinator has no such.
     """
@@ -130,6 +136,7 @@ class MetricInterference(msgspec.Struct, frozen=True, kw_only=True, rename="came
     now: float
     score: float
     since_s: int
+    culprit: str = ""  # NAMESPACE/POD
 
 
 def parse_interference(annotations: Mapping[str, str]) -> dict[str, MetricInterference] | MalformedAnnotation | None:

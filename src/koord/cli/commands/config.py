@@ -19,6 +19,7 @@ from koord.api.config.descheduler.plugin_args import API_VERSION as DESCHEDULER_
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler import configuration as scheduler
 from koord.api.config.slo import slo_documents
+from koord.api.config.slo.interference import REPORT, InterferenceStrategy
 from koord.cli.commands.yaml_line_numbers import (
     child_node,
     compose_documents,
@@ -42,6 +43,7 @@ _DOCUMENT_READERS: dict[str, Any] = {
     slo_documents.HOST_APPLICATION: documents.parse_host_applications,
     slo_documents.CPU_NORMALIZATION: documents.parse_cpu_normalization,
     slo_documents.RESOURCE_AMPLIFICATION: documents.parse_resource_amplification,
+    slo_documents.INTERFERENCE: documents.parse_interference,
 }
 _KEY_WIDTH = max(map(len, slo_documents.KEYS))
 
@@ -76,6 +78,8 @@ def _summarize_cluster_layer(cluster: Any) -> str:
     if isinstance(cluster, tuple):
         names = ", ".join(application.name for application in cluster)
         return f"host applications {names}" if names else "no host applications"
+    if isinstance(cluster, InterferenceStrategy):
+        return "off" if cluster.enable is False else f"action {cluster.action or REPORT}"
     if hasattr(cluster, "enable"):
         return "on" if cluster.enable else "off"
     if hasattr(cluster, "policy"):

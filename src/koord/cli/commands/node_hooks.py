@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -10,15 +9,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from koord.api.kubernetes.builtin_kinds import NODES
-from koord.api.kubernetes.node import Node
-from koord.api.kubernetes.pod import Pod
 from koord.cli import cluster_access, koordlet_access, printing
 from koord.cli.koordlet_access import HOOKS_PATH, KoordletAddress
 from koord.cli.printing import plain_table, print_result
 from koord.koordlet.hook_status import HookConnection, HooksStatus, HookStatus
 from koord.kube.client.typed_client import Client
-from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import Clock, now
 from koord.values import timestamp
 
@@ -26,7 +21,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_AT_ONCE = 16  # agents that are asked at the same time
 _TITLES = {"nri": "NRI", "proxy": "Proxy", "simulated": "Runtime"}
 _BY = {"nri": "NRI", "proxy": "proxy"}
 
@@ -74,27 +68,12 @@ async def node_hooks(client: Client, name: str, address: KoordletAddress) -> Nod
 
 async def all_hooks(client: Client, address: KoordletAddress) -> list[NodeHooks]:
     """Return the hooks of all nodes, by name; end the command where no agent answers at all."""
-    nodes = sorted(unwrap(await client.list(NODES)).items, key=lambda node: node.metadata.name)
-    listed = await cluster_access.list_koordlets(client, address.namespace)
-    if isinstance(listed, str):
-        cluster_access.fail(listed)
-    agents: dict[str, list[Pod]] = {}
-    for agent in listed:
-        agents.setdefault(agent.spec.node_name, []).append(agent)
-    turn = asyncio.Semaphore(_AT_ONCE)
-
-    async def ask(node: Node) -> NodeHooks:
-        name = node.metadata.name
-        async with turn:
-            if koordlet_access.is_simulated(node):
-                answer = await koordlet_access.ask_agent(client, node, address, HOOKS_PATH)
-            else:
-                answer = await koordlet_access.ask_agents(client, name, agents.get(name, ()), address, HOOKS_PATH)
-        if isinstance(answer, str):
-            return NodeHooks(node=name, problem=answer)
-        return NodeHooks(node=name, hooks=msgspec.convert(answer, HooksStatus))
-
-    found = list(await asyncio.gather(*(ask(node) for node in nodes)))
+    found = [
+        NodeHooks(node=name, problem=answer)
+        if isinstance(answer, str)
+        else NodeHooks(node=name, hooks=msgspec.convert(answer, HooksStatus))
+        for name, answer in await koordlet_access.ask_all_agents(client, address, HOOKS_PATH)
+    ]
     if all(one.hooks is None for one in found):
         cluster_access.fail(found[0].problem if found else "the cluster has no nodes")
     return found

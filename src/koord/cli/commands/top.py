@@ -100,7 +100,7 @@ def interference_text(one: tier_usage.PodTierUsage) -> str:
     """Return what interferes with the pod, against what is normal for it, and since when."""
     words = [
         f"{metric} {found.now:.3g}, normal {found.baseline:.3g} since"
-        f" {datetime.fromtimestamp(found.since_s, UTC):%H:%M:%S}"
+        f" {datetime.fromtimestamp(found.since_s, UTC):%H:%M:%S}{f', by {found.culprit}' if found.culprit else ''}"
         for metric, found in sorted(one.disturbed.items())
     ]
     return f"disturbed: {'; '.join(words)}" if words else ""

@@ -30,7 +30,7 @@ from koord.koordlet.reporters.interference_reporter import InterferenceReporterS
 from koord.koordlet.reporters.predictor import PredictorSettings
 from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings
 from koord.koordlet.settings import PORT, AuditSettings, KoordletSettings
-from koord.koordlet.strategies import cpu_burst, cpu_suppress, runtime_hooks
+from koord.koordlet.strategies import cpu_burst, cpu_suppress, interference_view, runtime_hooks
 from koord.koordlet.strategies.strategy import StrategySettings
 
 PROGRAM = "koordlet"
@@ -127,9 +127,11 @@ QOS_FLAGS = (
     Flag("cpu-evict-cool-time-seconds", INTEGER, "Pause after an eviction for CPU", 20),
     *EVICTION_FLAGS,
     Flag("resource-force-update-seconds", INTEGER, "After this a file is looked at again, whatever is known", 60),
-    Flag("detect-interference", BOOLEAN, "Look for pods that others disturb, and log them"),
-    Flag("tell-interference", BOOLEAN, "Tell them by an event and an annotation, too; needs the right to patch pods"),
-    Flag("interference-interval", DURATION, "Between two looks for such pods", 10 * SECOND),
+    Flag(
+        "tell-interference",
+        BOOLEAN,
+        "Annotate pods that others disturb; needs the right to patch pods, and switches InterferenceDetection on",
+    ),
     Flag("idle-stands-in", BOOLEAN, "Use cpu.idle for best-effort work on kernels without group identity", True),
 )
 STATE_FLAGS = (
@@ -232,6 +234,8 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
     if values.seconds("collect-res-used-interval") < 0.1:
         return "--collect-res-used-interval: less than 100ms would cost more than it tells"
     on = frozenset(name for name, value in switched.items() if value)
+    if values.switch("tell-interference"):
+        on |= {interference_view.GATE}
     paths = paths_from_flags(values, environ)
     state_dir = values.text("state-dir") or f"{paths.var_run}/koordlet"
     hooks = hook_service_settings(values, paths, state_dir)
@@ -266,7 +270,9 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         cri_eviction=cri_eviction,
         yarn=yarn,
         reports_node_metric=values.switch("enable-node-metric-report"),
-        interference=_interference(values),
+        interference=InterferenceReporterSettings(
+            annotate=values.switch("tell-interference") and not values.switch("safe-mode")
+        ),
         devices=DeviceReporterSettings(
             every_s=values.seconds("node-topology-sync-interval"),
             accelerators="Accelerators" in on,
@@ -311,8 +317,8 @@ def _collect(values: FlagValues, on: frozenset[str]) -> CollectSettings:
         cold_pages_s=values.seconds("coldpage-collector-interval"),
         resctrl_s=values.seconds("resctrl-collector-interval"),
         storage_s=values.seconds("collect-node-storage-info-interval"),
-        psi="PSICollector" in on,
-        cpi="CPICollector" in on,
+        psi=not on.isdisjoint({"PSICollector", interference_view.GATE}),
+        cpi=not on.isdisjoint({"CPICollector", interference_view.GATE}),
         cold_pages="ColdPageCollector" in on and not values.switch("safe-mode"),
         page_cache=values.switch("enable-pagecache-collector"),
         resctrl=values.switch("enable-resctrl-collector") and "ResctrlCollector" in on,
@@ -370,12 +376,4 @@ def _prediction(values: FlagValues) -> PredictorSettings:
             checkpoint_s=values.seconds("prediction-model-checkpoint-interval"),
             checkpoints_per_step=values.number("prediction-model-checkpoint-max-per-step"),
         ),
-    )
-
-
-def _interference(values: FlagValues) -> InterferenceReporterSettings | None:
-    tell = values.switch("tell-interference") and not values.switch("safe-mode")
-    wanted = values.switch("detect-interference") or values.switch("tell-interference")
-    return (
-        InterferenceReporterSettings(every_s=values.seconds("interference-interval"), publish=tell) if wanted else None
     )

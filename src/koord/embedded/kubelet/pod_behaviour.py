@@ -24,7 +24,8 @@ RUN_KEY = "run-seconds"  # how long a container runs; "forever" for no end
 EXIT_KEY = "exit-code"  # what it ends with
 STOP_KEY = "stop-seconds"  # from being told to stop to its end
 USAGE_KEY = "usage"  # a resource usage model, see koord.embedded.kubelet.usage
-ANNOTATION_KEYS = (START_KEY, READY_KEY, RUN_KEY, EXIT_KEY, STOP_KEY, USAGE_KEY)
+CACHE_KEY = "cache-pressure"  # how many more busy neighbours each of its CPUs is like to caches and memory bandwidth
+ANNOTATION_KEYS = (START_KEY, READY_KEY, RUN_KEY, EXIT_KEY, STOP_KEY, USAGE_KEY, CACHE_KEY)
 PER_CONTAINER_KEYS = (READY_KEY, RUN_KEY, EXIT_KEY)
 
 FOREVER = "forever"
@@ -251,6 +252,13 @@ def _parse_annotation(key: str, value: str, names: set[str]) -> float | InvalidA
     if word == EXIT_KEY and (number > 255 or number != int(number)):
         return InvalidAnnotation(key=key, value=value, rule="must be a whole number from 0 to 255")
     return number
+
+
+def cache_pressure(annotations: Mapping[str, str]) -> float:
+    """Return the pod's pressure on caches and memory bandwidth; 0 for a pod that does nothing out of the ordinary."""
+    text = annotations.get(ANNOTATION_PREFIX + CACHE_KEY)
+    number = 0.0 if text is None else _parse_annotation(ANNOTATION_PREFIX + CACHE_KEY, text, set())
+    return number if isinstance(number, float) else 0.0  # a pod with an unreadable one does not run
 
 
 def seeded_uniform(seed: int, key: str) -> float:

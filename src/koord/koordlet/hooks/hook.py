@@ -127,6 +127,7 @@ class NodeRules(msgspec.Struct, frozen=True, kw_only=True):
     cache: L3Cache = L3Cache()
     has_group_identity: bool = False  # whether groups of this kernel have bvt_warp_ns
     settings: HookSettings = HookSettings()
+    throttled: frozenset[str] = frozenset()  # uids of pods whose containers' quotas another strategy lowered
 
 
 class HookValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -209,6 +210,7 @@ def build_node_rules(
     cache: L3Cache,
     *,
     has_group_identity: bool = False,
+    throttled: frozenset[str] = frozenset(),
 ) -> NodeRules:
     """Build the rules. `pools` is None until they were decided once; equal inputs give equal rules."""
     node = inputs.node
@@ -223,4 +225,5 @@ def build_node_rules(
         cache=cache,
         has_group_identity=has_group_identity,
         settings=settings,
+        throttled=throttled,
     )

@@ -7,31 +7,45 @@ from collections.abc import Sequence
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import A_RESCTRL
+from koord.host.hardware import ResctrlLimits
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, NodeRules, PodContext, SchemataLine
 from koord.koordlet.inputs.machine import L3Cache
 
 NAME = "Resctrl"
 GROUP_PREFIX = "koordlet-"
-INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+INTEL, AMD, HYGON = "GenuineIntel", "AuthenticAMD", "HygonGenuine"
+_BY_AMOUNT = (AMD, HYGON)  # Hygon's processors are AMD's design
 _AMD_FULL, _AMD_UNIT = 2048, 160
+_INTEL_STEP = 10
+USUAL = ResctrlLimits()
 
 
-def cat_mask(mask: int, start_percent: int, end_percent: int) -> int | None:
-    """Return the mask of cache ways from one percent to another; None when the range or the cache's mask is invalid."""
+def cat_mask(mask: int, start_percent: int, end_percent: int, limits: ResctrlLimits = USUAL) -> int | None:
+    """Return the mask of cache ways from one percent to another; None when the range or the cache's mask is invalid.
+
+    A share of fewer ways than the kernel takes grows at its end, or at its start where the cache ends.
+    """
     if mask <= 0 or mask & (mask + 1) or not 0 <= start_percent < end_percent <= 100:
         return None
     ways = mask.bit_length()
     first, past = -(-ways * start_percent // 100), -(-ways * end_percent // 100)
-    return ((1 << past) - (1 << first)) or None
-
-
-def mba_value(vendor: str, percent: int | None) -> str | None:
-    """Return the MBA value of a percentage: AMD takes eighths of a GB/s, everybody else tens of percents, as Intel."""
-    if percent is None or not 0 < percent <= 100:
+    if first == past:
         return None
-    if vendor == AMD:
+    past = min(max(past, first + limits.min_ways), ways)
+    first = max(min(first, past - limits.min_ways), 0)
+    return (1 << past) - (1 << first)
+
+
+def mba_value(vendor: str, percent: int | None, limits: ResctrlLimits = USUAL) -> str | None:
+    """Return the MBA value of a percentage: AMD and Hygon take eighths of a GB/s, Intel tens of percents, and ARM
+    percents in the machine's own steps.
+    """
+    if percent is None or not 0 < percent <= 100 or not limits.has_bandwidth:
+        return None
+    if vendor in _BY_AMOUNT:
         return str(_AMD_FULL if percent == 100 else _AMD_UNIT * percent // 100)
-    return str(-(-percent // 10) * 10)
+    step = _INTEL_STEP if vendor == INTEL else limits.bandwidth_step
+    return str(min(max(-(-percent // step) * step, limits.min_bandwidth), 100))
 
 
 def group_name(uid: str) -> str:
@@ -80,7 +94,7 @@ def _asked(pod: PodContext, rules: NodeRules) -> qos_codecs.PodResctrl | str | N
 
 def _cache_ways(asked: qos_codecs.ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
     def value(one: qos_codecs.ResctrlSchemata | qos_codecs.ResctrlCacheSchemata) -> str | None:
-        ways = cat_mask(cache.mask, *one.range) if len(one.range) == 2 else None
+        ways = cat_mask(cache.mask, *one.range, cache.limits) if len(one.range) == 2 else None
         return None if ways is None else f"{ways:x}"
 
     entries: list[tuple[Sequence[int], str, str | None]] = []
@@ -98,9 +112,10 @@ def _bandwidth(asked: qos_codecs.ResctrlAllocation, cache: L3Cache) -> SchemataL
     entries: list[tuple[Sequence[int], str, str | None]] = []
     if asked.schemata.percent:
         percent = asked.schemata.percent
-        entries.append((cache.ids, f"{percent}%", mba_value(cache.vendor, percent)))
+        entries.append((cache.ids, f"{percent}%", mba_value(cache.vendor, percent, cache.limits)))
     entries += [
-        ((one.cache_id,), f"{one.percent}%", mba_value(cache.vendor, one.percent)) for one in asked.schemata_per_cache
+        ((one.cache_id,), f"{one.percent}%", mba_value(cache.vendor, one.percent, cache.limits))
+        for one in asked.schemata_per_cache
     ]
     by_cache = _by_cache("mb", entries, cache)
     if by_cache is None or isinstance(by_cache, str):

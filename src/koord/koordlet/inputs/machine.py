@@ -14,7 +14,7 @@ import msgspec
 
 from koord.api.koordinator.qos_class import BEST_EFFORT, GUARANTEED
 from koord.host.cgroup.layout import CgroupLayout
-from koord.host.hardware import BlockDevices, MachineCpu
+from koord.host.hardware import BlockDevices, MachineCpu, ResctrlLimits
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
 from koord.values.cpuset import EMPTY, CPUSet
 
@@ -29,6 +29,7 @@ class L3Cache(msgspec.Struct, frozen=True, kw_only=True):
     mask: int = 0  # all ways
     ids: tuple[int, ...] = ()
     vendor: str = ""
+    limits: ResctrlLimits = ResctrlLimits()
 
     @property
     def is_divisible(self) -> bool:

@@ -13,6 +13,7 @@ import msgspec
 from koord.api.annotations import cpu_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.field_error import FieldError
+from koord.api.config.slo.interference import interference_of_extensions
 from koord.api.config.slo.slo_validation import strategy_errors
 from koord.api.koordinator.custom_kinds import NODE_SLOS
 from koord.api.koordinator.slo import NodeSLO, NodeSLOSpec
@@ -98,10 +99,16 @@ class NodeWatcher:
     def _slo_changed(self, change: ObjectChange[NodeSLO]) -> None:
         deleted = change.kind == "deleted"
         slo = effective_slo(None if deleted else change.object.spec)
-        errors = () if deleted else tuple(strategy_errors(change.object.spec))
+        errors = () if deleted else _slo_errors(change.object.spec)
         if slo != self._stated:
             _LOG.info("the NodeSLO is %s", "deleted: all is put back" if deleted else "new or has changed")
         if errors and errors != self.slo_errors:
             _LOG.warning("what the NodeSLO wants by these is off: %s", "; ".join(map(str, errors)))
         self._stated, self.slo_errors = slo, errors
         self._apply()
+
+
+def _slo_errors(spec: NodeSLOSpec) -> tuple[FieldError, ...]:
+    """Return the values of a NodeSLO that no node can use, its extension of interference detection included."""
+    interference = interference_of_extensions(spec.extensions)
+    return (*strategy_errors(spec), *((interference,) if isinstance(interference, FieldError) else ()))

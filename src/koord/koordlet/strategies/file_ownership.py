@@ -1,7 +1,7 @@
 """Which part of the agent owns a cgroup file that several parts may want; the others leave the file alone.
 
-The quota of a pod and of its containers may be wanted by four parts, their CPUs by two. Here alone it is decided which
-of them writes, from the pod and the gates; so no two parts ever write one file in turns.
+The quota of a pod and of its containers may be wanted by five parts, their CPUs by two. Here alone it is decided which
+of them writes, from the pod, the gates and the pods that are throttled; so no two parts ever write one file in turns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ CPUSET_ALLOCATOR = cpuset.NAME
 
 CORE_SCHED = core_sched.NAME
 CORE_SCHED_SWITCH = "CoreSchedSwitch"
+INTERFERENCE = "Interference"  # which throttles pods that disturb others
 CPU_POLICY = "CPUPolicy"  # of group identity where idle groups stand in for it
 
 SUPPRESS_GATE = "BECPUSuppress"
@@ -26,7 +27,7 @@ MANAGER_GATE = cpuset.BE_CPU_MANAGER_GATE
 
 # All owners that a file may have over time. Each may take the file from the others when the pod or a gate changes.
 OWNERS = {
-    CPU_QUOTA: (BATCH_RESOURCE, CPU_NORMALIZATION, CPUSET_ALLOCATOR, CPU_BURST),
+    CPU_QUOTA: (BATCH_RESOURCE, CPU_NORMALIZATION, CPUSET_ALLOCATOR, CPU_BURST, INTERFERENCE),
     CPUSET: (CPUSET_ALLOCATOR, CPU_SUPPRESS),
     # The two exclude each other by the NodeSLO's cpuPolicy.
     CPU_IDLE: (CORE_SCHED, CPU_POLICY),
@@ -35,11 +36,16 @@ OWNERS = {
 }
 
 
-def owner_of(file: str, pod: PodMeta, gates: frozenset[str], *, unset_cpu_quota: bool = True) -> str | None:
+def owner_of(
+    file: str, pod: PodMeta, gates: frozenset[str], *, unset_cpu_quota: bool = True, throttled: bool = False
+) -> str | None:
     """Return the owner of a file of the pod and of its containers; None where only one part ever wants the file.
 
-    `unset_cpu_quota` is whether pods with CPUs of their own run without a quota.
+    `unset_cpu_quota` is whether pods with CPUs of their own run without a quota. `throttled`: the file is of a
+    container whose pod is throttled for what it does to others.
     """
+    if file == CPU_QUOTA and throttled:
+        return INTERFERENCE
     if file == CPU_QUOTA:
         return quota_owner(pod, gates, unset_cpu_quota=unset_cpu_quota)
     return cpuset_owner(pod, gates) if file == CPUSET else None

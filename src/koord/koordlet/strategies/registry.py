@@ -18,6 +18,8 @@ from koord.koordlet.strategies import (
     cpu_evict,
     cpu_suppress,
     group_identity,
+    interference,
+    interference_view,
     memory_evict,
     memory_qos,
     resctrl,
@@ -166,5 +168,13 @@ STRATEGIES = (
         period_s=10.0,  # a hook upstream, with the period of the hooks
         files=(knob.CPU_BVT, knob.CPU_IDLE),
         restores=(group_identity.OWNER, group_identity.SWITCH_OWNER),
+    ),
+    StrategyEntry(
+        name=interference_view.OWNER,
+        gates=("InterferenceDetection",),
+        observe=interference_view.observe_interference,
+        decide=interference.decide_interference,
+        files=(knob.CPU_QUOTA,),
+        restores=(interference_view.OWNER,),
     ),
 )

@@ -9,6 +9,7 @@ import msgspec
 from koord.api.koordinator.protocol import A_RESCTRL
 from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
 from koord.api.koordinator.slo_strategy import ResctrlQOSConfig, ResourceQOSStrategy
+from koord.host.hardware import ResctrlLimits
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata
 from koord.koordlet.hooks.resctrl_pod import INTEL, cat_mask, mba_value
 from koord.koordlet.inputs.effective_slo import qos_class_settings
@@ -27,6 +28,7 @@ class ResctrlView(msgspec.Struct, frozen=True, kw_only=True):
     supported: bool = True
     cache_mask: int = 0  # all ways of the cache
     vendor: str = INTEL
+    limits: ResctrlLimits = ResctrlLimits()
     caches: tuple[int, ...] = ()  # ids, as the root's schemata have them
     pods: tuple[PodMeta, ...] = ()
     tasks: Mapping[str, tuple[int, ...]] = {}  # threads by a pod's uid
@@ -56,12 +58,12 @@ def _config(strategy: ResourceQOSStrategy, qos: str) -> ResctrlQOSConfig | None:
 def _schemata(view: ResctrlView, group: str, config: ResctrlQOSConfig, said: list[str]) -> Iterator[WriteSchemata]:
     start, end = config.cat_range_start_percent, config.cat_range_end_percent
     if start is not None and end is not None:
-        ways = cat_mask(view.cache_mask, start, end)
+        ways = cat_mask(view.cache_mask, start, end, view.limits)
         if ways is None:
             said.append(f"{group}: no cache ways from {start}% to {end}% of {view.cache_mask:x}")
         else:
             yield _line(view, group, "L3", f"{ways:x}", f"{start}% to {end}% of {view.cache_mask:x}")
-    share = mba_value(view.vendor, config.mba_percent)
+    share = mba_value(view.vendor, config.mba_percent, view.limits)
     if share is not None:
         yield _line(view, group, "MB", share, f"{config.mba_percent}% on {view.vendor}")
 
@@ -110,6 +112,7 @@ def observe_resctrl(inputs: StrategyInputs) -> ResctrlView:
         supported=cache.is_divisible,
         cache_mask=cache.mask,
         vendor=cache.vendor,
+        limits=cache.limits,
         caches=cache.ids,
         pods=inputs.pods,
         # Every group in the pod's, so that of the sandbox as well.

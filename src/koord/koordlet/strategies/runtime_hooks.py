@@ -23,7 +23,7 @@ from koord.koordlet.hooks.registry import HookDecision
 from koord.koordlet.inputs.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.strategies import file_ownership
+from koord.koordlet.strategies import file_ownership, interference_view
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, WorkSteps, run_steps
 from koord.values.cpuset import EMPTY
 
@@ -181,7 +181,13 @@ def _effects(
 ) -> Iterator[WriteCgroup]:
     """Return the writes of those values that hooks own; the others belong to a strategy that knows of the hook."""
     for value in group.decision.values.values():
-        owner = file_ownership.owner_of(value.knob, pod, rules.gates, unset_cpu_quota=rules.settings.unset_cpu_quota)
+        owner = file_ownership.owner_of(
+            value.knob,
+            pod,
+            rules.gates,
+            unset_cpu_quota=rules.settings.unset_cpu_quota,
+            throttled=group.level == "container" and pod.uid in rules.throttled,
+        )
         if owner is not None and owner != value.hook:
             continue
         yield WriteCgroup(
@@ -237,6 +243,7 @@ def depends_on(inputs: StrategyInputs) -> tuple[object, ...]:
         known.earlier_writes,
         shape.processors,
         shape.cache,
+        interference_view.throttled_pods(inputs.states.get(interference_view.OWNER)),
     )
 
 
@@ -276,6 +283,7 @@ def node_rules(inputs: StrategyInputs) -> NodeRules:
         cpu_pools(inputs),
         inputs.machine.shape.cache,
         has_group_identity=inputs.machine.has_knob(CPU_BVT),
+        throttled=interference_view.throttled_pods(inputs.states.get(interference_view.OWNER)),
     )
 
 

@@ -14,6 +14,7 @@ from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError
 from koord.api.config.slo import colocation, defaults, slo_documents, slo_validation
 from koord.api.config.slo.defaults import overlay
+from koord.api.config.slo.interference import InterferenceStrategy
 from koord.api.koordinator import slo_strategy
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer
@@ -69,6 +70,11 @@ def parse_cpu_burst(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.CP
 
 def parse_system(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.SystemStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.SystemConfig, defaults.SYSTEM_STRATEGY, slo_validation.validate_system)
+
+
+def parse_interference(text: str) -> ParsedDocument[LayeredStrategy[InterferenceStrategy]] | RejectedDocument:
+    """Parse interference-config. What it does not state is left to koordlet's defaults."""
+    return _parse_nested(text, slo_documents.InterferenceConfig, InterferenceStrategy(), lambda _: [])
 
 
 def parse_cpu_normalization(

@@ -9,6 +9,7 @@ import msgspec
 
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.config.slo.interference import EXTENSION_KEY, InterferenceStrategy, with_interference
 from koord.api.koordinator import slo_strategy
 from koord.api.koordinator.protocol import A_NETWORK_BANDWIDTH
 from koord.api.koordinator.slo import NodeSLOSpec
@@ -35,6 +36,7 @@ class NodeSloSettings(msgspec.Struct, frozen=True, kw_only=True):
     cpu_burst: NodeSloSection[slo_strategy.CPUBurstStrategy]
     system: NodeSloSection[slo_strategy.SystemStrategy]
     host_applications: NodeSloSection[tuple[slo_strategy.HostApplicationSpec, ...]]
+    interference: NodeSloSection[InterferenceStrategy]
 
 
 class NodeSloDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +48,9 @@ class NodeSloDecision(msgspec.Struct, frozen=True, kw_only=True):
 def decide_node_slo(
     settings: NodeSloSettings, labels: Mapping[str, str], annotations: Mapping[str, str], stored: NodeSLOSpec | None
 ) -> NodeSloDecision:
-    """Compute the spec. `stored` is the spec that the node has now. Extensions belong to others and are kept."""
+    """Compute the spec. `stored` is the spec that the node has now. Extensions belong to others and are kept, except
+    the strategy of interference detection.
+    """
     sources: dict[str, str] = {}
     had = stored or NodeSLOSpec()
 
@@ -63,6 +67,13 @@ def decide_node_slo(
     burst = chosen("cpuBurstStrategy", settings.cpu_burst, had.cpu_burst_strategy)
     system: slo_strategy.SystemStrategy | None = chosen("systemStrategy", settings.system, had.system_strategy)
     applications = chosen("hostApplications", settings.host_applications, had.host_applications)
+    extensions = had.extensions
+    if settings.interference.is_readable:
+        layer = settings.interference.layers.matching_layer(labels)
+        interference = settings.interference.layers.cluster if layer is None else layer.strategy
+        extensions = with_interference(had.extensions, interference)
+        if interference != InterferenceStrategy():
+            sources[f"extensions.{EXTENSION_KEY}"] = CLUSTER if layer is None else layer.name or "(unnamed)"
     bandwidth = node_codecs.parse_network_bandwidth(annotations)
     if isinstance(bandwidth, str) and Quantity.parse(bandwidth).sign() < 0:
         bandwidth = MalformedAnnotation(A_NETWORK_BANDWIDTH, f"{bandwidth} is negative")
@@ -79,7 +90,7 @@ def decide_node_slo(
         cpu_burst_strategy=burst,
         system_strategy=system,
         host_applications=applications,
-        extensions=had.extensions,
+        extensions=extensions,
     )
     return NodeSloDecision(spec=spec, sources=sources, flaw=flaw)
 

@@ -202,6 +202,11 @@ class SloControllerConfig:
             documents.parse_host_applications,
             UnmarshalEvent(REASON_SLO_CONFIG, "HostApplicationCfg"),
         )
+        self.interference = follower.watch_document(
+            slo_documents.INTERFERENCE,
+            documents.parse_interference,
+            UnmarshalEvent(REASON_SLO_CONFIG, "InterferenceCfg"),
+        )
 
     def readings(self) -> Iterable[MetricReading]:
         """Return metrics beyond upstream: which documents are not in use as they are written."""

@@ -242,6 +242,7 @@ class NodeSLOController(PerNodeObjectController[NodeSLO]):
             configuration.cpu_burst,
             configuration.system,
             configuration.host_applications,
+            configuration.interference,
         )
         for kept in self._documents:
             kept.on_change(self.enqueue_all)
@@ -268,6 +269,7 @@ class NodeSLOController(PerNodeObjectController[NodeSLO]):
             cpu_burst=NodeSloSection(kept.cpu_burst.value, kept.cpu_burst.available),
             system=NodeSloSection(kept.system.value, kept.system.available),
             host_applications=NodeSloSection(kept.host_applications.value, kept.host_applications.available),
+            interference=NodeSloSection(kept.interference.value, kept.interference.available),
         )
         meta = node.metadata
         return decide_node_slo(settings, meta.labels, meta.annotations, None if stored is None else stored.spec)

@@ -34,6 +34,7 @@ _TITLES = {
     slo_documents.HOST_APPLICATION: "HostApplicationCfg",
     slo_documents.CPU_NORMALIZATION: "CPUNormalizationCfg",
     slo_documents.RESOURCE_AMPLIFICATION: "ResourceAmplificationCfg",
+    slo_documents.INTERFERENCE: "InterferenceCfg",
 }
 _STRATEGIES = {
     slo_documents.RESOURCE_THRESHOLD: "ResourceThresholdStrategy",

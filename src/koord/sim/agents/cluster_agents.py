@@ -23,7 +23,7 @@ from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import to_dict
 from koord.embedded.kubelet.fleet import SimulatedFleet
-from koord.embedded.kubelet.pod_behaviour import seeded_uniform
+from koord.embedded.kubelet.pod_behaviour import cache_pressure, seeded_uniform
 from koord.embedded.kubelet.simulated_host import HostUsage, SimulatedHost
 from koord.embedded.kubelet.usage_model import SimulatedUsage
 from koord.host.hardware import BlockDevices
@@ -32,6 +32,7 @@ from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, node_properties
 from koord.koordlet.inputs.pod_meta import PodMeta, build_pod_meta
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
+from koord.koordlet.reporters.interference_reporter import record_news
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
@@ -275,6 +276,8 @@ class SimulatedAgents:
             self._fleet.kill_container(killed.uid, killed.container)
         for uid, lost_s in lost_seconds(step.moment).items():
             self._fleet.delay_pod(uid, lost_s)
+        for news in node.agent.interference_news():
+            record_news(self._recorder, news)
         for victim in step.evictions:
             self._spawn(self._evicting, self._evict(node, victim))
         if self._is_due(node, now_s):
@@ -291,7 +294,11 @@ class SimulatedAgents:
             wish = wishes.get(pod.uid)
             running = [one.id for one in pod.containers if one.running and one.id]
             if wish is not None and running:
-                part = ContainerDemand(wish.cpu_milli / len(running), wish.memory_bytes // len(running))
+                part = ContainerDemand(
+                    wish.cpu_milli / len(running),
+                    wish.memory_bytes // len(running),
+                    cache_pressure=cache_pressure(pod.annotations),
+                )
                 found.update(dict.fromkeys(running, part))
         return found
 

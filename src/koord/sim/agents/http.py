@@ -15,6 +15,7 @@ from koord.host.hardware import CapabilityState
 from koord.koordlet.container_values import pods_status
 from koord.koordlet.hook_status import ContainersStatus
 from koord.koordlet.inputs.node_inputs import NodeInputs
+from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.reporters.builders import node_conditions
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
 from koord.koordlet.strategies import cpu_burst, cpu_suppress
@@ -60,6 +61,7 @@ def build_server(agents: SimulatedAgents, clock: Clock) -> ComponentServer:
     of_one.add("GET", "/strategies", _for_node(agents, lambda agent, _: {"strategies": _strategy_statuses(agent)}))
     of_one.add("GET", "/hooks", _for_node(agents, lambda agent, _: agent.hooks.status()))
     of_one.add("GET", "/containers", _for_node(agents, lambda agent, call: _containers(agents, agent, call)))
+    of_one.add("GET", "/interference", _for_node(agents, lambda agent, call: _interference(agents, agent, call)))
     endpoint.routes.add(
         "GET",
         "/nodes/:node/metrics",
@@ -109,6 +111,11 @@ def _containers(agents: SimulatedAgents, agent: SimulatedAgent, call: HttpCall) 
     namespace, name = call.first_value("namespace") or "", call.first_value("name") or ""
     pods = [pod for pod in agents.facts(agent.name).pods if namespace in ("", pod.namespace) and name in ("", pod.name)]
     return pods_status(pods, agent.applied_files, agent.hooks.pods)
+
+
+def _interference(agents: SimulatedAgents, agent: SimulatedAgent, call: HttpCall) -> InterferenceStatus:
+    namespace, name = call.first_value("namespace") or "", call.first_value("name") or ""
+    return agent.interference_status(agents.facts(agent.name).pods, namespace, name)
 
 
 def _strategy_statuses(agent: SimulatedAgent) -> list[Any]:

@@ -22,18 +22,21 @@ from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_sta
 from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
+from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders import node_metric, reclaimable, usage_models
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
-from koord.koordlet.strategies import runtime_hooks
+from koord.koordlet.strategies import interference_report, interference_view, runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
+from koord.koordlet.strategies.interference_report import InterferenceNews
+from koord.koordlet.strategies.interference_view import InterferenceState
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.sim.machine.cgroup_files import MAINLINE_FILES, RESTORE
 from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
-from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_samples
+from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_performance, record_samples
 
 TRAIN_INTERVAL_S = 60.0
 EXPIRE_INTERVAL_S = 300.0
@@ -165,6 +168,10 @@ class SimulatedAgent:
         self.strategy_runner = StrategyRunner(
             self.machine, self.store, settings.gates, StrategySettings(collect_interval_s=step_s)
         )
+        self._measures_performance = not settings.gates.isdisjoint(
+            ("CPICollector", "PSICollector", interference_view.GATE)
+        )
+        self._told_interference: InterferenceState | None = None
         self._models = usage_models.UsageModels()
         self._trained_s = self._expired_s = float("-inf")
         self._stepped_s: float | None = None
@@ -187,6 +194,8 @@ class SimulatedAgent:
         hooked = self.strategy_runner.tick_changes(now_s, facts)  # as a runtime asks for them before it starts pods
         moment = self.machine.step(now_s, step_s, wishes, self._system)
         record_samples(self.store, moment)
+        if self._measures_performance:
+            record_performance(self.store, moment)
         ran = (*hooked, *self.strategy_runner.tick(now_s, facts))
         self.last_runs.update({one.strategy: (now_s, one) for one in ran})
         for one in ran:
@@ -203,6 +212,20 @@ class SimulatedAgent:
             self._models.expire(now_s)
         self.last_step = AgentStep(moment=moment, ran=ran, killed=_killed_containers(facts.pods, moment))
         return self.last_step
+
+    def interference_news(self) -> list[InterferenceNews]:
+        """Return what is to be told of interference since the last call."""
+        state = self.strategy_runner.state_of(interference_view.OWNER)
+        if not isinstance(state, InterferenceState) or state is self._told_interference:
+            return []
+        news, self._told_interference = interference_report.interference_news(self._told_interference, state), state
+        return news
+
+    def interference_status(self, pods: tuple[PodMeta, ...], namespace: str, name: str) -> InterferenceStatus:
+        if interference_view.OWNER not in self.strategy_runner.enabled:
+            return interference_report.SWITCHED_OFF
+        state = self.strategy_runner.state_of(interference_view.OWNER)
+        return interference_report.interference_status(state, pods, namespace=namespace, name=name)
 
     def set_collect_policy(self, spec: NodeMetricSpec) -> node_metric.ReportPolicy:
         self.policy = node_metric.report_policy(spec)

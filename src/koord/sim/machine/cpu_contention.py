@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -20,6 +21,7 @@ class ContentionParameters(msgspec.Struct, frozen=True, kw_only=True):
     # A busy neighbour on all other CPUs costs an instruction this much more of a cycle: shared caches, memory, threads.
     cpi: float = 1.0
     cpi_of_neighbours: float = 0.4
+    cpi_of_pressure: float = 0.4  # the same, of work with a pressure on caches, wherever on the machine it runs
     cycles_per_milli_s: float = 2.5e6  # of one milli-core in one second: 2.5 GHz
     # Below this share of free memory the kernel takes page cache back, first from those whose memory is not protected.
     low_watermark: float = 0.02
@@ -49,17 +51,20 @@ def compute_contention(
     cpus: int,
     ahead_milli: float,
     behind_milli: float,
+    pressure: float = 0.0,
     parameters: ContentionParameters = DEFAULT_PARAMETERS,
 ) -> CpuContention:
     """Compute the contention of one container.
 
     `allowed` is the demand within its own quota. On the `cpus` that it can use, work of its rank and above, its own
-    included, is `ahead`: it queues with that. Work of lower ranks yields, but still pollutes the caches.
+    included, is `ahead`: it queues with that. Work of lower ranks yields, but still pollutes the caches. `pressure` is
+    what others do to caches and memory bandwidth on top of that, in machines full of busy neighbours.
     """
     room = max(cpus, 1) * CPU_MILLI
     short = max(0.0, min(wanted_milli, allowed_milli) - got_milli)
     neighbours = min(max(ahead_milli - got_milli, 0.0) + behind_milli, room) / room
-    cpi = parameters.cpi * (1 + parameters.cpi_of_neighbours * neighbours)
+    slowed = parameters.cpi_of_neighbours * neighbours + parameters.cpi_of_pressure * pressure
+    cpi = parameters.cpi * (1 + slowed)
     busy = min(ahead_milli / room, parameters.busiest)
     stalled = max(0.0, wanted_milli - got_milli) / wanted_milli if wanted_milli > 0 else 0.0
     work = cpi / parameters.cpi / max(1.0 - stalled, 1.0 - parameters.busiest)
@@ -137,14 +142,21 @@ class CpuSimulation:
             self._saved.pop(one.name, None)
         group.cut()
 
-    def share(self, step_s: float, wanted: Mapping[str, float], system_milli: float) -> CpuStepResult:
-        """Divide the CPUs for one step."""
+    def share(
+        self,
+        step_s: float,
+        wanted: Mapping[str, float],
+        system_milli: float,
+        pressures: Mapping[str, float] = MappingProxyType({}),
+    ) -> CpuStepResult:
+        """Divide the CPUs for one step. `pressures` are those on caches, by group."""
         for name, quota in self.quotas.items():
             self._groups[name].bound_milli = max_milli_in_step(quota, self._saved.get(name, 0.0), step_s)
         got = divide_cpu(self._root, {**wanted, SYSTEM: system_milli})
         system = got.pop(SYSTEM)
         self._save(step_s, got)
-        return CpuStepResult(got=got, contention=self._contentions(wanted, got, system), system_milli=system)
+        contention = self._contentions(wanted, got, system, pressures)
+        return CpuStepResult(got=got, contention=contention, system_milli=system)
 
     def _save(self, step_s: float, got: Mapping[str, float]) -> None:
         """Update the burst buffers; groups without one save nothing."""
@@ -154,13 +166,19 @@ class CpuSimulation:
             self._saved[name] = saved_after(self.quotas[name], self._saved.get(name, 0.0), used, step_s)
 
     def _contentions(
-        self, wanted: Mapping[str, float], got: Mapping[str, float], system_milli: float
+        self,
+        wanted: Mapping[str, float],
+        got: Mapping[str, float],
+        system_milli: float,
+        pressures: Mapping[str, float],
     ) -> dict[str, CpuContention]:
         places = {name: (self._mask(group), self._rank(group)) for name in got for group in (self._groups[name],)}
         loads: dict[tuple[int, int], float] = {(self._every, NORMAL_RANK): system_milli}
         for name, place in places.items():
             loads[place] = loads.get(place, 0.0) + got[name]
         around = {place: _around(place, loads) for place in set(places.values())}
+        exerted = {name: got[name] * pressure for name, pressure in pressures.items() if name in got}
+        whole, room = sum(exerted.values()), self._every.bit_count() * CPU_MILLI
         found: dict[str, CpuContention] = {}
         for name, place in places.items():
             ahead, behind = around[place]
@@ -171,6 +189,7 @@ class CpuSimulation:
                 cpus=place[0].bit_count(),
                 ahead_milli=ahead,
                 behind_milli=behind,
+                pressure=(whole - exerted.get(name, 0.0)) / room,
                 parameters=self._parameters,
             )
         return found

@@ -196,7 +196,12 @@ class SimulatedMachine:
             for one in pod.containers
             if one.group and one.id in demands
         ]
-        done = self._cpu.share(step_s, {one.group: demand.cpu_milli for _, one, demand in running}, system.cpu_milli)
+        done = self._cpu.share(
+            step_s,
+            {one.group: demand.cpu_milli for _, one, demand in running},
+            system.cpu_milli,
+            {one.group: demand.cache_pressure for _, one, demand in running if demand.cache_pressure},
+        )
         held = settle_memory(
             self._hardware.memory_bytes,
             system.memory_bytes,

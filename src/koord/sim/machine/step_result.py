@@ -13,12 +13,16 @@ from koord.sim.machine.memory import OomKill
 
 
 class ContainerDemand(msgspec.Struct, frozen=True, gc=False):
-    """ContainerDemand is what a container would use alone on the machine. `burstiness`: see `throttled_share`."""
+    """ContainerDemand is what a container would use alone on the machine. `burstiness`: see `throttled_share`.
+
+    `cache_pressure` is how many more busy neighbours each CPU that it uses is like to the caches of others.
+    """
 
     cpu_milli: float
     memory_bytes: int
     cache_bytes: int = 0
     burstiness: float = 1.0
+    cache_pressure: float = 0.0
 
 
 class ContainerOutcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -9,6 +9,7 @@ from typing import Any
 
 from koord.api.config.field_error import FieldError, range_errors
 from koord.api.config.slo.colocation import ColocationConfig
+from koord.api.config.slo.interference import InterferenceStrategy
 from koord.api.koordinator import slo_strategy
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import Model
@@ -22,6 +23,7 @@ SYSTEM = "system-config"
 HOST_APPLICATION = "host-application-config"
 CPU_NORMALIZATION = "cpu-normalization-config"
 RESOURCE_AMPLIFICATION = "resource-amplification-config"
+INTERFERENCE = "interference-config"  # not Koordinator's
 # The keys that the ConfigMap webhook checks, in its order.
 VALIDATED_KEYS = (COLOCATION, RESOURCE_THRESHOLD, RESOURCE_QOS, SYSTEM, CPU_BURST)
 
@@ -64,6 +66,16 @@ class NodeSystemStrategy(slo_strategy.SystemStrategy, frozen=True, kw_only=True)
 class SystemConfig(Model, frozen=True, kw_only=True):
     cluster_strategy: slo_strategy.SystemStrategy | None = None
     node_strategies: tuple[NodeSystemStrategy, ...] = ()
+
+
+class NodeInterferenceStrategy(InterferenceStrategy, frozen=True, kw_only=True):
+    name: str = ""
+    node_selector: LabelSelector | None = None
+
+
+class InterferenceConfig(Model, frozen=True, kw_only=True):
+    cluster_strategy: InterferenceStrategy | None = None
+    node_strategies: tuple[NodeInterferenceStrategy, ...] = ()
 
 
 class NodeHostApplications(Model, frozen=True, kw_only=True):
@@ -157,6 +169,7 @@ DOCUMENT_MODELS: Mapping[str, type[Any]] = {
     HOST_APPLICATION: HostApplicationConfig,
     CPU_NORMALIZATION: CPUNormalizationConfig,
     RESOURCE_AMPLIFICATION: ResourceAmplificationConfig,
+    INTERFERENCE: InterferenceConfig,
 }
 KEYS = tuple(DOCUMENT_MODELS)
 

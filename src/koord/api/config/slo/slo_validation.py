@@ -16,7 +16,7 @@ from koord.api.config.field_error import (
     percent_limit,
     range_errors,
 )
-from koord.api.config.slo import colocation, defaults, slo_documents
+from koord.api.config.slo import colocation, defaults, interference, slo_documents
 from koord.api.koordinator import slo_strategy
 from koord.api.koordinator.qos_class import PRIORITY_CLASSES, QOS_CLASSES
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES
@@ -100,6 +100,7 @@ _LIMITS: tuple[tuple[type[msgspec.Struct], Sequence[FieldLimit]], ...] = (
     (slo_strategy.IOConfig, _IO_LIMITS),
     (slo_strategy.CPUBurstStrategy, CPU_BURST_LIMITS),
     (slo_strategy.SystemStrategy, (*SYSTEM_LIMITS, *_UNCHECKED_SYSTEM_LIMITS)),
+    (interference.InterferenceStrategy, interference.INTERFERENCE_LIMITS),
 )
 _SHARE_PERCENT = 100
 
@@ -249,6 +250,7 @@ FIELD_CHOICES: dict[str, tuple[str, ...]] = {
     "midReclaimMode": (colocation.MID_RECLAIM_STATIC,),
     "qos": QOS_CLASSES,
     "priority": PRIORITY_CLASSES,  # of a host application; that of memoryQOS is a number
+    "action": interference.ACTIONS,
     "base": ("CgroupRoot", "Kubepods", "KubepodsBurstable", "KubepodsBesteffort"),
     "type": ("device", "volumegroup", "podvolume"),  # of a block device
 }

@@ -1,0 +1,182 @@
+"""What the Interference strategy remembers and observes: samples of latency-sensitive containers, and the CPU use of
+batch pods.
+
+Each round takes one sample of every LS, LSR and LSE container: cycles per instruction, or its stalls where there are no
+perf events for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from koord.api.config.field_error import FieldError
+from koord.api.config.slo.defaults import CFS_QUOTA
+from koord.api.config.slo.interference import InterferenceStrategy, interference_of_extensions
+from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
+from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
+from koord.koordlet.interference_status import InterferenceRecord
+from koord.koordlet.series import metric_kind
+from koord.koordlet.strategies import file_ownership
+from koord.koordlet.strategies.interference_action import Throttle
+from koord.koordlet.strategies.interference_detection import CPI, PSI, MetricTrack
+from koord.koordlet.strategies.strategy import StrategyInputs
+
+OWNER = file_ownership.INTERFERENCE
+GATE = "InterferenceDetection"
+_LEAST_INSTRUCTIONS = 1_000_000.0  # an idle container's ratio says nothing
+_EDGE_S = 0.001
+_SLACK_S = 0.05  # a tick that comes a little early still counts
+
+TrackKey = tuple[str, str, str]  # the pod's uid, the container's name, the metric
+
+
+class VictimSample(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    uid: str
+    container: str
+    metric: str
+    seen_ms: int
+    value: float
+
+
+class InterferenceState(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is remembered between two rounds; every map is bounded."""
+
+    started_s: float
+    round_s: float | None = None  # the last round
+    tracks: Mapping[TrackKey, MetricTrack] = {}
+    usage: Mapping[str, tuple[tuple[float, float], ...]] = {}  # round and cores, by the uid of a batch pod
+    incidents: Mapping[TrackKey, InterferenceRecord] = {}
+    ended: tuple[InterferenceRecord, ...] = ()  # the newest last
+    throttles: Mapping[str, Throttle] = {}  # by uid
+    last_action_s: float | None = None
+    counts: Mapping[tuple[str, str], int] = {}  # incidents and actions, by metric and action
+    last_number: int = 0
+    untracked: int = 0  # metrics for which there was no room in the last round
+    action: str = ""  # the setting
+    why_off: str = ""  # why nothing is detected
+
+
+class InterferenceView(msgspec.Struct, frozen=True, kw_only=True):
+    """`strategy` is None where detection is off, and `why_off` says why. Samples and uses are read when a round is due.
+
+    `waits`: no NodeSLO was seen yet, so what an earlier process throttled stays.
+    """
+
+    now_s: float
+    state: InterferenceState
+    strategy: InterferenceStrategy | None = None
+    why_off: str = ""
+    waits: bool = False
+    due: bool = False
+    pods: tuple[PodMeta, ...] = ()
+    samples: tuple[VictimSample, ...] = ()
+    used_cores: Mapping[str, float] = {}  # by uid of a batch pod, on average since the last round
+    container_cores: Mapping[str, float] = {}  # of containers of batch pods, by id
+    safe_mode: bool = False
+    class_quota: bool = False  # see NodeSituation
+    leaving: frozenset[str] = frozenset()
+    barred: Mapping[str, str] = {}
+
+
+def throttled_pods(state: Any) -> frozenset[str]:
+    """Return the uids of throttled pods, whose quotas belong to this strategy. `state` is what its last plan left."""
+    return frozenset(state.throttles) if isinstance(state, InterferenceState) else frozenset()
+
+
+def observe_interference(inputs: StrategyInputs) -> InterferenceView:
+    """Observe the samples of latency-sensitive containers and the CPU use of batch pods since the last round."""
+    now_s, slo = inputs.now_s, inputs.slo
+    state = inputs.states.get(OWNER)
+    state = state if isinstance(state, InterferenceState) else InterferenceState(started_s=now_s)
+    if slo is None:
+        return InterferenceView(now_s=now_s, state=state, why_off="no NodeSLO was seen yet", waits=True)
+    strategy = interference_of_extensions(slo.extensions)
+    if isinstance(strategy, FieldError):
+        return InterferenceView(now_s=now_s, state=state, why_off=f"the NodeSLO cannot be used: {strategy}")
+    if not strategy.enable:
+        return InterferenceView(now_s=now_s, state=state, why_off="the NodeSLO switches it off")
+    since_s, sample_s = state.round_s, float(strategy.sample_seconds or 1)
+    due = since_s is None or now_s < since_s or now_s - since_s >= sample_s - _SLACK_S
+    # Windows have both their ends, and the sample of the last round belongs to that.
+    span_s = (sample_s if since_s is None or now_s < since_s else now_s - since_s) - _EDGE_S
+    victims = [pod for pod in inputs.pods if pod.is_alive and pod.qos_with_default in (LS, LSR, LSE)] if due else []
+    suspects = [pod for pod in inputs.pods if pod.is_alive and pod.qos_with_default == BE] if due else []
+    return InterferenceView(
+        now_s=now_s,
+        state=state,
+        strategy=strategy,
+        due=due,
+        pods=inputs.pods,
+        samples=tuple(sample for pod in victims for sample in _samples(inputs, state, pod, span_s)),
+        used_cores=_average(inputs, ((pod.uid, metric_kind.POD_CPU) for pod in suspects), span_s),
+        container_cores=_average(
+            inputs,
+            ((one.id, metric_kind.CONTAINER_CPU) for pod in suspects for one in pod.containers if one.id),
+            span_s,
+        ),
+        safe_mode=inputs.node_inputs.safe_mode,
+        class_quota=inputs.machine.shape.cgroup_version == 1 and _class_has_quota(inputs),
+        leaving=inputs.eviction_tracker.leaving,
+        barred=inputs.eviction_tracker.barred,
+    )
+
+
+def _class_has_quota(inputs: StrategyInputs) -> bool:
+    suppresses = file_ownership.SUPPRESS_GATE in inputs.gates and bool(inputs.threshold_enabled)
+    return suppresses and inputs.threshold.cpu_suppress_policy == CFS_QUOTA
+
+
+def _average(inputs: StrategyInputs, subjects: Iterable[tuple[str, str]], span_s: float) -> dict[str, float]:
+    averages = ((name, inputs.store.window((kind, name), inputs.now_s, span_s).avg) for name, kind in subjects)
+    return {name: value for name, value in averages if value is not None}
+
+
+def _samples(inputs: StrategyInputs, state: InterferenceState, pod: PodMeta, span_s: float) -> list[VictimSample]:
+    found: list[VictimSample] = []
+    for one in pod.containers:
+        if not one.id:
+            continue
+        cpi = _cpi_sample(inputs, state, pod, one, span_s)
+        if cpi is not None:
+            found.append(cpi)
+        elif (pod.uid, one.name, CPI) not in state.tracks:
+            found += _psi_samples(inputs, state, pod, one, span_s)
+    return found
+
+
+def _cpi_sample(
+    inputs: StrategyInputs, state: InterferenceState, pod: PodMeta, one: ContainerMeta, span_s: float
+) -> VictimSample | None:
+    length_s = _unseen_s(inputs, state, (pod.uid, one.name, CPI), span_s)
+    cycles, instructions = (
+        inputs.store.window((metric_kind.CONTAINER_CPI, one.id, name), inputs.now_s, length_s)
+        for name in ("cycle", "instruction")
+    )
+    spent, done = (cycles.avg or 0.0) * cycles.count, (instructions.avg or 0.0) * instructions.count
+    if cycles.count != instructions.count or done < _LEAST_INSTRUCTIONS:
+        return None
+    return VictimSample(uid=pod.uid, container=one.name, metric=CPI, seen_ms=cycles.last_ms, value=spent / done)
+
+
+def _psi_samples(
+    inputs: StrategyInputs, state: InterferenceState, pod: PodMeta, one: ContainerMeta, span_s: float
+) -> list[VictimSample]:
+    found: list[VictimSample] = []
+    for name, metric in PSI.items():
+        length_s = _unseen_s(inputs, state, (pod.uid, one.name, metric), span_s)
+        window = inputs.store.window((metric_kind.CONTAINER_PSI, one.id, name, "10", "some"), inputs.now_s, length_s)
+        if window.avg is not None:
+            found.append(
+                VictimSample(uid=pod.uid, container=one.name, metric=metric, seen_ms=window.last_ms, value=window.avg)
+            )
+    return found
+
+
+def _unseen_s(inputs: StrategyInputs, state: InterferenceState, key: TrackKey, span_s: float) -> float:
+    """Return how far back the samples reach that were not judged yet."""
+    track = state.tracks.get(key)
+    unseen_s = span_s if track is None else inputs.now_s - track.seen_ms / 1000 - _EDGE_S
+    return max(min(unseen_s, span_s), 0.0)
