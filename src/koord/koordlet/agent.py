@@ -122,6 +122,7 @@ class Koordlet:
         self.reporters: ReporterSet | None = None
         self._volumes: VolumeMounts | None = None
         self.hooks: HookService | None = None
+        self._pod_resources_state: Callable[[], str] = lambda: "not started yet"
         self._audit_problem = ProblemLog(_LOG, "the audit log cannot be written")
         self._capabilities: list[Capability] = []
         self._cgroup_problem = "not looked yet"
@@ -241,9 +242,18 @@ class Koordlet:
         )
         for name, work in self.hooks.tasks:
             self._spawn(name, work)
+        self._serve_pod_resources(self.pod_source)
         self._spawn("capabilities", lambda: self._publish_capabilities(control_loop))
         self.control_loop = control_loop
         return control_loop
+
+    def _serve_pod_resources(self, pods: PodSource) -> None:
+        if self._settings.pod_resources is not None:
+            from koord.koordlet.pod_resources.service import PodResourcesProxy  # gRPC, which only this proxy needs
+
+            proxy = PodResourcesProxy(self._settings.pod_resources, self._clock, lambda: pods.pods, pods.ask_and_wait)
+            self._spawn("pod-resources", proxy.run)
+            self._pod_resources_state = lambda: proxy.problem or "served"
 
     async def _follow_pods(self) -> None:
         """Run the pod source. The kubelet's address is on the Node: a short wait spares the API server a list."""
@@ -417,6 +427,7 @@ class Koordlet:
             "disturbedPods": self._disturbed_pods(),
             "collectors": {name: one.problem or "works" for name, one in collectors.items()},
             "strategies": [] if control_loop is None else list(control_loop.strategy_runner.enabled),
+            "podResources": "" if self._settings.pod_resources is None else self._pod_resources_state(),
             "journal": "" if control_loop is None else control_loop.executor.journal_problem or "works",
         }
 

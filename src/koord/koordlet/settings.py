@@ -8,6 +8,7 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.pod_resources.settings import PodResourcesProxySettings
 from koord.koordlet.pod_stopper import CriEvictionSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
@@ -47,6 +48,7 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     reports_node_metric: bool = True
     cri_eviction: CriEvictionSettings | None = None  # None: pods are evicted through the API server
     interference: InterferenceReporterSettings | None = None  # None: interference is not detected
+    pod_resources: PodResourcesProxySettings | None = None  # None: pod resources are not served
 
     @property
     def audit_enabled(self) -> bool:

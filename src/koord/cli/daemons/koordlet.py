@@ -17,13 +17,14 @@ from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, PROGRAM, KoordletPl
 from koord.cli.daemons.lifecycle import set_verbosity
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host
+from koord.koordlet import pod_stopper
 from koord.koordlet.agent import Koordlet
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteOutcome, file_of_effect
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.control_loop import JOURNAL_FILE
 from koord.koordlet.hook_calls.node_actions import undo_node_actions
-from koord.koordlet.pod_stopper import missing_requirement
+from koord.koordlet.pod_resources import settings as pod_resources
 from koord.koordlet.settings import KoordletSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import BadConfig, Connection
@@ -57,9 +58,16 @@ def run_koordlet(values: FlagValues, logs: Logs, environ: Mapping[str, str], *, 
         return process.report_errors(PROGRAM, [plan])
     if restoring:
         return restore_files(plan)
-    missing = missing_requirement() if plan.settings.cri_eviction is not None else ""
+    missing = [
+        why
+        for wanted, why in (
+            (plan.settings.cri_eviction, pod_stopper.missing_requirement()),
+            (plan.settings.pod_resources, pod_resources.missing_requirement()),
+        )
+        if wanted is not None and why
+    ]
     if missing:
-        return process.report_errors(PROGRAM, [missing])
+        return process.report_errors(PROGRAM, missing)
     for name, why in KOORDLET_FLAGS.set_without_effect(values):
         _LOG.info("--%s has no effect: %s", name, why)
     for warning in plan.warnings:

@@ -19,6 +19,7 @@ from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.koordlet.hooks.hook import HookSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.pod_resources.settings import SOCKET, PodResourcesProxySettings
 from koord.koordlet.reporters.builders.usage_models import UsageModelSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
@@ -258,6 +259,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         cri_eviction=cri_eviction,
         reports_node_metric=values.switch("enable-node-metric-report"),
         interference=_interference(values),
+        pod_resources=_pod_resources(values, paths) if "PodResourcesProxy" in on else None,
         devices=DeviceReporterSettings(
             every_s=values.seconds("node-topology-sync-interval"),
             accelerators="Accelerators" in on,
@@ -369,4 +371,11 @@ def _interference(values: FlagValues) -> InterferenceReporterSettings | None:
     wanted = values.switch("detect-interference") or values.switch("tell-interference")
     return (
         InterferenceReporterSettings(every_s=values.seconds("interference-interval"), publish=tell) if wanted else None
+    )
+
+
+def _pod_resources(values: FlagValues, paths: HostPaths) -> PodResourcesProxySettings:
+    folder = values.text("pod-resources-proxy-path").rstrip("/") or f"{paths.var_run}/koordlet/pod-resources"
+    return PodResourcesProxySettings(
+        socket=f"{folder}/{SOCKET}", kubelet_socket=f"{paths.kubelet}/pod-resources/{SOCKET}"
     )

@@ -18,9 +18,8 @@ RUNTIME_FLAGS = (
     Flag(
         "pod-resources-proxy-path",
         TEXT,
-        "",
-        "/var/run/koordlet/pod-resources",
-        no_effect_reason="there is no such proxy in this version",
+        "Folder of the socket that serves pod resources with devices, with the gate PodResourcesProxy. Default:\n"
+        "koordlet/pod-resources in the var-run root, which the host sees as /var/run/koordlet/pod-resources",
     ),
     Flag("runtime-hooks-network", TEXT, "", "unix", no_effect_reason="the server is always on a Unix socket"),
     Flag(
