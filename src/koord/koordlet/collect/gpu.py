@@ -7,8 +7,9 @@ from typing import Protocol
 
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage import processes
+from koord.host.gpu import LOST, GpuCard, GpuHealth, GpuProcessUsage
 from koord.host.io_error import IoError
-from koord.host.nvml import GpuCard, GpuHealth, GpuProcessUsage, Nvml
+from koord.host.nvml import Nvml
 from koord.koordlet.collect.collector import CollectorStatuses, IntervalTimer
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
@@ -29,6 +30,9 @@ class GpuLibrary(Protocol):
 
     def health(self) -> Mapping[str, GpuHealth]: ...
 
+    @property
+    def unidentified(self) -> int: ...
+
     def close(self) -> None: ...
 
 
@@ -47,6 +51,7 @@ class GpuCollector:
         self.cards: tuple[GpuCard, ...] = ()
         self.health: Mapping[str, GpuHealth] = {}  # by uuid
         self.driver = ""
+        self.unidentified = 0  # cards that do not say who they are
         self.known = False  # whether it is settled which cards there are
 
     def sample(self, at_s: float, now_s: float, pods: Sequence[PodMeta]) -> None:
@@ -55,13 +60,17 @@ class GpuCollector:
             return
         if self._listing.due(at_s):
             listed = source.cards()
+            self.health = source.health()
             if isinstance(listed, IoError):
                 self._statuses.fails(GPU, listed)
                 return
             self.cards, self.driver, self.known = tuple(listed), source.driver(), True
+            self.unidentified = source.unidentified
         self.health = source.health()
         uses: list[tuple[GpuCard, list[GpuProcessUsage]]] = []
         for card in self.cards:
+            if self.health.get(card.uuid) == LOST:
+                continue  # it is reported as such, and the others are sampled on
             found = source.uses(card)
             if isinstance(found, IoError):
                 self._statuses.fails(GPU, found)
