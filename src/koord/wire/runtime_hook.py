@@ -102,11 +102,22 @@ class ContainerResourceHookRequest(msgspec.Struct, frozen=True, kw_only=True, om
     container_envs: dict[str, str] = {}
 
 
+class ContainerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A device of the host that a container gets; `permissions` are cgroup's: r, w and m."""
+
+    container_path: str = ""
+    host_path: str = ""
+    permissions: str = ""
+
+
 class ContainerResourceHookResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`container_devices` is not in Koordinator's protocol: its proxy passes over that field."""
+
     container_annotations: dict[str, str] = {}
     container_resources: LinuxContainerResources | None = None
     pod_cgroup_parent: str = ""
     container_envs: dict[str, str] = {}
+    container_devices: tuple[ContainerDevice, ...] = ()
 
 
 HookRequest = PodSandboxHookRequest | ContainerResourceHookRequest
@@ -131,6 +142,9 @@ def echo_container(request: ContainerResourceHookRequest) -> ContainerResourceHo
         pod_cgroup_parent=request.pod_cgroup_parent,
         container_envs=request.container_envs,
     )
+
+
+_CONTAINER_DEVICES = 1000  # far from the numbers that Koordinator may use next
 
 
 class _Kind(Enum):
@@ -195,13 +209,23 @@ _LAYOUTS: dict[type[msgspec.Struct], tuple[tuple[str, Any], ...]] = {
         ("pod_cgroup_parent", _Kind.STRING),
         ("container_envs", _Kind.MAP),
     ),
+    ContainerDevice: (
+        ("container_path", _Kind.STRING),
+        ("host_path", _Kind.STRING),
+        ("permissions", _Kind.STRING),
+    ),
 }
+_FIELDS: dict[type[msgspec.Struct], tuple[tuple[int, str, Any], ...]] = {
+    model: tuple((number, name, kind) for number, (name, kind) in enumerate(layout, 1))
+    for model, layout in _LAYOUTS.items()
+}
+_FIELDS[ContainerResourceHookResponse] += ((_CONTAINER_DEVICES, "container_devices", (ContainerDevice,)),)
 
 
 def encode(message: msgspec.Struct) -> bytes:
     """Encode a message of this protocol. Equal messages are equal bytes."""
     parts: list[bytes] = []
-    for number, (name, kind) in enumerate(_LAYOUTS[type(message)], 1):
+    for number, name, kind in _FIELDS[type(message)]:
         value = getattr(message, name)
         if kind in (_Kind.INT, _Kind.UINT):
             parts.append(raw_fields.encode_int(number, value))
@@ -226,7 +250,7 @@ def decode(data: bytes, model: type[T]) -> T | MalformedMessage:
 def decode_message(data: bytes, model: type[T]) -> T:
     """Decode within another decoder: raise WireError where the bytes are no such message."""
     values: dict[str, Any] = {}
-    for number, (name, kind) in enumerate(_LAYOUTS[model], 1):
+    for number, name, kind in _FIELDS[model]:
         if kind is _Kind.INT:
             values[name] = raw_fields.int_of(data, number)
         elif kind is _Kind.UINT:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from koord.wire.nri_objects import (
     NriPodSandbox,
 )
 from koord.wire.runtime_hook import (
+    ContainerDevice,
     ContainerMetadata,
     ContainerResourceHookRequest,
     LinuxContainerResources,
@@ -35,6 +37,7 @@ from tests.koordlet.strategies.runner_fixture import BE_POD
 
 T = TypeVar("T")
 PARENT = f"/{BE_POD}"
+RDMA_POD = {"scheduling.koordinator.sh/device-allocated": '{"rdma":[{"minor":0,"id":"0000:01:00.0"}]}'}
 
 
 def wait(answer: Awaitable[T]) -> T:
@@ -182,6 +185,33 @@ class TestProxy:
             cpu_shares=512, cpu_quota=50_000, memory_limit_in_bytes=64 * MI, oom_score_adj=1000
         )
         assert (found.container_annotations, found.container_envs) == ({"kept": "yes"}, {"A": "b"})
+
+    def test_a_container_gets_its_rdma_devices(self, world: CallsFixture) -> None:
+        paths = world.stage.world.kernel.paths
+        (Path(paths.sys) / "bus/pci/devices/0000:01:00.0/infiniband_verbs/uverbs3").mkdir(parents=True)
+        (Path(paths.dev) / "infiniband").mkdir(parents=True)
+        for name in ("rdma_cm", "uverbs3"):
+            (Path(paths.dev) / "infiniband" / name).symlink_to(os.devnull)
+        request = container_request(RDMA_POD)
+        found = wait(world.proxy.pre_create_container(request))
+        assert not isinstance(found, HookFailed)
+        assert found.container_devices == tuple(
+            ContainerDevice(container_path=path, host_path=path, permissions="rw")
+            for path in ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs3")
+        )
+        updated = wait(world.proxy.pre_update_container_resources(request))
+        assert updated == echo_container(request), "a container that runs has its devices"
+
+    def test_a_device_that_this_machine_lacks_is_told(self, world: CallsFixture) -> None:
+        request = container_request(RDMA_POD)
+        assert wait(world.proxy.pre_create_container(request)) == echo_container(request)
+        assert [(name, reason) for name, reason, _ in world.events] == [("batch", "RuntimeHookFailed")]
+
+    def test_under_fail_a_missing_device_refuses_the_container(self, tmp_path: Path) -> None:
+        world = CallsFixture(tmp_path, fails=True)
+        found = wait(world.proxy.pre_create_container(container_request(RDMA_POD)))
+        assert isinstance(found, HookFailed)
+        assert "rdma_cm" in found.message or "infiniband" in found.message
 
     def test_an_unlabelled_pods_response_is_its_request(self, world: CallsFixture) -> None:
         request = container_request({}, labels={})

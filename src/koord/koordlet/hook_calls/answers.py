@@ -21,6 +21,7 @@ from koord.wire.nri_objects import (
     NriMount,
 )
 from koord.wire.runtime_hook import (
+    ContainerDevice,
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
     LinuxContainerResources,
@@ -29,6 +30,8 @@ from koord.wire.runtime_hook import (
     echo_container,
     echo_pod,
 )
+
+_DEVICE_PERMISSIONS = "rw"
 
 
 def nri_adjustment(decision: HookDecision, devices: Sequence[LinuxDevice] = ()) -> ContainerAdjustment | None:
@@ -71,13 +74,17 @@ def proxy_pod_response(request: PodSandboxHookRequest, decision: HookDecision) -
 
 
 def proxy_container_response(
-    request: ContainerResourceHookRequest, decision: HookDecision
+    request: ContainerResourceHookRequest, decision: HookDecision, devices: Sequence[LinuxDevice] = ()
 ) -> ContainerResourceHookResponse:
-    """Return what was asked, with the decided values and environment in it. Its protocol has no mounts or devices."""
+    """Return what was asked, with the decided values, environment and devices in it. Its protocol has no mounts."""
     return msgspec.structs.replace(
         echo_container(request),
         container_resources=_proxy_resources(request.container_resources, decision.values),
         container_envs={**request.container_envs, **decision.env},
+        container_devices=tuple(
+            ContainerDevice(container_path=one.path, host_path=one.path, permissions=_DEVICE_PERMISSIONS)
+            for one in devices
+        ),
     )
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from koord.host.filesystem import Host
+from koord.host.io_error import IoError
 from koord.koordlet.hook_calls.answers import proxy_container_response, proxy_pod_response
+from koord.koordlet.hook_calls.devices import find_devices
 from koord.koordlet.hook_calls.hook_calls import FailedHooks, HookCalls
 from koord.koordlet.hook_server.handler import HookFailed
+from koord.koordlet.hooks import rdma_device
 from koord.koordlet.hooks.contexts import cgroup_resources, container_context, pod_context
 from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage
+from koord.koordlet.hooks.registry import HookProblem
 from koord.wire.runtime_hook import (
     ContainerMetadata,
     ContainerResourceHookRequest,
@@ -23,8 +28,9 @@ from koord.wire.runtime_hook import (
 class ProxyHookHandler:
     """ProxyHookHandler implements `koord.koordlet.hook_server.handler.RuntimeHookHandler`."""
 
-    def __init__(self, calls: HookCalls) -> None:
+    def __init__(self, calls: HookCalls, host: Host) -> None:
         self._calls = calls
+        self._host = host
 
     async def pre_run_pod_sandbox(self, request: PodSandboxHookRequest) -> PodSandboxHookResponse | HookFailed:
         meta = request.pod_meta or PodSandboxMetadata()
@@ -56,10 +62,20 @@ class ProxyHookHandler:
     def _answer(
         self, request: ContainerResourceHookRequest, stage: HookStage
     ) -> ContainerResourceHookResponse | HookFailed:
-        decision = self._calls.decide_container(self._container(request), stage)
+        context = self._container(request)
+        decision = self._calls.decide_container(context, stage)
         if isinstance(decision, FailedHooks):
             return HookFailed(decision.message)
-        return echo_container(request) if decision is None else proxy_container_response(request, decision)
+        if decision is None:
+            return echo_container(request)
+        starts = stage is HookStage.PRE_CREATE_CONTAINER
+        devices = find_devices(self._host, decision) if starts else []
+        if isinstance(devices, IoError):
+            self._calls.record_problem(context.pod, HookProblem(hook=rdma_device.NAME, problem=str(devices)))
+            if self._calls.policies.fails:
+                return HookFailed(f"{rdma_device.NAME}: {devices}")
+            devices = []
+        return proxy_container_response(request, decision, devices)
 
     def _container(self, request: ContainerResourceHookRequest) -> ContainerContext:
         pod = request.pod_meta or PodSandboxMetadata()

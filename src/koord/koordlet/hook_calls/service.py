@@ -196,7 +196,7 @@ class HookService:
                 stages=enabled_stages(self._hooks.disabled_stages),
             ),
         )
-        handler = ProxyHookHandler(self.calls)
+        handler = ProxyHookHandler(self.calls, self._host)
         server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
         while not isinstance(server, RegisteredHookServer):
             self._set_server_state(str(server))
