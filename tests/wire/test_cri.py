@@ -130,9 +130,8 @@ def test_a_containers_answer_is_what_the_runtime_reads(
 
 @given(create_requests())
 def test_devices_are_added_once_and_all_else_stays(request: bytes) -> None:
-    devices = tuple(
-        ContainerDevice(container_path=path, host_path=path, permissions="rw") for path in ("/dev/a", "/dev/b")
-    )
+    paths = ("/dev/a", "/dev/b")
+    devices = tuple(ContainerDevice(container_path=path, host_path=path, permissions="rw") for path in paths)
     one = cri.create_container_with_devices(request, devices[:1])
     both = cri.create_container_with_devices(one, devices)
     assert cri.create_container_with_devices(both, devices) == both

@@ -224,6 +224,8 @@ class TestCycles:
 class FakeCards:
     def __init__(self) -> None:
         self.found: list[GpuProcessUsage] | IoError = []
+        self.failing = GpuHealth()
+        self.unidentified = 0
         self.closed = False
 
     def driver(self) -> str:
@@ -236,7 +238,7 @@ class FakeCards:
         return self.found
 
     def health(self) -> dict[str, GpuHealth]:
-        return {"GPU-0": GpuHealth()}
+        return {"GPU-0": self.failing}
 
     def close(self) -> None:
         self.closed = True
@@ -271,6 +273,16 @@ class TestGpu:
         cards.found = unsupported("nvml", "lost")
         GpuCollector(node.machine.tree, node.store, conditions, cards).sample(0, node.clock.time(), ())
         assert "lost" in conditions.current["gpu"].problem
+
+    def test_a_lost_card_is_not_asked_and_stays_listed(self, tmp_path: Path) -> None:
+        node = FakeNode(tmp_path, 1)
+        cards, conditions = FakeCards(), CollectorStatuses(("gpu",))
+        cards.found, cards.failing = unsupported("nvml", "lost"), LOST
+        collector = GpuCollector(node.machine.tree, node.store, conditions, cards)
+        collector.sample(0, node.clock.time(), ())
+        assert not conditions.current["gpu"].problem
+        assert [card.uuid for card in collector.cards] == ["GPU-0"]
+        assert collector.health == {"GPU-0": LOST}
 
     def test_a_machine_without_cards_keeps_nobody_waiting(self, tmp_path: Path) -> None:
         node = FakeNode(tmp_path, 1, settings=CollectSettings(gpu=True))

@@ -1,4 +1,4 @@
-"""The pod resources that readers get: the kubelet's, with the devices of the annotation, over restarts of both sides."""
+"""The pod resources that readers get: the kubelet's, with the devices of the annotation, over restarts of a kubelet."""
 
 from __future__ import annotations
 
