@@ -99,7 +99,14 @@ def test_the_wheel_carries_its_commit(tmp_path: Path) -> None:
     assert (again / wheel.name).read_bytes() == wheel.read_bytes()
 
 
-PROGRAMS = ("koord_scheduler", "koord_manager", "koord_descheduler", "koordlet", "koord_runtime_proxy")
+PROGRAMS = (
+    "koord_scheduler",
+    "koord_manager",
+    "koord_descheduler",
+    "koordlet",
+    "koord_runtime_proxy",
+    "koord_device_daemon",
+)
 
 
 @pytest.mark.parametrize("module", [*(f"koord.cli.daemons.{name}" for name in PROGRAMS), "koord"])

@@ -26,9 +26,10 @@ PROGRAMS = (
     "koord-descheduler",
     "koordlet",
     "koord-runtime-proxy",
+    "koord-device-daemon",
 )
 # What starts with the required dependencies alone: a node agent installs none of the server's libraries.
-PROGRAMS_WITHOUT_EXTRAS = ("koord", "kubectl-koord", "koordlet")
+PROGRAMS_WITHOUT_EXTRAS = ("koord", "kubectl-koord", "koordlet", "koord-device-daemon")
 READY = re.compile(r"koord: ready (\S+) kubeconfig=(\S+)")
 READY_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
