@@ -12,6 +12,7 @@ from koord.api.config.gates import FeatureGate
 from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.api.schema import crd_manifests
 from koord.cli.daemons.descheduler_config import descheduler_flags
+from koord.cli.daemons.device_daemon_flags import DEVICE_DAEMON_FLAGS
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS
 from koord.cli.daemons.scheduler_config import scheduler_flags
@@ -136,5 +137,6 @@ def flag_file() -> str:
         "scheduler": scheduler_flags(),
         "descheduler": descheduler_flags(),
         "koordlet": KOORDLET_FLAGS,
+        "deviceDaemon": DEVICE_DAEMON_FLAGS,
     }
     return yaml.safe_dump({name: sorted(flags.flags) for name, flags in programs.items()}, sort_keys=False)

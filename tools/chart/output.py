@@ -27,6 +27,7 @@ def generated_files() -> dict[Path, str]:
         "scheduler.yaml": workloads.scheduler_template(),
         "descheduler.yaml": workloads.descheduler_template(),
         "koordlet.yaml": workloads.koordlet_template(),
+        "device-daemon.yaml": workloads.device_daemon_template(),
         "uninstall.yaml": uninstall.uninstall_template(),
     }
     data = {

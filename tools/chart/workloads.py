@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from koord.api.kubernetes.rbac import RbacRule
-from koord.cli.manifests import deployments, koordlet_daemonset
+from koord.cli.manifests import deployments, device_daemon, koordlet_daemonset
 from koord.cli.manifests.gpu_templates import gpu_templates_config
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
@@ -98,7 +98,10 @@ def koordlet_template() -> str:
         _kubelet_rights(one["rules"])
     role["rules"] = When(".Values.koordlet.tellInterference", told_role["rules"], role["rules"])
     (workload,) = koordlet_daemonset.koordlet_objects(
-        NAMESPACE, image("koordlet"), f"{koordlet_daemonset.TERWAY_GATE}=true", runtime_hooks="proxy"
+        NAMESPACE,
+        image("koordlet"),
+        f"{koordlet_daemonset.TERWAY_GATE}=true,{koordlet_daemonset.POD_RESOURCES_GATE}=true",
+        runtime_hooks="proxy",
     )
     container = _pod(workload, "koordlet")
     port = "{{ .Values.koordlet.metrics.port }}"
@@ -134,6 +137,15 @@ def koordlet_template() -> str:
     return _program("koordlet", [*rights, workload], gate_values("koordlet", gates))
 
 
+def device_daemon_template() -> str:
+    (workload,) = device_daemon.device_daemon_objects(NAMESPACE, image("deviceDaemon"))
+    _pod(workload, "deviceDaemon")
+    shown = ".Values.deviceDaemon"
+    replace(workload, f"{POD}/tolerations", When(f"{shown}.tolerations", _values("deviceDaemon.tolerations")))
+    add(workload, f"{POD}/affinity", When(f"{shown}.nodeAffinity", {"nodeAffinity": _affinity("deviceDaemon")}))
+    return _program("deviceDaemon", [workload])
+
+
 def _kubelet_rights(rules: list[Obj]) -> None:
     """Put the rights to two paths of kubelets in place of the one to all of them, where the value says so."""
     fine = ".Values.koordlet.kubeletFineGrainedAuthz"
@@ -150,6 +162,7 @@ def _host_paths(workload: Obj, proxied: str) -> None:
         "host-prediction-checkpoints": "predictionCheckpointDir",
         "host-var-run-koordlet": "koordletSockDir",
         "host-etc-hookserver": "koordProxyRegisterDir",
+        "host-pod-resources": "podResourcesProxyPath",
     }
     pod = workload["spec"]["template"]["spec"]
     for volume in pod["volumes"]:
@@ -159,6 +172,7 @@ def _host_paths(workload: Obj, proxied: str) -> None:
         raise KeyError(f"koordlet has no volumes {', '.join(named)}")
     needed = {name: proxied for name, _, _, _ in koordlet_daemonset.PROXY_MOUNTS}
     needed[koordlet_daemonset.TERWAY_MOUNT[0]] = f"$gates.{koordlet_daemonset.TERWAY_GATE}"
+    needed[koordlet_daemonset.POD_RESOURCES_MOUNT[0]] = f"$gates.{koordlet_daemonset.POD_RESOURCES_GATE}"
     for holder, field in ((pod, "volumes"), (pod["containers"][0], "volumeMounts")):
         holder[field] = [When(needed[one["name"]], one) if one["name"] in needed else one for one in holder[field]]
 

@@ -375,7 +375,7 @@ def _interference(values: FlagValues) -> InterferenceReporterSettings | None:
 
 
 def _pod_resources(values: FlagValues, paths: HostPaths) -> PodResourcesProxySettings:
-    folder = values.text("pod-resources-proxy-path").rstrip("/") or f"{paths.var_run}/koordlet/pod-resources"
+    folder = values.text("pod-resources-proxy-path").rstrip("/")
     return PodResourcesProxySettings(
         socket=f"{folder}/{SOCKET}", kubelet_socket=f"{paths.kubelet}/pod-resources/{SOCKET}"
     )

@@ -8,6 +8,7 @@ from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hooks.hook import HookStage
 from koord.koordlet.nri.settings import FailurePolicy, NriSettings
+from koord.koordlet.pod_resources.settings import FOLDER as POD_RESOURCES_FOLDER
 from koord.wire.runtime_hook import RuntimeHookStage
 
 _SECOND = 1_000_000_000
@@ -18,8 +19,8 @@ RUNTIME_FLAGS = (
     Flag(
         "pod-resources-proxy-path",
         TEXT,
-        "Folder of the socket that serves pod resources with devices, with the gate PodResourcesProxy. Default:\n"
-        "koordlet/pod-resources in the var-run root, which the host sees as /var/run/koordlet/pod-resources",
+        "Folder of the socket that serves pod resources with devices, with the gate PodResourcesProxy",
+        POD_RESOURCES_FOLDER,
     ),
     Flag("runtime-hooks-network", TEXT, "", "unix", no_effect_reason="the server is always on a Unix socket"),
     Flag(

@@ -11,6 +11,7 @@ from koord.api.config.gates import parse_feature_gates
 from koord.cli.manifests.cluster_objects import LABELS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.feature_gates import KOORDLET_GATES
+from koord.koordlet.pod_resources.settings import FOLDER as POD_RESOURCES_FOLDER
 from koord.koordlet.settings import PORT
 
 Obj = dict[str, Any]
@@ -38,11 +39,13 @@ PROXY_MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
 PROXY_SOCKET = "koordlet.sock"
 TERWAY_GATE = "TerwayQoS"
 TERWAY_MOUNT = ("host-var-lib-terway-qos", HostPaths().terway, DAEMONSET_PATHS.terway, False)
+POD_RESOURCES_GATE = "PodResourcesProxy"
+POD_RESOURCES_MOUNT = ("host-pod-resources", POD_RESOURCES_FOLDER, POD_RESOURCES_FOLDER, False)
 _CREATED_HOST_PATHS = frozenset(
     {
         "host-var-log-koordlet",
         "host-prediction-checkpoints",
-        *(name for name, _, _, _ in (*PROXY_MOUNTS, TERWAY_MOUNT)),
+        *(name for name, _, _, _ in (*PROXY_MOUNTS, TERWAY_MOUNT, POD_RESOURCES_MOUNT)),
     }
 )
 # As Koordinator's chart: what an agent does whose gates nobody states.
@@ -65,11 +68,12 @@ def koordlet_objects(
     koord-runtime-proxy, or not at all. One that `restores` puts back every file that agents wrote, and writes no more.
     """
     gates = parse_feature_gates(feature_gates, KOORDLET_GATES)
-    writes_for_terway = isinstance(gates, dict) and gates[TERWAY_GATE]
+    switched = gates if isinstance(gates, dict) else {}
     mounts = (
         *MOUNTS,
         *(PROXY_MOUNTS if runtime_hooks == "proxy" else ()),
-        *((TERWAY_MOUNT,) if writes_for_terway else ()),
+        *((TERWAY_MOUNT,) if switched.get(TERWAY_GATE) else ()),
+        *((POD_RESOURCES_MOUNT,) if switched.get(POD_RESOURCES_GATE) else ()),
     )
     container: Obj = {
         "name": NAME,

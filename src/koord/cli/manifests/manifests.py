@@ -16,7 +16,7 @@ from koord.api.config.descheduler import configuration as shipped_descheduling
 from koord.api.config.scheduler import shipped
 from koord.api.model import to_dict
 from koord.api.schema import crd_manifests
-from koord.cli.manifests import deployments, koordlet_daemonset
+from koord.cli.manifests import deployments, device_daemon, koordlet_daemonset
 from koord.cli.manifests.cluster_objects import (
     default_config,
     namespace_object,
@@ -41,8 +41,9 @@ from koord.scheduler.plugins.registry import REGISTRY
 Obj = dict[str, Any]
 
 COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler", "descheduler", "koordlet")
+DEVICE_DAEMON = "device-daemon"  # only where it is asked for: few nodes have accelerators that it knows
 # As the programs are called, for those who ask by that name.
-PROGRAMS = {f"koord-{name}": name for name in ("manager", "scheduler", "descheduler")}
+PROGRAMS = {f"koord-{name}": name for name in ("manager", "scheduler", "descheduler", DEVICE_DAEMON)}
 IMAGE = f"koord:{__version__}"
 CONFIG_NAME = "slo-controller-config"
 
@@ -95,6 +96,8 @@ def manifests(
         made += koordlet_daemonset.koordlet_objects(
             namespace, image, koordlet_gates, flags, runtime_hooks, restores=koordlet_restores
         )
+    if DEVICE_DAEMON in components:
+        made += device_daemon.device_daemon_objects(namespace, image)
     return made
 
 
@@ -123,8 +126,8 @@ def descheduler_config(namespace: str) -> str:
     "--component",
     "components",
     multiple=True,
-    type=click.Choice((*COMPONENTS, *PROGRAMS)),
-    help="Only this part; may be given several times. Default: all.",
+    type=click.Choice((*COMPONENTS, DEVICE_DAEMON, *PROGRAMS)),
+    help=f"Only this part; may be given several times. Default: all but {DEVICE_DAEMON}.",
 )
 @click.option("--feature-gates", default="", help="Of koord-manager; they also decide which webhooks are registered.")
 @click.option(

@@ -6,13 +6,14 @@ import importlib.util
 
 import msgspec
 
+FOLDER = "/var/run/koordlet/pod-resources"
 SOCKET = "kubelet.sock"
 
 
 class PodResourcesProxySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the proxy serves and where the kubelet does; `refresh_s` is how long a call waits for a pod that is new."""
 
-    socket: str = f"/var/run/koordlet/pod-resources/{SOCKET}"
+    socket: str = f"{FOLDER}/{SOCKET}"
     kubelet_socket: str = f"/var/lib/kubelet/pod-resources/{SOCKET}"
     refresh_s: float = 3.0
 
