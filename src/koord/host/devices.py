@@ -45,8 +45,8 @@ _NUMBERED = re.compile(r"mlx\d+_(\d+)")
 
 
 def rdma_cards(host: Host) -> list[RdmaCard] | IoError:
-    """Return the cards by minor: the number in a name such as mlx5_2. Cards that are named otherwise, such as rocep59s0,
-    have the numbers that are left, in order of their addresses.
+    """Return the cards by minor: the number in a name such as mlx5_2. Cards that are named otherwise, such as
+    rocep59s0, have the numbers that are left, in order of their addresses.
     """
     addresses = pci_addresses(host)
     if isinstance(addresses, IoError):
