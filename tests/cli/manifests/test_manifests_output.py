@@ -22,6 +22,7 @@ from koord.cli.manifests.manifests import COMPONENTS, manifests
 from koord.cli.manifests.rbac_objects import policy_rules, rbac_objects
 from koord.descheduler.configuration import DeschedulerSetup, build_setup
 from koord.descheduler.configuration import load_config as load_descheduling
+from koord.devicedaemon.settings import DeviceDaemonSettings
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.plugins.device_share.request import parse_templates
 
