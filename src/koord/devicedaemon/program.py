@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.kubernetes.rbac import RbacRule
 from koord.api.model import to_dict
 from koord.devicedaemon.known_cards import KnownCards, next_cards
 from koord.devicedaemon.settings import DeviceDaemonSettings
@@ -23,7 +22,6 @@ from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
 
-RBAC_RULES: tuple[RbacRule, ...] = ()  # it talks to no API server
 RETRY_S = 60.0  # after a round that failed, if that is sooner than the next one
 
 

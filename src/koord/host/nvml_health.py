@@ -127,11 +127,11 @@ class GpuHealthMonitor:
         return self._library.call("nvmlDeviceRegisterEvents", handle, kinds, self._events) == SUCCESS
 
     def _fail(self, event: EventData) -> None:
-        code, uuid = self._library.text("nvmlDeviceGetUUID", ctypes.c_void_p(event.device))
         now_s = time.monotonic()
         with self._lock:
-            # A card that cannot be named any more (it fell off the bus) may be any of them.
-            for one in [uuid] if code == SUCCESS and uuid in self._records else list(self._records):
+            failed = [uuid for uuid, handle in self._handles.items() if handle.value == event.device]
+            # An error that the driver gives to no card that is known may be of any of them.
+            for one in failed or list(self._records):
                 record = msgspec.structs.replace(self._records[one], xid=int(event.data), xid_at_s=now_s)
                 self._records[one] = record
                 self._health[one] = decide_gpu_health(record, GpuReading())

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.core_v1 import EventSource
@@ -56,6 +56,9 @@ from koord.telemetry.clock import Clock, now
 from koord.telemetry.component_server import ComponentServer, HealthCheck
 from koord.telemetry.process import register_process_metrics
 from koord.values import timestamp
+
+if TYPE_CHECKING:
+    from koord.koordlet.pod_resources.service import PodResourcesProxy
 
 _LOG = logging.getLogger(__name__)
 
@@ -122,7 +125,7 @@ class Koordlet:
         self.reporters: ReporterSet | None = None
         self._volumes: VolumeMounts | None = None
         self.hooks: HookService | None = None
-        self._pod_resources_state: Callable[[], str] = lambda: "not started yet"
+        self._pod_resources: PodResourcesProxy | None = None
         self._audit_problem = ProblemLog(_LOG, "the audit log cannot be written")
         self._capabilities: list[Capability] = []
         self._cgroup_problem = "not looked yet"
@@ -251,9 +254,10 @@ class Koordlet:
         if self._settings.pod_resources is not None:
             from koord.koordlet.pod_resources.service import PodResourcesProxy  # gRPC, which only this proxy needs
 
-            proxy = PodResourcesProxy(self._settings.pod_resources, self._clock, lambda: pods.pods, pods.ask_and_wait)
-            self._spawn("pod-resources", proxy.run)
-            self._pod_resources_state = lambda: proxy.problem or "served"
+            self._pod_resources = PodResourcesProxy(
+                self._settings.pod_resources, self._clock, lambda: pods.pods, pods.ask_and_wait
+            )
+            self._spawn("pod-resources", self._pod_resources.run)
 
     async def _follow_pods(self) -> None:
         """Run the pod source. The kubelet's address is on the Node: a short wait spares the API server a list."""
@@ -427,7 +431,7 @@ class Koordlet:
             "disturbedPods": self._disturbed_pods(),
             "collectors": {name: one.problem or "works" for name, one in collectors.items()},
             "strategies": [] if control_loop is None else list(control_loop.strategy_runner.enabled),
-            "podResources": "" if self._settings.pod_resources is None else self._pod_resources_state(),
+            "podResources": "" if self._pod_resources is None else self._pod_resources.state,
             "journal": "" if control_loop is None else control_loop.executor.journal_problem or "works",
         }
 

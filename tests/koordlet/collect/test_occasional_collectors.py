@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -226,12 +228,17 @@ class FakeCards:
         self.found: list[GpuProcessUsage] | IoError = []
         self.failing = GpuHealth()
         self.unidentified = 0
+        self.opening = threading.Event()
+        self.opening.set()
+        self.listed = threading.Semaphore(0)
         self.closed = False
 
     def driver(self) -> str:
         return "550"
 
     def cards(self) -> list[GpuCard] | IoError:
+        self.listed.release()
+        self.opening.wait()
         return [GpuCard(uuid="GPU-0", minor=0, total_bytes=2**30, address="0000:3b:00.0", model="A100")]
 
     def uses(self, card: GpuCard) -> list[GpuProcessUsage] | IoError:
@@ -283,6 +290,27 @@ class TestGpu:
         assert not conditions.current["gpu"].problem
         assert [card.uuid for card in collector.cards] == ["GPU-0"]
         assert collector.health == {"GPU-0": LOST}
+
+    def test_a_lost_card_is_looked_for_without_keeping_anybody_waiting(self, tmp_path: Path) -> None:
+        node = FakeNode(tmp_path, 1)
+        cards, conditions = FakeCards(), CollectorStatuses(("gpu",))
+        collector = GpuCollector(node.machine.tree, node.store, conditions, cards)
+        cards.failing = LOST
+        collector.sample(0, node.clock.time(), ())
+        cards.opening.clear()
+        collector.sample(60, node.clock.time(), ())
+        for _ in range(2):
+            assert cards.listed.acquire(timeout=20), "a thread lists them the second time"
+        collector.sample(61, node.clock.time(), ())
+        assert collector.health == {"GPU-0": LOST}
+        cards.failing = GpuHealth()
+        cards.opening.set()
+        deadline = time.monotonic() + 20
+        while node.latest(metric_kind.NODE_GPU_CORE, *self.WHICH) is None:
+            assert time.monotonic() < deadline
+            collector.sample(62, node.clock.time(), ())
+        assert collector.health == {"GPU-0": GpuHealth()}
+        collector.close()
 
     def test_a_machine_without_cards_keeps_nobody_waiting(self, tmp_path: Path) -> None:
         node = FakeNode(tmp_path, 1, settings=CollectSettings(gpu=True))

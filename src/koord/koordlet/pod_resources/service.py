@@ -26,6 +26,7 @@ from koord.wire.raw_fields import MalformedMessage
 _LOG = logging.getLogger(__name__)
 
 RETRY_S = 10.0
+SERVED = "served"
 STOP_GRACE_S = 2.0
 MAX_MESSAGE_BYTES = 16 << 20  # what readers of the kubelet's own socket take
 _ENRICHED = frozenset({pod_resources.LIST, pod_resources.GET, pod_resources.LIST_V1ALPHA1})
@@ -149,7 +150,7 @@ class PodResourcesServer(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 
 class PodResourcesProxy:
-    """PodResourcesProxy keeps the server running for the agent's life. Run it in a task."""
+    """PodResourcesProxy keeps the server running for the agent's life. Run it in a task; `state` is for people."""
 
     def __init__(
         self,
@@ -162,6 +163,7 @@ class PodResourcesProxy:
         self._clock = clock
         self._pods = pods
         self._refresh = refresh
+        self.state = "not started yet"
         self._problems = ProblemLog(
             _LOG,
             "the pod resources are not served",
@@ -169,19 +171,18 @@ class PodResourcesProxy:
             begins_unknown=True,
         )
 
-    @property
-    def problem(self) -> str:
-        return self._problems.problem
-
     async def run(self) -> None:
         """Serve as soon as the socket can be had, until cancelled."""
         server = await PodResourcesServer.start(self._settings, self._pods, self._refresh)
         while isinstance(server, NotExclusive):
+            self.state = str(server)
             self._problems.fails(server)
             await self._clock.sleep(RETRY_S)
             server = await PodResourcesServer.start(self._settings, self._pods, self._refresh)
+        self.state = SERVED
         self._problems.works()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
+            self.state = "ended"
             await server.stop()
