@@ -296,7 +296,6 @@ def test_nvidia_cards_are_told_where_no_file_describes_accelerators(tmp_path: Pa
 
 def test_a_critical_error_is_in_the_device_until_the_card_has_recovered(tmp_path: Path) -> None:
     stub = NvmlStub(tmp_path)
-    stub.set("recovery", 1, 1)
     nvml = Nvml.open(stub.path, HealthTiming(look_s=0.02, quiet_s=0.1))
     assert isinstance(nvml, Nvml)
     cards = nvml.cards()
