@@ -121,34 +121,37 @@ def gpu_partitions(xpus: Sequence[Xpu]) -> dict[int, tuple[GPUPartition, ...]]:
 
 
 def nvlink_partitions(cards: Sequence[GpuCard]) -> dict[int, tuple[GPUPartition, ...]]:
-    """Return the groups of cards that NVLinks join directly, by size: all pairs of a group are linked, and its score is
-    the number of links of its weakest pair. Cards that are joined only through others are one group with score 1.
+    """Return the groups of cards that NVLinks join directly, by size: all pairs of a group are linked. Cards that are
+    joined only through others are one group. The score is 1 for the groups of a size whose weakest pair has the most
+    links, 2 for the next: schedulers try the lowest score first.
 
     Behind switches every group is as good as another: there is nothing to tell.
     """
     if any(card.switch_links for card in cards):
         return {}
-    minors = {card.address: card.minor for card in cards}
+    minors = {card.address: card.minor for card in cards if not card.mig_enabled}
     links = {
         (card.minor, minors[address]): count
         for card in cards
         for address, count in card.links.items()
-        if address in minors and not card.mig_enabled
+        if address in minors and card.address in minors
     }
-    found: dict[tuple[int, ...], int] = {}
+    by_size: dict[int, dict[tuple[int, ...], int]] = {}  # with the links of the weakest pair
     for component in _components(sorted(minors.values()), links):
-        for size in (size for size in _PARTITION_SIZES if size <= len(component)):
-            for group in combinations(component, size):
+        for size in {*_PARTITION_SIZES, len(component)}:
+            for group in combinations(component, size) if size > 1 else ():
                 weakest = min(links.get(pair, 0) for pair in combinations(group, 2))
-                if weakest:
-                    found[group] = weakest
-        if len(component) > 1:
-            found.setdefault(component, 1)
-    by_size: dict[int, list[GPUPartition]] = {}
-    for group in sorted(found):
-        partition = GPUPartition(minors=group, gpu_link_type=NVLINK, allocation_score=found[group])
-        by_size.setdefault(len(group), []).append(partition)
-    return {size: tuple(listed) for size, listed in sorted(by_size.items())}
+                if weakest or group == component:
+                    by_size.setdefault(size, {})[group] = weakest
+    return {size: _ranked(by_size[size]) for size in sorted(by_size)}
+
+
+def _ranked(groups: Mapping[tuple[int, ...], int]) -> tuple[GPUPartition, ...]:
+    ranks = {links: rank for rank, links in enumerate(sorted(set(groups.values()), reverse=True), 1)}
+    return tuple(
+        GPUPartition(minors=group, gpu_link_type=NVLINK, allocation_score=ranks[groups[group]])
+        for group in sorted(groups)
+    )
 
 
 def _components(minors: Sequence[int], links: Mapping[tuple[int, int], int]) -> list[tuple[int, ...]]:
