@@ -40,6 +40,8 @@ def cards(count: int, links: Links, **changes: object) -> list[GpuCard]:
 
 def partitions(count: int, links: Links) -> dict[int, list[tuple[tuple[int, ...], int]]]:
     found = nvlink_partitions(cards(count, links))
+    single = [one.minors for one in found.pop(1, ())]
+    assert single == ([(minor,) for minor in range(count)] if found else []), "a table has each card"
     return {size: [(one.minors, one.allocation_score) for one in listed] for size, listed in found.items()}
 
 

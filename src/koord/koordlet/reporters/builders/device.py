@@ -143,6 +143,8 @@ def nvlink_partitions(cards: Sequence[GpuCard]) -> dict[int, tuple[GPUPartition,
                 weakest = min(links.get(pair, 0) for pair in combinations(group, 2))
                 if weakest or group == component:
                     by_size.setdefault(size, {})[group] = weakest
+    if by_size:
+        by_size[1] = dict.fromkeys(((minor,) for minor in minors.values()), 0)  # for pods that ask for one card
     return {size: _ranked(by_size[size]) for size in sorted(by_size)}
 
 
