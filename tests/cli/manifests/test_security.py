@@ -18,7 +18,7 @@ ACCOUNTS = {"koord-manager", "koord-scheduler", "koord-descheduler", "koordlet"}
 
 @pytest.fixture(scope="module")
 def installed() -> list[Obj]:
-    made = manifests(runtime_hooks="proxy", koordlet_gates="TerwayQoS=true")
+    made = manifests(runtime_hooks="proxy", koordlet_gates="TerwayQoS=true,PodResourcesProxy=true")
     assert isinstance(made, list)
     return made
 
@@ -96,3 +96,15 @@ def test_the_seccomp_profile_of_the_control_plane_is_the_runtimes(installed: lis
     pods = [one["spec"]["template"]["spec"] for one in installed if one["kind"] == "Deployment"]
     assert len(pods) == 3
     assert all(pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"} for pod in pods)
+
+
+def test_the_device_daemon_has_no_token_and_no_port() -> None:
+    made = manifests(components=("device-daemon",))
+    assert isinstance(made, list)
+    (daemon,) = made
+    spec = daemon["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in spec
+    assert "ports" not in container
+    assert {one["hostPath"]["path"] for one in spec["volumes"]} == {"/", "/var/run/koordlet/xpu-device-infos"}
