@@ -21,8 +21,7 @@ from koord.api.koordinator.custom_kinds import POD_GROUPS
 from koord.api.koordinator.protocol import L_POD_GROUP
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.cli.up import local_scheduler
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory

@@ -25,8 +25,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from koord.wire.nri_messages import CreateContainerRequest, StateChangeEvent
-from koord.wire.nri_objects import LinuxPodSandbox, NriContainer, NriPodSandbox
+from koord.wire.nri_messages import (
+    CreateContainerRequest,
+    LinuxPodSandbox,
+    NriContainer,
+    NriPodSandbox,
+    StateChangeEvent,
+)
 from koord.wire.protobuf import write_length_delimited, write_varint
 from tests.koordlet.nri.fake_runtime import FakeRuntime
 from tools import nodeagent, realnode

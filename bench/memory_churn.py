@@ -31,8 +31,8 @@ from koord.koordlet.reporters.interference_reporter import InterferenceReporterS
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.kube.client.typed_client import Client
 from koord.kube.events.correlator import MAX_CACHED_EVENTS
-from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerSettings
 from koord.scheduler.framework.attempt import MAX_ATTEMPT_LOG_BYTES
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import LoopClock, run_virtual

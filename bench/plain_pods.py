@@ -31,7 +31,7 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.extension_points import KOORDINATOR_POINTS, plugin_set_at
+from koord.scheduler.configuration.plugin_selection import KOORDINATOR_POINTS, plugin_set_at
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS
 from koord.scheduler.framework.handle import SchedulerActions

@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping
 
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, NODES, PODS
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import EmbeddedCluster
+from koord.embedded.cluster import EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, BytesResponseBody, WatchStream

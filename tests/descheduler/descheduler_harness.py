@@ -20,8 +20,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
 from koord.descheduler.context import DeschedulerContext, DeschedulerMetrics
 from koord.descheduler.program import Descheduler
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.cache import ObjectChange

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.descheduler.configuration import low_node_load_args, shipped_configuration
+from koord.api.config.descheduler.configuration import shipped_configuration, shipped_low_node_load_args
 from koord.api.config.descheduler.plugin_args import API_VERSION
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, config_warnings, load_config
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
@@ -144,7 +144,7 @@ def test_the_shipped_configuration_is_not_remarked_on(namespace: str) -> None:
 
 
 def test_arguments_of_a_plugin_that_is_not_enabled_are_remarked_on() -> None:
-    for args in (LOADS, {**low_node_load_args(), "paused": True}):
+    for args in (LOADS, {**shipped_low_node_load_args(), "paused": True}):
         found = good(made([profile([{"name": "LowNodeLoad", "args": args}])], deschedulingInterval="1m"))
         assert [why for _, why in config_warnings(found)] == [
             "are of LowNodeLoad, which is not enabled: they have no effect"

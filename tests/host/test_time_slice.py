@@ -13,7 +13,7 @@ import pytest
 
 from koord.host.filesystem import Host, HostPaths
 from koord.host.io_error import IoError
-from koord.host.time_slice import DEFAULT, KernelTimeSlices
+from koord.host.time_slice import KernelTimeSlices
 
 SLICES = KernelTimeSlices(Host.local(HostPaths()))
 PARENT = "import os, subprocess, sys; c = subprocess.Popen(['sleep', '60']); print(c.pid, flush=True); c.wait()"
@@ -32,7 +32,7 @@ def test_a_slice_is_set_and_given_back(process: int) -> None:
     before = SLICES.slice_ns(process)
     assert SLICES.set_slice(process, 99_000_000) is None
     assert SLICES.slice_ns(process) == 99_000_000
-    assert SLICES.set_slice(process, DEFAULT) is None
+    assert SLICES.set_slice(process, 0) is None
     assert SLICES.slice_ns(process) == before
 
 

@@ -21,8 +21,8 @@ from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.manager.context import NAMESPACE, ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
 from koord.telemetry.clock import LoopClock, run_virtual
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"

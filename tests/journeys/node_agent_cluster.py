@@ -17,8 +17,8 @@ from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerSettings
 from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.node_agent import SimulatedAgent
 from koord.sim.agents.node_agent import SimulatedAgentSettings as AgentSettings

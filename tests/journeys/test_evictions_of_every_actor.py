@@ -21,7 +21,7 @@ from koord.cli.up.components import choose_components
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.manager.context import NAMESPACE
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.policy.eviction import EvictionRecord
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.journeys.colocation_cluster import batch_pod, pod

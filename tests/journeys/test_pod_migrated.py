@@ -24,8 +24,8 @@ from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerSettings
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.plugins.registry import REGISTRY

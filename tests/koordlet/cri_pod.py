@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koord.wire.cri_container import POD_UID_LABEL, ContainerState
+from koord.wire.cri import POD_UID_LABEL, ContainerState
 from koord.wire.raw_fields import encode_chunk, encode_string, encode_string_map
 from tests.runtimeproxy.fake_runtime import FakeRuntime
 

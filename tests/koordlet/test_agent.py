@@ -17,8 +17,7 @@ from koord.api.kubernetes.builtin_kinds import (
     POD_DISRUPTION_BUDGETS,
     PODS,
 )
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ADMIN
+from koord.embedded.cluster import ADMIN, InProcessTransport
 from koord.host.cgroup import knob
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.pod_meta import PodMeta

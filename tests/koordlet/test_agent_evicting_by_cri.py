@@ -20,11 +20,11 @@ import pytest
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, POD_DISRUPTION_BUDGETS, PODS
 from koord.koordlet.agent import Koordlet
 from koord.koordlet.collect.collector import CollectSettings
-from koord.koordlet.pod_stopper import CriEvictionSettings
+from koord.koordlet.settings import CriEvictionSettings
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.policy.eviction import parse_record
 from koord.telemetry.clock import LoopClock
-from koord.wire.cri_container import ContainerState
+from koord.wire.cri import ContainerState
 from tests.koordlet.agent_fixture import GI, AgentFixture, ask, expect_ok
 from tests.koordlet.cri_pod import add_container
 from tests.runtimeproxy.fake_runtime import FakeRuntime

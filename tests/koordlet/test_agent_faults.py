@@ -18,8 +18,7 @@ import pytest
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ADMIN
+from koord.embedded.cluster import ADMIN, InProcessTransport
 from koord.host.cgroup import knob
 from koord.koordlet.agent import Koordlet
 from koord.koordlet.collect.collector import CollectSettings

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, PODS
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ADMIN
+from koord.embedded.cluster import ADMIN, InProcessTransport
 from koord.koordlet.evictor import SUCCESS
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory

@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from koord.koordlet.cri_client import CriClient
-from koord.koordlet.pod_stopper import CriEvictionSettings, PodNotStopped, PodStopped
+from koord.koordlet.settings import CriEvictionSettings, PodNotStopped, PodStopped
 from koord.wire import raw_fields
-from koord.wire.cri_container import ContainerState
+from koord.wire.cri import ContainerState
 from tests.koordlet.cri_pod import add_container
 from tests.runtimeproxy.fake_runtime import METHOD, FakeRuntime
 

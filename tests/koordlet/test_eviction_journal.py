@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.host.io_error import IoError
-from koord.koordlet.eviction_journal import FILE_NAME, EvictionJournal
+from koord.koordlet.evictor import FILE_NAME, EvictionJournal
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.policy.eviction import KOORDLET, EvictionRecord
 

@@ -11,9 +11,9 @@ import pytest
 from koord.host.filesystem import Host, HostPaths
 from koord.host.io_error import IoError
 from koord.koordlet.hooks.hook import SchemataLine
+from koord.koordlet.hooks.resctrl_pod import INTEL
 from koord.koordlet.inputs.machine import L3Cache
 from koord.koordlet.pod_resctrl import PodResctrlGroups, PodResctrlTarget
-from koord.koordlet.resctrl_share import INTEL
 
 FULL = "    MB:0=100;1=100\n    L3:0=3ff;1=3ff\n"
 GROUP = "koordlet-u"

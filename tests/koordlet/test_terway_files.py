@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from koord.host.filesystem import Host, HostPaths
+from koord.koordlet.hook_calls.node_actions import FileOutcome, TerwayFiles
 from koord.koordlet.hooks.terway_qos import TerwayPlan
-from koord.koordlet.terway_files import FileOutcome, TerwayFiles
 
 PLAN = TerwayPlan(enabled=True, global_config="hw_tx_bps_max 1\n", pods="{}")
 OFF = TerwayPlan(enabled=False)

@@ -7,8 +7,8 @@ from itertools import count
 
 import pytest
 
-from koord.koordlet.cooperative_task import run_steps_cooperatively
-from koord.koordlet.work_steps import WorkSteps, run_steps, timed_steps
+from koord.koordlet.control_loop import run_steps_cooperatively
+from koord.koordlet.strategies.strategy import WorkSteps, run_steps, timed_steps
 
 
 def three(log: list[str]) -> WorkSteps[int]:

@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from koord.api.config.gates import default_feature_gates
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster
+from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, WatchStream
-from koord.manager.context import ManagerContext, ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.telemetry.clock import LoopClock, run_virtual
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, EVENTS_EVENTS, NAMESPACES, NODES
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import ManagerContext
+from koord.manager.reconcile_loop import ManagerContext
 
 NAMESPACE, NAME = "koordinator-system", "slo-controller-config"
 

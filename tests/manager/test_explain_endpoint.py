@@ -9,8 +9,8 @@ import msgspec
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.kube.transport.api_error import unwrap
 from koord.manager import program
-from koord.manager.context import ManagerContext
 from koord.manager.program import Manager, ManagerOptions
+from koord.manager.reconcile_loop import ManagerContext
 from koord.telemetry.component_server import ComponentServer
 from koord.telemetry.http_routing import HttpCall
 from tests.manager.manager_harness import run_with_context

@@ -16,9 +16,9 @@ from koord.api.kubernetes.admission import AdmissionRequest
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable
-from koord.manager.context import ManagerContext
 from koord.manager.quota_evaluator import EvaluatorOptions, QuotaEvaluator
 from koord.manager.quota_topology_cache import QuotaTopologyCache
+from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
 from tests.manager.manager_harness import FaultyTransport, run_with_faulty_transport
 from tests.manager.webhooks.quota.quota_builders import quota

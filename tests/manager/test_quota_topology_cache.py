@@ -8,8 +8,8 @@ from koord.api.koordinator.custom_kinds import ELASTIC_QUOTA_PROFILES, ELASTIC_Q
 from koord.api.koordinator.protocol import A_QUOTA_SHARED_WEIGHT, L_QUOTA_NAME, L_QUOTA_TREE_ID
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import ManagerContext
 from koord.manager.quota_topology_cache import QuotaTopologyCache
+from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
 from koord.manager.webhooks.quota.topology import PENDING_WRITE_TTL_S
 from tests.manager.manager_harness import run_with_context

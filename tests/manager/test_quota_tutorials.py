@@ -26,8 +26,8 @@ from koord.cli.up.local_manager import LocalManager
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerSettings
 from koord.telemetry.clock import Clock, LoopClock, run_virtual
 from tests.manager.webhooks.quota.quota_builders import quota
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from koord.api.koordinator.protocol import A_REPLACE_RESOURCES, L_PREEMPTION_POLICY, L_PRIORITY_CLASS
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert, to_dict
-from koord.policy.pod_transform import (
+from koord.policy.qos import (
     apply_default_priority,
     apply_preemption_policy,
     replace_in_list,

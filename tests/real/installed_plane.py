@@ -18,7 +18,7 @@ import yaml
 
 from koord.cli.manifests.manifests import manifests
 from koord.kube.client.typed_client import Client
-from koord.manager.context import NAMESPACE
+from koord.manager.reconcile_loop import NAMESPACE
 from tests.real.kubectl import kubectl
 from tools import assets, controlplane
 from tools.controlplane import ControlPlane, free_port

@@ -21,7 +21,7 @@ import yaml
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
 from koord.api.kubernetes.builtin_kinds import LEASES, NODES, PODS, SECRETS
 from koord.api.kubernetes.resource import Resource
-from koord.cli.commands.migrate_from_koordinator.gather import gather_facts
+from koord.cli.commands.migrate_from_koordinator.command import gather_facts
 from koord.cli.commands.migrate_from_koordinator.report import make_report
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap

@@ -30,7 +30,7 @@ from koord.api.kubernetes.builtin_kinds import (
 from koord.cli.manifests.manifests import manifests
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.manager.context import NAMESPACE
+from koord.manager.reconcile_loop import NAMESPACE
 from tests.real.installed_plane import GATES, InstalledPlane, installed_plane, objects, pod, until
 from tests.real.kubectl import kubectl
 from tests.real.manager_process import ManagerProcess, account, running

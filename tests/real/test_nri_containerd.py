@@ -20,7 +20,7 @@ from koord.host.filesystem import Host
 from koord.koordlet.nri.plugin import NriPlugin, NriStatus
 from koord.koordlet.nri.settings import FailurePolicy, NriSettings
 from koord.telemetry.clock import WallClock
-from koord.wire.nri_objects import (
+from koord.wire.nri_messages import (
     ContainerAdjustment,
     ContainerUpdate,
     LinuxContainerAdjustment,

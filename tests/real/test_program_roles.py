@@ -38,7 +38,7 @@ from koord.api.kubernetes.builtin_kinds import (
 )
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.manager.context import NAMESPACE
+from koord.manager.reconcile_loop import NAMESPACE
 from tests.real.installed_plane import GATES, InstalledPlane, installed_plane, objects, pod, program, until
 from tests.real.manager_process import account, running
 from tests.real.reach import connect

@@ -11,7 +11,7 @@ import pytest
 
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
-from koord.scheduler.configuration.extension_points import KUBERNETES_POINTS
+from koord.scheduler.configuration.plugin_selection import KUBERNETES_POINTS
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.scheduler.configuration.config_cases import ACCEPTED, HEAD, REFUSED

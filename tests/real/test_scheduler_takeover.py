@@ -39,11 +39,11 @@ from koord.scheduler.cache.pod_model import PODS, Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.framework.attempt import failure_of_decision
-from koord.scheduler.framework.bind_effects import PreBindActions
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.runtime import run_pre_enqueue
+from koord.scheduler.framework.verdict import PreBindActions
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import WallClock

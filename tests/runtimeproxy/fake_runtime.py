@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from koord.wire import cri, raw_fields
-from koord.wire.cri_container import ContainerState
+from koord.wire.cri import ContainerState
 from koord.wire.protobuf import WireError
 from koord.wire.raw_fields import encode_chunk, encode_int, encode_string, encode_string_map
 

@@ -7,7 +7,8 @@ import grpc.aio
 import msgspec
 import pytest
 
-from koord.wire import raw_fields, runtime_hook
+from koord.wire import raw_fields
+from koord.wire.protobuf import codec_of
 from koord.wire.runtime_hook import (
     ContainerDevice,
     ContainerMetadata,
@@ -49,7 +50,7 @@ def created_resources(site: Site) -> LinuxContainerResources:
     raw = raw_fields.message_of(site.runtime.last("CreateContainer"), 2, 15, 1)
     assert raw is not None
     assert raw.endswith(UNKNOWN)
-    return runtime_hook.decode_message(raw, LinuxContainerResources)
+    return codec_of(LinuxContainerResources).decode(raw)
 
 
 async def test_a_pod_and_its_container_from_beginning_to_end(site: Site) -> None:
@@ -217,7 +218,7 @@ async def test_an_update_states_all_that_is_wanted(site: Site) -> None:
     assert raw is not None
     assert raw.endswith(UNKNOWN)
     applied = msgspec.structs.replace(wanted, cpuset_cpus="")
-    assert runtime_hook.decode_message(raw, LinuxContainerResources) == applied
+    assert codec_of(LinuxContainerResources).decode(raw) == applied
     assert site.proxy.checkpoint.containers[made].request.container_resources == applied
 
 

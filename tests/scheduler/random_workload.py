@@ -22,7 +22,7 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
 from koord.cli.up import local_scheduler
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap

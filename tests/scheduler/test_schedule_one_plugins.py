@@ -16,10 +16,9 @@ from koord.kube.transport.api_error import unwrap
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.framework.bind_effects import FailureOverride, PodPatch
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.verdict import Fault, Reject, Wait, reject
+from koord.scheduler.framework.verdict import FailureOverride, Fault, PodPatch, Reject, Wait, reject
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.faulty_cluster import FaultyCluster, faulty_cluster

@@ -11,7 +11,7 @@ import pytest
 
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS
 from koord.cli.up import local_scheduler
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap

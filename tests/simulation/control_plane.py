@@ -32,10 +32,10 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.leader_election import LeaseConfig
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.fenced_socket import WriteFence
-from koord.manager.context import NAMESPACE, ManagerContext, ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.informer_transforms import register_transforms as manager_transforms
 from koord.manager.program import Manager
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext, ManagerSettings
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import Clock, LoopClock

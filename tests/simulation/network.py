@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from koord.embedded.apiserver.server import ApiServer
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.embedded.apiserver.store.record import StoreRecord
 from koord.kube.transport.fenced_socket import WriteFence
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable, UnstructuredBody, WatchStream
 from koord.telemetry.clock import Clock

@@ -136,7 +136,7 @@ def test_devices_are_added_once_and_all_else_stays(request: bytes) -> None:
     both = cri.create_container_with_devices(one, devices)
     assert cri.create_container_with_devices(both, devices) == both
     config = raw_fields.message_of(both, 2) or b""
-    found = [runtime_hook.decode_message(entry, ContainerDevice) for entry in raw_fields.chunks_of(config, 8)]
+    found = [runtime_hook.decode(entry, ContainerDevice) for entry in raw_fields.chunks_of(config, 8)]
     assert found == list(devices)
     assert raw_fields.set_message(both, raw_fields.replace_field(config, 8, b""), 2) == request
     assert cri.create_container_with_devices(request, ()) == request

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.wire import cri_container, raw_fields
-from koord.wire.cri_container import ContainerState, PodContainer
+from koord.wire import cri, raw_fields
+from koord.wire.cri import ContainerState, PodContainer
 from koord.wire.raw_fields import MalformedMessage, encode_chunk, encode_int, encode_string, encode_string_map
 
 
 @given(uid=st.text(max_size=40))
 def test_the_list_asks_for_the_pods_label_and_nothing_else(uid: str) -> None:
-    request = cri_container.list_containers_of_pod(uid)
+    request = cri.list_containers_of_pod(uid)
     (only,) = raw_fields.scan_fields(request)
     (selector,) = raw_fields.scan_fields(raw_fields.message_of(request, 1) or b"")
     assert (only.number, selector.number) == (1, 4)
@@ -22,7 +22,7 @@ def test_the_list_asks_for_the_pods_label_and_nothing_else(uid: str) -> None:
 
 @given(id=st.text(min_size=1, max_size=70), grace_s=st.integers(0, 1 << 40))
 def test_a_stop_names_the_container_and_the_grace_period(id: str, grace_s: int) -> None:
-    request = cri_container.stop_container(id, grace_s)
+    request = cri.stop_container(id, grace_s)
     assert (raw_fields.string_of(request, 1), raw_fields.int_of(request, 2)) == (id, grace_s)
 
 
@@ -34,7 +34,7 @@ def test_containers_are_read_among_fields_that_are_not_known() -> None:
         + encode_string_map(8, {"io.kubernetes.pod.uid": "u", "app": "x"})
         + encode_chunk(900, b"newer")
     )
-    assert cri_container.pod_containers(encode_chunk(1, listed) + encode_chunk(1, b"")) == [
+    assert cri.pod_containers(encode_chunk(1, listed) + encode_chunk(1, b"")) == [
         PodContainer(id="c1", name="main", state=1, pod_uid="u"),
         PodContainer(id="", name="", state=0, pod_uid=""),
     ]
@@ -56,5 +56,5 @@ def test_which_containers_a_stop_has_an_effect_on(state: int, stoppable: bool) -
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_containers_or_malformed(data: bytes) -> None:
-    found = cri_container.pod_containers(data)
+    found = cri.pod_containers(data)
     assert isinstance(found, (list, MalformedMessage))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koord.values.json_text import MalformedText
-from koord.wire.nri_events import ALL_EVENTS, DEFAULT_EVENTS, NriEvent, configured_events, event_mask, parse_events
+from koord.wire.nri_messages import ALL_EVENTS, DEFAULT_EVENTS, NriEvent, configured_events, event_mask, parse_events
 
 _PODS = event_mask(event for event in NriEvent if "POD" in event.name)
 _CONTAINERS = event_mask(event for event in NriEvent if "CONTAINER" in event.name)

@@ -14,21 +14,25 @@ from koord.wire.nri_messages import (
     RegisterPluginRequest,
     encode_message,
 )
-from koord.wire.nri_mux import MAX_PAYLOAD, PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxDecoder, encode_mux_frame
 from koord.wire.protobuf import WireError
 from koord.wire.ttrpc import (
     INVALID_ARGUMENT,
     MAX_DATA,
+    MAX_PAYLOAD,
     MAX_STATUS_TEXT,
+    PLUGIN_CONNECTION,
     REQUEST,
     RESPONSE,
     RESPONSE_CODEC,
+    RUNTIME_CONNECTION,
+    MuxDecoder,
     OversizedFrame,
     TtrpcDecoder,
     TtrpcFrame,
     TtrpcRequest,
     TtrpcResponse,
     check_request_stream,
+    encode_mux_frame,
     encode_muxed_frame,
     error_status,
     request_frame,

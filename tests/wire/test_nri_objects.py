@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.wire.nri_objects import LinuxCpu, LinuxMemory, LinuxResources, overlay_resources
+from koord.wire.nri_messages import LinuxCpu, LinuxMemory, LinuxResources, overlay_resources
 
 _CURRENT = LinuxResources(
     cpu=LinuxCpu(shares=512, quota=50_000, period=100_000, cpus="0-3"),

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+from typing import ClassVar
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.wire.nri_messages import SynchronizeRequest, decode_message, encode_message
-from koord.wire.nri_objects import (
-    CONTAINER_CODEC,
-    CPU_CODEC,
+from koord.wire.nri_messages import (
     LinuxContainer,
     LinuxCpu,
     LinuxMemory,
     LinuxResources,
     NriContainer,
     NriPodSandbox,
+    SynchronizeRequest,
+    decode_message,
+    encode_message,
 )
-from koord.wire.protobuf import (
-    BOOL,
-    DATA,
-    INT32,
-    INT64,
-    STRING,
-    UINT32,
-    UINT64,
-    MessageCodec,
-    MessageField,
-    OptionalField,
-    ScalarField,
-    StringListField,
-    StringMapField,
-    WireError,
-    read_varint,
-    write_varint,
-)
+from koord.wire.protobuf import Int32, Int64, Uint32, Uint64, WireError, codec_of, read_varint, write_varint
 
 
 class _Inner(msgspec.Struct, frozen=True):
@@ -46,30 +30,21 @@ class _Inner(msgspec.Struct, frozen=True):
 
 
 class _Message(msgspec.Struct, frozen=True):
-    signed: int = 0
-    small: int = 0
-    big: int = 0
-    unsigned: int = 0
+    field_numbers: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, 5, 6, 7, 8, 100)
+    signed: Int64 = 0
+    small: Int32 = 0
+    big: Uint64 = 0
+    unsigned: Uint32 = 0
     data: bytes = b""
     texts: tuple[str, ...] = ()
     pairs: dict[str, str] = {}
     inner: _Inner | None = None
-    maybe: int | None = None
+    maybe: Int64 | None = None
 
 
-_INNER = MessageCodec(_Inner, ScalarField(1, "text", STRING), ScalarField(2, "flag", BOOL))
-_CODEC = MessageCodec(
-    _Message,
-    ScalarField(1, "signed", INT64),
-    ScalarField(2, "small", INT32),
-    ScalarField(3, "big", UINT64),
-    ScalarField(4, "unsigned", UINT32),
-    ScalarField(5, "data", DATA),
-    StringListField(6, "texts"),
-    StringMapField(7, "pairs"),
-    MessageField(8, "inner", _INNER),
-    OptionalField(100, "maybe", INT64),
-)
+_CODEC = codec_of(_Message)
+CPU_CODEC = codec_of(LinuxCpu)
+CONTAINER_CODEC = codec_of(NriContainer)
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 _MESSAGES = st.builds(
     _Message,

@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from koord.api.config.gates import FeatureGate
-from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.api.config.gates import KUBERNETES_GATES, FeatureGate
 from koord.api.schema import crd_manifests
 from koord.cli.daemons.descheduler_config import descheduler_flags
 from koord.cli.daemons.device_daemon_flags import DEVICE_DAEMON_FLAGS

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from koord.api.kubernetes.rbac import RbacRule
 from koord.cli.manifests import deployments, device_daemon, koordlet_daemonset
-from koord.cli.manifests.gpu_templates import gpu_templates_config
+from koord.cli.manifests.manifests import gpu_templates_config
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings

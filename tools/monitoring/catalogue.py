@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from koord.descheduler.context import DeschedulerMetrics
-from koord.embedded.apiserver.server_metrics import SERVER_METRICS
+from koord.embedded.apiserver.server import SERVER_METRICS
 from koord.koordlet import scrape_declarations
 from koord.koordlet.metrics import KoordletMetrics
 from koord.kube.controller.process import leader_status
 from koord.kube.transport.request_metrics import RestMetrics
 from koord.manager.configuration.watcher import SLO_CONFIG_METRICS
-from koord.manager.controllers.nodemetric import NODEMETRIC_METRICS
 from koord.manager.controllers.noderesource.controller import NODERESOURCE_METRICS
-from koord.manager.controllers.nodeslo import NODESLO_METRICS
+from koord.manager.controllers.per_node_object import NODEMETRIC_METRICS, NODESLO_METRICS
 from koord.manager.controllers.webhook_bypass import WEBHOOK_BYPASS_METRICS
 from koord.manager.program import IS_LEADER
 from koord.manager.quota_topology_cache import SHARED_WEIGHT

@@ -91,6 +91,7 @@ ResourceList: TypeAlias = dict[str, QuantityText]
 IntOrString: TypeAlias = int | str
 # A nested object that a controller stamps new objects from. It stays plain because a typed view drops the fields that
 # it does not know, and those must reach the new object.
+Obj: TypeAlias = dict[str, Any]  # an object as JSON has it
 RawTemplate: TypeAlias = dict[str, Any]
 
 

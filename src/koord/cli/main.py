@@ -128,7 +128,7 @@ COMMANDS: LazyCommands = {
         "Check a cluster and its installation, and say how to repair it.",
     ),
     "support-bundle": (
-        "koord.cli.commands.support_bundle.command",
+        "koord.cli.commands.support_bundle.collection",
         "support_bundle",
         "Save what a report of a problem needs, without secrets.",
     ),

@@ -46,13 +46,13 @@ def make_console() -> Console:
     return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
 
 
-def plain_table(*columns: tuple[str, str]) -> Table:
-    """Make a table with columns by title and side ("left", "right"), without lines: as kubectl prints."""
+def plain_table(*columns: str) -> Table:
+    """Make a table with columns by title, without lines: as kubectl prints. A title after ">" stands on the right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title, justify in columns:
-        table.add_column(title, justify="right" if justify == "right" else "left", overflow="fold")
+    for title in columns:
+        table.add_column(title.removeprefix(">"), justify="right" if title.startswith(">") else "left", overflow="fold")
     return table
 
 

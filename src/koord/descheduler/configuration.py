@@ -9,8 +9,8 @@ import msgspec
 
 from koord.api.config.decode import decode_strict as load_document
 from koord.api.config.descheduler import configuration
+from koord.api.config.descheduler.configuration import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.descheduler.configuration import DeschedulerProfile as ProfileConfig
-from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginConfig
 from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, RoundLimits, overrides_method
@@ -207,7 +207,7 @@ def _is_as_shipped(entry: PluginConfig) -> bool:
     if entry.name != configuration.LOW_NODE_LOAD:
         return False
     args, anywhere = entry.args or {}, {"evictableNamespaces": None}
-    return {**args, **anywhere} == {**configuration.low_node_load_args(), **anywhere}
+    return {**args, **anywhere} == {**configuration.shipped_low_node_load_args(), **anywhere}
 
 
 def _is_zero(given: Any) -> bool:

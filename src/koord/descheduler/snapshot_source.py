@@ -7,14 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, POD_MIGRATION_JOBS
 from koord.api.koordinator.scheduling import PodMigrationJob
-from koord.api.kubernetes.builtin_kinds import (
-    DEPLOYMENTS,
-    NODES,
-    PODS,
-    REPLICA_SETS,
-    REPLICATION_CONTROLLERS,
-    STATEFUL_SETS,
-)
+from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
@@ -66,12 +59,12 @@ class WorkloadIndex:
     )
 
     def __init__(self, informers: InformerFactory) -> None:
-        self._deployments = informers.for_resource(DEPLOYMENTS)
-        self._replica_sets = informers.for_resource(REPLICA_SETS)
+        self._deployments = informers.for_resource(builtin_kinds.DEPLOYMENTS)
+        self._replica_sets = informers.for_resource(builtin_kinds.REPLICA_SETS)
         self._kinds: tuple[Informer[Any], ...] = (
             self._replica_sets,
-            informers.for_resource(STATEFUL_SETS),
-            informers.for_resource(REPLICATION_CONTROLLERS),
+            informers.for_resource(builtin_kinds.STATEFUL_SETS),
+            informers.for_resource(builtin_kinds.REPLICATION_CONTROLLERS),
         )
         for informer in (self._deployments, *self._kinds):
             _ensure_index(informer, _BY_UID, lambda obj: [obj.metadata.uid])
@@ -128,8 +121,8 @@ class SnapshotSource:
     def __init__(self, context: DeschedulerContext, extra: Iterable[Resource[Any]] = ()) -> None:
         of = context.informers.for_resource
         self._clock = context.clock
-        self.nodes = of(NODES)
-        self.pods = of(PODS)
+        self.nodes = of(builtin_kinds.NODES)
+        self.pods = of(builtin_kinds.PODS)
         self.metrics = of(NODE_METRICS)
         self.jobs = of(POD_MIGRATION_JOBS)
         self.workloads = WorkloadIndex(context.informers)
@@ -171,14 +164,14 @@ class SnapshotSource:
 
 
 SNAPSHOT_RESOURCES: tuple[Resource[Any], ...] = (
-    NODES,
-    PODS,
+    builtin_kinds.NODES,
+    builtin_kinds.PODS,
     NODE_METRICS,
     POD_MIGRATION_JOBS,
-    DEPLOYMENTS,
-    REPLICA_SETS,
-    STATEFUL_SETS,
-    REPLICATION_CONTROLLERS,
+    builtin_kinds.DEPLOYMENTS,
+    builtin_kinds.REPLICA_SETS,
+    builtin_kinds.STATEFUL_SETS,
+    builtin_kinds.REPLICATION_CONTROLLERS,
 )
 ListObjects = Callable[[Resource[Any]], Sequence[Any]]
 
@@ -199,8 +192,8 @@ def snapshot_from_lists(
         now_s = max((m.status.update_time.timestamp() for m in metrics if m.status.update_time is not None), default=0)
     return ClusterSnapshot(
         now_s=now_s,
-        nodes={node.metadata.name: node for node in of(NODES)},
-        pods=of(PODS),
+        nodes={node.metadata.name: node for node in of(builtin_kinds.NODES)},
+        pods=of(builtin_kinds.PODS),
         metrics={metric.metadata.name: metric for metric in metrics},
         jobs=of(POD_MIGRATION_JOBS),
         workloads=listed_workloads(of),
@@ -211,18 +204,18 @@ def snapshot_from_lists(
 def listed_workloads(of: ListObjects) -> dict[str, Workload]:
     """Return the workloads by the uid that pods name as their controller; a Deployment stands for its ReplicaSets."""
     found: dict[str, Workload] = {}
-    deployments = {one.metadata.uid: one for one in of(DEPLOYMENTS)}
+    deployments = {one.metadata.uid: one for one in of(builtin_kinds.DEPLOYMENTS)}
     members: dict[str, list[str]] = {}
     lone: list[tuple[str, Any]] = []
-    for one in of(REPLICA_SETS):
+    for one in of(builtin_kinds.REPLICA_SETS):
         known = [uid for uid in _deployment_uids(one) if uid in deployments]
         if known:
             members.setdefault(known[0], []).append(one.metadata.uid)
         else:
-            lone.append((REPLICA_SETS.kind, one))
+            lone.append((builtin_kinds.REPLICA_SETS.kind, one))
     for owner, uids in members.items():
         found.update(dict.fromkeys(uids, _build_workload(DEPLOYMENT, deployments[owner], uids)))
-    for resource in (STATEFUL_SETS, REPLICATION_CONTROLLERS):
+    for resource in (builtin_kinds.STATEFUL_SETS, builtin_kinds.REPLICATION_CONTROLLERS):
         lone += [(resource.kind, one) for one in of(resource)]
     for kind, one in lone:
         found[one.metadata.uid] = _build_workload(kind, one, [one.metadata.uid])

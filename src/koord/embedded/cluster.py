@@ -1,7 +1,8 @@
 """Run one cluster in one process: the API server with its HTTPS server, and the components that run on it.
 
 Components are programs that know only the Kubernetes API. The cluster hands each of them a client and
-stops them in reverse order. It knows nothing of flags or files beyond what its settings say.
+stops them in reverse order. It knows nothing of flags or files beyond what its settings say. Objects of clients in this
+process go in and out as they are, without JSON in between.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from koord.embedded.apiserver import tls
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.admission.service_account import DEFAULT_ACCOUNT
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.private_files import DataDirectoryError, prepare_data_directory
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes
 from koord.embedded.apiserver.rest.resource_metrics import metrics_resources
@@ -33,12 +33,52 @@ from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
+from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable, WatchStream
 from koord.telemetry.certificates import write_private_file
 from koord.telemetry.clock import Clock, WallClock
 
 ADMIN = "system:admin"
 MIN_TOKEN_CHARS = 16
 _TOKEN = re.compile(rf"[A-Za-z0-9._~+/=-]{{{MIN_TOKEN_CHARS},}}")
+
+# A program that writes in a loop must not keep the others from running: every so many calls it lets them.
+CALLS_PER_YIELD = 8
+
+
+class InProcessTransport:
+    """Sends requests to a server in this process and lets other tasks run every few calls.
+
+    `track_managed_fields` keeps managedFields for objects that this program creates; it is off because
+    nobody reads them.
+    """
+
+    def __init__(self, server: ApiServer, user: str = "system:admin", *, track_managed_fields: bool = False) -> None:
+        self._server = server
+        self._user = user
+        self._track_managed_fields = track_managed_fields
+        self._calls = 0
+        self._closed = False
+
+    async def send(self, request: ApiRequest) -> ApiResponse:
+        await self._yield_now_and_then()
+        return await self._server.handle(self._with_user(request), track_managed_fields=self._track_managed_fields)
+
+    async def watch(self, request: ApiRequest) -> WatchStream | ApiResponse:
+        await self._yield_now_and_then()
+        return await self._server.watch(self._with_user(request))
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _with_user(self, request: ApiRequest) -> ApiRequest:
+        return request if request.user == self._user else msgspec.structs.replace(request, user=self._user)
+
+    async def _yield_now_and_then(self) -> None:
+        if self._closed or self._server.closed:
+            raise Unreachable("the API server in this process is closed")
+        self._calls += 1
+        if self._calls % CALLS_PER_YIELD == 0:
+            await asyncio.sleep(0)
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):

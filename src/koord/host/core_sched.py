@@ -25,23 +25,18 @@ class CookieSystem(Protocol):
 
     def supported(self) -> IoError | None:
         """Return why there is no core scheduling here; None when there is."""
-        ...
 
     def cookie(self, process: int) -> int | IoError:
         """Return the cookie of a process; 0 for none."""
-        ...
 
     def create(self, process: int) -> IoError | None:
         """Give all threads of a process a cookie that nobody has."""
-        ...
 
     def assign(self, source: int, targets: Sequence[int]) -> dict[int, IoError]:
         """Give the cookie of one process to others; return those that did not take it, the source for all of them."""
-        ...
 
     def clear(self, targets: Sequence[int]) -> dict[int, IoError]:
         """Take the cookie from processes; return those that kept it."""
-        ...
 
 
 class PrctlCookies:

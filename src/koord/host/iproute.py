@@ -29,7 +29,6 @@ class ProgramAnswer(msgspec.Struct, frozen=True):
 class IprouteProgram(Protocol):
     def __call__(self, words: Sequence[str], text: str = "") -> ProgramAnswer | IoError:
         """Run `tc` or `ip`, the first of the words, with the text as its input."""
-        ...
 
 
 def run_iproute(words: Sequence[str], text: str = "", *, prefix: Sequence[str] = ()) -> ProgramAnswer | IoError:

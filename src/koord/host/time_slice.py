@@ -14,8 +14,6 @@ from koord.host import libc
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, unsupported
 
-DEFAULT = 0  # the value that gives a thread the scheduler's own slice again
-LONGEST_NS = 100_000_000  # that the kernel takes
 # struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period, util_min, util_max
 _ATTRIBUTES = struct.Struct("=IIQiIQQQII")
 _RUNTIME = 5
@@ -29,7 +27,9 @@ class TimeSliceSystem(Protocol):
         """Return the thread's slice; 0 when its scheduling class has none."""
         ...
 
-    def set_slice(self, thread: int, slice_ns: int) -> IoError | None: ...
+    def set_slice(self, thread: int, slice_ns: int) -> IoError | None:
+        """Set the thread's slice; 0 gives it the scheduler's own."""
+        ...
 
 
 class KernelTimeSlices:

@@ -22,10 +22,8 @@ from koord.host.cgroup.tree import CgroupTree
 from koord.host.filesystem import Host
 from koord.host.hardware import Capability
 from koord.host.io_error import IoError
-from koord.koordlet.control_loop import ControlLoop
-from koord.koordlet.cooperative_task import run_steps_cooperatively
-from koord.koordlet.eviction_journal import FILE_NAME, EvictionJournal
-from koord.koordlet.evictor import KoordletEvictor, build_pod_stopper
+from koord.koordlet.control_loop import ControlLoop, run_steps_cooperatively
+from koord.koordlet.evictor import FILE_NAME, EvictionJournal, KoordletEvictor, build_pod_stopper
 from koord.koordlet.hook_calls.service import HookService
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -164,27 +164,23 @@ def _applied_values(files: AppliedFiles, group: str) -> list[ContainerValue]:
 
 def _missing_values(
     files: AppliedFiles, pod: HookedPod, hooks: HookedGroup, *, safe_mode: bool
-) -> list[ContainerValue]:
+) -> Iterator[ContainerValue]:
     """Return the values that hooks decided and that no file was given, with the reason."""
-    values: list[ContainerValue] = []
     applied = files.applied(hooks.group)
     for knob, decided in sorted(hooks.decision.values.items()):
         if knob in applied:
             continue
         kernel = files.read(hooks.group, knob, decided.value)
-        values.append(
-            ContainerValue(
-                knob=knob,
-                wanted=decided.value,
-                kernel=kernel.value,
-                decided_by=decided.hook,
-                why=decided.why,
-                problem=_why_missing(files, pod, hooks.group, decided, safe_mode=safe_mode),
-                differs=kernel.differs,
-                path=kernel.path,
-            )
+        yield ContainerValue(
+            knob=knob,
+            wanted=decided.value,
+            kernel=kernel.value,
+            decided_by=decided.hook,
+            why=decided.why,
+            problem=_why_missing(files, pod, hooks.group, decided, safe_mode=safe_mode),
+            differs=kernel.differs,
+            path=kernel.path,
         )
-    return values
 
 
 def _why_missing(files: AppliedFiles, pod: HookedPod, group: str, decided: DecidedValue, *, safe_mode: bool) -> str:

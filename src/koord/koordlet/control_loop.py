@@ -1,22 +1,26 @@
 """The control loop of one machine: each tick takes samples, runs the strategies and publishes what changed.
 
 It is built as soon as the machine's cgroups are found. Evictions are returned to the caller, as they
-go over the network.
+go over the network. Every write of the executor becomes an event of the audit log.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TypeVar
+
+import msgspec
 
 from koord.host import tc
-from koord.host.audit_log import AuditLog
+from koord.host.audit_log import GROUP, NODE, POD, AuditEvent, AuditLog
 from koord.host.capability import probe_capabilities
+from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.hardware import Capability
 from koord.host.io_error import IoError
-from koord.koordlet.cgroup_writer.audit import PodIdentity, make_audit_callback
 from koord.koordlet.cgroup_writer.effects import WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
@@ -34,11 +38,12 @@ from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner, StrategyStatus, strategy_status
 from koord.koordlet.strategies.runtime_hooks import RuntimeHooksState
-from koord.koordlet.work_steps import WorkSteps
+from koord.koordlet.strategies.strategy import WorkSteps
 from koord.telemetry.clock import Clock
 from koord.values import timestamp
 
 _LOG = logging.getLogger(__name__)
+VERBOSE = 3  # of single writes; the log's own default shows them
 
 JOURNAL_FILE = "journal.jsonl"
 _OWNERS = frozenset(owner for strategy in STRATEGIES for owner in strategy.restores)
@@ -171,3 +176,76 @@ def _pod_identity(pod: PodMeta) -> PodIdentity:
     return PodIdentity(
         pod.namespace, pod.name, {one.id.partition("://")[2]: one.name for one in pod.containers if one.id}
     )
+
+
+class PodIdentity(msgspec.Struct, frozen=True):
+    """The names by which the audit log identifies a pod and its containers."""
+
+    namespace: str
+    name: str
+    containers: dict[str, str] = {}  # name by plain id
+
+
+def audit_event(record: WriteRecord, layout: CgroupLayout, pod_of: Callable[[str], PodIdentity | None]) -> AuditEvent:
+    """Build the audit event of a write. `pod_of` looks up a UID; an unknown pod is identified by its UID alone."""
+    subject = _subject(record.group, layout, pod_of)
+    return msgspec.structs.replace(
+        subject,
+        reason=record.reason,
+        message=record.message,
+        owner=record.owner,
+        before=record.before,
+        after=record.after,
+        why=record.why,
+        refused=record.refused,
+    )
+
+
+def make_audit_callback(
+    audit_log: AuditLog, layout: CgroupLayout, pod_of: Callable[[str], PodIdentity | None]
+) -> Callable[[WriteRecord], None]:
+    """Return the executor's `audit` callback, which appends every record to the log.
+
+    A log that cannot be written stops no write, and is reported once per errno.
+    """
+    told: set[str] = set()
+
+    def tell(record: WriteRecord) -> None:
+        io_error = audit_log.append(audit_event(record, layout, pod_of), VERBOSE)
+        if io_error is not None and io_error.code not in told:
+            told.add(io_error.code)
+            _LOG.warning("the audit log cannot be written: %s", io_error)
+
+    return tell
+
+
+def _subject(group: str, layout: CgroupLayout, pod_of: Callable[[str], PodIdentity | None]) -> AuditEvent:
+    if not group:
+        return AuditEvent(type=NODE)
+    parts = group.split("/")
+    for index, part in enumerate(parts):
+        uid = layout.pod_uid_of_dir(part)
+        if uid is None or not group.startswith(f"{layout.kubepods}/"):
+            continue
+        known = pod_of(uid) or PodIdentity("", uid)
+        plain = layout.container_id_of_dir(parts[index + 1]) if index + 1 < len(parts) else None
+        container = known.containers.get(plain, plain) if plain else ""
+        return AuditEvent(type=POD, namespace=known.namespace, name=known.name, container=container)
+    return AuditEvent(type=GROUP, name=group)
+
+
+T = TypeVar("T")
+
+
+async def run_steps_cooperatively(steps: WorkSteps[T]) -> T:
+    """Run one step in each turn of the event loop and return the result; cancellation ends it between two steps."""
+    try:
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            await asyncio.sleep(0)
+    finally:
+        steps.close()

@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 import msgspec
 
-from koord.koordlet.pod_stopper import CriEvictionSettings, PodNotStopped, PodStopped
-from koord.wire import cri, cri_container
-from koord.wire.cri_container import PodContainer
+from koord.koordlet.settings import CriEvictionSettings, PodNotStopped, PodStopped
+from koord.wire import cri
+from koord.wire.cri import PodContainer
 from koord.wire.raw_fields import MalformedMessage
 
 # gRPC would wait up to two minutes before it tries a runtime again that was restarted.
@@ -64,12 +64,10 @@ class CriClient:
 
     async def _containers(self, endpoint: str, uid: str) -> list[PodContainer] | str:
         """Return the pod's running containers, or why they are not known."""
-        reply = await self._call(
-            endpoint, "ListContainers", cri_container.list_containers_of_pod(uid), self._settings.timeout_s
-        )
+        reply = await self._call(endpoint, "ListContainers", cri.list_containers_of_pod(uid), self._settings.timeout_s)
         if isinstance(reply, _CallFailed):
             return reply.reason
-        listed = cri_container.pod_containers(reply)
+        listed = cri.pod_containers(reply)
         if isinstance(listed, MalformedMessage):
             return f"ListContainers: its answer {listed}"
         # A runtime that does not know the filter lists everything: nobody else's container may be stopped.
@@ -86,7 +84,7 @@ class CriClient:
     async def _stop_one(self, endpoint: str, container: PodContainer) -> str:
         """Return why the container is not stopped, or nothing. One that is gone by now is stopped."""
         settings = self._settings
-        message = cri_container.stop_container(container.id, settings.grace_s)
+        message = cri.stop_container(container.id, settings.grace_s)
         reply = await self._call(endpoint, "StopContainer", message, settings.timeout_s + settings.grace_s)
         if isinstance(reply, _CallFailed) and reply.code is not grpc.StatusCode.NOT_FOUND:
             return reply.reason

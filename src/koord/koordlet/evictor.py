@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.model import ObjectReference
 from koord.host.audit_log import POD, AuditEvent
+from koord.host.filesystem import Host
 from koord.host.io_error import IoError
-from koord.koordlet.eviction_journal import EvictionJournal
-from koord.koordlet.pod_stopper import CriEvictionSettings, PodStopped, PodStopper
 from koord.koordlet.problem_log import ProblemLog
+from koord.koordlet.settings import CriEvictionSettings, PodStopped, PodStopper
+from koord.koordlet.state_file import StateFile
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.kube.client.eviction import EvictionResult, evict_pod
 from koord.kube.client.typed_client import Client
@@ -29,10 +31,46 @@ from koord.policy.eviction import EVICTED, FAILED, EvictionLedger, record_annota
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
-
+FILE_NAME = "evictions.json"
 EVICT_TIMEOUT_S = 10.0  # after that the numbers that the choice was made on are old
 SUCCESS, FAILURE = "evictPodSuccess", "evictPodFail"  # reasons of events
 RECOVER_RETRY_S, RECOVER_TRIES = 10.0, 30  # while the API server is away
+
+
+class EvictionJournal:
+    """The requests under way, in one small file. Without a path they are kept nowhere.
+
+    An agent that is killed before the Event is written leaves the request behind, and the next one records what came of
+    it. So a pod that was evicted has its record; an agent that dies just after the Event writes it twice.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._file = None if path is None else StateFile(Host.local(), str(path), list[EvictionRequest], [])
+        self._open: dict[str, EvictionRequest] = {}  # by uid
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def load(self) -> list[EvictionRequest] | IoError:
+        """Return what an earlier process left, and keep it until it is cleared."""
+        found = [] if self._file is None else self._file.load()
+        if not isinstance(found, IoError):
+            self._open = {one.uid: one for one in found} | self._open
+        return found
+
+    def begin(self, request: EvictionRequest) -> IoError | None:
+        """Add a request that is about to be sent."""
+        self._open[request.uid] = request
+        return None if self._file is None else self._file.save(list(self._open.values()))
+
+    def clear(self) -> IoError | None:
+        """Forget all requests: their records are written."""
+        if not self._open:
+            return None
+        refused = None if self._file is None else self._file.save([])
+        if refused is None:
+            self._open.clear()
+        return refused
 
 
 class KoordletEvictor:

@@ -18,9 +18,8 @@ from koord.host.cgroup.device_codec import SchemataCodec
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.hooks.hook import SchemataLine
-from koord.koordlet.hooks.resctrl_pod import GROUP_PREFIX
+from koord.koordlet.hooks.resctrl_pod import GROUP_PREFIX, mba_value
 from koord.koordlet.inputs.machine import L3Cache
-from koord.koordlet.resctrl_share import mba_value
 from koord.telemetry.clock import Clock
 
 _CODECS: dict[Literal["L3", "MB"], SchemataCodec] = {"L3": SchemataCodec("L3", 16), "MB": SchemataCodec("MB", 10)}

@@ -1,15 +1,21 @@
-"""The agent's settings as one value, which the CLI makes of flags and feature gates, and the RBAC rules it needs."""
+"""The agent's settings as one value, which the CLI makes of flags and feature gates, and the RBAC rules it needs.
+
+Eviction by CRI is an interface here, by which the evictor stops a pod's containers through the container runtime: its
+client needs gRPC, which is an optional dependency.
+"""
 
 from __future__ import annotations
+
+import importlib.util
+from typing import Protocol
 
 import msgspec
 
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.koordlet.collect.collector import CollectSettings
-from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.nri.settings import HookServiceSettings
 from koord.koordlet.pod_resources.settings import PodResourcesProxySettings
-from koord.koordlet.pod_stopper import CriEvictionSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
 from koord.koordlet.reporters.predictor import PredictorSettings
@@ -17,6 +23,42 @@ from koord.koordlet.reporters.topology_reporter import TopologyReporterSettings
 from koord.koordlet.strategies.strategy import StrategySettings
 
 PORT = 9316
+
+CALL_TIMEOUT_S = 5.0
+MAX_GRACE_S = 10  # a later victim is dropped when it had to wait for longer than its numbers are good for
+
+
+class CriEvictionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The sockets at which a runtime may be, the first that has the pod counts, and the grace period of containers."""
+
+    endpoints: tuple[str, ...]
+    grace_s: int = 0
+    timeout_s: float = CALL_TIMEOUT_S  # of one call, beside the grace period
+
+
+class PodStopped(msgspec.Struct, frozen=True):
+    containers: tuple[str, ...]
+
+
+class PodNotStopped(msgspec.Struct, frozen=True):
+    """PodNotStopped says why at least one container of a pod may still run."""
+
+    reason: str
+
+
+class PodStopper(Protocol):
+    async def stop_pod(self, uid: str) -> PodStopped | PodNotStopped: ...
+
+    async def close(self) -> None: ...
+
+
+def missing_requirement() -> str:
+    """Return what eviction by CRI lacks in this installation, or nothing."""
+    if importlib.util.find_spec("grpc") is not None:
+        return ""
+    return (
+        "--only-evict-by-api=false: eviction by CRI needs gRPC, which is not installed; it comes with the extra `hooks`"
+    )
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):

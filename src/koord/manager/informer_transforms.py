@@ -17,8 +17,8 @@ from koord.api.kubernetes.container import Container
 from koord.api.kubernetes.pod import Pod, PodSpec, PodStatus
 from koord.api.model import Submodel, decode, encode
 from koord.kube.informer.factory import InformerFactory
-from koord.manager.context import ManagerSettings
 from koord.manager.controllers.colocation_profile import ColocationProfileController
+from koord.manager.reconcile_loop import ManagerSettings
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 

@@ -19,16 +19,15 @@ from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.leader_election import lease_rules
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import ManagerContext
 from koord.manager.controllers.colocation_profile import ColocationProfileController, ProfileControllerOptions
-from koord.manager.controllers.nodemetric import NodeMetricController
 from koord.manager.controllers.noderesource.controller import NodeResourceController
-from koord.manager.controllers.nodeslo import NodeSLOController
+from koord.manager.controllers.per_node_object import NodeMetricController, NodeSLOController
 from koord.manager.controllers.quota_profile import QuotaProfileController
 from koord.manager.controllers.recommender.controller import RecommenderController
 from koord.manager.controllers.webhook_bypass import WebhookBypassController
 from koord.manager.quota_evaluator import EvaluatorOptions, QuotaEvaluator
 from koord.manager.quota_topology_cache import QuotaTopologyCache
+from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhook_server.cert_rotator import CertRotator
 from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
 from koord.manager.webhook_server.metrics import WebhookMetrics

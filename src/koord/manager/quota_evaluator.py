@@ -26,8 +26,8 @@ from koord.api.model import convert
 from koord.kube.informer.cache import ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.manager.context import ManagerContext
 from koord.manager.quota_topology_cache import QuotaTopologyCache
+from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
 from koord.manager.webhooks.quota import evaluation
 from koord.telemetry.clock import now

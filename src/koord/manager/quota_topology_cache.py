@@ -22,7 +22,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.informer import HandlerRegistration
-from koord.manager.context import ManagerContext
+from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhooks.admission import AdmissionDecision
 from koord.manager.webhooks.quota import admission, topology
 from koord.manager.webhooks.quota.checks import QuotaCheckGates

@@ -1,14 +1,22 @@
-"""The loop of a controller: handlers on informers, a queue and its workers; and counts of its outcomes."""
+"""The loop of a controller: handlers on informers, a queue and its workers; counts of its outcomes; and the context
+that every controller and webhook is given.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from random import Random
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
+from koord.kube.client.typed_client import Client
 from koord.kube.controller.controller import Controller, ReconcileResult
 from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.events.recorder import EventRecorder
+from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import HandlerRegistration, Informer
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
@@ -95,3 +103,30 @@ class ReconcileCounter:
 def reconcile_count(name: str, help: str) -> MetricDeclaration:
     """Declare the metric of a ReconcileCounter."""
     return MetricDeclaration(name, help, "counter", ("status", "reason"))
+
+
+NAMESPACE = "koordinator-system"
+
+
+class ManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags and feature gates that more than one part reads."""
+
+    namespace: str = NAMESPACE  # where this program lives: its lease, its certificate
+    config_namespace: str = NAMESPACE
+    config_name: str = "slo-controller-config"
+    gates: Mapping[str, bool] = {}
+    plugins: tuple[str, ...] = ("*",)  # of the noderesource controller; "-Name" leaves one out
+    sync_period_s: float = 0.0  # 0: only changes are looked at
+
+    def is_gate_enabled(self, name: str) -> bool:
+        """Return whether the feature gate is on. An unknown gate is a programming error and raises."""
+        return self.gates[name]
+
+
+class ManagerContext(msgspec.Struct, frozen=True, kw_only=True):
+    client: Client
+    informers: InformerFactory
+    clock: Clock
+    recorder: EventRecorder
+    settings: ManagerSettings
+    rng: Random = msgspec.field(default_factory=Random)  # for pauses between tries

@@ -1,6 +1,6 @@
 """Match pods with nodes: node selectors, required and preferred node affinity, taints and tolerations.
 
-Terms are compiled once; `koord.scheduler.plugins.node_selector` evaluates the same compiled terms on many nodes.
+Terms are compiled once; `koord.scheduler.plugins.node_affinity` evaluates the same compiled terms on many nodes.
 """
 
 from __future__ import annotations

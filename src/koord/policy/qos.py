@@ -2,12 +2,20 @@
 
 Raw values are what the user stated; values with default fill in what Kubernetes implies. spec.priorityClassName is
 never consulted: only numbers and labels count.
+
+Labels and annotations also ask for changes to the pod as programs see it, of which nothing is written back. Each is
+behind a feature gate of the program that applies it, in the order ReplaceResourcesTransformer, PriorityTransformer,
+PreemptionPolicyTransformer. A pod's spec may be any model with the fields of a PodSpec.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
+import msgspec
+
+from koord.api.annotations.pod_codecs import ERASED, parse_replace_resources, pod_preemption_policy
 from koord.api.koordinator.protocol import L_PRIORITY_CLASS, L_QOS_CLASS
 from koord.api.koordinator.qos_class import (
     BATCH,
@@ -27,6 +35,10 @@ from koord.api.koordinator.qos_class import (
     QOS_CLASSES,
     SYSTEM,
 )
+from koord.api.koordinator.resource_name import CPU
+from koord.api.kubernetes.meta import Object
+from koord.api.model import QuantityText, ResourceList
+from koord.values.quantity import Quantity
 
 _BY_KUBE_QOS = {GUARANTEED: LSR, BURSTABLE: LS, BEST_EFFORT: BE}
 _PRIORITY_BY_QOS = {SYSTEM: PROD, LSE: PROD, LSR: PROD, LS: PROD, BE: BATCH}
@@ -81,3 +93,62 @@ def is_legal(qos: str, priority_class: str) -> bool:
 def illegal_combination(qos: str, priority_class: str) -> str:
     """Return the text of the webhook's refusal."""
     return f"{L_QOS_CLASS}={qos} and priorityClass={priority_class} cannot be used in combination"
+
+
+P = TypeVar("P", bound=Object)
+
+
+def replace_resources(pod: P) -> P:
+    """Rename and erase requests, limits and overhead as the annotation replace-resources says. Raise QuantityError."""
+    names = parse_replace_resources(pod.metadata.annotations)
+    if not names:
+        return pod
+    spec: Any = pod.spec  # type: ignore[attr-defined]
+    changed = {
+        "containers": tuple(_replace_in_container(one, names) for one in spec.containers),
+        "init_containers": tuple(_replace_in_container(one, names) for one in spec.init_containers),
+        "overhead": None if spec.overhead is None else replace_in_list(spec.overhead, names),
+    }
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, **changed))
+
+
+def replace_in_list(listed: Mapping[str, QuantityText], names: Mapping[str, str]) -> ResourceList:
+    """Return the list with its resources renamed, one name after the other.
+
+    Where the new name is there already both amounts stay as they are. CPU becomes a whole number of milli-cores under
+    its new name, which is how extended resources count it.
+    """
+    made = dict(listed)
+    for source, target in names.items():
+        if source not in made or target in made:
+            continue
+        amount = made.pop(source)
+        if target != ERASED:
+            made[target] = str(Quantity.from_value(Quantity.parse(amount).milli_value())) if source == CPU else amount
+    return made
+
+
+def apply_default_priority(pod: P, kube_qos: str) -> P:
+    """Give a pod without a priority, or with 0, the default value of its priority class."""
+    spec: Any = pod.spec  # type: ignore[attr-defined]
+    value = priority_value_with_default(pod.metadata.labels, spec.priority, kube_qos)
+    if not value or value == spec.priority:
+        return pod
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, priority=value))
+
+
+def apply_preemption_policy(pod: P) -> P:
+    """Let the label decide whether the pod may preempt. Without a label, or with an unknown value, it may not."""
+    spec: Any = pod.spec  # type: ignore[attr-defined]
+    policy = pod_preemption_policy(pod.metadata.labels)
+    if spec.preemption_policy == policy:
+        return pod
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(spec, preemption_policy=policy))
+
+
+def _replace_in_container(container: Any, names: Mapping[str, str]) -> Any:
+    resources = container.resources
+    if names.keys().isdisjoint(resources.requests) and names.keys().isdisjoint(resources.limits):
+        return container
+    changed = {field: replace_in_list(getattr(resources, field), names) for field in ("requests", "limits")}
+    return msgspec.structs.replace(container, resources=msgspec.structs.replace(resources, **changed))

@@ -32,10 +32,9 @@ from koord.scheduler.framework.attempt import (
     failure_of_rejection,
     plugin_that_raised,
 )
-from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions, StatusBinding
 from koord.scheduler.framework.runtime import PluginRejection, run_bind, run_pre_bind
-from koord.scheduler.framework.verdict import Fault, Reject
-from koord.scheduler.metrics_recorder import MetricsRecorder
+from koord.scheduler.framework.verdict import Fault, PodPatch, PreBindActions, Reject, StatusBinding
+from koord.scheduler.metrics import MetricsRecorder
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.waiting_pods import WaitingPod, WaitingPods
 from koord.telemetry.clock import Clock

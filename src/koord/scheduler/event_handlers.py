@@ -21,11 +21,18 @@ from koord.kube.informer.informer import Informer
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod, is_terminal, reserve_pod_of
-from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cluster_event import (
+    ADD,
+    DELETE,
+    UPDATE,
+    ClusterEvent,
+    ObjectEvent,
+    node_update_events,
+    pod_update_events,
+)
 from koord.scheduler.live_handle import LiveHandle, LiveLister
 from koord.scheduler.queue.nominations import is_nominated_by_others
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
-from koord.scheduler.queue.update_events import node_update_events, pod_update_events
 from koord.telemetry.clock import Clock
 
 _RESERVATION_ACTIONS = {"added": ADD, "updated": UPDATE, "deleted": DELETE}

@@ -11,8 +11,7 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.cache.pod_model import PODS, Pod
-from koord.scheduler.cache.pod_transforms import PodTransform, chain_transforms
+from koord.scheduler.cache.pod_model import PODS, Pod, PodTransform, chain_transforms
 from koord.scheduler.framework.attempt import UNSCHEDULABLE
 from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.handle import SchedulerActions, SingleObjectResource

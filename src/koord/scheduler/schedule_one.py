@@ -45,7 +45,7 @@ from koord.scheduler.framework.runtime import (
     run_reserve,
     run_unreserve,
 )
-from koord.scheduler.metrics_recorder import PointTimer
+from koord.scheduler.metrics import PointTimer
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.scheduler_monitor import SchedulerMonitor

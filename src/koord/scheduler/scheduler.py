@@ -23,12 +23,8 @@ from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED, Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
+from koord.scheduler.configuration import feature_gates
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.configuration.feature_gates import (
-    CROSS_SCHEDULER_NOMINATION,
-    DYNAMIC_SCHEDULER_CHECK,
-    SYNC_BARRIER,
-)
 from koord.scheduler.controller import ControllerFactory, SchedulerControllerContext, build_controllers, run_controllers
 from koord.scheduler.event_handlers import EventHandlers
 from koord.scheduler.evictor import SchedulerEvictor
@@ -37,8 +33,7 @@ from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
-from koord.scheduler.metrics import KoordinatorMetrics, SchedulerMetrics
-from koord.scheduler.metrics_recorder import MetricsRecorder, PointTimer
+from koord.scheduler.metrics import KoordinatorMetrics, MetricsRecorder, PointTimer, SchedulerMetrics
 from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController, gang_controllers
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
 from koord.scheduler.plugins.coscheduling.metrics import register_gang_metrics
@@ -137,7 +132,7 @@ class Scheduler:
             gone=self._pod_gone,
             assumed_changed=self._assumed_pod_changed,
             wake=self.wakeup.set,
-            follows_other_schedulers=completed_config.gates[CROSS_SCHEDULER_NOMINATION],
+            follows_other_schedulers=completed_config.gates[feature_gates.CROSS_SCHEDULER_NOMINATION],
         )
         scheduler_metrics = SchedulerMetrics(registry) if registry is not None else None
         self._koordinator_metrics = KoordinatorMetrics(registry) if registry is not None else None
@@ -146,10 +141,10 @@ class Scheduler:
         self._leads = False
         self._sync_barrier = (
             SyncBarrier(client, self.handle.pods, self.state, clock, sync_barrier)
-            if completed_config.gates[SYNC_BARRIER]
+            if completed_config.gates[feature_gates.SYNC_BARRIER]
             else None
         )
-        self._checks_scheduler_name = completed_config.gates[DYNAMIC_SCHEDULER_CHECK]
+        self._checks_scheduler_name = completed_config.gates[feature_gates.DYNAMIC_SCHEDULER_CHECK]
         self.binder = Binder(
             client,
             clock,

@@ -18,7 +18,7 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.attempt import AttemptFailure
 from koord.scheduler.framework.decision import ChosenNode, Decision, Unschedulable
-from koord.scheduler.metrics_recorder import MetricsRecorder
+from koord.scheduler.metrics import MetricsRecorder
 from koord.scheduler.pod_status_writer import PodStatusUpdate, PodStatusWriter
 from koord.telemetry.clock import Clock
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import math
 from random import Random
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.kubelet.node_profile import KubeletReserved, SimulatedPool, SystemDaemonUsage
 from koord.embedded.kubelet.usage_model import SimulatedUsage, UsageTrace
-
-Obj = dict[str, Any]
 
 NODES, CPUS, MEMORY_GIB = 20, 16, 64
 SERVICES, JOBS = "shop", "analytics"  # namespaces

@@ -26,11 +26,9 @@ _UNSTOPPED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class Clock(Protocol):
     def time(self) -> float:
         """Return seconds since the Unix epoch."""
-        ...
 
     def monotonic(self) -> float:
         """Return seconds that never go backwards; only differences are meaningful."""
-        ...
 
     async def sleep(self, seconds: float) -> None: ...
 

@@ -1,18 +1,20 @@
-"""The few fields of CRI `runtime.v1` messages that a runtime proxy reads and changes; all else stays as it came.
+"""The few fields of CRI `runtime.v1` messages that koord reads and changes; all else stays as it came.
 
 Requests are bytes. What a hook server is asked is read from them, and what it answers is spliced into them: a value
-that the answer leaves alone keeps its bytes, and so does every field that this version of CRI does not have.
+that the answer leaves alone keeps its bytes, and so does every field that this version of CRI does not have. The
+containers of one pod are listed and stopped by messages of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from typing import ParamSpec, TypeVar
 
 import msgspec
 
 from koord.wire import raw_fields
-from koord.wire.protobuf import WireError
+from koord.wire.protobuf import WireError, codec_of
 from koord.wire.raw_fields import MalformedMessage
 from koord.wire.runtime_hook import (
     ContainerDevice,
@@ -23,7 +25,6 @@ from koord.wire.runtime_hook import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
     PodSandboxMetadata,
-    decode_message,
     encode,
     merge_resources,
     merged,
@@ -122,7 +123,7 @@ def container_request(create_container: bytes, pod: PodSandboxHookRequest) -> Co
             name=raw_fields.string_of(metadata, 1), attempt=raw_fields.uint_of(metadata, 2)
         ),
         container_annotations=raw_fields.string_map_of(config, _CONTAINER_ANNOTATIONS),
-        container_resources=None if resources is None else decode_message(resources, LinuxContainerResources),
+        container_resources=None if resources is None else codec_of(LinuxContainerResources).decode(resources),
         pod_cgroup_parent="" if linux is None else raw_fields.string_of(linux, _CGROUP_PARENT),
         container_envs=_envs(config),
     )
@@ -135,7 +136,7 @@ def updated_request(update: bytes, stored: ContainerResourceHookRequest) -> Cont
     annotations = raw_fields.string_map_of(update, _UPDATE_ANNOTATIONS)
     resources = stored.container_resources
     if linux is not None:
-        wanted = decode_message(linux, LinuxContainerResources)
+        wanted = codec_of(LinuxContainerResources).decode(linux)
         resources = wanted if resources is None else merge_resources(resources, wanted, answer=False)
     return msgspec.structs.replace(
         stored,
@@ -327,4 +328,61 @@ def _pod_metadata(message: bytes, number: int) -> PodSandboxMetadata:
         name=raw_fields.string_of(metadata, 1),
         uid=raw_fields.string_of(metadata, 2),
         namespace=raw_fields.string_of(metadata, 3),
+    )
+
+
+POD_UID_LABEL = "io.kubernetes.pod.uid"  # on every container that a kubelet made
+
+_FILTER, _LABEL_SELECTOR = 1, 4  # ListContainersRequest, ContainerFilter
+_CONTAINERS = 1  # ListContainersResponse
+_ID, _CONTAINER_METADATA, _STATE, _CONTAINER_LABELS = 1, 3, 6, 8  # Container
+_CONTAINER_ID, _TIMEOUT = 1, 2  # StopContainerRequest
+
+
+class ContainerState(IntEnum):
+    CREATED = 0
+    RUNNING = 1
+    EXITED = 2
+    UNKNOWN = 3
+
+
+class PodContainer(msgspec.Struct, frozen=True, kw_only=True):
+    """PodContainer is a container as the runtime lists it; `state` may be a number that this version does not know."""
+
+    id: str
+    name: str
+    state: int
+    pod_uid: str
+
+    @property
+    def can_be_stopped(self) -> bool:
+        """Return whether StopContainer has an effect: runtimes report success for one that was only created."""
+        return self.state in (ContainerState.RUNNING, ContainerState.UNKNOWN)
+
+
+def list_containers_of_pod(uid: str) -> bytes:
+    """Return the ListContainersRequest for the containers of the pod, whatever their state."""
+    selector = raw_fields.encode_string_map(_LABEL_SELECTOR, {POD_UID_LABEL: uid})
+    return raw_fields.encode_chunk(_FILTER, selector)
+
+
+def pod_containers(response: bytes) -> list[PodContainer] | MalformedMessage:
+    """Return the containers of a ListContainersResponse."""
+    try:
+        return [_pod_container(item) for item in raw_fields.chunks_of(response, _CONTAINERS)]
+    except WireError as error:
+        return MalformedMessage(str(error))
+
+
+def stop_container(id: str, grace_s: int) -> bytes:
+    """Return the StopContainerRequest; without a grace period the runtime kills at once."""
+    return raw_fields.encode_string(_CONTAINER_ID, id) + raw_fields.encode_int(_TIMEOUT, grace_s)
+
+
+def _pod_container(item: bytes) -> PodContainer:
+    return PodContainer(
+        id=raw_fields.string_of(item, _ID),
+        name=raw_fields.string_of(raw_fields.message_of(item, _CONTAINER_METADATA) or b"", 1),
+        state=raw_fields.int_of(item, _STATE),
+        pod_uid=raw_fields.string_map_of(item, _CONTAINER_LABELS).get(POD_UID_LABEL, ""),
     )

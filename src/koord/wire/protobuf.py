@@ -1,14 +1,16 @@
-"""This module encodes and decodes protobuf messages by tables of their fields.
+"""This module encodes and decodes protobuf messages as structs, by the types and numbers of their fields.
 
-A table names the fields that koord uses; all others are skipped when they are read. Tables nest, and none contains
-itself, so bytes cannot nest deeper than the tables do. Whatever the bytes are, decoding ends with a message or with
+A struct has the fields that koord uses; all others are skipped when they are read. Structs nest, and none contains
+itself, so bytes cannot nest deeper than the structs do. Whatever the bytes are, decoding ends with a message or with
 a WireError.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from types import NoneType
+from typing import Annotated, Any, Generic, Protocol, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -96,7 +98,7 @@ def write_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
-def write_length_delimited(out: bytearray, number: int, data: bytes) -> None:
+def write_length_delimited(out: bytearray, number: int, data: bytes | bytearray) -> None:
     """Append a length-delimited field with its tag."""
     write_varint(out, number << 3 | BYTES)
     write_varint(out, len(data))
@@ -117,11 +119,9 @@ class Scalar(Protocol):
 
     def parse(self, raw: Any) -> Any:
         """Return the value of a number (VARINT) or of bytes (BYTES)."""
-        ...
 
     def dump(self, value: Any) -> Any:
         """Return the number or the bytes to write; raises WireError for a value of another type or range."""
-        ...
 
 
 class IntegerScalar(msgspec.Struct, frozen=True):
@@ -191,6 +191,12 @@ class BytesScalar(msgspec.Struct, frozen=True):
 INT32, INT64 = IntegerScalar(32, True), IntegerScalar(64, True)
 UINT32, UINT64 = IntegerScalar(32, False), IntegerScalar(64, False)
 BOOL, STRING, DATA = BoolScalar(), StringScalar(), BytesScalar()
+# Types of struct fields; those that Python tells apart by itself need no name of their own.
+Int32: TypeAlias = Annotated[int, INT32]
+Int64: TypeAlias = Annotated[int, INT64]
+Uint32: TypeAlias = Annotated[int, UINT32]
+Uint64: TypeAlias = Annotated[int, UINT64]
+_PLAIN_SCALARS: dict[Any, Scalar] = {bool: BOOL, str: STRING, bytes: DATA}
 
 
 # Fields ----------------------------------------------------------------------------------------------------------
@@ -210,7 +216,6 @@ class Field(Protocol):
 
     def read(self, found: list[Any]) -> Any:
         """Return the attribute's value from all values of the field in a message; there is at least one."""
-        ...
 
     def write(self, value: Any, out: bytearray) -> None: ...
 
@@ -269,6 +274,17 @@ class StringMapField(msgspec.Struct, frozen=True):
     def write(self, value: dict[str, str], out: bytearray) -> None:
         for key, text in value.items():
             write_length_delimited(out, self.number, _MAP_ENTRY.encode(_MapEntry(key, text)))
+
+
+class SortedStringMapField(StringMapField, frozen=True):
+    """SortedStringMapField writes equal maps as equal bytes, and states empty keys and values, as other encoders do."""
+
+    def write(self, value: dict[str, str], out: bytearray) -> None:
+        for key, text in sorted(value.items()):
+            entry = bytearray()
+            write_length_delimited(entry, 1, STRING.dump(key))
+            write_length_delimited(entry, 2, STRING.dump(text))
+            write_length_delimited(out, self.number, entry)
 
 
 class MessageField(msgspec.Struct, frozen=True):
@@ -345,7 +361,7 @@ def iterate_fields(data: bytes, wires: dict[int, int]) -> Iterator[tuple[int, An
 
 
 class MessageCodec(Generic[T]):
-    """A MessageCodec encodes and decodes one struct by the table of its fields."""
+    """A MessageCodec encodes and decodes one struct by its fields; `codec_of` makes it."""
 
     def __init__(self, struct: type[T], *fields: Field) -> None:
         self.struct = struct
@@ -387,3 +403,43 @@ class _MapEntry(msgspec.Struct, frozen=True):
 
 
 _MAP_ENTRY = MessageCodec(_MapEntry, ScalarField(1, "key", STRING), ScalarField(2, "value", STRING))
+
+
+_CODECS: dict[type[Any], MessageCodec[Any]] = {}
+
+
+def codec_of(struct: type[T]) -> MessageCodec[T]:
+    """Return the codec of a struct whose fields have the numbers in its `field_numbers`, or 1 and on."""
+    codec = _CODECS.get(struct)
+    if codec is None:
+        hints = get_type_hints(struct, include_extras=True)
+        numbers = getattr(struct, "field_numbers", itertools.count(1))
+        names: tuple[str, ...] = struct.__struct_fields__  # type: ignore[attr-defined]
+        codec = MessageCodec(struct, *(_field(number, name, hints[name]) for number, name in zip(numbers, names)))
+        _CODECS[struct] = codec
+    return codec
+
+
+def _field(number: int, name: str, hint: Any) -> Field:
+    """Return the field for an attribute of a type; `| None` tells an absent scalar or message from an empty one."""
+    args = get_args(hint)
+    if NoneType in args:
+        scalar = _scalar(args[0])
+        return MessageField(number, name, codec_of(args[0])) if scalar is None else OptionalField(number, name, scalar)
+    scalar = _scalar(hint)
+    if scalar is not None:
+        return ScalarField(number, name, scalar)
+    if get_origin(hint) is tuple:
+        if args[0] is str:
+            return StringListField(number, name)
+        return MessageListField(number, name, codec_of(args[0]))
+    if get_origin(hint) is Annotated:
+        field: Field = hint.__metadata__[0](number, name)
+        return field
+    return StringMapField(number, name) if get_origin(hint) is dict else MessageField(number, name, codec_of(hint))
+
+
+def _scalar(hint: Any) -> Scalar | None:
+    if get_origin(hint) is Annotated and isinstance(hint.__metadata__[0], IntegerScalar):
+        return hint.__metadata__[0]
+    return _PLAIN_SCALARS.get(hint)

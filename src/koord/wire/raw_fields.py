@@ -11,16 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.wire.protobuf import (
-    BYTES,
-    VARINT,
-    WireError,
-    read_length_delimited,
-    read_tag,
-    read_varint,
-    skip_value,
-    write_varint,
-)
+from koord.wire import protobuf
 
 
 class MalformedMessage(msgspec.Struct, frozen=True):
@@ -48,15 +39,15 @@ def scan_fields(data: bytes) -> list[RawField]:
     at, end = 0, len(data)
     while at < end:
         start = at
-        number, wire_type, at = read_tag(data, at, end)
+        number, wire_type, at = protobuf.read_tag(data, at, end)
         value: int | bytes
-        if wire_type == VARINT:
-            value, at = read_varint(data, at, end)
-        elif wire_type == BYTES:
-            begin, at = read_length_delimited(data, at, end)
+        if wire_type == protobuf.VARINT:
+            value, at = protobuf.read_varint(data, at, end)
+        elif wire_type == protobuf.BYTES:
+            begin, at = protobuf.read_length_delimited(data, at, end)
             value = data[begin:at]
         else:
-            begin, at = at, skip_value(data, at, end, wire_type)
+            begin, at = at, protobuf.skip_value(data, at, end, wire_type)
             value = data[begin:at]
         found.append(RawField(number, wire_type, value, start, at))
     return found
@@ -70,8 +61,8 @@ def chunks_of(data: bytes, number: int) -> list[bytes]:
     found = []
     for field in scan_fields(data):
         if field.number == number:
-            if not isinstance(field.value, bytes) or field.wire_type != BYTES:
-                raise WireError(f"field {number} has the wire type {field.wire_type}")
+            if not isinstance(field.value, bytes) or field.wire_type != protobuf.BYTES:
+                raise protobuf.WireError(f"field {number} has the wire type {field.wire_type}")
             found.append(field.value)
     return found
 
@@ -104,7 +95,7 @@ def uint_of(data: bytes, number: int) -> int:
     for field in scan_fields(data):
         if field.number == number:
             if not isinstance(field.value, int):
-                raise WireError(f"field {number} has the wire type {field.wire_type}")
+                raise protobuf.WireError(f"field {number} has the wire type {field.wire_type}")
             value = field.value
     return value
 
@@ -118,7 +109,7 @@ def decode_string(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise WireError(f"a string is not UTF-8: {error.reason}") from None
+        raise protobuf.WireError(f"a string is not UTF-8: {error.reason}") from None
 
 
 # Writing -------------------------------------------------------------------------------------------------------------
@@ -126,7 +117,7 @@ def decode_string(raw: bytes) -> str:
 
 def encode_varint(value: int) -> bytes:
     out = bytearray()
-    write_varint(out, value)
+    protobuf.write_varint(out, value)
     return bytes(out)
 
 
@@ -137,7 +128,7 @@ def encode_int(number: int, value: int) -> bytes:
 
 def encode_chunk(number: int, value: bytes) -> bytes:
     """Encode an embedded message, which is there even when it is empty."""
-    return encode_varint(number << 3 | BYTES) + encode_varint(len(value)) + value
+    return encode_varint(number << 3 | protobuf.BYTES) + encode_varint(len(value)) + value
 
 
 def encode_string(number: int, value: str) -> bytes:

@@ -1,7 +1,9 @@
 """This module frames ttrpc, the RPC protocol of containerd: requests and responses on numbered streams.
 
 A frame is a ten-byte header (data length, stream, type, flags, big endian) and its data. koord uses unary calls alone,
-whose flags are 0.
+whose flags are 0. NRI has two such connections on one socket: a mux frame is an eight-byte header (connection and
+payload length, big endian) and a payload. Mux frames have no meaning of their own: each connection is a stream of
+bytes, and a message may begin and end anywhere in a frame.
 """
 
 from __future__ import annotations
@@ -10,18 +12,7 @@ import struct
 
 import msgspec
 
-from koord.wire.nri_mux import encode_mux_frame
-from koord.wire.protobuf import (
-    DATA,
-    INT32,
-    INT64,
-    STRING,
-    MessageCodec,
-    MessageField,
-    ScalarField,
-    StringMapField,
-    WireError,
-)
+from koord.wire.protobuf import Int32, Int64, WireError, codec_of
 
 REQUEST, RESPONSE, STREAM_DATA = 1, 2, 3
 MAX_DATA = 4 << 20
@@ -31,6 +22,52 @@ _HEADER = struct.Struct(">IIBB")
 # The codes of google.rpc.Code that ttrpc peers exchange.
 OK, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED = 0, 2, 3, 4
 RESOURCE_EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 8, 12, 13, 14
+
+PLUGIN_CONNECTION = 1  # the runtime is the client, the plugin the server
+RUNTIME_CONNECTION = 2  # the plugin is the client, the runtime the server
+MAX_PAYLOAD = 10 + (4 << 20)
+_MUX_HEADER = struct.Struct(">II")
+
+
+def encode_mux_frame(connection: int, payload: bytes) -> bytes:
+    if len(payload) > MAX_PAYLOAD:
+        raise WireError(f"a mux frame of {len(payload)} bytes is longer than {MAX_PAYLOAD}")
+    return _MUX_HEADER.pack(connection, len(payload)) + payload
+
+
+class MuxDecoder:
+    """MuxDecoder divides received bytes into pieces of the connections' streams. It keeps at most one header."""
+
+    def __init__(self) -> None:
+        self._header = b""
+        self._connection = 0
+        self._left = 0  # bytes of the present payload that have not come
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Return connection and bytes for each piece, in order; raises WireError, after which the socket is useless."""
+        pieces: list[tuple[int, bytes]] = []
+        at = 0
+        while at < len(data):
+            if self._left:
+                piece = data[at : at + self._left]
+                self._left -= len(piece)
+                pieces.append((self._connection, piece))
+                at += len(piece)
+                continue
+            missing = _MUX_HEADER.size - len(self._header)
+            self._header += data[at : at + missing]
+            at += missing
+            if len(self._header) == _MUX_HEADER.size:
+                self._connection, self._left = _MUX_HEADER.unpack(self._header)
+                self._header = b""
+                if self._left > MAX_PAYLOAD:
+                    raise WireError(f"a mux frame announces {self._left} bytes, more than {MAX_PAYLOAD}")
+        return pieces
+
+    @property
+    def is_inside_frame(self) -> bool:
+        """Return whether the bytes end inside a frame: a peer that closes here was cut off."""
+        return bool(self._header) or self._left > 0
 
 
 class TtrpcFrame(msgspec.Struct, frozen=True):
@@ -51,7 +88,7 @@ class OversizedFrame(msgspec.Struct, frozen=True):
 class TtrpcStatus(msgspec.Struct, frozen=True):
     """A TtrpcStatus is the error of a call; the code OK is none."""
 
-    code: int = OK
+    code: Int32 = OK
     message: str = ""
 
     def __str__(self) -> str:
@@ -62,7 +99,7 @@ class TtrpcRequest(msgspec.Struct, frozen=True, kw_only=True):
     service: str = ""
     method: str = ""
     payload: bytes = b""
-    timeout_nano: int = 0  # 0: the caller waits without limit
+    timeout_nano: Int64 = 0  # 0: the caller waits without limit
     metadata: dict[str, str] = {}
 
 
@@ -71,16 +108,8 @@ class TtrpcResponse(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes = b""
 
 
-_STATUS = MessageCodec(TtrpcStatus, ScalarField(1, "code", INT32), ScalarField(2, "message", STRING))
-REQUEST_CODEC = MessageCodec(
-    TtrpcRequest,
-    ScalarField(1, "service", STRING),
-    ScalarField(2, "method", STRING),
-    ScalarField(3, "payload", DATA),
-    ScalarField(4, "timeout_nano", INT64),
-    StringMapField(5, "metadata"),
-)
-RESPONSE_CODEC = MessageCodec(TtrpcResponse, MessageField(1, "status", _STATUS), ScalarField(2, "payload", DATA))
+REQUEST_CODEC = codec_of(TtrpcRequest)
+RESPONSE_CODEC = codec_of(TtrpcResponse)
 
 
 def encode_muxed_frame(connection: int, frame: TtrpcFrame) -> bytes:

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.config.gates import (
+    KUBERNETES_GATES,
     FeatureGateTable,
     default_feature_gates,
     describe_feature_gates,
     parse_feature_gates,
 )
-from koord.api.config.kubernetes_gates import KUBERNETES_GATES
 from koord.descheduler.feature_gates import DESCHEDULER_GATES
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager.feature_gates import MANAGER_GATES

@@ -25,8 +25,8 @@ from koord.kube.client.typed_client import Client
 from koord.kube.config.loader import load_connection
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import Unreachable
-from koord.manager.context import NAMESPACE, ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
 from koord.telemetry.clock import Clock, WallClock
 from koord.telemetry.logs import Logs
 from tools.controlplane import free_port

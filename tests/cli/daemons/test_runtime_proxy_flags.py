@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koord.cli.daemons.flag_set import FlagValues
-from koord.cli.daemons.runtime_proxy_flags import RUNTIME_PROXY_FLAGS, settings_from_flags
+from koord.cli.daemons.koord_runtime_proxy import RUNTIME_PROXY_FLAGS, settings_from_flags
 from koord.runtimeproxy.settings import RuntimeProxySettings
 
 

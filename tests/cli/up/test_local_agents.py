@@ -18,7 +18,7 @@ from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
-from koord.manager.context import NAMESPACE
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.values.cpuset import CPUSet
 from koord.values.quantity import Quantity

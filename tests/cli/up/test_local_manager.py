@@ -16,8 +16,8 @@ from koord.cli.up.local_manager import LocalManager
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.manager.context import NAMESPACE, ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
 from koord.telemetry.clock import LoopClock, run_virtual
 
 PROFILE = {

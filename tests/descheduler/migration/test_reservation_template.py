@@ -8,7 +8,7 @@ import pytest
 
 from koord.api.koordinator.scheduling import PodMigrationJobStatus
 from koord.descheduler.migration.job import find_condition, with_condition
-from koord.descheduler.migration.reservation_template import build_reservation
+from koord.descheduler.migration.reservation_fit import build_reservation
 
 NOT_HERE = {"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

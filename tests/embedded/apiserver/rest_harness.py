@@ -9,8 +9,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.rest.request_context import AdmissionChain
 from koord.embedded.apiserver.rest.watch import ServerWatchFrame, ServerWatchStream
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
 from koord.embedded.apiserver.store.object_store import ObjectStore

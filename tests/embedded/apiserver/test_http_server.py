@@ -17,15 +17,15 @@ import pytest
 
 from koord.api.kubernetes.meta import Object
 from koord.embedded.apiserver import http_server, tls
-from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.http_server import (
     HttpServer,
     NotLoopbackError,
     ServerAddress,
     kubeconfig_document,
 )
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.apiserver.rest.request_context import AdmissionChain
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable

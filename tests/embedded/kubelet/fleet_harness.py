@@ -12,8 +12,8 @@ import msgspec
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.server import ApiServer
+from koord.embedded.cluster import InProcessTransport
 from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.kubelet.usage_model import UsageTrace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.embedded.kubelet.container_command import CommandOutcome, command_outcome
+from koord.embedded.kubelet.pod_behaviour import CommandOutcome, command_outcome
 
 
 @pytest.mark.parametrize(

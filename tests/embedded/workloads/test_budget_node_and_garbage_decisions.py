@@ -16,7 +16,7 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.api.model import convert
-from koord.embedded.workloads import disruption_controller, node_health, owner_graph, pod_gc, taint_eviction
+from koord.embedded.workloads import disruption_controller, node_health, node_lifecycle_controller, owner_graph, pod_gc
 from koord.embedded.workloads.controller_context import parse_discovery
 from tests.embedded.workloads.builders import NOW, node, pod, taint
 
@@ -150,7 +150,7 @@ def test_taints(seen: Node, may_evict: bool, expected: list[tuple[str, str]] | N
 def test_leaving_tainted_nodes(tolerations: list[dict[str, Any]], leaves_in: int | str | None) -> None:
     tainted = (Taint(key="k", value="v", effect="NoExecute", time_added=NOW),)
     one = msgspec.structs.replace(pod(), spec=convert({"tolerations": tolerations}, PodSpec))
-    verdict = taint_eviction.decide_taint_eviction(one, tainted, NOW)
+    verdict = node_lifecycle_controller.decide_taint_eviction(one, tainted, NOW)
     if leaves_in is None:
         assert verdict is None
     else:

@@ -19,8 +19,8 @@ from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.server import ApiServer
+from koord.embedded.cluster import InProcessTransport
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.embedded.workloads.daemonset_plan import target_node
 from koord.kube.client.typed_client import Client

@@ -9,8 +9,8 @@ import pytest
 
 from koord.host.audit_log import AuditEvent, AuditLog, AuditPage
 from koord.host.cgroup.layout import CgroupLayout
-from koord.koordlet.cgroup_writer.audit import PodIdentity, make_audit_callback
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
+from koord.koordlet.control_loop import PodIdentity, make_audit_callback
 from tests.koordlet.cgroup_writer.executor_fixture import ExecutorFixture, write
 
 WEB = PodIdentity("shop", "web", {"one": "nginx"})

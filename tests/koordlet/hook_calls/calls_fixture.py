@@ -8,10 +8,9 @@ from typing import Any
 
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
 from koord.api.model import ObjectReference
-from koord.koordlet.hook_calls.hook_calls import HookCalls, HookPolicies
+from koord.koordlet.hook_calls.hook_calls import HookCalls, HookPolicies, HookStatistics
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
-from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
-from koord.koordlet.hook_calls.statistics import HookStatistics
+from koord.koordlet.hook_calls.service import ProxyHookHandler
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.hooks.registry import HookDecision
 from tests.koordlet.strategies.runner_fixture import BE_POD, RunnerFixture

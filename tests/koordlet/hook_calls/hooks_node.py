@@ -34,10 +34,9 @@ from koord.api.koordinator.slo_strategy import (
 )
 from koord.host.cgroup.layout import CgroupLayout
 from koord.koordlet.control_loop import ControlLoop
-from koord.koordlet.hook_calls.hook_calls import HookCalls, HookPolicies
+from koord.koordlet.hook_calls.hook_calls import HookCalls, HookPolicies, HookStatistics
 from koord.koordlet.hook_calls.node_actions import NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
-from koord.koordlet.hook_calls.statistics import HookStatistics
 from koord.koordlet.hooks.registry import HOOKS
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
@@ -47,7 +46,7 @@ from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies.runtime_hooks import NAME, RuntimeHooksState
 from koord.telemetry.clock import ManualClock
-from koord.wire.nri_objects import ContainerAdjustment, LinuxPodSandbox, NriContainer, NriPodSandbox
+from koord.wire.nri_messages import ContainerAdjustment, LinuxPodSandbox, NriContainer, NriPodSandbox
 from tests.host.fake_iproute import FakeIproute
 from tests.host.fake_kernel import FakeKernel
 from tests.host.fake_machine import FakeMachine

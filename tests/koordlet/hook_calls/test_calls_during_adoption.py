@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 
 from koord.api.koordinator.qos_class import BEST_EFFORT
 from koord.api.koordinator.slo import NodeSLOSpec
-from koord.koordlet.cooperative_task import run_steps_cooperatively
-from koord.koordlet.hook_calls.hook_calls import HookCalls, HookPolicies
+from koord.koordlet.control_loop import run_steps_cooperatively
+from koord.koordlet.hook_calls.hook_calls import HookCalls, HookPolicies, HookStatistics
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler
-from koord.koordlet.hook_calls.statistics import HookStatistics
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.effective_slo import effective_slo
@@ -28,10 +27,17 @@ from koord.koordlet.nri.settings import NriSettings
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.runner import StrategyRunner
 from koord.koordlet.strategies.runtime_hooks import NAME
-from koord.koordlet.work_steps import WorkSteps, run_steps
+from koord.koordlet.strategies.strategy import WorkSteps, run_steps
 from koord.telemetry.clock import WallClock
-from koord.wire.nri_messages import CreateContainerRequest, CreateContainerResponse, StateChangeEvent, decode_message
-from koord.wire.nri_objects import LinuxPodSandbox, NriContainer, NriPodSandbox
+from koord.wire.nri_messages import (
+    CreateContainerRequest,
+    CreateContainerResponse,
+    LinuxPodSandbox,
+    NriContainer,
+    NriPodSandbox,
+    StateChangeEvent,
+    decode_message,
+)
 from tests.koordlet.cgroup_writer.executor_fixture import FEW, ExecutorFixture
 from tests.koordlet.hook_calls.calls_fixture import BE_LABELS, extended
 from tests.koordlet.nri.fake_runtime import FakeRuntime

@@ -14,7 +14,7 @@ from koord.koordlet.hook_calls.hook_calls import EVENT_INTERVAL_S, STARTING_S
 from koord.koordlet.hook_calls.nri_handler import HookFailure
 from koord.koordlet.hook_server.handler import HookFailed
 from koord.koordlet.hooks.hook import NodeRules
-from koord.wire.nri_objects import (
+from koord.wire.nri_messages import (
     LinuxContainer,
     LinuxCpu,
     LinuxPodSandbox,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from koord.api.koordinator.protocol import A_RESOURCE_STATUS
+from koord.koordlet.hook_calls.hook_calls import HookStatistics
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses
-from koord.koordlet.hook_calls.statistics import HookStatistics
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksView, decide_runtime_hooks

@@ -11,11 +11,15 @@ import pytest
 
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hook_status import HookConnection, HooksStatus
-from koord.koordlet.nri.settings import FailurePolicy, NriSettings
-from koord.wire.nri_messages import CreateContainerRequest, StateChangeEvent
-from koord.wire.nri_objects import LinuxPodSandbox, NriContainer, NriPodSandbox
+from koord.koordlet.nri.settings import FailurePolicy, HookServiceSettings, NriSettings
+from koord.wire.nri_messages import (
+    CreateContainerRequest,
+    LinuxPodSandbox,
+    NriContainer,
+    NriPodSandbox,
+    StateChangeEvent,
+)
 from tests.koordlet.agent_fixture import AgentFixture, ask, expect_ok, in_virtual_time
 from tests.koordlet.hook_calls.calls_fixture import BE_LABELS, EXTENDED, extended
 from tests.koordlet.nri.fake_runtime import FakeRuntime, RuntimePeer, TtrpcError

@@ -15,8 +15,7 @@ import pytest
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.host.unix_socket import NotExclusive, has_listener
-from koord.koordlet.hook_server.registered_server import HookServerSettings, RegisteredHookServer
-from koord.koordlet.hook_server.registration import HookRegistration
+from koord.koordlet.hook_server.registered_server import HookRegistration, HookServerSettings, RegisteredHookServer
 from koord.runtimeproxy.program import RuntimeProxy
 from koord.runtimeproxy.settings import RuntimeProxySettings
 from koord.telemetry.clock import WallClock

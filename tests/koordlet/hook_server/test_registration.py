@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from koord.host.filesystem import Host
-from koord.koordlet.hook_server.registration import (
+from koord.koordlet.hook_server.registered_server import (
     FILE_NAME,
     HookRegistration,
     enabled_stages,

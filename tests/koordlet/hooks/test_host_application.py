@@ -6,8 +6,8 @@ import pytest
 
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.knob import CPUSET
+from koord.koordlet.hooks.cpuset import decide_host_application
 from koord.koordlet.hooks.hook import HookPlan, NodeRules
-from koord.koordlet.hooks.host_application import decide_host_application
 from tests.koordlet.hooks.hook_builders import pooled_rules, values
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from koord.koordlet.hooks import resctrl_pod
 from koord.koordlet.hooks.hook import HookPlan, NodeRules, PodContext
+from koord.koordlet.hooks.resctrl_pod import AMD, INTEL
 from koord.koordlet.inputs.machine import L3Cache
-from koord.koordlet.resctrl_share import AMD, INTEL
 from tests.koordlet.hooks.hook_builders import a_container, a_pod
 
 

@@ -20,6 +20,9 @@ from koord.wire.nri_messages import (
     RUNTIME_SERVICE,
     ConfigureRequest,
     ConfigureResponse,
+    ContainerUpdate,
+    NriContainer,
+    NriPodSandbox,
     RegisterPluginRequest,
     SynchronizeRequest,
     SynchronizeResponse,
@@ -28,7 +31,6 @@ from koord.wire.nri_messages import (
     decode_message,
     encode_message,
 )
-from koord.wire.nri_objects import ContainerUpdate, NriContainer, NriPodSandbox
 from koord.wire.ttrpc import REQUEST_CODEC, RESPONSE_CODEC, TtrpcRequest, TtrpcResponse, TtrpcStatus
 
 BUFFER = 4096

@@ -14,7 +14,7 @@ from koord.koordlet.nri.plugin import NriPlugin
 from koord.koordlet.nri.session import NriConnectError, NriSession, open_session
 from koord.koordlet.nri.settings import NriSettings
 from koord.telemetry.clock import WallClock
-from koord.wire.nri_objects import ContainerAdjustment, ContainerUpdate, LinuxResources, NriContainer, NriPodSandbox
+from koord.wire.nri_messages import ContainerAdjustment, ContainerUpdate, LinuxResources, NriContainer, NriPodSandbox
 from tests.koordlet.nri.fake_runtime import PATIENCE_S, FakeRuntime, RuntimePeer
 
 T = TypeVar("T")

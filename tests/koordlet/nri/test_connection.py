@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from koord.koordlet.nri.connection import MAX_REQUESTS
 from koord.koordlet.nri.session import MAX_SYNCHRONIZED
-from koord.wire.nri_messages import CreateContainerRequest, EmptyMessage, SynchronizeRequest
-from koord.wire.nri_objects import NriContainer
+from koord.wire.nri_messages import CreateContainerRequest, EmptyMessage, NriContainer, SynchronizeRequest
 from koord.wire.ttrpc import INTERNAL, INVALID_ARGUMENT, MAX_DATA, RESOURCE_EXHAUSTED, UNIMPLEMENTED, TtrpcResponse
 from tests.koordlet.nri.fake_runtime import RuntimePeer, TtrpcError
 from tests.koordlet.nri.nri_fixture import CONTAINER, POD, session_in, soon

@@ -11,13 +11,15 @@ import pytest
 from koord.koordlet.nri.session import NriConnectError, open_session
 from koord.koordlet.nri.settings import NriSettings, handler_deadline_s
 from koord.telemetry.clock import WallClock
-from koord.wire.nri_events import NriEvent
-from koord.wire.nri_messages import CreateContainerRequest, StateChangeEvent, UpdateContainerRequest
-from koord.wire.nri_objects import (
+from koord.wire.nri_messages import (
     ContainerAdjustment,
+    CreateContainerRequest,
     LinuxContainerAdjustment,
     LinuxCpu,
     LinuxResources,
+    NriEvent,
+    StateChangeEvent,
+    UpdateContainerRequest,
 )
 from koord.wire.ttrpc import UNKNOWN
 from tests.koordlet.nri.fake_runtime import TtrpcError

@@ -17,12 +17,17 @@ from random import Random
 import pytest
 
 from koord.host.io_error import IoError
-from koord.koordlet.nri.node_lock import LockHeld, NodeLock
-from koord.koordlet.nri.plugin import LOCK_POLL_S, NriPlugin, NriStatus
+from koord.koordlet.nri.plugin import LOCK_POLL_S, LockHeld, NodeLock, NriPlugin, NriStatus
 from koord.koordlet.nri.settings import NriSettings, backoff_delay_s
 from koord.telemetry.clock import VIRTUAL_EPOCH, LoopClock, run_virtual
-from koord.wire.nri_messages import CreateContainerRequest, EmptyMessage
-from koord.wire.nri_objects import ContainerAdjustment, ContainerUpdate, NriContainer, NriPodSandbox
+from koord.wire.nri_messages import (
+    ContainerAdjustment,
+    ContainerUpdate,
+    CreateContainerRequest,
+    EmptyMessage,
+    NriContainer,
+    NriPodSandbox,
+)
 from koord.wire.ttrpc import UNAVAILABLE, TtrpcStatus
 from tests.koordlet.nri.fake_runtime import FakeRuntime
 from tests.koordlet.nri.nri_fixture import CONTAINER, POD, RecordingHandler, running, settings_in, soon
@@ -294,7 +299,7 @@ def test_a_koordlet_that_waits_takes_over_when_the_other_ends(tmp_path: Path) ->
 def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     path = str(tmp_path / "deep" / "nri.lock")
     holder = (
-        "import sys; from koord.koordlet.nri.node_lock import NodeLock; "
+        "import sys; from koord.koordlet.nri.plugin import NodeLock; "
         "assert NodeLock(sys.argv[1]).acquire() is None; print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

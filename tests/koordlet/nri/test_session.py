@@ -10,20 +10,12 @@ import pytest
 
 from koord.koordlet.nri.session import MAX_REMEMBERED_PODS, NriConnectError, open_session
 from koord.telemetry.clock import WallClock
-from koord.wire.nri_events import NriEvent
 from koord.wire.nri_messages import (
+    ContainerAdjustment,
+    ContainerUpdate,
     CreateContainerRequest,
     CreateContainerResponse,
     EmptyMessage,
-    StateChangeEvent,
-    SynchronizeRequest,
-    UpdateContainerRequest,
-    UpdateContainerResponse,
-    decode_message,
-)
-from koord.wire.nri_objects import (
-    ContainerAdjustment,
-    ContainerUpdate,
     LinuxContainer,
     LinuxContainerAdjustment,
     LinuxContainerUpdate,
@@ -32,7 +24,13 @@ from koord.wire.nri_objects import (
     LinuxPodSandbox,
     LinuxResources,
     NriContainer,
+    NriEvent,
     NriPodSandbox,
+    StateChangeEvent,
+    SynchronizeRequest,
+    UpdateContainerRequest,
+    UpdateContainerResponse,
+    decode_message,
 )
 from koord.wire.ttrpc import DEADLINE_EXCEEDED, UNAVAILABLE, UNIMPLEMENTED, TtrpcStatus
 from tests.koordlet.nri.fake_runtime import FakeRuntime, TtrpcError

@@ -25,9 +25,9 @@ from koord.api.koordinator.slo_strategy import (
 )
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata, WriteSystem
+from koord.koordlet.hooks.resctrl_pod import AMD, INTEL, cat_mask, mba_value
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.resctrl_share import AMD, INTEL, cat_mask, mba_value
 from koord.koordlet.strategies.group_identity import GroupIdentityView, decide_group_identity
 from koord.koordlet.strategies.resctrl import ResctrlView, decide_resctrl
 from koord.koordlet.strategies.strategy import StrategyPlan

@@ -16,10 +16,10 @@ import yaml
 
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, LEASES
 from koord.embedded.apiserver import tls
-from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.http_server import kubeconfig_document
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.apiserver.rest.request_context import AdmissionChain
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.leader_election import LeaderElector, LeaseConfig
 from koord.kube.transport.api_error import unwrap

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.api.kubernetes.core_v1 import ConfigMap
-from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.http_server import HttpServer
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.apiserver.rest.request_context import AdmissionChain
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import Connection, SettingOrigin, TokenAuth
 from koord.kube.events.recorder import EventRecorder, object_reference

@@ -8,11 +8,15 @@ import pytest
 
 from koord.api.config.slo.slo_documents import CPUNormalizationStrategy
 from koord.api.model import convert, to_dict
-from koord.manager.colocation.compute_resources import differs_by_more_than
-from koord.manager.colocation.decision import ColocationDecision, ColocationNodeView, decide_colocation
-from koord.manager.colocation.models import ColocationNode
+from koord.manager.colocation.decision import (
+    ColocationDecision,
+    ColocationNodeView,
+    decide_colocation,
+    revise_zones,
+    should_write_zones,
+)
+from koord.manager.colocation.models import ColocationNode, differs_by_more_than
 from koord.manager.colocation.node_patch import NodePatch, decide_node_patch
-from koord.manager.colocation.numa_zones import revise_zones, should_write_zones
 from koord.manager.colocation.strategy import LayeredStrategy
 from koord.values.quantity import Quantity
 from tests.manager.colocation.colocation_builders import (

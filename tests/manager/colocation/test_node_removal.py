@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from koord.api.kubernetes.node import Node
 from koord.api.model import convert
-from koord.manager.colocation.device_resources import GPU_LABELS
-from koord.manager.colocation.node_removal import ANNOTATIONS, RESOURCES, decide_node_removal
+from koord.manager.colocation.device_resources import ANNOTATIONS, GPU_LABELS, RESOURCES, decide_node_removal
 
 OTHERS = ("cpu", "memory", "pods", "example.com/fpga", "hugepages-2Mi")
 _OTHER_NAMES = ("kubernetes.io/hostname", "volumes.kubernetes.io/controller-managed-attach-detach", "mine")

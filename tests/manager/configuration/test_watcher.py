@@ -13,7 +13,7 @@ from koord.kube.transport.api_error import unwrap
 from koord.manager.configuration.documents import parse_colocation, parse_threshold
 from koord.manager.configuration.last_good import LastGoodDocument
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import ManagerContext
+from koord.manager.reconcile_loop import ManagerContext
 from tests.manager.manager_harness import run_with_context
 from tests.manager.slo_config import NAME, NAMESPACE, config_events, settle, with_configuration, write_config
 

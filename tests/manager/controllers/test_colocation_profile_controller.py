@@ -9,8 +9,8 @@ from koord.api.koordinator.protocol import L_CONTROLLER_MANAGED, L_QOS_CLASS
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse
-from koord.manager.context import ManagerContext
 from koord.manager.controllers.colocation_profile import ColocationProfileController, ProfileControllerOptions
+from koord.manager.reconcile_loop import ManagerContext
 from tests.manager.manager_harness import FaultyTransport, run_with_context, run_with_faulty_transport
 
 

@@ -16,9 +16,8 @@ from koord.api.patch.merge_patch import create_merge_patch, merge_patch
 from koord.kube.controller.controller import Done
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import ManagerContext
-from koord.manager.controllers.nodemetric import NodeMetricController
-from koord.manager.controllers.nodeslo import NodeSLOController
+from koord.manager.controllers.per_node_object import NodeMetricController, NodeSLOController
+from koord.manager.reconcile_loop import ManagerContext
 from tests.manager.manager_harness import run_with_context
 from tests.manager.slo_config import NAME, NAMESPACE, add_node, config_events, settle, with_configuration, write_config
 

@@ -11,16 +11,14 @@ from hypothesis import strategies as st
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NODES
 from koord.api.model import to_dict
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster
+from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import ManagerContext, ManagerSettings
-from koord.manager.controllers.nodemetric import NodeMetricController
-from koord.manager.controllers.nodeslo import NodeSLOController
+from koord.manager.controllers.per_node_object import NodeMetricController, NodeSLOController
+from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.workloads.workload_cluster import FaultyTransport
 from tests.manager.slo_config import NAME, NAMESPACE, add_node, settle, write_config

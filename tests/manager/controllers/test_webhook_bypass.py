@@ -13,9 +13,9 @@ from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import ManagerContext, ManagerSettings
 from koord.manager.controllers.webhook_bypass import WebhookBypassController
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.telemetry.clock import LoopClock, run_virtual
 
 Test = Callable[[Client, WebhookBypassController], Awaitable[None]]

@@ -19,15 +19,14 @@ from koord.api.kubernetes.builtin_kinds import (
     SECRETS,
     VALIDATING_WEBHOOK_CONFIGURATIONS,
 )
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster
+from koord.embedded.cluster import ADMIN, ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.controller.controller import Requeue
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Transport, WatchStream
-from koord.manager.context import NAMESPACE, ManagerContext, ManagerSettings
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext, ManagerSettings
 from koord.manager.webhook_server.cert_rotator import (
     MUTATING_NAME,
     SECRET_NAME,

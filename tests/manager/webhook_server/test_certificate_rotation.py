@@ -17,7 +17,7 @@ import pytest
 from koord.api.kubernetes.builtin_kinds import MUTATING_WEBHOOK_CONFIGURATIONS, PODS, SECRETS
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import NAMESPACE, ManagerContext
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext
 from koord.manager.webhook_server import cert_store
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, OVERLAP_S, SECRET_NAME, WebhookConfigurationError
 from koord.manager.webhook_server.cert_store import CertStoreError, DirectoryCertStore, ensure_certificate

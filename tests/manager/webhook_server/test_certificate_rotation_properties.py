@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from koord.api.kubernetes.builtin_kinds import PODS, SECRETS
 from koord.kube.transport.api_error import ApiError, unwrap
-from koord.manager.context import NAMESPACE, ManagerContext
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext
 from koord.manager.webhook_server.cert_rotator import SECRET_NAME, SETTLE_S
 from koord.telemetry.clock import ManualClock
 from tests.manager.webhook_server.replica_fixture import Replica, add_pod, bundle, cluster_context

@@ -9,7 +9,7 @@ import pytest
 
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, MUTATING_WEBHOOK_CONFIGURATIONS
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import ManagerContext
+from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhook_server import review
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME
 from koord.manager.webhook_server.registration import TEMPLATE_ANNOTATION

@@ -19,18 +19,18 @@ from koord.api.koordinator.protocol import (
 from koord.api.kubernetes.admission import AdmissionRequest, GroupVersionResource, UserInfo
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import NAMESPACE, ManagerContext
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.program import CONTROLLERS, is_enabled, unknown_controllers
 from koord.manager.quota_evaluator import QuotaEvaluator
 from koord.manager.quota_topology_cache import QuotaTopologyCache
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext
 from koord.manager.webhook_server import review
 from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.manager.webhook_server.review import DecodedReview
 from koord.manager.webhook_server.routes import ROUTES, registered_routes, served_routes
 from koord.manager.webhook_server.self_probe import synthetic_review
-from koord.manager.webhooks import pod_binding
+from koord.manager.webhooks import admission
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
 from koord.telemetry.metrics import MetricRegistry
 from tests.manager.manager_harness import run_with_context
@@ -184,7 +184,7 @@ def test_a_pod_that_is_refused_anyway_uses_no_quota_up() -> None:
 def test_decisions_about_bindings_are_counted() -> None:
     async def main(context: ManagerContext) -> None:
         options = WebhookOptions(
-            binding_admission=pod_binding.BindingAdmissionSettings(users=("scheduler",), namespaces=("*",))
+            binding_admission=admission.BindingAdmissionSettings(users=("scheduler",), namespaces=("*",))
         )
         handlers = await handlers_of(context, options)
         about = request("pods", sub_resource="binding", user_info=UserInfo(username="system:kube-scheduler"))

@@ -15,8 +15,9 @@ from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.manager.webhooks import node_admission, pod_mutating, pod_validating, reservation
+from koord.manager.webhooks import node_admission, pod_mutating, pod_validating
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
+from koord.manager.webhooks.admission_context import mutate_reservation
 from tests.manager.webhooks.admission_builders import Obj, admission_context, container, pod, profile, quota, request
 
 WORLD = admission_context(
@@ -97,9 +98,7 @@ CONFIG = {"colocation-config": '{"nodeConfigs":[{"name":"a","nodeSelector":{"mat
     [
         pytest.param(lambda r: pod_mutating.mutate_pod(r, WORLD), FULL, "pods", "", id="pod-mutating"),
         pytest.param(lambda r: pod_validating.validate_pod(r, WORLD), FULL, "pods", "", id="pod-validating"),
-        pytest.param(
-            lambda r: reservation.mutate_reservation(r, WORLD), RESERVATION, "reservations", "", id="reservation"
-        ),
+        pytest.param(lambda r: mutate_reservation(r, WORLD), RESERVATION, "reservations", "", id="reservation"),
         pytest.param(node_admission.mutate_node_status, NODE, "nodes", "status", id="node-mutating"),
         pytest.param(lambda r: node_admission.validate_node(r, CONFIG), NODE, "nodes", "", id="node-validating"),
     ],

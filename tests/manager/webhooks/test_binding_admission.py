@@ -8,8 +8,12 @@ import pytest
 
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDenied
-from koord.manager.webhooks.pod_binding import BindingAdmissionSettings, validate_binding
+from koord.manager.webhooks.admission import (
+    AdmissionAllowed,
+    AdmissionDenied,
+    BindingAdmissionSettings,
+    validate_binding,
+)
 from tests.manager.webhooks.admission_builders import Obj, pod, request
 
 REFUSED = AdmissionDenied(403, "binding denied: username is not in the allowed list")

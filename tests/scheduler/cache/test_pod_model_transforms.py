@@ -10,10 +10,9 @@ import pytest
 from koord.scheduler.cache.node_info import node_allocatable
 from koord.scheduler.cache.pod_model import normalised_spec, with_current_resource_names
 from koord.scheduler.cache.pod_shape import PodShapes
-from koord.scheduler.framework.cluster_event import UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cluster_event import UPDATE, ClusterEvent, ObjectEvent, node_update_events
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
-from koord.scheduler.queue.update_events import node_update_events
 from tests.scheduler.builders import make_info, make_node, make_pod, make_state
 from tests.scheduler.plugins.elastic_quota.quota_cluster import QuotaCluster, make_quota, of_quota
 from tests.scheduler.preemption.cluster_fixture import _default_args

@@ -8,8 +8,7 @@ import pytest
 
 from koord.api.koordinator.protocol import A_REPLACE_RESOURCES, L_PREEMPTION_POLICY, L_PRIORITY_CLASS
 from koord.api.model import convert
-from koord.scheduler.cache.pod_model import Pod
-from koord.scheduler.cache.pod_transforms import replace_pod_resources, set_default_priority
+from koord.scheduler.cache.pod_model import Pod, replace_pod_resources, set_default_priority
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES, pod_transform
 from tests.scheduler.builders import make_pod, make_state
 

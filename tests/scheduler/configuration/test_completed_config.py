@@ -8,7 +8,7 @@ import pytest
 
 from koord.api.config.scheduler import shipped
 from koord.scheduler.configuration.completed_config import CompletedConfig, ValidationHandle
-from koord.scheduler.configuration.extension_points import KNOWN_POINTS, KOORDINATOR_POINTS
+from koord.scheduler.configuration.plugin_selection import KNOWN_POINTS, KOORDINATOR_POINTS
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS, POINT_METHODS, overrides
 from koord.scheduler.framework.plugin import Plugin

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from koord.scheduler.explain.explainer import Explainer
+from koord.scheduler.explain.http import Explainer
 from koord.scheduler.explain.report import PodReport
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.faulty_cluster import FaultyCluster, faulty_cluster

@@ -15,8 +15,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import SKIP, Fault, PreFilterResult, Reject, reject, unresolvable
 from koord.scheduler.plugins.node_affinity import NodeAffinityPlugin
-from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
-from koord.scheduler.plugins.taint_toleration import TaintToleration
+from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable, TaintToleration
 from tests.scheduler.builders import make_node, make_pod, make_state, node_term, preferred_nodes, required_nodes
 
 CORDONED = unresolvable("node(s) were unschedulable")

@@ -17,9 +17,8 @@ from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.node_affinity import NodeAffinityPlugin
-from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
+from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable, TaintToleration
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
-from koord.scheduler.plugins.taint_toleration import TaintToleration
 from tests.scheduler.builders import make_node, make_pod, make_state, node_term, required_nodes
 
 FIT = NodeResourcesFit(defaulted_fit(NodeResourcesFitArgs()))

@@ -28,7 +28,7 @@ from koord.scheduler.framework.verdict import SKIP, Fault
 from koord.scheduler.plugins.node_filters import NodeName
 from koord.scheduler.plugins.node_resources.fit_plus import NodeResourcesFitPlus, nonzero_pod_requests
 from koord.scheduler.plugins.node_resources.scarce_resource_avoidance import ScarceResourceAvoidance
-from koord.scheduler.plugins.scheduling_hint import SchedulingHintPlugin
+from koord.scheduler.plugins.queueing_and_binding import SchedulingHintPlugin
 from tests.scheduler.builders import make_info, make_node, make_pod, make_state
 from tests.scheduler.plugin_equivalence import check_columns_match_definition, profile_of
 

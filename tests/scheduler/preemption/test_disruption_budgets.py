@@ -6,7 +6,7 @@ import pytest
 
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
+from koord.scheduler.preemption.victims import DisruptionBudgets
 from tests.scheduler.builders import make_pod
 from tests.scheduler.preemption.cluster_fixture import budget
 

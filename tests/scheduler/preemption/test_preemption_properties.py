@@ -21,8 +21,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.decision import ChosenNode, PreemptionPlan, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
-from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
-from koord.scheduler.preemption.victims import VictimRules
+from koord.scheduler.preemption.victims import DisruptionBudgets, VictimRules
 from tests.scheduler.builders import HOSTNAME, ZONE, make_node, make_pod, make_state
 from tests.scheduler.preemption.cluster_fixture import PreemptionCluster, budget, running, state_summary
 

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent, may_open_gate, pod_update_events
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.queue.backoff import QueueSettings, backoff_end
-from koord.scheduler.queue.update_events import may_open_gate, pod_update_events
 from tests.scheduler.queue.fake_plugins import QueuePlugins
 
 NODE_ADD = ClusterEvent("Node", "add")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.scheduler.queue.heap import KeyedHeap
+from koord.scheduler.queue.backoff import KeyedHeap
 
 NAMES = st.sampled_from([f"p{i}" for i in range(8)])
 STEPS = st.lists(

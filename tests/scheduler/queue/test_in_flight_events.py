@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.scheduler.framework.cluster_event import ADD, ClusterEvent, ObjectEvent
-from koord.scheduler.queue.in_flight import InFlightPods
-from koord.scheduler.queue.queued_pod import QueuedPod
+from koord.scheduler.queue.queued_pod import InFlightPods, QueuedPod
 from tests.scheduler.queue.fake_plugins import pod
 
 NAMES = [f"p{number}" for number in range(3)]

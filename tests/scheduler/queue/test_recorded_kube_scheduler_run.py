@@ -15,18 +15,16 @@ from koord.api.kubernetes.meta import ObjectMeta
 from koord.api.kubernetes.node import Node, NodeSpec, NodeStatus
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.cluster_event import ADD, DELETE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cluster_event import ADD, DELETE, ClusterEvent, ObjectEvent, node_update_events
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.extension_points import PluginMethod
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.plugins.node_filters import NodeUnschedulable
+from koord.scheduler.plugins.node_filters import NodeUnschedulable, TaintToleration
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
 from koord.scheduler.plugins.queueing_and_binding import PrioritySort, SchedulingGates
-from koord.scheduler.plugins.taint_toleration import TaintToleration
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
-from koord.scheduler.queue.update_events import node_update_events
 from tests.scheduler.queue.fake_plugins import ONE
 from tests.scheduler.queue.fake_plugins import pod as made
 

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
-from koord.scheduler.queue.update_events import may_open_gate, node_update_events, pod_update_events
+from koord.scheduler.framework.cluster_event import (
+    ADD,
+    DELETE,
+    UPDATE,
+    ClusterEvent,
+    ObjectEvent,
+    may_open_gate,
+    node_update_events,
+    pod_update_events,
+)
 from tests.scheduler.queue.fake_plugins import node, pod
 
 OLD: dict[str, Any] = {"cpu": "200m", "labels": {"app": "a"}, "gates": ("g1", "g2"), "tolerations": ("t",)}

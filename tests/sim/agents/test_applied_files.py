@@ -12,8 +12,7 @@ from koord.host.hardware import MachineCpu
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.container_values import AppliedValue
 from koord.koordlet.inputs.node_inputs import NodeInputs
-from koord.sim.agents.applied_files import SimulatedAppliedFiles
-from koord.sim.agents.node_agent import SimulatedAgent, SimulatedAgentSettings
+from koord.sim.agents.node_agent import SimulatedAgent, SimulatedAgentSettings, SimulatedAppliedFiles
 from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
 from koord.sim.machine.step_result import ContainerDemand
 from tests.sim.machine.machine_builders import GIB, batch, machine, service

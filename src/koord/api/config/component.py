@@ -1,14 +1,31 @@
-"""This module holds what every component configures alike: leader election, client, profiling, addresses."""
+"""This module holds what every component configures alike: leader election, client, profiling, addresses; and fills in
+defaults as Go programs do: of pointers that are nil, and of values that are zero.
+"""
 
 from __future__ import annotations
 
-from koord.api.config.defaulting import fill_empty
+from typing import Any, TypeVar
+
+import msgspec
+
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, required_error
 from koord.api.model import Model
 from koord.api.schema_markers import Duration
 from koord.values import duration
 
 JITTER = 1.2  # a retry may be stretched by this, and must still come before the deadline
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def fill_none(given: S, **defaults: Any) -> S:
+    """Return the struct with its fields that are None set to the defaults."""
+    return msgspec.structs.replace(given, **{k: v for k, v in defaults.items() if getattr(given, k) is None})
+
+
+def fill_empty(given: S, **defaults: Any) -> S:
+    """Return the struct with its fields that are None, zero or empty set to the defaults."""
+    return msgspec.structs.replace(given, **{k: v for k, v in defaults.items() if not getattr(given, k)})
 
 
 class LeaderElectionConfiguration(Model, frozen=True, kw_only=True):

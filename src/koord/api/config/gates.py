@@ -1,7 +1,7 @@
 """This module parses the `A=true,B=false` text of feature gates, and describes them to people.
 
 Each program has the table of its gates in a module `feature_gates` of its own. On by default counts as beta, off as
-alpha, unless stated.
+alpha, unless stated. The gates of Kubernetes 1.35 are those that the scheduler's flag accepts without effect.
 """
 
 from __future__ import annotations
@@ -106,3 +106,66 @@ def describe_feature_gates(known: FeatureGateTable) -> str:
         f"{name}=true|false ({gate.stage.upper()} - default={str(gate.default).lower()}): {gate.effect}"
         for name, gate in sorted(known.items())
     )
+
+
+KUBERNETES_GATES = frozenset(
+    """
+    APIResponseCompression APIServerIdentity APIServerTracing APIServingWithRoutine
+    AggregatedDiscoveryRemoveBetaType AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests
+    AllowOverwriteTerminationGracePeriodSeconds AllowParsingUserUIDFromCertAuth AllowUnsafeMalformedObjectDeletion
+    AnonymousAuthConfigurableEndpoints AnyVolumeDataSource AuthorizeNodeWithSelectors
+    AuthorizePodWebsocketUpgradeCreatePermission AuthorizeWithSelectors BtreeWatchCache CBORServingAndStorage
+    CPUManagerPolicyAlphaOptions CPUManagerPolicyBetaOptions CPUManagerPolicyOptions CRDObservedGenerationTracking
+    CRDValidationRatcheting CSIMigrationPortworx CSIServiceAccountTokenSecrets CSIVolumeHealth
+    ChangeContainerStatusOnKubeletRestart ClearingNominatedNodeNameAfterBinding ClientsAllowCBOR ClientsPreferCBOR
+    CloudControllerManagerWatchBasedRoutesReconciliation CloudControllerManagerWebhook ClusterTrustBundle
+    ClusterTrustBundleProjection ComponentFlagz ComponentStatusz ConcurrentWatchObjectDecode ConsistentListFromCache
+    ConstrainedImpersonation ContainerCheckpoint ContainerRestartRules ContainerStopSignals ContextualLogging
+    CoordinatedLeaderElection CrossNamespaceVolumeDataSource CustomCPUCFSQuotaPeriod CustomResourceFieldSelectors
+    DRAAdminAccess DRAConsumableCapacity DRADeviceBindingConditions DRADeviceTaintRules DRADeviceTaints
+    DRAExtendedResource DRAPartitionableDevices DRAPrioritizedList DRAResourceClaimDeviceStatus
+    DRASchedulerFilterTimeout DeclarativeValidation DeclarativeValidationTakeover
+    DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency DisableAllocatorDualWrite
+    DisableCPUQuotaWithExclusiveCPUs DisableNodeKubeProxyVersion DynamicResourceAllocation EnvFiles EventedPLEG
+    ExecProbeTimeout ExternalServiceAccountTokenSigner GangScheduling GenericWorkload GitRepoVolumeDriver
+    GracefulNodeShutdown GracefulNodeShutdownBasedOnPodPriority HPAConfigurableTolerance HPAScaleToZero
+    HonorPVReclaimPolicy HostnameOverride ImageMaximumGCAge ImageVolume InOrderInformers
+    InOrderInformersBatchProcess InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScaling
+    InPlacePodVerticalScalingAllocatedStatus InPlacePodVerticalScalingExclusiveCPUs
+    InPlacePodVerticalScalingExclusiveMemory InTreePluginPortworxUnregister InformerResourceVersion
+    JobBackoffLimitPerIndex JobManagedBy JobPodReplacementPolicy JobSuccessPolicy KMSv1 KubeletCgroupDriverFromCRI
+    KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz KubeletInUserNamespace
+    KubeletPSI KubeletPodResourcesDynamicResources KubeletPodResourcesGet KubeletPodResourcesListUseActivePods
+    KubeletRegistrationGetOnExistsOnly KubeletSeparateDiskGC KubeletServiceAccountTokenForCredentialProviders
+    KubeletTracing ListFromCacheSnapshot LocalStorageCapacityIsolationFSQuotaMonitoring LogarithmicScaleDown
+    LoggingAlphaOptions LoggingBetaOptions MatchLabelKeysInPodAffinity MatchLabelKeysInPodTopologySpread
+    MatchLabelKeysInPodTopologySpreadSelectorMerge MaxUnavailableStatefulSet MemoryManager MemoryQoS
+    MultiCIDRServiceAllocator MutableCSINodeAllocatableCount MutablePVNodeAffinity
+    MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs MutatingAdmissionPolicy
+    NFTablesProxyMode NodeDeclaredFeatures NodeInclusionPolicyInPodTopologySpread NodeLogQuery NodeSwap
+    NominatedNodeNameForExpectation OpenAPIEnums OpportunisticBatching OrderedNamespaceDeletion
+    PodAndContainerStatsFromCRI PodCertificateRequest PodDeletionCost PodLevelResources PodLifecycleSleepAction
+    PodLifecycleSleepActionAllowZero PodLogsQuerySplitStreams PodObservedGenerationTracking
+    PodReadyToStartContainersCondition PodSchedulingReadiness PodTopologyLabelsAdmission PortForwardWebsockets
+    PreferSameTrafficDistribution PreventStaticPodAPIReferences ProcMountType QOSReserved
+    RecoverVolumeExpansionFailure RecursiveReadOnlyMounts ReduceDefaultCrashLoopBackOffDecay
+    RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation RelaxedServiceNameValidation
+    ReloadKubeletServerCertificateFile RemoteRequestHeaderUID ResilientWatchCacheInitialization ResourceHealthStatus
+    RestartAllContainersOnContainerExits RetryGenerateName RotateKubeletServerCertificate RuntimeClassInImageCriApi
+    SELinuxChangePolicy SELinuxMount SELinuxMountReadWriteOncePod SchedulerAsyncAPICalls SchedulerAsyncPreemption
+    SchedulerPopFromBackoffQ SchedulerQueueingHints SeparateCacheWatchRPC SeparateTaintEvictionController
+    ServiceAccountNodeAudienceRestriction ServiceAccountTokenJTI ServiceAccountTokenNodeBinding
+    ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo ServiceTrafficDistribution
+    SidecarContainers SizeBasedListCostEstimate StatefulSetSemanticRevisionComparison StorageCapacityScoring
+    StorageNamespaceIndex StorageVersionAPI StorageVersionHash StorageVersionMigrator
+    StreamingCollectionEncodingToJSON StreamingCollectionEncodingToProtobuf StrictIPCIDRValidation
+    StructuredAuthenticationConfiguration StructuredAuthenticationConfigurationEgressSelector
+    StructuredAuthenticationConfigurationJWKSMetrics StructuredAuthorizationConfiguration SupplementalGroupsPolicy
+    SystemdWatchdog TaintTolerationComparisonOperators TokenRequestServiceAccountUIDValidation TopologyAwareHints
+    TopologyManagerPolicyAlphaOptions TopologyManagerPolicyBetaOptions TopologyManagerPolicyOptions
+    TranslateStreamCloseWebsocketRequests UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy
+    UserNamespacesHostNetworkSupport UserNamespacesSupport VolumeAttributesClass VolumeLimitScaling
+    WatchCacheInitializationPostStartHook WatchFromStorageWithoutResourceVersion WatchList WatchListClient WinDSR
+    WinOverlay WindowsCPUAndMemoryAffinity WindowsGracefulNodeShutdown WindowsHostNetwork
+    """.split()  # noqa: SIM905 - two hundred names, and nothing to say of each
+)

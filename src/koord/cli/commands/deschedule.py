@@ -19,16 +19,7 @@ from koord.cli.commands.object_lists import list_live_objects, read_objects, sav
 from koord.cli.daemons.descheduler_config import read_descheduler_config
 from koord.cli.printing import plain_table, print_result
 from koord.descheduler.configuration import load_config
-from koord.descheduler.explain.round_report import (
-    APPROPRIATE,
-    EVICT,
-    PoolLoadReport,
-    ProposalReport,
-    RefusalReport,
-    RoundReport,
-    report_pool_loads,
-    report_round,
-)
+from koord.descheduler.explain import round_report
 from koord.descheduler.framework.round import ready_nodes, run_round
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
 from koord.descheduler.snapshot_source import required_resources, snapshot_from_lists
@@ -50,8 +41,8 @@ class DescheduleDryRun(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     pods: int
     notes: list[str]
-    round: RoundReport
-    pools: list[PoolLoadReport] = []  # as LowNodeLoad sees them
+    round: round_report.RoundReport
+    pools: list[round_report.PoolLoadReport] = []  # as LowNodeLoad sees them
 
 
 def print_dry_run(console: Console, found: DescheduleDryRun) -> None:
@@ -71,39 +62,41 @@ def print_dry_run(console: Console, found: DescheduleDryRun) -> None:
     print_round(console, found.round)
 
 
-def print_round(console: Console, account: RoundReport) -> None:
+def print_round(console: Console, account: round_report.RoundReport) -> None:
     if not account.proposals:
         console.print("\nNothing would move.", style="bold")
     for plugin in dict.fromkeys(one.plugin for one in account.proposals):
         mine = [one for one in account.proposals if one.plugin == plugin]
         console.print(f"\n{plugin} would {_proposal_counts(mine)}:", style="bold green")
-        _print_moves(console, [one for one in mine if one.does == EVICT])
+        _print_moves(console, [one for one in mine if one.does == round_report.EVICT])
         for one in mine:
-            if one.does != EVICT:
+            if one.does != round_report.EVICT:
                 console.print(f"  {_other_effect_text(one)}: {one.reason}")
     _print_refusals(console, "Wanted, and declined", account.refusals)
     _print_refusals(console, "Looked at, and not proposed", account.passed_over)
     if account.left_out:
         console.print("\nNodes that could not be judged:", style="bold yellow")
-        table = plain_table(("  NODE", "left"), ("BY", "left"), ("WHY", "left"))
+        table = plain_table("  NODE", "BY", "WHY")
         for out in account.left_out:
             table.add_row(f"  {out.node}", out.plugin, out.why)
         console.print(table)
 
 
-def print_pool(console: Console, pool: PoolLoadReport) -> None:
+def print_pool(console: Console, pool: round_report.PoolLoadReport) -> None:
     """Print the nodes of a pool; nodes within their thresholds are only counted when there are many."""
     title = f" of pool {pool.pool}" if pool.pool else ""
     shown = (
-        [one for one in pool.nodes if one.standing != APPROPRIATE] if len(pool.nodes) > MAX_TABLE_ROWS else pool.nodes
+        [one for one in pool.nodes if one.standing != round_report.APPROPRIATE]
+        if len(pool.nodes) > MAX_TABLE_ROWS
+        else pool.nodes
     )
     if shown:
         console.print(f"\nLowNodeLoad sees the nodes{title} so:", style="bold")
         resources = list(dict.fromkeys(name for one in shown for name in one.used))
         of_prod = list(dict.fromkeys(name for one in shown for name in one.prod_used))
         titles = [name.upper() for name in resources] + [f"PROD {name.upper()}" for name in of_prod]
-        columns = [(f"{title} % (LOW..HIGH)", "right") for title in titles]
-        table = plain_table(("  NODE", "left"), *columns, ("STANDING", "left"))
+        columns = [f">{title} % (LOW..HIGH)" for title in titles]
+        table = plain_table("  NODE", *columns, "STANDING")
         for one in shown:
             cells = [_usage_cell(one.used.get(name), one.low.get(name), one.high.get(name)) for name in resources]
             cells += [
@@ -113,7 +106,7 @@ def print_pool(console: Console, pool: PoolLoadReport) -> None:
             table.add_row(f"  {one.node}", *cells, one.standing)
         console.print(table)
     if len(shown) < len(pool.nodes):
-        console.print(f"  and {len(pool.nodes) - len(shown)} more that are {APPROPRIATE}")
+        console.print(f"  and {len(pool.nodes) - len(shown)} more that are {round_report.APPROPRIATE}")
     if pool.stops:
         console.print(f"LowNodeLoad does nothing{title}: {pool.stops}.")
 
@@ -124,13 +117,11 @@ def _usage_cell(used: float | None, low: float | None, high: float | None) -> st
     return f"{used:.1f}" if low == high == 100 else f"{used:.1f} ({low:g}..{high:g})"
 
 
-def _print_refusals(console: Console, title: str, refusals: list[RefusalReport]) -> None:
+def _print_refusals(console: Console, title: str, refusals: list[round_report.RefusalReport]) -> None:
     if not refusals:
         return
     console.print(f"\n{title}:", style="bold yellow")
-    table = plain_table(
-        ("  POD", "left"), ("ON", "left"), ("PLUGIN", "left"), ("DECLINED BY", "left"), ("BECAUSE", "left")
-    )
+    table = plain_table("  POD", "ON", "PLUGIN", "DECLINED BY", "BECAUSE")
     for no in refusals[:MAX_TABLE_ROWS]:
         table.add_row(f"  {no.pod}", no.node, no.plugin, no.by, no.why)
     console.print(table)
@@ -138,24 +129,24 @@ def _print_refusals(console: Console, title: str, refusals: list[RefusalReport])
         console.print(f"  and {len(refusals) - MAX_TABLE_ROWS} more; -o json has all")
 
 
-def _print_moves(console: Console, moves: list[ProposalReport]) -> None:
+def _print_moves(console: Console, moves: list[round_report.ProposalReport]) -> None:
     if not moves:
         return
-    table = plain_table(("  POD", "left"), ("FROM", "left"), ("TO", "left"), ("BY", "left"), ("WHY", "left"))
+    table = plain_table("  POD", "FROM", "TO", "BY", "WHY")
     for one in moves:
         table.add_row(f"  {one.pod}", one.node, one.target or "(scheduler)", one.evictor, one.reason)
     console.print(table)
 
 
-def _proposal_counts(mine: list[ProposalReport]) -> str:
-    moves = sum(one.does == EVICT for one in mine)
+def _proposal_counts(mine: list[round_report.ProposalReport]) -> str:
+    moves = sum(one.does == round_report.EVICT for one in mine)
     rest = len(mine) - moves
     parts = [f"move {moves} pod{'s' * (moves != 1)}"] * bool(moves)
     parts += [f"change {rest} other object{'s' * (rest != 1)}"] * bool(rest)
     return " and ".join(parts)
 
 
-def _other_effect_text(one: ProposalReport) -> str:
+def _other_effect_text(one: round_report.ProposalReport) -> str:
     if one.pod:
         set_to = ", ".join(f"{name}={value}" for name, value in sorted(one.annotations.items()))
         return f"annotate {one.pod} with {set_to}"
@@ -281,7 +272,7 @@ def _decide(plan: DryRunPlan, kept: Kept, now_s: float | None, source: str, cert
         cluster_access.fail(f"the snapshot holds something unexpected: {error}")
     ready = ready_nodes(snapshot, assembly.node_selector)
     watching = [one for one in plugins if isinstance(one, LowNodeLoad)]
-    seen = [pool for one in watching for pool in report_pool_loads(one, ready, snapshot)]
+    seen = [pool for one in watching for pool in round_report.report_pool_loads(one, ready, snapshot)]
     outcome = run_round(assembly.profiles, snapshot, assembly.limits, nodes=assembly.node_selector, dry_run=True)
     asked = [one.name for profile in assembly.profiles for one in (*profile.deschedule, *profile.balance)]
     return DescheduleDryRun(
@@ -292,7 +283,7 @@ def _decide(plan: DryRunPlan, kept: Kept, now_s: float | None, source: str, cert
         pods=len(snapshot.pods),
         pools=seen,
         notes=plan.notes,
-        round=report_round(outcome, plugins, snapshot.now_s),
+        round=round_report.report_round(outcome, plugins, snapshot.now_s),
     )
 
 

@@ -79,11 +79,11 @@ def _limit_to_plugin(config: DeschedulerConfiguration, plugin: str, notes: list[
     configured = any(one.name == plugin and one.args for one in first.plugin_config)
     if not configured and plugin == configuration.LOW_NODE_LOAD:
         others = tuple(one for one in first.plugin_config if one.name != plugin)
-        args = configuration.low_node_load_args()
+        args = configuration.shipped_low_node_load_args()
         first = msgspec.structs.replace(first, plugin_config=(*others, PluginConfig(name=plugin, args=args)))
         low, high = (
             ", ".join(f"{k} {v}" for k, v in configuration.SHIPPED_LOW_THRESHOLDS.items()),
-            _percents(configuration.SHIPPED_HIGH_THRESHOLDS),
+            ", ".join(f"{name} {percent}" for name, percent in configuration.SHIPPED_HIGH_THRESHOLDS.items()),
         )
         notes.append(f"It has no arguments: thresholds are those that are shipped, {low} % and {high} %.")
     wrong = ""
@@ -98,10 +98,6 @@ def _limit_to_plugin(config: DeschedulerConfiguration, plugin: str, notes: list[
         if "does not extend" not in made:
             wrong = wrong or made
     return wrong or f"{plugin} neither deschedules nor balances"
-
-
-def _percents(amounts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {percent}" for name, percent in amounts.items())
 
 
 def _profile_with_plugin(profile: DeschedulerProfile, plugin: str) -> DeschedulerProfile:

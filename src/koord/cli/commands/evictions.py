@@ -221,7 +221,7 @@ def print_evictions(
     if records:
         more = ("MEASURED", "THRESHOLD", "RANK", "FOR") if wide else ()
         titles = ("WHEN", *(("NAMESPACE",) if namespaces else ()), "POD", "NODE", "ACTOR", "RULE", "OUTCOME", *more)
-        table = plain_table(*((title, "left") for title in titles))
+        table = plain_table(*titles)
         for one in records:
             when = printing.format_age(timestamp.parse(one.time) if one.time else None, at)
             space = (one.namespace,) if namespaces else ()

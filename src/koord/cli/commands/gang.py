@@ -58,14 +58,7 @@ def print_gangs(console: Console, found: list[GangReport]) -> None:
     if not found:
         console.print("There are no gangs.")
         return
-    table = plain_table(
-        ("GANG", "left"),
-        ("MINIMUM", "right"),
-        ("MEMBERS", "right"),
-        ("BOUND", "right"),
-        ("WAITING", "right"),
-        ("IT", "left"),
-    )
+    table = plain_table("GANG", ">MINIMUM", ">MEMBERS", ">BOUND", ">WAITING", "IT")
     for one in found:
         minimum = "?" if one.minimum is None else str(one.minimum)
         table.add_row(one.name, minimum, str(one.members), str(one.bound), str(one.waiting), one.told)
@@ -85,7 +78,7 @@ def print_gang(console: Console, one: GangReport) -> None:
         console.print(f"  warning   {one.warning}")
     if one.last_failure:
         console.print(f"  last try  {one.last_failure}")
-    table = plain_table(("POD", "left"), ("STATE", "left"), ("NODE", "left"), ("WHY", "left"))
+    table = plain_table("POD", "STATE", "NODE", "WHY")
     for each in one.standings:
         table.add_row(each.pod, each.state, each.node or "-", each.why)
     console.print(table)

@@ -352,16 +352,7 @@ def print_migrations(console: Console, found: list[MigrationReport], moment: dat
     if not found:
         console.print("No pod is on the move.")
         return
-    table = plain_table(
-        ("NAME", "left"),
-        ("POD", "left"),
-        ("PHASE", "left"),
-        ("FROM", "left"),
-        ("TO", "left"),
-        ("ASKED BY", "left"),
-        ("AGE", "right"),
-        ("WAITS FOR / ENDED BY", "left"),
-    )
+    table = plain_table("NAME", "POD", "PHASE", "FROM", "TO", "ASKED BY", ">AGE", "WAITS FOR / ENDED BY")
     for one in found:
         table.add_row(
             one.name,

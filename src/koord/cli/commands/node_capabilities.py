@@ -101,7 +101,7 @@ async def node_capabilities(client: Client, name: str, namespace: str, port: int
 
 
 def print_capabilities(out: Console, found: list[CapabilityRow]) -> None:
-    table = plain_table(("FILE", "left"), ("STATE", "left"), ("ERRNO", "left"), ("USED BY", "left"), ("HOW", "left"))
+    table = plain_table("FILE", "STATE", "ERRNO", "USED BY", "HOW")
     for row in found:
         table.add_row(row.knob, row.state, row.errno or "-", ", ".join(row.strategies) or "-", row.how)
     out.print(table)

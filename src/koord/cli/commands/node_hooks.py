@@ -122,16 +122,7 @@ def print_node_hooks(out: Console, found: NodeHooks, at: datetime) -> None:
 
 def print_all_hooks(out: Console, found: Sequence[NodeHooks], at: datetime) -> None:
     """Print one line for each node; those that nobody tells of come last, with the reason."""
-    table = plain_table(
-        ("NODE", "left"),
-        ("BY", "left"),
-        ("SINCE", "left"),
-        ("RUNTIME", "left"),
-        ("HOOKS", "left"),
-        ("APPLIED", "left"),
-        ("FAILURES", "right"),
-        ("P99", "right"),
-    )
+    table = plain_table("NODE", "BY", "SINCE", "RUNTIME", "HOOKS", "APPLIED", ">FAILURES", ">P99")
     for one in found:
         if one.hooks is not None:
             table.add_row(one.node, *_summary(one.hooks, at), style="" if _connected(one.hooks) else "yellow")
@@ -160,17 +151,7 @@ def _connected(status: HooksStatus) -> list[HookConnection]:
 
 
 def _hooks_table(hooks: Sequence[HookStatus], at: datetime) -> Table:
-    table = plain_table(
-        ("HOOK", "left"),
-        ("STATE", "left"),
-        ("PODS", "right"),
-        ("CONTAINERS", "right"),
-        ("LAST APPLIED", "left"),
-        ("CALLS", "right"),
-        ("FAILURES", "right"),
-        ("P50", "right"),
-        ("P99", "right"),
-    )
+    table = plain_table("HOOK", "STATE", ">PODS", ">CONTAINERS", "LAST APPLIED", ">CALLS", ">FAILURES", ">P50", ">P99")
     for hook in hooks:
         table.add_row(
             hook.name,

@@ -32,17 +32,8 @@ from koord.cli.cluster_access import get_if_exists
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
+from koord.scheduler.plugins.device_share import occupancy
 from koord.scheduler.plugins.device_share.inventory import build_inventory
-from koord.scheduler.plugins.device_share.occupancy import (
-    FREE_CELL,
-    UNHEALTHY_CELL,
-    DeviceCells,
-    DeviceGroup,
-    DeviceHolder,
-    DeviceOccupancy,
-    DeviceOccupant,
-    device_occupancy,
-)
 from koord.scheduler.plugins.node_numa_resource.ledger import parse_allocation
 from koord.scheduler.plugins.node_numa_resource.occupancy import (
     CONTESTED_CPU,
@@ -174,7 +165,7 @@ def print_cpu_occupancy(console: Console, found: CpuOccupancy) -> None:
     console.print()
     console.print(f"{FREE_CPU} free for all   {RESERVED_CPU} reserved for the system   {CONTESTED_CPU} held twice")
     if found.holders:
-        table = plain_table(("", "left"), ("HOLDER", "left"), ("CPUS", "right"), ("LIST", "left"), ("NUMA", "left"))
+        table = plain_table("", "HOLDER", ">CPUS", "LIST", "NUMA")
         for holder in found.holders:
             name = f"reservation {holder.name}" if holder.reservation else holder.name
             alone = f" ({holder.exclusive})" if holder.exclusive not in ("", "None") else ""
@@ -227,20 +218,20 @@ def devices(name: str, output: str, kubeconfig: str, context: str) -> None:
     show_node(name, read_device_occupancy, print_device_occupancy, output, kubeconfig, context)
 
 
-async def read_device_occupancy(client: Client, name: str) -> DeviceOccupancy:
+async def read_device_occupancy(client: Client, name: str) -> occupancy.DeviceOccupancy:
     device = await client.get(custom_kinds.DEVICES, name)
     if isinstance(device, ApiError) and device.not_found:
         cluster_access.fail(f"there is no Device object of {name}: its koordlet reports one where it finds devices")
     tenants = [
-        DeviceOccupant(
+        occupancy.DeviceOccupant(
             uid=one.uid, name=one.name, annotations=one.annotations, lives_in=one.lives_in, reservation=one.reservation
         )
         for one in await list_occupants(client, name)
     ]
-    return device_occupancy(build_inventory(unwrap(device)), tenants)
+    return occupancy.device_occupancy(build_inventory(unwrap(device)), tenants)
 
 
-def print_device_occupancy(console: Console, found: DeviceOccupancy) -> None:
+def print_device_occupancy(console: Console, found: occupancy.DeviceOccupancy) -> None:
     console.print(f"Node  {found.node}", style="bold")
     if found.vendor or found.model:
         console.print(f"GPUs of {found.vendor or 'unknown vendor'}, model {found.model or 'unknown'}")
@@ -252,9 +243,9 @@ def print_device_occupancy(console: Console, found: DeviceOccupancy) -> None:
             console.print("NUMA node unknown" if group.numa is None else f"NUMA node {group.numa}")
         console.print(f"  PCIe {group.pcie or 'unknown':<8} {_group_line(group)}")
     console.print()
-    console.print(f"{FREE_CELL} free   {UNHEALTHY_CELL} not healthy")
+    console.print(f"{occupancy.FREE_CELL} free   {occupancy.UNHEALTHY_CELL} not healthy")
     if found.holders:
-        table = plain_table(("", "left"), ("HOLDER", "left"), ("DEVICES", "left"), ("FUNCTIONS", "left"))
+        table = plain_table("", "HOLDER", "DEVICES", "FUNCTIONS")
         for holder in found.holders:
             name = f"reservation {holder.name}" if holder.reservation else holder.name
             table.add_row(holder.mark, name, _held_devices_text(holder), ", ".join(holder.functions) or "-")
@@ -265,16 +256,16 @@ def print_device_occupancy(console: Console, found: DeviceOccupancy) -> None:
         console.print(f"! {flaw}", style="yellow")
 
 
-def _group_line(group: DeviceGroup) -> str:
+def _group_line(group: occupancy.DeviceGroup) -> str:
     return "   ".join(_device_text(place) for place in group.places)
 
 
-def _device_text(place: DeviceCells) -> str:
+def _device_text(place: occupancy.DeviceCells) -> str:
     functions = f" {place.functions_used}/{place.functions} VFs" if place.functions else ""
     return f"{place.type} {place.minor} [{place.cells}] {place.used_percent:>3}%{functions}"
 
 
-def _held_devices_text(holder: DeviceHolder) -> str:
+def _held_devices_text(holder: occupancy.DeviceHolder) -> str:
     """Return the devices of which equal parts are held, together."""
     parts: dict[tuple[str, str], list[int]] = {}
     for kind, minors in holder.devices.items():

@@ -11,15 +11,9 @@ import msgspec
 
 from koord.api.koordinator.protocol import SCHEDULER
 from koord.cli import cluster_access, printing
+from koord.cli.commands import simulate
 from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.commands.object_lists import ManifestObject, read_objects
-from koord.cli.commands.simulate import (
-    complete_pods,
-    dry_run_create,
-    pod_display_name,
-    pods_from_objects,
-    read_live_snapshot,
-)
 from koord.cli.printing import plain_table, print_result
 from koord.cli.up import local_scheduler
 from koord.kube.client.typed_client import Client
@@ -54,17 +48,17 @@ async def check_against_cluster(
     ready: list[ManifestObject] = []
     refused: list[QuotaVerdict] = []
     for pod in _read_pods(files, namespace):
-        answer = await dry_run_create(client, pod)
+        answer = await simulate.dry_run_create(client, pod)
         if isinstance(answer, ApiError):
-            key = f"{pod['metadata']['namespace']}/{pod_display_name(pod)}"
+            key = f"{pod['metadata']['namespace']}/{simulate.pod_display_name(pod)}"
             refused.append(QuotaVerdict(pod=key, message=f"the API server refuses it: {answer.message}"))
         else:
             ready.append(answer)
-    return [*refused, *_check_pods(assembly, await read_live_snapshot(client, assembly), ready)]
+    return [*refused, *_check_pods(assembly, await simulate.read_live_snapshot(client, assembly), ready)]
 
 
 def _read_pods(files: tuple[str, ...], namespace: str) -> list[ManifestObject]:
-    pods = [pod for file in files for pod in pods_from_objects(read_objects(file), namespace, None)]
+    pods = [pod for file in files for pod in simulate.pods_from_objects(read_objects(file), namespace, None)]
     if not pods:
         cluster_access.fail(f"{', '.join(files)}: there is no Pod and nothing with a pod template in it")
     return pods
@@ -76,21 +70,21 @@ def _check_pods(assembly: CompletedConfig, snapshot: ApiSnapshot, pods: list[Man
     ledger = quota_cache_of(assembly.make_profiles(SnapshotHandle(snapshot, state, time.time())))
     if ledger is None:
         cluster_access.fail("no profile of the scheduler enables ElasticQuota")
-    asking = [state.pod_info(snapshot.transform_pod(pod)) for pod in complete_pods(snapshot, pods)]
+    asking = [state.pod_info(snapshot.transform_pod(pod)) for pod in simulate.complete_pods(snapshot, pods)]
     return report_quota_verdicts(ledger, asking)
 
 
 _UNLIMITED = 1 << 60
 _COLUMNS = (
-    ("QUOTA", "left"),
-    ("RESOURCE", "left"),
-    ("GUARANTEED", "right"),
-    ("CAP", "right"),
-    ("ENTITLED NOW", "right"),
-    ("IN USE", "right"),
-    ("ASKED FOR", "right"),
-    ("LENT TO", "left"),
-    ("BORROWED FROM", "left"),
+    "QUOTA",
+    "RESOURCE",
+    ">GUARANTEED",
+    ">CAP",
+    ">ENTITLED NOW",
+    ">IN USE",
+    ">ASKED FOR",
+    "LENT TO",
+    "BORROWED FROM",
 )
 
 
@@ -99,7 +93,7 @@ def print_quota_tree(console: Console, found: QuotaTreeReport, now: float) -> No
         console.print("No quotas.")
     table = plain_table(*_COLUMNS)
     for one in found.quotas:
-        for place, resource in enumerate(_resources(one)):
+        for place, resource in enumerate(sorted({*one.cap, *one.used, *one.asked, *one.guaranteed}) or ["-"]):
             table.add_row(_indented_name(one) if not place else "", resource, *_amount_cells(one, resource))
     if found.quotas:
         console.print(table)
@@ -109,10 +103,6 @@ def print_quota_tree(console: Console, found: QuotaTreeReport, now: float) -> No
 
 def _indented_name(one: QuotaReport) -> str:
     return f"{'  ' * one.depth}{one.quota}"
-
-
-def _resources(one: QuotaReport) -> list[str]:
-    return sorted({*one.cap, *one.used, *one.asked, *one.guaranteed}) or ["-"]
 
 
 def _amount_cells(one: QuotaReport, resource: str) -> tuple[str, ...]:

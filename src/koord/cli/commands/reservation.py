@@ -53,16 +53,7 @@ def print_reservations(console: Console, found: list[ReservationReport], moment:
     if not found:
         console.print("There are no reservations.")
         return
-    table = plain_table(
-        ("NAME", "left"),
-        ("PHASE", "left"),
-        ("NODE", "left"),
-        ("RESERVED", "left"),
-        ("LEFT", "left"),
-        ("HELD BY", "right"),
-        ("WAITING", "right"),
-        ("ENDS IN", "right"),
-    )
+    table = plain_table("NAME", "PHASE", "NODE", "RESERVED", "LEFT", ">HELD BY", ">WAITING", ">ENDS IN")
     for one in found:
         table.add_row(
             one.name,

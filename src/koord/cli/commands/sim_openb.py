@@ -92,9 +92,8 @@ def _print_openb_report(console: Console, found: OpenbReport) -> None:
     last = max((load for one in found.runs for load in one.run.allocation), default=0)
     loads = [*(load for load in REPORTED_LOADS if load < last), last]
     table = plain_table(
-        ("VARIANT", "left"), ("SEED", "right"), ("RANKED BY", "left"), *((f"@{load}", "right") for load in loads),
-        ("IDLE GPUS", "right"), ("PLACED", "right"), ("PODS/S", "right"),
-    )  # fmt: skip
+        "VARIANT", ">SEED", "RANKED BY", *(f">@{load}" for load in loads),
+        ">IDLE GPUS", ">PLACED", ">PODS/S")  # fmt: skip
     for runs in _by_seed(found.runs):
         for one in runs:
             run = one.run

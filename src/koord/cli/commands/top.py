@@ -18,23 +18,14 @@ from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.manager.colocation import models
-from koord.manager.explain.tier_usage import (
-    TOTAL,
-    NodeTierUsage,
-    PodTierUsage,
-    ResourceTierUsage,
-    TierUsage,
-    node_tier_usage,
-    pod_tier_usages,
-    total_tier_usage,
-)
+from koord.manager.explain import tier_usage
 from koord.telemetry.clock import Clock, now
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-POD_SORT_KEYS: dict[str, Callable[[PodTierUsage], float]] = {
+POD_SORT_KEYS: dict[str, Callable[[tier_usage.PodTierUsage], float]] = {
     "name": lambda _: 0.0,
     "cpu": lambda one: -float(one.cpu_used or 0),
     "memory": lambda one: -float(one.memory_used or 0),
@@ -70,23 +61,25 @@ def pods(namespace: str, selector: str, node: str, sort_by: str, output: str, ku
     cluster_access.run_with_client(main, kubeconfig, context)
 
 
-async def read_pod_uses(client: Client, namespace: str = "", selector: str = "", node: str = "") -> list[PodTierUsage]:
+async def read_pod_uses(
+    client: Client, namespace: str = "", selector: str = "", node: str = ""
+) -> list[tier_usage.PodTierUsage]:
     where = f"spec.nodeName={node}" if node else "spec.nodeName!="
     listed = unwrap(await client.list(models.PODS, namespace, labels=selector, fields=where))
     metrics = await client.list(models.NODE_METRICS, fields=f"metadata.name={node}" if node else "")
     if isinstance(metrics, ApiError) and not metrics.not_found:
         cluster_access.fail(str(metrics))
     reports = {} if isinstance(metrics, ApiError) else {one.metadata.name: one for one in metrics.items}
-    return pod_tier_usages(listed.items, reports)
+    return tier_usage.pod_tier_usages(listed.items, reports)
 
 
-def print_pods(out: Console, found: list[PodTierUsage], at: datetime) -> None:
+def print_pods(out: Console, found: list[tier_usage.PodTierUsage], at: datetime) -> None:
     if not found:
         out.print("No pods on nodes.")
         return
     left = ("NAMESPACE", "NAME", "NODE", "QOS", "CLASS")
     right = ("PRIORITY", "CPU USED", "REQ", "%", "MEMORY USED", "REQ", "%", "REPORT")
-    table = plain_table(*((title, "left") for title in left), *((title, "right") for title in right), ("", "left"))
+    table = plain_table(*left, *(f">{title}" for title in right), "")
     for one in found:
         table.add_row(
             one.namespace,
@@ -103,7 +96,7 @@ def print_pods(out: Console, found: list[PodTierUsage], at: datetime) -> None:
     out.print(table)
 
 
-def interference_text(one: PodTierUsage) -> str:
+def interference_text(one: tier_usage.PodTierUsage) -> str:
     """Return what interferes with the pod, against what is normal for it, and since when."""
     words = [
         f"{metric} {found.now:.3g}, normal {found.baseline:.3g} since"
@@ -119,7 +112,7 @@ def _usage_cells(resource: str, used: int | None, requested: int) -> tuple[str, 
     return printing.format_amount(resource, used), asked, share
 
 
-NODE_SORT_KEYS: dict[str, Callable[[NodeTierUsage], float]] = {
+NODE_SORT_KEYS: dict[str, Callable[[tier_usage.NodeTierUsage], float]] = {
     "name": lambda _: 0.0,
     "used": lambda one: -_ratio(one.cpu.used, one.cpu.capacity),
     "prod": lambda one: -_ratio(one.cpu.prod.requested, one.cpu.prod.room),
@@ -128,8 +121,8 @@ NODE_SORT_KEYS: dict[str, Callable[[NodeTierUsage], float]] = {
 
 
 class NodeShareTable(msgspec.Struct, frozen=True, kw_only=True):
-    nodes: tuple[NodeTierUsage, ...]
-    total: NodeTierUsage
+    nodes: tuple[tier_usage.NodeTierUsage, ...]
+    total: tier_usage.NodeTierUsage
 
 
 @click.group()
@@ -161,14 +154,14 @@ def nodes(selector: str, sort_by: str, resource: str | None, output: str, kubeco
     async def main(client: Client, clock: Clock) -> None:
         found = await read_node_shares(client, selector)
         ordered = sorted(found, key=lambda one: (NODE_SORT_KEYS[sort_by](one), _natural_sort_key(one.name)))
-        fleet = NodeShareTable(nodes=tuple(ordered), total=total_tier_usage(ordered))
+        fleet = NodeShareTable(nodes=tuple(ordered), total=tier_usage.total_tier_usage(ordered))
         shown = (resource,) if resource is not None else ("cpu", "memory")
         print_result(fleet, output, lambda console: print_node_shares(console, fleet, shown, now(clock)))
 
     cluster_access.run_with_client(main, kubeconfig, context)
 
 
-async def read_node_shares(client: Client, selector: str) -> list[NodeTierUsage]:
+async def read_node_shares(client: Client, selector: str) -> list[tier_usage.NodeTierUsage]:
     nodes = unwrap(await client.list(models.NODES, labels=selector))
     running = unwrap(await client.list(models.PODS, fields="spec.nodeName!="))
     metrics = await client.list(models.NODE_METRICS)
@@ -179,7 +172,7 @@ async def read_node_shares(client: Client, selector: str) -> list[NodeTierUsage]
     for pod in running.items:
         placed.setdefault(pod.spec.node_name, []).append(pod)
     return [
-        node_tier_usage(node, placed.get(node.metadata.name, ()), reports.get(node.metadata.name))
+        tier_usage.node_tier_usage(node, placed.get(node.metadata.name, ()), reports.get(node.metadata.name))
         for node in nodes.items
     ]
 
@@ -204,10 +197,10 @@ def print_node_shares(console: Console, fleet: NodeShareTable, resources: tuple[
             console.print()
 
 
-def _node_cells(one: NodeTierUsage, resource: str) -> tuple[str, ...]:
-    found: ResourceTierUsage = one.cpu if resource == "cpu" else one.memory
+def _node_cells(one: tier_usage.NodeTierUsage, resource: str) -> tuple[str, ...]:
+    found: tier_usage.ResourceTierUsage = one.cpu if resource == "cpu" else one.memory
 
-    known = one.reported is not None or one.name == TOTAL
+    known = one.reported is not None or one.name == tier_usage.TOTAL
 
     def words(units: int) -> str:
         return printing.format_amount(resource, units)
@@ -215,7 +208,7 @@ def _node_cells(one: NodeTierUsage, resource: str) -> tuple[str, ...]:
     def used(units: int) -> str:
         return words(units) if known else "-"
 
-    def tier(of: TierUsage) -> tuple[str, ...]:
+    def tier(of: tier_usage.TierUsage) -> tuple[str, ...]:
         return words(of.room), words(of.requested), used(of.used)
 
     percent = f"{100 * _ratio(found.used, found.capacity):.0f}" if known else "-"

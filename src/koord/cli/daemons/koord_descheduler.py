@@ -12,6 +12,7 @@ from pathlib import Path
 import yaml
 
 from koord.api.model import to_dict
+from koord.cli.daemons import startup
 from koord.cli.daemons.descheduler_config import (
     DESCHEDULER_PROGRAM,
     DeschedulerConfigured,
@@ -21,14 +22,6 @@ from koord.cli.daemons.descheduler_config import (
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.lifecycle import report_errors, run_event_loop, run_program, set_verbosity
 from koord.cli.daemons.serving_flags import FlagError, plain_addresses
-from koord.cli.daemons.startup import (
-    Bootstrap,
-    bootstrap,
-    lease_config,
-    run_process,
-    settle_configuration,
-    write_config,
-)
 from koord.descheduler.configuration import DeschedulerSetup
 from koord.descheduler.context import DeschedulerContext, DeschedulerMetrics
 from koord.descheduler.explain import service
@@ -50,14 +43,14 @@ def main() -> None:
 
 def run_descheduler(values: FlagValues, logs: Logs, environ: Mapping[str, str]) -> int:
     """Run the descheduler and return the exit code. What is wrong is printed, one line each."""
-    ready = settle_configuration(descheduler_flags(), values, descheduler_configuration)
+    ready = startup.settle_configuration(descheduler_flags(), values, descheduler_configuration)
     if isinstance(ready, int):
         return ready
     if values.text("write-config-to"):
-        return write_config(
+        return startup.write_config(
             DESCHEDULER_PROGRAM, configuration_yaml(ready.assembly), Path(values.text("write-config-to"))
         )
-    stand = bootstrap(DESCHEDULER_PROGRAM, values, environ, ready.assembly.config.client_connection.kubeconfig)
+    stand = startup.bootstrap(DESCHEDULER_PROGRAM, values, environ, ready.assembly.config.client_connection.kubeconfig)
     if isinstance(stand, FlagError):
         return report_errors(DESCHEDULER_PROGRAM, [stand.message])
     settings = _process_settings(stand, ready.assembly)
@@ -90,10 +83,10 @@ async def serve_descheduler(
     )
     descheduler = Descheduler(context, configured.assembly)
     _serve_routes(process, descheduler, logs)
-    return await run_process(process, descheduler, stop)
+    return await startup.run_process(process, descheduler, stop)
 
 
-def _process_settings(stand: Bootstrap, setup: DeschedulerSetup) -> ProcessSettings:
+def _process_settings(stand: startup.Bootstrap, setup: DeschedulerSetup) -> ProcessSettings:
     given, identity = setup.config, process_identity()
     return ProcessSettings(
         name=DESCHEDULER_PROGRAM,
@@ -102,7 +95,7 @@ def _process_settings(stand: Bootstrap, setup: DeschedulerSetup) -> ProcessSetti
         qps=given.client_connection.qps,
         burst=given.client_connection.burst,
         identity=identity,
-        lease=lease_config(given.leader_election, identity),
+        lease=startup.lease_config(given.leader_election, identity),
         addresses=(*_plain_addresses(setup), *stand.secure_addresses),
         registry=stand.registry,
         delay_cache_until_leading=True,

@@ -18,10 +18,10 @@ from koord.kube.controller.process import ControllerProcess, ListenAddress, Proc
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.leader_election import LeaseConfig
 from koord.manager import program
-from koord.manager.context import ManagerContext
 from koord.manager.feature_gates import manager_gate_warnings
 from koord.manager.informer_transforms import register_transforms
 from koord.manager.program import LEASE_NAME, Manager
+from koord.manager.reconcile_loop import ManagerContext
 from koord.telemetry import component_server
 from koord.telemetry.clock import Clock, WallClock
 from koord.telemetry.logs import Logs

@@ -1,4 +1,4 @@
-"""This module is the koord-runtime-proxy program."""
+"""This module is the koord-runtime-proxy program and its flags."""
 
 from __future__ import annotations
 
@@ -9,15 +9,77 @@ import sys
 from collections.abc import Sequence
 
 from koord.cli.daemons import lifecycle as process
-from koord.cli.daemons.flag_set import FlagValues
-from koord.cli.daemons.lifecycle import set_verbosity
-from koord.cli.daemons.runtime_proxy_flags import PROGRAM, RUNTIME_PROXY_FLAGS, settings_from_flags
-from koord.runtimeproxy.settings import RuntimeProxySettings
+from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
+from koord.cli.daemons.flag_types import DURATION, TEXT, parse_listen_address
+from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS, set_verbosity
+from koord.runtimeproxy.settings import PORT, RuntimeProxySettings
 from koord.telemetry.clock import WallClock
 from koord.telemetry.logs import Logs
 from koord.telemetry.process import freeze_after_startup
 
 _LOG = logging.getLogger("koord.cli.daemons.koord_runtime_proxy")  # by name: as a script this module is called __main__
+
+PROGRAM = "koord-runtime-proxy"
+CONTAINERD, DOCKER = "Containerd", "Docker"
+_DEFAULTS = RuntimeProxySettings()
+
+PROXY_FLAGS = (
+    Flag("koord-runtimeproxy-endpoint", TEXT, "Unix socket that the kubelet is pointed at", _DEFAULTS.endpoint),
+    Flag("remote-runtime-service-endpoint", TEXT, "Unix socket of the container runtime", _DEFAULTS.runtime_endpoint),
+    Flag(
+        "backend-runtime-mode", TEXT, f"What the container runtime is; {CONTAINERD} stands for any CRI v1", CONTAINERD
+    ),
+    Flag("state-dir", TEXT, "Folder of the records of pods and containers", _DEFAULTS.state_dir),
+    Flag("addr", TEXT, 'The address of metrics and health; "0" serves none', f":{PORT}"),
+)
+HOOK_FLAGS = (
+    Flag("runtime-hook-server-key", TEXT, "Label of pods that are run without hooks", _DEFAULTS.opt_out_key),
+    Flag("runtime-hook-server-val", TEXT, "Value of that label", _DEFAULTS.opt_out_value),
+    Flag("runtime-hooks-config-path", TEXT, "Folder in which hook servers register", _DEFAULTS.hook_config_dir),
+    Flag("runtime-hook-timeout", DURATION, "How long one call of a hook server may take", 2_000_000_000),
+)
+RUNTIME_PROXY_FLAGS = FlagSet(
+    PROGRAM,
+    "koord-runtime-proxy passes CRI calls from the kubelet to a container runtime and lets hook servers, such as\n"
+    "koordlet's, change them. It is for runtimes without NRI.",
+    {"Proxy": PROXY_FLAGS, "Hook": HOOK_FLAGS, "Logging": (*LOGGING_FLAGS, *OLD_KLOG_FLAGS)},
+)
+
+
+def settings_from_flags(values: FlagValues) -> RuntimeProxySettings | str:
+    """Return the settings, or the one line that says what is wrong."""
+    mode = values.text("backend-runtime-mode")
+    if mode == DOCKER:
+        return f"--backend-runtime-mode {DOCKER} is not supported: the runtime must serve CRI v1 ({CONTAINERD})"
+    if mode != CONTAINERD:
+        return f"--backend-runtime-mode {mode}: unknown runtime engine, it is {CONTAINERD}"
+    address = parse_listen_address(values.text("addr"), PORT)
+    if isinstance(address, str):
+        return f"--addr: {address}"
+    if values.number("runtime-hook-timeout") <= 0:
+        return "--runtime-hook-timeout must be more than 0"
+    paths = {}
+    for name in (
+        "koord-runtimeproxy-endpoint",
+        "remote-runtime-service-endpoint",
+        "state-dir",
+        "runtime-hooks-config-path",
+    ):
+        paths[name] = values.text(name).removeprefix("unix://")
+        if not paths[name].startswith("/"):
+            return f"--{name} {values.text(name)!r} is no absolute path"
+    if paths["koord-runtimeproxy-endpoint"] == paths["remote-runtime-service-endpoint"]:
+        return "--koord-runtimeproxy-endpoint and --remote-runtime-service-endpoint are the same socket"
+    return RuntimeProxySettings(
+        endpoint=paths["koord-runtimeproxy-endpoint"],
+        runtime_endpoint=paths["remote-runtime-service-endpoint"],
+        hook_config_dir=paths["runtime-hooks-config-path"],
+        state_dir=paths["state-dir"],
+        hook_timeout_s=values.seconds("runtime-hook-timeout"),
+        opt_out_key=values.text("runtime-hook-server-key"),
+        opt_out_value=values.text("runtime-hook-server-val"),
+        address=address,
+    )
 
 
 def main() -> None:

@@ -11,18 +11,11 @@ from pathlib import Path
 
 import yaml
 
+from koord.cli.daemons import startup
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.lifecycle import report_errors, run_event_loop, run_program, set_verbosity
 from koord.cli.daemons.scheduler_config import SCHEDULER_PROGRAM, scheduler_configuration, scheduler_flags
 from koord.cli.daemons.serving_flags import FlagError, plain_addresses
-from koord.cli.daemons.startup import (
-    Bootstrap,
-    bootstrap,
-    lease_config,
-    run_process,
-    settle_configuration,
-    write_config,
-)
 from koord.kube.controller.process import ControllerProcess, ProcessSettings, process_identity
 from koord.scheduler import resource_metrics
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -47,13 +40,13 @@ def main() -> None:
 
 def run_scheduler(values: FlagValues, logs: Logs, environ: Mapping[str, str]) -> int:
     """Run the scheduler and return the exit code. What is wrong is printed, one line each."""
-    ready = settle_configuration(scheduler_flags(), values, scheduler_configuration)
+    ready = startup.settle_configuration(scheduler_flags(), values, scheduler_configuration)
     if isinstance(ready, int):
         return ready
     config = ready.assembly
     if values.text("write-config-to"):
-        return write_config(SCHEDULER_PROGRAM, dump_configuration(config), Path(values.text("write-config-to")))
-    stand = bootstrap(SCHEDULER_PROGRAM, values, environ, config.config.client_connection.kubeconfig)
+        return startup.write_config(SCHEDULER_PROGRAM, dump_configuration(config), Path(values.text("write-config-to")))
+    stand = startup.bootstrap(SCHEDULER_PROGRAM, values, environ, config.config.client_connection.kubeconfig)
     if isinstance(stand, FlagError):
         return report_errors(SCHEDULER_PROGRAM, [stand.message])
     settings = _process_settings(values, stand, config)
@@ -84,7 +77,7 @@ async def serve_scheduler(
     )
     process.on_malformed = scheduler.report_malformed
     _serve_routes(process, scheduler, config, logs)
-    return await run_process(process, scheduler, stop)
+    return await startup.run_process(process, scheduler, stop)
 
 
 def sync_barrier_settings(values: FlagValues, config: CompletedConfig) -> SyncBarrierSettings:
@@ -96,7 +89,7 @@ def sync_barrier_settings(values: FlagValues, config: CompletedConfig) -> SyncBa
     )
 
 
-def _process_settings(values: FlagValues, stand: Bootstrap, config: CompletedConfig) -> ProcessSettings:
+def _process_settings(values: FlagValues, stand: startup.Bootstrap, config: CompletedConfig) -> ProcessSettings:
     given, identity = config.config, process_identity()
     return ProcessSettings(
         name=SCHEDULER_PROGRAM,
@@ -105,7 +98,7 @@ def _process_settings(values: FlagValues, stand: Bootstrap, config: CompletedCon
         qps=given.client_connection.qps,
         burst=given.client_connection.burst,
         identity=identity,
-        lease=lease_config(given.leader_election, identity),
+        lease=startup.lease_config(given.leader_election, identity),
         addresses=(*plain_addresses(values.text("address"), values.number("port")), *stand.secure_addresses),
         registry=stand.registry,
         delay_cache_until_leading=given.delay_cache_until_active,

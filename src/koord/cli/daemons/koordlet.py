@@ -17,7 +17,6 @@ from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, PROGRAM, KoordletPl
 from koord.cli.daemons.lifecycle import set_verbosity
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host
-from koord.koordlet import pod_stopper
 from koord.koordlet.agent import Koordlet
 from koord.koordlet.cgroup_writer.effects import TaskEffect, WriteOutcome, file_of_effect
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
@@ -25,7 +24,7 @@ from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.control_loop import JOURNAL_FILE
 from koord.koordlet.hook_calls.node_actions import undo_node_actions
 from koord.koordlet.pod_resources import settings as pod_resources
-from koord.koordlet.settings import KoordletSettings
+from koord.koordlet.settings import KoordletSettings, missing_requirement
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import BadConfig, Connection
 from koord.kube.config.loader import daemon_connection
@@ -61,7 +60,7 @@ def run_koordlet(values: FlagValues, logs: Logs, environ: Mapping[str, str], *, 
     missing = [
         why
         for wanted, why in (
-            (plan.settings.cri_eviction, pod_stopper.missing_requirement()),
+            (plan.settings.cri_eviction, missing_requirement()),
             (plan.settings.pod_resources, pod_resources.missing_requirement()),
         )
         if wanted is not None and why

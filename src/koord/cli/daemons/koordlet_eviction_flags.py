@@ -5,7 +5,7 @@ from __future__ import annotations
 from koord.cli.daemons.flag_set import Flag, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, TEXT
 from koord.host.filesystem import HostPaths
-from koord.koordlet.pod_stopper import MAX_GRACE_S, CriEvictionSettings
+from koord.koordlet.settings import MAX_GRACE_S, CriEvictionSettings
 
 BY_API = "only-evict-by-api"
 GRACE = "cri-stop-grace-period"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from koord.cli.daemons.flag_set import Flag, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, INTEGER, STRINGS, TEXT
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
-from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.hooks.hook import HookStage
-from koord.koordlet.nri.settings import FailurePolicy, NriSettings
+from koord.koordlet.nri.settings import FailurePolicy, HookServiceSettings, NriSettings
 from koord.koordlet.pod_resources.settings import FOLDER as POD_RESOURCES_FOLDER
 from koord.wire.runtime_hook import RuntimeHookStage
 

@@ -13,21 +13,15 @@ from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.manager import program
-from koord.manager.context import NAMESPACE, ManagerSettings
 from koord.manager.controllers.colocation_profile import ProfileControllerOptions
 from koord.manager.feature_gates import MANAGER_GATES
 from koord.manager.quota_evaluator import EvaluatorOptions
-from koord.manager.webhook_server.cert_rotator import (
-    MUTATING_NAME,
-    SECRET_NAME,
-    SERVICE_NAME,
-    VALIDATING_NAME,
-    WebhookObjectNames,
-)
+from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
+from koord.manager.webhook_server import cert_rotator
 from koord.manager.webhook_server.handlers import WebhookOptions
 from koord.manager.webhook_server.registration import WebhookAddress
 from koord.manager.webhook_server.serving import WebhookServingSettings
-from koord.manager.webhooks import pod_binding
+from koord.manager.webhooks import admission
 from koord.values import duration
 
 SECOND = 1_000_000_000
@@ -102,7 +96,7 @@ WEBHOOK_FLAGS = (
         "binding-admission-bypass-labels",
         STRINGS,
         "Labels of pods that anyone may bind",
-        pod_binding.BindingAdmissionSettings().bypass_labels,
+        admission.BindingAdmissionSettings().bypass_labels,
     ),
     Flag("binding-admission-bypass-annotations", STRINGS, "Annotations of pods that anyone may bind"),
 )
@@ -202,14 +196,14 @@ def _serving(environ: Mapping[str, str], namespace: str, hostname: str) -> Webho
     return WebhookServingSettings(
         address=WebhookAddress(
             namespace=namespace,
-            service=environ.get("SERVICE_NAME") or SERVICE_NAME,
+            service=environ.get("SERVICE_NAME") or cert_rotator.SERVICE_NAME,
             host=environ.get("WEBHOOK_HOST", ""),
             port=int(port),
         ),
-        names=WebhookObjectNames(
-            secret=environ.get("SECRET_NAME") or SECRET_NAME,
-            mutating=environ.get("MUTATING_WEBHOOK_NAME") or MUTATING_NAME,
-            validating=environ.get("VALIDATING_WEBHOOK_NAME") or VALIDATING_NAME,
+        names=cert_rotator.WebhookObjectNames(
+            secret=environ.get("SECRET_NAME") or cert_rotator.SECRET_NAME,
+            mutating=environ.get("MUTATING_WEBHOOK_NAME") or cert_rotator.MUTATING_NAME,
+            validating=environ.get("VALIDATING_WEBHOOK_NAME") or cert_rotator.VALIDATING_NAME,
         ),
         cert_dir=Path(environ.get("WEBHOOK_CERT_DIR") or "/tmp/koordinator-webhook-certs"),
         writer=writer,
@@ -241,7 +235,7 @@ def _effort(values: FlagValues) -> EvaluatorOptions:
 def _options(values: FlagValues, names_needed: bool) -> WebhookOptions:
     return WebhookOptions(
         require_strategy_names=names_needed,
-        binding_admission=pod_binding.BindingAdmissionSettings(
+        binding_admission=admission.BindingAdmissionSettings(
             users=values.strings("binding-admission-user-name"),
             namespaces=values.strings("binding-admission-namespaces"),
             exclude_namespaces=values.strings("binding-admission-exclude-namespaces"),

@@ -12,24 +12,14 @@ import msgspec
 from koord.api.config import gates as gate_text
 from koord.api.config.component import ClientConnectionConfiguration
 from koord.api.config.field_error import FieldError
-from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.api.config.gates import KUBERNETES_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
-from koord.api.koordinator.protocol import (
-    NAMESPACE,
-    SCHEDULER,
-    SYNC_BARRIER_POD_NAME,
-    SYNC_BARRIER_POD_NAMESPACE,
-)
+from koord.api.koordinator import protocol
 from koord.cli.daemons import flag_types as kind
+from koord.cli.daemons import serving_flags
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS
-from koord.cli.daemons.serving_flags import (
-    AUTHENTICATION_FLAGS,
-    AUTHORIZATION_FLAGS,
-    METRICS_FLAGS,
-    SECURE_SERVING_FLAGS,
-)
 from koord.cli.daemons.startup import apply_election_flags
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
@@ -82,8 +72,8 @@ LEADER_ELECTION_FLAGS = (
     Flag("leader-elect-lease-duration", kind.DURATION, "After so long without renewal others may lead.", 15 * _SECOND),
     Flag("leader-elect-renew-deadline", kind.DURATION, "After so long without renewal the leader stops.", 10 * _SECOND),
     Flag("leader-elect-resource-lock", kind.TEXT, "What is locked. Supported options are 'leases'.", "leases"),
-    Flag("leader-elect-resource-name", kind.TEXT, "Name of the lease.", SCHEDULER),
-    Flag("leader-elect-resource-namespace", kind.TEXT, "Namespace of the lease.", NAMESPACE),
+    Flag("leader-elect-resource-name", kind.TEXT, "Name of the lease.", protocol.SCHEDULER),
+    Flag("leader-elect-resource-namespace", kind.TEXT, "Namespace of the lease.", protocol.NAMESPACE),
     Flag("leader-elect-retry-period", kind.DURATION, "Time between attempts to get or renew it.", 2 * _SECOND),
 )
 _GATES = (
@@ -145,9 +135,9 @@ _KOORDINATOR = (
         "sync-barrier-pod-namespace",
         kind.TEXT,
         "Namespace of the pod at which a new leader waits (feature gate SyncBarrier).",
-        SYNC_BARRIER_POD_NAMESPACE,
+        protocol.SYNC_BARRIER_POD_NAMESPACE,
     ),
-    Flag("sync-barrier-pod-name", kind.TEXT, "Name of that pod.", SYNC_BARRIER_POD_NAME),
+    Flag("sync-barrier-pod-name", kind.TEXT, "Name of that pod.", protocol.SYNC_BARRIER_POD_NAME),
     Flag("sync-hard-timeout", kind.DURATION, "After so long a new leader waits no more.", 60 * _SECOND),
     Flag("enable-workload-auditor", kind.BOOLEAN, "Audit workloads.", no_effect_reason=_NO_AUDITOR),
     Flag("workload-auditor-metric-labels", kind.TEXT, "Its labels.", no_effect_reason=_NO_AUDITOR),
@@ -178,13 +168,13 @@ def scheduler_flags() -> FlagSet:
         _ABOUT,
         {
             "Misc": _MISC,
-            "Secure serving": SECURE_SERVING_FLAGS,
-            "Authentication": AUTHENTICATION_FLAGS,
-            "Authorization": AUTHORIZATION_FLAGS,
+            "Secure serving": serving_flags.SECURE_SERVING_FLAGS,
+            "Authentication": serving_flags.AUTHENTICATION_FLAGS,
+            "Authorization": serving_flags.AUTHORIZATION_FLAGS,
             "Deprecated": _DEPRECATED,
             "Leader election": LEADER_ELECTION_FLAGS,
             "Feature gate": _GATES,
-            "Metrics": METRICS_FLAGS,
+            "Metrics": serving_flags.METRICS_FLAGS,
             "Koordinator": _KOORDINATOR,
             "Logs": LOGGING_FLAGS,
         },

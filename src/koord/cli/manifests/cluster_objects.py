@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
+from koord.api.model import Obj
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, SERVICE_NAME, VALIDATING_NAME
 from koord.manager.webhook_server.registration import exclude_namespaces
 from koord.manager.webhook_server.routes import WebhookEntry, WebhookRoute, registered_routes
 from koord.manager.webhooks.admission import excluded_namespaces
-
-Obj = dict[str, Any]
 
 LABELS = {"app.kubernetes.io/part-of": "koordinator"}
 _PRIORITY_VALUES = {"koord-prod": 9000, "koord-mid": 7000, "koord-batch": 5000, "koord-free": 3000}

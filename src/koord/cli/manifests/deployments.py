@@ -5,12 +5,9 @@ privilege.
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.cli.manifests.cluster_objects import LABELS, config_map
 from koord.manager.webhook_server.cert_rotator import SERVICE_NAME
-
-Obj = dict[str, Any]
 
 APP = "koord-app"
 REPLICAS = 2

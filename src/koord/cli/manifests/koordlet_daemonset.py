@@ -5,16 +5,15 @@ flags expect them. It runs as root and privileged, since it writes other groups'
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from koord.api.config.gates import parse_feature_gates
+from koord.api.model import Obj
 from koord.cli.manifests.cluster_objects import LABELS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.koordlet.pod_resources.settings import FOLDER as POD_RESOURCES_FOLDER
 from koord.koordlet.settings import PORT
-
-Obj = dict[str, Any]
 
 NAME = "koordlet"
 APP = "koord-app"

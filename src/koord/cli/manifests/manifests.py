@@ -14,31 +14,83 @@ from koord import __version__
 from koord.api.config import gates
 from koord.api.config.descheduler import configuration as shipped_descheduling
 from koord.api.config.scheduler import shipped
-from koord.api.model import to_dict
+from koord.api.koordinator.protocol import GPU_TEMPLATES_CONFIG_MAP
+from koord.api.koordinator.resource_name import GPU_MEMORY, NPU_CORE, NPU_CPU, NPU_DVPP
+from koord.api.model import Obj, to_dict
 from koord.api.schema import crd_manifests
-from koord.cli.manifests import deployments, device_daemon, koordlet_daemonset
-from koord.cli.manifests.cluster_objects import (
-    default_config,
-    namespace_object,
-    priority_classes,
-    webhook_configurations,
-)
-from koord.cli.manifests.gpu_templates import gpu_templates_config
+from koord.cli.manifests import cluster_objects, deployments, device_daemon, koordlet_daemonset
 from koord.cli.manifests.koordlet_daemonset import RuntimeHooks
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.manager import program
-from koord.manager.context import NAMESPACE
 from koord.manager.feature_gates import MANAGER_GATES, shipped_manager_gates
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.scheduler import rbac as scheduler_rbac
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.configuration.unsupported import without_unsupported_plugins
 from koord.scheduler.plugins.registry import REGISTRY
 
-Obj = dict[str, Any]
+Slice = tuple[int, int, int, str]  # NPU cores, NPU CPUs, units of video decoding (0: none), memory
+
+_310P: dict[str, Slice] = {
+    "vir01": (1, 1, 12, "3Gi"),
+    "vir02": (2, 2, 25, "6Gi"),
+    "vir02_1c": (2, 1, 25, "6Gi"),
+    "vir04": (4, 4, 50, "12Gi"),
+    "vir04_3c": (4, 3, 50, "12Gi"),
+    "vir04_3c_ndvpp": (4, 3, 0, "12Gi"),
+    "vir04_4c_dvpp": (4, 4, 100, "12Gi"),
+}
+_910: dict[str, Slice] = {
+    "vir02": (2, 1, 0, "2Gi"),
+    "vir04": (4, 1, 0, "4Gi"),
+    "vir08": (8, 3, 0, "8Gi"),
+    "vir16": (16, 7, 0, "16Gi"),
+}
+_910B1: dict[str, Slice] = {
+    "vir03_1c_8g": (3, 1, 0, "8Gi"),
+    "vir06_1c_16g": (6, 1, 0, "16Gi"),
+    "vir12_3c_32g": (12, 3, 0, "32Gi"),
+}
+_910B3: dict[str, Slice] = {"vir05_1c_16g": (5, 1, 0, "16Gi"), "vir10_3c_32g": (10, 3, 0, "32Gi")}
+_910B4: dict[str, Slice] = {
+    "vir05_1c_8g": (5, 1, 25, "8Gi"),
+    "vir10_3c_16g": (10, 3, 50, "16Gi"),
+    "vir10_3c_16g_nm": (10, 3, 0, "16Gi"),
+    "vir10_4c_16g_m": (10, 4, 100, "16Gi"),
+}
+SLICES_BY_MODEL: dict[str, dict[str, Slice]] = {
+    "310P": _310P,
+    "310P3": _310P,
+    "910": _910,
+    "910B1": _910B1,
+    "910B2": _910B1,
+    "910B2C": _910B1,
+    "910B3": _910B3,
+    "910B4": _910B4,
+}
+
+
+def gpu_templates_config(namespace: str) -> Obj:
+    table = {
+        f"huawei-Ascend-{model}": {name: _resources(size) for name, size in slices.items()}
+        for model, slices in SLICES_BY_MODEL.items()
+    }
+    return cluster_objects.config_map(
+        namespace, GPU_TEMPLATES_CONFIG_MAP, {"data.yaml": yaml.safe_dump(table, sort_keys=False)}
+    )
+
+
+def _resources(size: Slice) -> Obj:
+    cores, cpus, decoding, memory = size
+    resources: Obj = {NPU_CORE: cores, NPU_CPU: cpus}
+    if decoding:
+        resources[NPU_DVPP] = decoding
+    return {**resources, GPU_MEMORY: memory}
+
 
 COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler", "descheduler", "koordlet")
 DEVICE_DAEMON = "device-daemon"  # only where it is asked for: few nodes have accelerators that it knows
@@ -69,16 +121,16 @@ def manifests(
         return f"--koordlet-feature-gates: {'; '.join(map(str, agents))}"
     made: list[Obj] = []
     if "namespace" in components:
-        made.append(namespace_object(namespace))
+        made.append(cluster_objects.namespace_object(namespace))
     if "crds" in components:
         made += crd_manifests()
     if "settings" in components:
-        made += [*priority_classes(), default_config(namespace, CONFIG_NAME)]
+        made += [*cluster_objects.priority_classes(), cluster_objects.default_config(namespace, CONFIG_NAME)]
     if "manager" in components:
         made.append(service_account("koord-manager", namespace))
         made += rbac_objects("koord-manager", namespace, program.rbac_rules())
         made += deployments.manager_objects(namespace, image, feature_gates)
-        made += webhook_configurations(namespace, switched)
+        made += cluster_objects.webhook_configurations(namespace, switched)
     if "scheduler" in components:
         made.append(service_account("koord-scheduler", namespace))
         made += rbac_objects("koord-scheduler", namespace, scheduler_rbac.rbac_rules(), scheduler_rbac.BOUND_ROLES)

@@ -5,13 +5,11 @@ each rule once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from koord.api.kubernetes.rbac import RbacRule
+from koord.api.model import Obj
 from koord.cli.manifests.cluster_objects import LABELS
-from koord.manager.context import NAMESPACE
-
-Obj = dict[str, Any]
+from koord.manager.reconcile_loop import NAMESPACE
 
 _GROUP = "rbac.authorization.k8s.io"
 _VERB_ORDER = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")

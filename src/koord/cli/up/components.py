@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from koord.api.config import gates
-from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.api.config.gates import KUBERNETES_GATES
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
 from koord.cli.up.local_agents import LocalAgents
@@ -22,8 +22,8 @@ from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.koordlet.feature_gates import KOORDLET_GATES
-from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerSettings
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 

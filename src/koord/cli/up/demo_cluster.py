@@ -19,8 +19,8 @@ from koord.embedded.cluster import ClusterSettings, ComponentContext, EmbeddedCl
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
 from koord.embedded.workloads.controller_manager import ControllerManager
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerSettings
 from koord.sim import colocation_day
 from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.cluster_load import LoadObserver

@@ -16,15 +16,15 @@ from koord.cli.up.local_program import proxy_page
 from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector, review_kind
 from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.cluster import ComponentContext
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.transport.api_error import ApiError
 from koord.manager import program
-from koord.manager.context import ManagerContext, ManagerSettings
 from koord.manager.feature_gates import MANAGER_GATES, shipped_manager_gates
 from koord.manager.program import Manager, ManagerOptions
+from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.manager.webhook_server.handlers import WebhookHandler, WebhookHandlers
 from koord.manager.webhook_server.registration import exclude_namespaces
 from koord.manager.webhook_server.routes import registered_routes

@@ -207,18 +207,8 @@ def up(
 # What a demonstration settles by itself.
 _FLAG_OF = {"sets": "set", "verbosity": "v", "disabled_plugins": "disable-admission-plugins"}
 _NOT_WITH_DEMO = (
-    "profile",
-    "listen",
-    "allow_remote",
-    "tls_cert_file",
-    "tls_private_key_file",
-    "data_dir",
-    "durable",
-    "kubeconfig",
-    "components",
-    "sets",
-    "verbosity",
-    "disabled_plugins",
+    *("profile", "listen", "allow_remote", "tls_cert_file", "tls_private_key_file", "data_dir", "durable"),
+    *("kubeconfig", "components", "sets", "verbosity", "disabled_plugins"),
 )
 
 

@@ -73,7 +73,7 @@ from koord.descheduler.migration.job import (
     with_condition,
 )
 from koord.descheduler.migration.protection import EVICT_ANNOTATION
-from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL
+from koord.descheduler.migration.reservation_fit import CREATED_BY_LABEL
 
 RECHECK_S = 3.0
 DRY_RUN, FAILED_EVICT = "DryRun", "FailedEvict"  # reasons of the Eviction condition, and of a job's end

@@ -16,7 +16,7 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
 from koord.descheduler.context import DeschedulerContext
 from koord.descheduler.migration.job import normalized_duration, reservation_name, ttl_s
-from koord.descheduler.migration.reservation_template import CREATED_BY_LABEL, build_reservation
+from koord.descheduler.migration.reservation_fit import CREATED_BY_LABEL, build_reservation
 from koord.descheduler.snapshot_source import SnapshotSource
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError

@@ -11,12 +11,11 @@ from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult
 from koord.embedded.apiserver.schema.builtin_types import BuiltinResource, BuiltinTypes, Subresource
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
-
-Obj = dict[str, Any]
 
 
 class VersionConversion(msgspec.Struct, frozen=True):
@@ -157,36 +156,21 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
 # Facts about single built-in resources that discovery does not show.
 _DELETE_RETURNS_OBJECT = frozenset(
     (
-        "pods",
-        "services",
-        "serviceaccounts",
-        "persistentvolumes",
-        "persistentvolumeclaims",
-        "resourcequotas",
-        "podtemplates",
-        "storageclasses.storage.k8s.io",
-        "csidrivers.storage.k8s.io",
-        "csinodes.storage.k8s.io",
-        "volumeattachments.storage.k8s.io",
-        "deviceclasses.resource.k8s.io",
-        "resourceclaims.resource.k8s.io",
-        "resourceclaimtemplates.resource.k8s.io",
-        "resourceslices.resource.k8s.io",
+        *("pods", "services", "serviceaccounts", "persistentvolumes", "persistentvolumeclaims", "resourcequotas"),
+        *("podtemplates", "storageclasses.storage.k8s.io", "csidrivers.storage.k8s.io", "csinodes.storage.k8s.io"),
+        *("volumeattachments.storage.k8s.io", "deviceclasses.resource.k8s.io", "resourceclaims.resource.k8s.io"),
+        *("resourceclaimtemplates.resource.k8s.io", "resourceslices.resource.k8s.io"),
     )
 )
 _NO_UNCONDITIONAL_UPDATE = frozenset(
     (
-        "leases.coordination.k8s.io",
-        "customresourcedefinitions.apiextensions.k8s.io",
-        "apiservices.apiregistration.k8s.io",
-        "poddisruptionbudgets.policy",
+        *("leases.coordination.k8s.io", "customresourcedefinitions.apiextensions.k8s.io"),
+        *("apiservices.apiregistration.k8s.io", "poddisruptionbudgets.policy"),
         "mutatingwebhookconfigurations.admissionregistration.k8s.io",
         "validatingwebhookconfigurations.admissionregistration.k8s.io",
         "validatingadmissionpolicies.admissionregistration.k8s.io",
-        "validatingadmissionpolicybindings.admissionregistration.k8s.io",
-        "volumeattachments.storage.k8s.io",
-        "csidrivers.storage.k8s.io",
-        "csinodes.storage.k8s.io",
+        *("validatingadmissionpolicybindings.admissionregistration.k8s.io", "volumeattachments.storage.k8s.io"),
+        *("csidrivers.storage.k8s.io", "csinodes.storage.k8s.io"),
     )
 )
 _WARNINGS = {

@@ -1,7 +1,7 @@
 """The API server without a network: it takes one request and returns one answer or one watch.
 
-HTTPS clients enter through `http_server`, programs of this process through `in_process_transport`. All
-parts of the server are composed here.
+HTTPS clients enter through `http_server`, programs of this process through `koord.embedded.cluster`. All parts of the
+server are composed here. Metrics are read from the store when they are asked for: requests pay nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +20,6 @@ from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
 from koord.embedded.apiserver.admission.plugins import standard_admission_chain
 from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
-from koord.embedded.apiserver.admission_chain import AdmissionChain
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.bootstrap import address_objects, bootstrap_objects
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource, builtin_resources
@@ -35,21 +34,67 @@ from koord.embedded.apiserver.rest.dispatcher import REVIEW_GROUPS, VerbDispatch
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
 from koord.embedded.apiserver.rest.options import check_timeout, list_options, query_bool
 from koord.embedded.apiserver.rest.request_body import LARGE_YAML_BYTES, parsed_ahead
-from koord.embedded.apiserver.rest.request_context import MetadataGenerator, RequestContext, ResourcePath, ServerDeps
+from koord.embedded.apiserver.rest.request_context import (
+    AdmissionChain,
+    MetadataGenerator,
+    RequestContext,
+    ResourcePath,
+    ServerDeps,
+)
+from koord.embedded.apiserver.rest.responses import TextBody
 from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TablePrinter, TransformedEncoding
 from koord.embedded.apiserver.rest.watch import ServerWatchStream, WatchEncoding, open_watch
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
-from koord.embedded.apiserver.server_metrics import METRICS_PATH, MetricsEndpoint
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.apiserver.store.object_store import EventExpiry, HistoryCompactor, ObjectStore
 from koord.kube.transport.interface import JSON, MERGE_PATCH, ApiRequest, ApiResponse
+from koord.telemetry import metrics
 from koord.telemetry.clock import Clock, WallClock
+from koord.telemetry.metrics import MetricDeclaration, MetricReading, MetricRegistry
+from koord.telemetry.process import register_process_metrics
 
 log = logging.getLogger(__name__)
 
 RETENTION_PERIOD_S = 60.0  # at most this long between two runs of expiry and compaction
+
+METRICS_PATH = "/metrics"
+STORAGE_OBJECTS = MetricDeclaration(
+    "apiserver_storage_objects", "Objects that are stored, by resource.", "gauge", ("resource",)
+)
+WATCHES = MetricDeclaration(
+    "koord_apiserver_watches",
+    "Watches that are open, of clients and of programs in the process.",
+    "gauge",
+    ("resource",),
+)
+REVISION = MetricDeclaration(
+    "koord_apiserver_store_revision", "Revision of the store, which every write raises.", "gauge"
+)
+SERVER_METRICS = (STORAGE_OBJECTS, WATCHES, REVISION)
+
+
+class MetricsEndpoint:
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._registry = MetricRegistry()
+        self._registry.source(self._read)
+        register_process_metrics(self._registry)
+
+    def respond(self, request: ApiRequest) -> ApiResponse | None:
+        if request.path != METRICS_PATH:
+            return None
+        open_metrics = metrics.prefers_openmetrics(request.accept)
+        kind = metrics.OPENMETRICS_CONTENT_TYPE if open_metrics else metrics.TEXT_CONTENT_TYPE
+        body = metrics.render((self._registry,), open_metrics=open_metrics)
+        return ApiResponse(status=200, body=TextBody(body), content_type=kind)
+
+    def _read(self) -> Iterator[MetricReading]:
+        held = sorted(self._store.collections().items())
+        yield STORAGE_OBJECTS.reading([((resource,), float(len(found))) for resource, found in held])
+        yield WATCHES.reading([((resource,), float(found.watcher_count)) for resource, found in held])
+        yield REVISION.reading([((), float(self._store.revision))])
 
 
 def builtin_catalog(strategies: Mapping[tuple[str, str], KindStrategy] | None = None) -> ResourceCatalog:

@@ -16,13 +16,8 @@ from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryErr
 from koord.telemetry import certificates
 
 DEFAULT_HOSTS = (
-    "localhost",
-    "kubernetes",
-    "kubernetes.default",
-    "kubernetes.default.svc",
-    "kubernetes.default.svc.cluster.local",
-    "127.0.0.1",
-    "::1",
+    *("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"),
+    *("kubernetes.default.svc.cluster.local", "127.0.0.1", "::1"),
 )
 
 

@@ -17,15 +17,7 @@ from koord.api.kubernetes.container import ContainerState, ContainerStateTermina
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import PodStatus
 from koord.api.model import ObjectReference
-from koord.embedded.kubelet import usage_model
-from koord.embedded.kubelet.pod_behaviour import (
-    USAGE_KEY,
-    ContainerBehaviour,
-    InvalidAnnotation,
-    PodBehaviour,
-    parse_behaviour,
-    sandbox_delay_s,
-)
+from koord.embedded.kubelet import pod_behaviour, pod_status, usage_model
 from koord.embedded.kubelet.pod_lifecycle import (
     ConditionState,
     ContainerExited,
@@ -39,13 +31,6 @@ from koord.embedded.kubelet.pod_lifecycle import (
     advance,
     next_due,
     start_run,
-)
-from koord.embedded.kubelet.pod_status import (
-    Plain,
-    containers_in_backoff,
-    pod_status,
-    pod_status_patch,
-    rejected_pod_status,
 )
 from koord.embedded.kubelet.simulated_host import SimulatedPod
 from koord.embedded.kubelet.slim_views import ANNOTATION_PREFIX, NODES, SharedPodTemplate
@@ -83,7 +68,7 @@ class PodWorker:
             self._limited_log.warning("pod %s: %s", sim_pod.view.metadata.name, error)
             return Requeue(str(error))
 
-    def run_spec(self, sim_pod: SimulatedPod, plan: PodBehaviour) -> RunSpec:
+    def run_spec(self, sim_pod: SimulatedPod, plan: pod_behaviour.PodBehaviour) -> RunSpec:
         spec, status = sim_pod.view.spec, sim_pod.view.status
         grace = spec.termination_grace_period_seconds
         return RunSpec(
@@ -122,13 +107,13 @@ class PodWorker:
     def update_load(self, sim_pod: SimulatedPod) -> None:
         """Apply a changed usage annotation; everything else was settled when the pod was admitted."""
         load = self._load(sim_pod)
-        if isinstance(load, InvalidAnnotation):
+        if isinstance(load, pod_behaviour.InvalidAnnotation):
             self._recorder.record(_pod_reference(sim_pod.view), "Warning", "InvalidSimulation", str(load))
         else:
             sim_pod.load = load
 
-    def _load(self, sim_pod: SimulatedPod) -> PodLoad | InvalidAnnotation:
-        key = ANNOTATION_PREFIX + USAGE_KEY
+    def _load(self, sim_pod: SimulatedPod) -> PodLoad | pod_behaviour.InvalidAnnotation:
+        key = ANNOTATION_PREFIX + pod_behaviour.USAGE_KEY
         said = sim_pod.view.metadata.annotations.get(key)
         model = sim_pod.host.machine.pool.usage if said is None else usage_model.parse_usage_model(said)
         template = sim_pod.template
@@ -137,7 +122,7 @@ class PodWorker:
             if not isinstance(load, InvalidUsageModel):
                 return load
             model = load
-        return InvalidAnnotation(key=key, value=said or "", rule=model.rule)
+        return pod_behaviour.InvalidAnnotation(key=key, value=said or "", rule=model.rule)
 
     def _note_deletion(self, sim_pod: SimulatedPod, now: float) -> None:
         meta = sim_pod.view.metadata
@@ -154,9 +139,9 @@ class PodWorker:
             sim_pod.rejected = True  # over before it was ours: only its deletion is left to do
             return None
         plan, load = self._behaviour(sim_pod), self._load(sim_pod)
-        if isinstance(plan, InvalidAnnotation):
+        if isinstance(plan, pod_behaviour.InvalidAnnotation):
             return await self._reject(sim_pod, "InvalidSimulation", f"Pod was rejected: {plan}", now)
-        if isinstance(load, InvalidAnnotation):
+        if isinstance(load, pod_behaviour.InvalidAnnotation):
             return await self._reject(sim_pod, "InvalidSimulation", f"Pod was rejected: {load}", now)
         sim_pod.load = load
         host = sim_pod.host
@@ -174,16 +159,16 @@ class PodWorker:
         if rejection is not None:
             return await self._reject(sim_pod, rejection.reason, rejection.message, now)
         sim_pod.plan = plan
-        sim_pod.run = start_run(plan, now, sandbox_delay_s(plan, self._seed, _pod_key(sim_pod)))
+        sim_pod.run = start_run(plan, now, pod_behaviour.sandbox_delay_s(plan, self._seed, _pod_key(sim_pod)))
         host.account(sim_pod)
         host.assign_ip(sim_pod)
         return None
 
-    def _behaviour(self, sim_pod: SimulatedPod) -> PodBehaviour | InvalidAnnotation:
+    def _behaviour(self, sim_pod: SimulatedPod) -> pod_behaviour.PodBehaviour | pod_behaviour.InvalidAnnotation:
         policy = sim_pod.view.spec.restart_policy or DEFAULT_RESTART_POLICY
-        return parse_behaviour(sim_pod.view.metadata.annotations, sim_pod.template, policy)
+        return pod_behaviour.parse_behaviour(sim_pod.view.metadata.annotations, sim_pod.template, policy)
 
-    async def _recover(self, sim_pod: SimulatedPod, plan: PodBehaviour, now: float) -> ApiError | None:
+    async def _recover(self, sim_pod: SimulatedPod, plan: pod_behaviour.PodBehaviour, now: float) -> ApiError | None:
         meta = sim_pod.view.metadata
         found = await self._client.get(PODS, meta.name, meta.namespace)
         if isinstance(found, ApiError):
@@ -200,7 +185,7 @@ class PodWorker:
         return None
 
     async def _reject(self, sim_pod: SimulatedPod, reason: str, message: str, now: float) -> ApiError | None:
-        status = rejected_pod_status(reason, message, sim_pod.status_facts(), now)
+        status = pod_status.rejected_pod_status(reason, message, sim_pod.status_facts(), now)
         refused = await self._patch(sim_pod, status)
         if refused is None:
             sim_pod.rejected = True
@@ -212,8 +197,8 @@ class PodWorker:
         contradicted = reported is not None and sim_pod.is_overwritten()
         if reported is not None and reported[0] is run and reported[1] == about and not contradicted:
             return None
-        before = None if reported is None or contradicted else pod_status(*reported)
-        patch = pod_status_patch(before, pod_status(run, about))
+        before = None if reported is None or contradicted else pod_status.pod_status(*reported)
+        patch = pod_status.pod_status_patch(before, pod_status.pod_status(run, about))
         if patch is None:
             return None
         refused = await self._patch(sim_pod, patch)
@@ -224,7 +209,7 @@ class PodWorker:
 
     def _record_backoff(self, sim_pod: SimulatedPod, before: PodRun | None, after: PodRun) -> None:
         """Record a BackOff event only: an event on every start would double the writes."""
-        for name in containers_in_backoff(before, after, sim_pod.template):
+        for name in pod_status.containers_in_backoff(before, after, sim_pod.template):
             meta = sim_pod.view.metadata
             note = f"Back-off restarting failed container {name} in pod {meta.name}_{meta.namespace}({meta.uid})"
             self._recorder.record(_pod_reference(sim_pod.view), "Warning", "BackOff", note)
@@ -238,7 +223,7 @@ class PodWorker:
         refused = await self._send(request)
         return Done() if refused is None else self._outcome(sim_pod, refused)
 
-    async def _patch(self, sim_pod: SimulatedPod, status: Plain) -> ApiError | None:
+    async def _patch(self, sim_pod: SimulatedPod, status: pod_status.Plain) -> ApiError | None:
         meta = sim_pod.view.metadata
         body = {"status": status}
         return await self._send(
@@ -314,7 +299,7 @@ def _reject(reason: str, message: str) -> PodRejection:
     return PodRejection(reason=reason, message=f"Pod was rejected: {message}")
 
 
-def recover_run(status: PodStatus, template: SharedPodTemplate, plan: PodBehaviour, now: float) -> PodRun:
+def recover_run(status: PodStatus, template: SharedPodTemplate, plan: pod_behaviour.PodBehaviour, now: float) -> PodRun:
     """Return the run that a status describes, for a pod that was started before this process was."""
     began = _timestamp_or(status.start_time, now)
     init = {s.name: s for s in status.init_container_statuses}
@@ -347,7 +332,7 @@ def recover_run(status: PodStatus, template: SharedPodTemplate, plan: PodBehavio
 
 
 def _recover_container(
-    status: ContainerStatus | None, plan: ContainerBehaviour, waiting: str, now: float
+    status: ContainerStatus | None, plan: pod_behaviour.ContainerBehaviour, waiting: str, now: float
 ) -> ContainerRun:
     if status is None:
         return ContainerRun(ContainerWaiting(waiting))

@@ -140,16 +140,12 @@ def status_patch(old: msgspec.Struct, new: msgspec.Struct) -> Unstructured:
     patch: Unstructured = {key: value for key, value in after.items() if before.get(key) != value}
     for key, value in before.items():
         if key not in after:
-            patch[key] = 0 if _is_number(value) else None
+            patch[key] = 0 if isinstance(value, int) and not isinstance(value, bool) else None
     for key, value in patch.items():
         # A map is merged into the old one, so entries that left it must be named.
         if isinstance(value, dict) and isinstance(before.get(key), dict):
             patch[key] = {**{gone: None for gone in before[key] if gone not in value}, **value}
     return patch
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 async def patch_status(

@@ -15,13 +15,11 @@ from koord.embedded.workloads.deployment_controller import DeploymentController
 from koord.embedded.workloads.disruption_controller import DisruptionController
 from koord.embedded.workloads.garbage_collector import GarbageCollector
 from koord.embedded.workloads.job_controller import JobController
-from koord.embedded.workloads.namespace_controller import NamespaceController
-from koord.embedded.workloads.namespace_defaults import RootCaPublisher, ServiceAccountController
-from koord.embedded.workloads.node_lifecycle_controller import NodeLifecycleController
+from koord.embedded.workloads.namespace_controller import NamespaceController, RootCaPublisher, ServiceAccountController
+from koord.embedded.workloads.node_lifecycle_controller import NodeLifecycleController, TaintEvictionController
 from koord.embedded.workloads.pod_gc import PodGarbageCollector
 from koord.embedded.workloads.replicaset_controller import ReplicaSetController, ReplicationControllerController
 from koord.embedded.workloads.statefulset_controller import StatefulSetController
-from koord.embedded.workloads.taint_eviction import TaintEvictionController
 from koord.embedded.workloads.volume_protection import VolumeProtectionController
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder

@@ -11,16 +11,7 @@ from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Condition, OwnerReference
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PodDisruptionBudgetStatus
-from koord.embedded.workloads import controller_context
-from koord.embedded.workloads.controller_ref import (
-    controller_owner,
-    controller_owner_of_kind,
-    index_by_selector,
-    label_index_keys,
-    objects_selecting,
-    selector_index_key,
-    spec_selector,
-)
+from koord.embedded.workloads import controller_context, controller_ref
 from koord.embedded.workloads.pod_state import is_pod_ready
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue
@@ -71,7 +62,7 @@ def decide_budget_numbers(view: BudgetView) -> BudgetNumbers | BudgetError:
     if needs_controller_scale(view.budget):
         owners: dict[str, int] = {}
         for pod in view.pods:
-            owner = controller_owner(pod.metadata)
+            owner = controller_ref.controller_owner(pod.metadata)
             if owner is None:
                 continue  # an unmanaged pod adds nothing to what is wanted; it is said in an event
             if owner.uid not in view.scales:
@@ -163,14 +154,14 @@ class DisruptionController:
         self._replication = informers.for_resource(builtin_kinds.REPLICATION_CONTROLLERS)
         self._kinds: controller_context.ServedKinds | None = None
         self._queue: WorkQueue[ObjectKey] = WorkQueue(context.clock, name=self.name)
-        index_by_selector(self._budgets, spec_selector)
+        controller_ref.index_by_selector(self._budgets, controller_ref.spec_selector)
         self._budgets.add_event_handler(self._budget_changed)
         self._pods.add_event_handler(self._pod_changed)
 
     def _budget_changed(self, change: ObjectChange[PodDisruptionBudget]) -> None:
         if not self._pods.has_index(_LABEL_INDEX):  # costs something for every pod, so only where someone asks
             self._pods.add_index(
-                _LABEL_INDEX, lambda pod: label_index_keys(pod.metadata.namespace, pod.metadata.labels)
+                _LABEL_INDEX, lambda pod: controller_ref.label_index_keys(pod.metadata.namespace, pod.metadata.labels)
             )
         if change.old is None or change.old.spec != change.object.spec or change.object.status != change.old.status:
             self._queue.add(object_key(change.object))
@@ -178,9 +169,9 @@ class DisruptionController:
     def _pod_changed(self, change: ObjectChange[Pod]) -> None:
         if not len(self._budgets):
             return
-        found = objects_selecting(self._budgets, change.object.metadata, spec_selector)
+        found = controller_ref.objects_selecting(self._budgets, change.object.metadata, controller_ref.spec_selector)
         if change.old is not None and change.old.metadata.labels != change.object.metadata.labels:
-            found += objects_selecting(self._budgets, change.old.metadata, spec_selector)
+            found += controller_ref.objects_selecting(self._budgets, change.old.metadata, controller_ref.spec_selector)
         for budget in found:
             self._queue.add_after(object_key(budget), _BATCHING_S)
 
@@ -214,8 +205,8 @@ class DisruptionController:
         )
 
     def _selected_pods(self, budget: PodDisruptionBudget) -> tuple[Pod, ...]:
-        selector = spec_selector(budget)
-        value = selector_index_key(budget.metadata.namespace, selector)
+        selector = controller_ref.spec_selector(budget)
+        value = controller_ref.selector_index_key(budget.metadata.namespace, selector)
         if not value:
             return ()
         return tuple(pod for pod in self._pods.by_index(_LABEL_INDEX, value) if selector.matches(pod.metadata.labels))
@@ -223,7 +214,7 @@ class DisruptionController:
     async def _scales(self, pods: tuple[Pod, ...]) -> dict[str, ControllerScale] | ApiError:
         scales: dict[str, ControllerScale] = {}
         for pod in pods:
-            owner = controller_owner(pod.metadata)
+            owner = controller_ref.controller_owner(pod.metadata)
             if owner is None or owner.uid in scales:
                 continue
             scale = await self._scale(pod, owner)
@@ -236,23 +227,23 @@ class DisruptionController:
     async def _scale(self, pod: Pod, owner: OwnerReference) -> ControllerScale | ApiError | None:
         """Return how many pods the controller wants; for a ReplicaSet of a Deployment, the Deployment's number."""
         where, meta = pod.metadata.namespace, pod.metadata
-        if controller_owner_of_kind(meta, builtin_kinds.REPLICA_SETS):
+        if controller_ref.controller_owner_of_kind(meta, builtin_kinds.REPLICA_SETS):
             replica_set = self._sets.get(where, owner.name)
             if replica_set is None or replica_set.metadata.uid != owner.uid:
                 return None
-            above = controller_owner_of_kind(replica_set.metadata, builtin_kinds.DEPLOYMENTS)
+            above = controller_ref.controller_owner_of_kind(replica_set.metadata, builtin_kinds.DEPLOYMENTS)
             if above is None:
                 return ControllerScale(owner.uid, _replicas_or_one(replica_set.spec.replicas))
             deployment = self._deployments.get(where, above.name)
             if deployment is None or deployment.metadata.uid != above.uid:
                 return None
             return ControllerScale(above.uid, _replicas_or_one(deployment.spec.replicas))
-        if controller_owner_of_kind(meta, builtin_kinds.STATEFUL_SETS):
+        if controller_ref.controller_owner_of_kind(meta, builtin_kinds.STATEFUL_SETS):
             stateful = self._stateful.get(where, owner.name)
             return (
                 ControllerScale(owner.uid, _replicas_or_one(stateful.spec.replicas)) if stateful is not None else None
             )
-        if controller_owner_of_kind(meta, builtin_kinds.REPLICATION_CONTROLLERS):
+        if controller_ref.controller_owner_of_kind(meta, builtin_kinds.REPLICATION_CONTROLLERS):
             replication = self._replication.get(where, owner.name)
             return (
                 ControllerScale(owner.uid, _replicas_or_one(replication.spec.replicas))
@@ -293,7 +284,7 @@ class DisruptionController:
                     recorder.object_reference(builtin_kinds.PODS, pod), "Warning", "NotDeleted", message
                 )
         if needs_controller_scale(view.budget):
-            alone = [pod.metadata.name for pod in view.pods if controller_owner(pod.metadata) is None]
+            alone = [pod.metadata.name for pod in view.pods if controller_ref.controller_owner(pod.metadata) is None]
             if alone:
                 message = f"pods selected by this budget have no controller, so nobody wants them to be many: {alone}"
                 self._context.recorder.record(about, "Warning", "UnmanagedPods", message)

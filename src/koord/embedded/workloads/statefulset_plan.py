@@ -230,10 +230,6 @@ def _stateful_set_reference(stateful_set: StatefulSet) -> Unstructured:
     return {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": meta.name, "uid": meta.uid, "controller": True}
 
 
-def _pod_reference(pod: Pod) -> Unstructured:
-    return {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}
-
-
 def claim_owner_references(
     stateful_set: StatefulSet, pod: Pod | None, claim: ObjectMeta, *, condemned: bool
 ) -> list[Unstructured] | None:
@@ -241,7 +237,7 @@ def claim_owner_references(
     with_set, when_scaled = _retention_policy(stateful_set)
     wanted: list[Unstructured] = []
     if condemned and when_scaled and pod is not None:
-        wanted = [_pod_reference(pod)]
+        wanted = [{"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}]
     elif with_set:
         wanted = [_stateful_set_reference(stateful_set)]
     ours = {stateful_set.metadata.uid} | ({pod.metadata.uid} if pod is not None else set())

@@ -11,13 +11,8 @@ from koord.host.cgroup.codec import MAX_INT64
 from koord.values.go_format import parse_decimal_int
 
 _V1_MEMORY = (
-    "total_cache",
-    "total_rss",
-    "total_inactive_file",
-    "total_active_file",
-    "total_inactive_anon",
-    "total_active_anon",
-    "total_unevictable",
+    *("total_cache", "total_rss", "total_inactive_file", "total_active_file", "total_inactive_anon"),
+    *("total_active_anon", "total_unevictable"),
 )
 _V2_MEMORY = ("file", "anon", "inactive_file", "active_file", "inactive_anon", "active_anon", "unevictable")
 _IDLE_LINES = 31

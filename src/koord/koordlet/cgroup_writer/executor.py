@@ -18,6 +18,7 @@ from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, CgroupFile, Knob
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import JOURNAL, IoError, malformed
 from koord.host.time_slice import KernelTimeSlices, TimeSliceSystem
+from koord.koordlet.cgroup_writer import executor_state
 from koord.koordlet.cgroup_writer.effects import (
     AddTasks,
     FileEffect,
@@ -32,13 +33,6 @@ from koord.koordlet.cgroup_writer.effects import (
     file_of_effect,
     value_of_effect,
 )
-from koord.koordlet.cgroup_writer.errno_policy import ErrnoVerdict, classify_io_error
-from koord.koordlet.cgroup_writer.executor_state import (
-    OUTCOME_OF_VERDICT,
-    ExecutorState,
-    KnownFile,
-    RefusedWrite,
-)
 from koord.koordlet.cgroup_writer.file_writer import (
     RECOVERY,
     AuditCallback,
@@ -50,7 +44,6 @@ from koord.koordlet.cgroup_writer.file_writer import (
     no_op,
 )
 from koord.koordlet.cgroup_writer.journal import JournalEntry, WriteJournal
-from koord.koordlet.cgroup_writer.steady_plans import SteadyPlans
 from koord.koordlet.cgroup_writer.write_order import HierarchyState, depth, rank_in_group
 from koord.koordlet.problem_log import ProblemLog
 from koord.telemetry.clock import Clock
@@ -79,10 +72,10 @@ class CgroupExecutor:
         self.time_slices = KernelTimeSlices(tree.host) if time_slices is None else time_slices
         self._clock = clock
         self._journal = journal if journal is not None else WriteJournal(tree.host)
-        self._state = ExecutorState(refresh_s)
+        self._state = executor_state.ExecutorState(refresh_s)
         self.has_earlier_writes = len(self._journal) > 0  # of an earlier process
         self._writer = FileWriter(tree, clock, self._journal, audit, measure)
-        self._steady_plans = SteadyPlans(self._state)
+        self._steady_plans = executor_state.SteadyPlans(self._state)
         self._refresh_s = refresh_s
         self._sweep_at = clock.monotonic() + refresh_s
         self._journal_problem = ProblemLog(
@@ -106,12 +99,12 @@ class CgroupExecutor:
         return self._state.owners
 
     @property
-    def known_files(self) -> Mapping[FileKey, KnownFile]:
+    def known_files(self) -> Mapping[FileKey, executor_state.KnownFile]:
         """Return the files that hold what was asked for, when they were last read."""
         return self._state.entries
 
     @property
-    def refusals(self) -> Mapping[FileKey, RefusedWrite]:
+    def refusals(self) -> Mapping[FileKey, executor_state.RefusedWrite]:
         return self._state.refusals
 
     def execute(self, effects: Sequence[FileEffect], *, verify: bool = False) -> list[FileWriteResult]:
@@ -377,21 +370,21 @@ class CgroupExecutor:
         field: str = "",
     ) -> FileWriteResult:
         """Classify an I/O error, remember it, and report it once with its likely reason, also in the audit log."""
-        verdict = classify_io_error(
+        verdict = executor_state.classify_io_error(
             io_error, folder_exists=self._group_remains(key), basic=knob_file.support is KnobSupport.ALWAYS
         )
-        if verdict is ErrnoVerdict.DISPUTED:
+        if verdict is executor_state.ErrnoVerdict.DISPUTED:
             taken = step is not None and self._writer.accepts_own_value(step)
-            verdict = ErrnoVerdict.REJECTED if taken else ErrnoVerdict.OFF
-        if verdict is ErrnoVerdict.ABSENT and self._absent_everywhere(key[0], knob_file):
-            verdict = ErrnoVerdict.OFF
-        if verdict is ErrnoVerdict.OFF and self._others_may_write(key[0], io_error):
-            verdict = ErrnoVerdict.REJECTED
+            verdict = executor_state.ErrnoVerdict.REJECTED if taken else executor_state.ErrnoVerdict.OFF
+        if verdict is executor_state.ErrnoVerdict.ABSENT and self._absent_everywhere(key[0], knob_file):
+            verdict = executor_state.ErrnoVerdict.OFF
+        if verdict is executor_state.ErrnoVerdict.OFF and self._others_may_write(key[0], io_error):
+            verdict = executor_state.ErrnoVerdict.REJECTED
         detail = str(io_error)
         news = False
-        if verdict is ErrnoVerdict.VANISHED:
+        if verdict is executor_state.ErrnoVerdict.VANISHED:
             self._drop(key)
-        elif verdict is ErrnoVerdict.OFF:
+        elif verdict is executor_state.ErrnoVerdict.OFF:
             news = True
             self._state.disable_knob(key[0], io_error)
             self._state.forget(key)
@@ -404,7 +397,7 @@ class CgroupExecutor:
                 _LOG.warning("%s of %s cannot be %s: %s", key[0], key[1] or "/", value_of_effect(effect), detail)
         if news and step is not None:
             self._writer.audit_write(step, field, io_error)
-        return FileWriteResult(effect, OUTCOME_OF_VERDICT[verdict], before, detail, io_error)
+        return FileWriteResult(effect, executor_state.OUTCOME_OF_VERDICT[verdict], before, detail, io_error)
 
     def _others_may_write(self, knob: str, io_error: IoError) -> bool:
         """Return whether the same file of all pods is writable: then one group is odd, and the knob stays enabled."""
@@ -496,6 +489,6 @@ class CgroupExecutor:
         self._journal.forget(key)
 
 
-def _back_off_kind(verdict: ErrnoVerdict) -> ErrnoVerdict:
+def _back_off_kind(verdict: executor_state.ErrnoVerdict) -> executor_state.ErrnoVerdict:
     """Return the verdict that decides the back-off: a file that one group lacks waits as long as a rejected value."""
-    return ErrnoVerdict.REJECTED if verdict is ErrnoVerdict.ABSENT else verdict
+    return executor_state.ErrnoVerdict.REJECTED if verdict is executor_state.ErrnoVerdict.ABSENT else verdict

@@ -7,9 +7,12 @@ Each part works and fails alone. Cgroup values are written by the strategy; this
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+
+import msgspec
 
 from koord.api.koordinator.qos_class import BEST_EFFORT
 from koord.api.koordinator.resource_name import MEMORY
@@ -21,7 +24,7 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.host.iproute import IprouteProgram, run_iproute
 from koord.host.tc import TrafficControl, TrafficOutcome
-from koord.host.time_slice import DEFAULT, KernelTimeSlices, TimeSliceSystem
+from koord.host.time_slice import KernelTimeSlices, TimeSliceSystem
 from koord.host.traffic_class import TrafficPlan
 from koord.koordlet.cgroup_writer.effects import WriteSystem
 from koord.koordlet.control_loop import ControlLoop
@@ -32,6 +35,7 @@ from koord.koordlet.hooks.contexts import pod_context_of_meta
 from koord.koordlet.hooks.hook import PodContext
 from koord.koordlet.hooks.oom_score_adj import kubelet_oom_score_adj
 from koord.koordlet.hooks.registry import HookDecision
+from koord.koordlet.hooks.terway_qos import TerwayPlan
 from koord.koordlet.inputs.node_inputs import NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.oom_scores import OomScores, OomScoreTarget
@@ -40,7 +44,6 @@ from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.strategies import time_slice
 from koord.koordlet.strategies.file_ownership import CORE_SCHED_SWITCH, earlier_owners
 from koord.koordlet.strategies.runtime_hooks import HookedGroup, RuntimeHooksState
-from koord.koordlet.terway_files import FileOutcome, TerwayFiles
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -52,6 +55,75 @@ TERWAY_RECORD = "terway-files"
 CORE_SCHED_GATE, TERWAY_GATE, TC_GATE = "CoreSched", "TerwayQoS", "TCNetworkQoS"
 
 CoreSchedObserver = Callable[[Sequence[CoreSchedResult], float], None]
+
+GLOBAL_CONFIG, PODS = "global_bps_config", "pod.json"
+
+
+class FileOutcome(enum.Enum):
+    KEPT = "kept"  # its content is the wanted one, or it is absent as wanted
+    WRITTEN = "written"
+    DELETED = "deleted"
+    FAILED = "failed"
+
+
+class TerwayFileResult(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    outcome: FileOutcome
+    why: str = ""
+
+
+class TerwayFiles:
+    """The two files that Terway's agent reads, written, and deleted when it is to limit nothing.
+
+    Others may write the same files. That this agent did is kept in a file of its own, which is made first: with the
+    gate off, nothing else tells whether they are to go. What stands in the files is read each time.
+    """
+
+    def __init__(self, host: Host, record_path: str) -> None:
+        self._host = host
+        self._record_path = record_path
+
+    @property
+    def has_written(self) -> bool:
+        """Return whether this agent or an earlier one wrote the files."""
+        return self._host.exists(self._record_path)
+
+    def apply(self, plan: TerwayPlan | None) -> tuple[TerwayFileResult, ...]:
+        """Make the files what the plan says. Without a plan they stay: no NodeSLO was seen yet."""
+        if plan is None:
+            return ()
+        folder = self._host.paths.terway
+        if plan.enabled and not self.has_written:
+            refused = self._host.replace_file(self._record_path, f"{folder}\n")
+            if refused is not None:
+                return (TerwayFileResult(path=self._record_path, outcome=FileOutcome.FAILED, why=str(refused)),)
+        wanted = ((GLOBAL_CONFIG, plan.global_config), (PODS, plan.pods))
+        results = tuple(self._apply_one(f"{folder}/{name}", text if plan.enabled else None) for name, text in wanted)
+        if plan.enabled or any(one.outcome is FileOutcome.FAILED for one in results):
+            return results
+        refused = self._host.remove_file(self._record_path)
+        if refused is None:
+            return results
+        return (*results, TerwayFileResult(path=self._record_path, outcome=FileOutcome.FAILED, why=str(refused)))
+
+    def release(self) -> list[str]:
+        """Delete the files if the agent wrote them; return what could not be done."""
+        results = self.apply(TerwayPlan(enabled=False)) if self.has_written else ()
+        return [one.why for one in results if one.outcome is FileOutcome.FAILED]
+
+    def _apply_one(self, path: str, wanted: str | None) -> TerwayFileResult:
+        present = self._host.read(path)
+        if isinstance(present, IoError) and not present.vanished:
+            return TerwayFileResult(path=path, outcome=FileOutcome.FAILED, why=str(present))
+        if (None if isinstance(present, IoError) else present) == wanted:
+            return TerwayFileResult(path=path, outcome=FileOutcome.KEPT)
+        if wanted is None:
+            refused, done = self._host.remove_file(path), FileOutcome.DELETED
+        else:
+            refused, done = self._host.replace_file(path, wanted), FileOutcome.WRITTEN
+        if refused is not None:
+            return TerwayFileResult(path=path, outcome=FileOutcome.FAILED, why=str(refused))
+        return TerwayFileResult(path=path, outcome=done)
 
 
 class NodeActions:
@@ -246,7 +318,7 @@ def _processes(tree: CgroupTree, group: str) -> Sequence[int]:
 def undo_time_slices(tree: CgroupTree, slices: TimeSliceSystem) -> list[str]:
     """Give BE threads that have an agent's slice the scheduler's own; return what kept that from working."""
     threads = usage.threads_below(tree, tree.layout.qos_dir(BEST_EFFORT))
-    tried = [slices.set_slice(one, DEFAULT) for one in threads if slices.slice_ns(one) == time_slice.LONG_NS]
+    tried = [slices.set_slice(one, time_slice.DEFAULT) for one in threads if slices.slice_ns(one) == time_slice.LONG_NS]
     return [str(one) for one in tried if one is not None and not one.vanished]
 
 

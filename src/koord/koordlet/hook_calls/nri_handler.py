@@ -1,20 +1,33 @@
-"""The way in for a runtime with NRI: its pods and containers become contexts, decisions become adjustments."""
+"""The way in for a runtime with NRI: its pods and containers become contexts, decisions become adjustments.
+
+Devices and folders of the host that a decision names are found or made on this machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import msgspec
 
 from koord.host.filesystem import Host
-from koord.host.io_error import IoError
+from koord.host.io_error import OPEN, IoError
+from koord.host.rdma_devices import character_device, verbs_device
 from koord.koordlet.hook_calls.answers import nri_adjustment, nri_update
-from koord.koordlet.hook_calls.devices import find_devices, make_fresh_folders
 from koord.koordlet.hook_calls.hook_calls import FailedHooks, HookCalls
 from koord.koordlet.hooks.contexts import cgroup_resources, container_context, environment, pod_context
-from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, PodContext
+from koord.koordlet.hooks.hook import (
+    CgroupResources,
+    ContainerContext,
+    DeviceNode,
+    HookStage,
+    Mount,
+    PodContext,
+    RdmaFunction,
+)
 from koord.koordlet.hooks.registry import HookDecision, HookProblem
-from koord.wire.nri_objects import (
+from koord.wire.nri_messages import (
     ContainerAdjustment,
     ContainerUpdate,
     LinuxDevice,
@@ -22,6 +35,50 @@ from koord.wire.nri_objects import (
     NriContainer,
     NriPodSandbox,
 )
+
+_CHARACTER = "c"
+_OPEN_TO_ALL = 0o777
+
+
+def find_devices(host: Host, decision: HookDecision) -> list[LinuxDevice] | IoError:
+    """Return the devices with their numbers; one that is missing leaves the container without any."""
+    wanted = list(decision.devices)
+    for function in decision.rdma:
+        node = _verbs_node(host, function)
+        if isinstance(node, IoError):
+            return node
+        wanted.append(node)
+    found: list[LinuxDevice] = []
+    for one in wanted:
+        device = character_device(host, one.path)
+        if isinstance(device, IoError):
+            return device
+        found.append(
+            LinuxDevice(path=one.path, type=_CHARACTER, major=device.major, minor=device.minor, file_mode=one.mode)
+        )
+    return found
+
+
+def make_fresh_folders(mounts: Iterable[Mount]) -> IoError | None:
+    """Make the folders that belong to one container alone, empty and open to all of its users."""
+    for mount in mounts:
+        if not mount.fresh_directory:
+            continue
+        folder = Path(mount.source)
+        try:
+            if folder.exists():
+                shutil.rmtree(folder)
+            folder.mkdir(parents=True)
+            folder.chmod(_OPEN_TO_ALL)
+        except OSError as error:
+            return IoError(mount.source, OPEN, error.errno or 0, str(error))
+    return None
+
+
+def _verbs_node(host: Host, function: RdmaFunction) -> DeviceNode | IoError:
+    path = verbs_device(host, function.pci_address)
+    return path if isinstance(path, IoError) else DeviceNode(path=path)
+
 
 _RDMA_HOOK, _GPU_HOOK = "rdma device inject", "gpu env inject"
 
@@ -31,7 +88,7 @@ class HookFailure(Exception):
 
 
 class NriHookHandler:
-    """NriHookHandler implements `koord.koordlet.nri.handler.NriHandler`."""
+    """NriHookHandler implements `koord.koordlet.nri.handler_call.NriHandler`."""
 
     def __init__(self, calls: HookCalls, host: Host, remove_pod: Callable[[str], None]) -> None:
         """`remove_pod` is told the uid of every pod that is gone."""

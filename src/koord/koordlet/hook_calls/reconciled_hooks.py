@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
-from koord.koordlet.hook_calls.statistics import HookStatistics
+from koord.koordlet.hook_calls.hook_calls import HookStatistics
 from koord.koordlet.hook_status import HookStatus
 from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.registry import HookProblem

@@ -1,4 +1,7 @@
-"""The service of hooks in the agent: NRI, the server for the runtime proxy, and what `/hooks` says of both."""
+"""The service of hooks in the agent: NRI, the server for the runtime proxy, and what `/hooks` says of both.
+
+Requests of the runtime proxy become contexts, and answers echo what no hook decides.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,35 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from koord.host.filesystem import Host
+from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
-from koord.koordlet.hook_calls.hook_calls import EventCallback, HookCalls, HookPolicies
+from koord.koordlet.hook_calls import hook_calls
+from koord.koordlet.hook_calls.answers import proxy_container_response, proxy_pod_response
 from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
-from koord.koordlet.hook_calls.nri_handler import NriHookHandler
-from koord.koordlet.hook_calls.proxy_handler import ProxyHookHandler
+from koord.koordlet.hook_calls.nri_handler import NriHookHandler, find_devices
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
-from koord.koordlet.hook_calls.statistics import HookObserver, HookStatistics
-from koord.koordlet.hook_server.registered_server import HookServerSettings, RegisteredHookServer
-from koord.koordlet.hook_server.registration import HookRegistration, enabled_stages
-from koord.koordlet.hook_settings import HookServiceSettings
+from koord.koordlet.hook_server.handler import HookFailed
+from koord.koordlet.hook_server.registered_server import (
+    HookRegistration,
+    HookServerSettings,
+    RegisteredHookServer,
+    enabled_stages,
+)
 from koord.koordlet.hook_status import HookConnection, HooksStatus
-from koord.koordlet.hooks.contexts import pod_context_of_meta
-from koord.koordlet.hooks.hook import NodeRules
-from koord.koordlet.hooks.rules import build_node_rules
+from koord.koordlet.hooks import rdma_device
+from koord.koordlet.hooks.contexts import cgroup_resources, container_context, pod_context, pod_context_of_meta
+from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules, build_node_rules
+from koord.koordlet.hooks.registry import HookProblem
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.nri.handler import HandlerOutcome
+from koord.koordlet.nri.handler_call import HandlerOutcome
 from koord.koordlet.nri.plugin import NriPlugin
+from koord.koordlet.nri.settings import HookServiceSettings
 from koord.koordlet.settings import KoordletSettings
 from koord.koordlet.strategies import runtime_hooks
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
 from koord.telemetry.clock import Clock
+from koord.wire import runtime_hook
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,6 +47,93 @@ SERVER_RETRY_S = 10.0
 NRI = "nri"
 _GRPC = "grpc"
 _SAFE_MODE = "safe mode: hooks answer nothing"
+
+
+class ProxyHookHandler:
+    """ProxyHookHandler implements `koord.koordlet.hook_server.handler.RuntimeHookHandler`."""
+
+    def __init__(self, calls: hook_calls.HookCalls, host: Host) -> None:
+        self._calls = calls
+        self._host = host
+
+    async def pre_run_pod_sandbox(
+        self, request: runtime_hook.PodSandboxHookRequest
+    ) -> runtime_hook.PodSandboxHookResponse | HookFailed:
+        meta = request.pod_meta or runtime_hook.PodSandboxMetadata()
+        context = pod_context(
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            labels=request.labels,
+            annotations=request.annotations,
+            cgroup_parent=request.cgroup_parent,
+            layout=self._calls.layout,
+            runtime_handler=request.runtime_handler,
+        )
+        decision = self._calls.start_pod(context)
+        if isinstance(decision, hook_calls.FailedHooks):
+            return HookFailed(decision.message)
+        return runtime_hook.echo_pod(request) if decision is None else proxy_pod_response(request, decision)
+
+    async def pre_create_container(
+        self, request: runtime_hook.ContainerResourceHookRequest
+    ) -> runtime_hook.ContainerResourceHookResponse | HookFailed:
+        return self._answer(request, HookStage.PRE_CREATE_CONTAINER)
+
+    async def pre_update_container_resources(
+        self, request: runtime_hook.ContainerResourceHookRequest
+    ) -> runtime_hook.ContainerResourceHookResponse | HookFailed:
+        return self._answer(request, HookStage.PRE_UPDATE_CONTAINER_RESOURCES)
+
+    def _answer(
+        self, request: runtime_hook.ContainerResourceHookRequest, stage: HookStage
+    ) -> runtime_hook.ContainerResourceHookResponse | HookFailed:
+        context = self._container(request)
+        decision = self._calls.decide_container(context, stage)
+        if isinstance(decision, hook_calls.FailedHooks):
+            return HookFailed(decision.message)
+        if decision is None:
+            return runtime_hook.echo_container(request)
+        starts = stage is HookStage.PRE_CREATE_CONTAINER
+        devices = find_devices(self._host, decision) if starts else []
+        if isinstance(devices, IoError):
+            self._calls.record_problem(context.pod, HookProblem(hook=rdma_device.NAME, problem=str(devices)))
+            if self._calls.policies.fails:
+                return HookFailed(f"{rdma_device.NAME}: {devices}")
+            devices = []
+        return proxy_container_response(request, decision, devices)
+
+    def _container(self, request: runtime_hook.ContainerResourceHookRequest) -> ContainerContext:
+        pod = request.pod_meta or runtime_hook.PodSandboxMetadata()
+        meta = request.container_meta or runtime_hook.ContainerMetadata()
+        return container_context(
+            pod=pod_context(
+                uid=pod.uid,
+                namespace=pod.namespace,
+                name=pod.name,
+                labels=request.pod_labels,
+                annotations=request.pod_annotations,
+                cgroup_parent=request.pod_cgroup_parent,
+                layout=self._calls.layout,
+            ),
+            name=meta.name,
+            layout=self._calls.layout,
+            id=meta.id,
+            resources=_resources(request.container_resources),
+            env=request.container_envs,
+            runtime=self._calls.policies.runtime,
+        )
+
+
+def _resources(found: runtime_hook.LinuxContainerResources | None) -> CgroupResources:
+    if found is None:
+        return CgroupResources()
+    return cgroup_resources(
+        shares=found.cpu_shares,
+        quota_us=found.cpu_quota,
+        memory_bytes=found.memory_limit_in_bytes,
+        cpus=found.cpuset_cpus,
+    )
 
 
 class HookService:
@@ -48,8 +145,8 @@ class HookService:
         host: Host,
         clock: Clock,
         control_loop: ControlLoop,
-        on_event: EventCallback,
-        observe: HookObserver,
+        on_event: hook_calls.EventCallback,
+        observe: hook_calls.HookObserver,
         read_node: Callable[[], NodeProperties | None],
         on_core_sched: CoreSchedObserver,
     ) -> None:
@@ -58,15 +155,15 @@ class HookService:
         self._host = host
         self._clock = clock
         self._control_loop = control_loop
-        self.statistics = HookStatistics(observe)
+        self.statistics = hook_calls.HookStatistics(observe)
         self._reconciled = asyncio.Event()
         self._actions = NodeActions(
             host, clock, control_loop, settings.gates, settings.state_dir, read_node, on_core_sched
         )
-        self.calls = HookCalls(
+        self.calls = hook_calls.HookCalls(
             control_loop.tree.layout,
             clock,
-            HookPolicies(
+            hook_calls.HookPolicies(
                 fails=self._hooks.plugin_failure_policy == "Fail",
                 disabled_stages=self._hooks.disabled_stages,
                 safe_mode=settings.safe_mode,

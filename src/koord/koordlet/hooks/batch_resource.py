@@ -10,21 +10,13 @@ from koord.api.koordinator.qos_class import BE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
 from koord.host.cgroup.codec import MAX_INT64, UNLIMITED, cfs_quota_of_milli, normalized_quota_us, shares_of_milli
 from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
-from koord.koordlet.hooks.hook import (
-    NOTHING,
-    ContainerContext,
-    ExtendedAmounts,
-    HookPlan,
-    HookValue,
-    NodeRules,
-    PodContext,
-)
+from koord.koordlet.hooks import hook
 
 NAME = "BatchResource"
 FILES = (CPU_SHARES, CPU_QUOTA, MEMORY_LIMIT)
 
 
-def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
+def decide_pod(pod: hook.PodContext, rules: hook.NodeRules) -> hook.HookPlan:
     """Decide the values of the pod's cgroup: sums over its containers; one container without a limit has none."""
     if pod.qos != BE or not pod.extended:
         return _unread(pod)
@@ -33,7 +25,7 @@ def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
     return _plan(request_milli, _sum_of_limits(pod, BATCH_CPU), _sum_of_limits(pod, BATCH_MEMORY), rules)
 
 
-def decide_container(container: ContainerContext, rules: NodeRules) -> HookPlan:
+def decide_container(container: hook.ContainerContext, rules: hook.NodeRules) -> hook.HookPlan:
     pod = container.pod
     own = None if pod.extended is None else pod.extended.get(container.name)
     if pod.qos != BE or own is None or container.is_sandbox:
@@ -41,25 +33,25 @@ def decide_container(container: ContainerContext, rules: NodeRules) -> HookPlan:
     return _plan(own.requests.get(BATCH_CPU, 0), _limit(own, BATCH_CPU), _limit(own, BATCH_MEMORY), rules)
 
 
-def _unread(pod: PodContext) -> HookPlan:
+def _unread(pod: hook.PodContext) -> hook.HookPlan:
     """Return an empty plan, with the problem where the amounts of a BE pod are there and cannot be read."""
-    return HookPlan(problem=pod.extended_problem) if pod.qos == BE and pod.extended_problem else NOTHING
+    return hook.HookPlan(problem=pod.extended_problem) if pod.qos == BE and pod.extended_problem else hook.NOTHING
 
 
-def _plan(request_milli: int, limit_milli: int, memory_bytes: int, rules: NodeRules) -> HookPlan:
+def _plan(request_milli: int, limit_milli: int, memory_bytes: int, rules: hook.NodeRules) -> hook.HookPlan:
     quota_us, why = _quota(limit_milli, rules)
-    return HookPlan(
+    return hook.HookPlan(
         values=(
-            HookValue(
+            hook.HookValue(
                 knob=CPU_SHARES, value=str(shares_of_milli(request_milli)), why=f"{BATCH_CPU} request {request_milli}"
             ),
-            HookValue(knob=CPU_QUOTA, value=str(quota_us), why=why),
-            HookValue(knob=MEMORY_LIMIT, value=str(memory_bytes), why=_limit_text(BATCH_MEMORY, memory_bytes)),
+            hook.HookValue(knob=CPU_QUOTA, value=str(quota_us), why=why),
+            hook.HookValue(knob=MEMORY_LIMIT, value=str(memory_bytes), why=_limit_text(BATCH_MEMORY, memory_bytes)),
         )
     )
 
 
-def _quota(limit_milli: int, rules: NodeRules) -> tuple[int, str]:
+def _quota(limit_milli: int, rules: hook.NodeRules) -> tuple[int, str]:
     if _suppressed_by_quota(rules):
         return UNLIMITED, "cpuSuppressPolicy cfsQuota holds all BE pods together"
     quota_us, why = cfs_quota_of_milli(limit_milli), _limit_text(BATCH_CPU, limit_milli)
@@ -69,18 +61,18 @@ def _quota(limit_milli: int, rules: NodeRules) -> tuple[int, str]:
     return quota_us, why
 
 
-def _suppressed_by_quota(rules: NodeRules) -> bool:
+def _suppressed_by_quota(rules: hook.NodeRules) -> bool:
     """Return whether suppression acts by quota: cgroup v1 refuses a quota of all BE pods below that of one of them."""
     threshold = None if rules.slo is None else rules.slo.resource_used_threshold_with_be
     return threshold is not None and bool(threshold.enable) and threshold.cpu_suppress_policy == CFS_QUOTA
 
 
-def _sum_of_limits(pod: PodContext, resource: str) -> int:
+def _sum_of_limits(pod: hook.PodContext, resource: str) -> int:
     limits = [_limit(one, resource) for one in (pod.extended or {}).values()]
     return UNLIMITED if UNLIMITED in limits else min(sum(limits), MAX_INT64)
 
 
-def _limit(amounts: ExtendedAmounts, resource: str) -> int:
+def _limit(amounts: hook.ExtendedAmounts, resource: str) -> int:
     found = amounts.limits.get(resource, 0)
     return found if found > 0 else UNLIMITED
 

@@ -11,36 +11,30 @@ from koord.api.koordinator.protocol import A_CPU_NORMALIZATION_RATIO
 from koord.api.koordinator.qos_class import LS, NONE
 from koord.host.cgroup.codec import normalized_quota_us
 from koord.host.cgroup.knob import CPU_QUOTA
-from koord.koordlet.hooks.hook import (
-    NOTHING,
-    CgroupResources,
-    ContainerContext,
-    HookPlan,
-    HookValue,
-    NodeRules,
-    PodContext,
-)
+from koord.koordlet.hooks import hook
 
 NAME = "CPUNormalization"
 FILES = (CPU_QUOTA,)
 
 
-def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
+def decide_pod(pod: hook.PodContext, rules: hook.NodeRules) -> hook.HookPlan:
     return _plan(pod, pod.resources, rules)
 
 
-def decide_container(container: ContainerContext, rules: NodeRules) -> HookPlan:
-    return NOTHING if container.is_sandbox else _plan(container.pod, container.resources, rules)
+def decide_container(container: hook.ContainerContext, rules: hook.NodeRules) -> hook.HookPlan:
+    return hook.NOTHING if container.is_sandbox else _plan(container.pod, container.resources, rules)
 
 
-def _plan(pod: PodContext, resources: CgroupResources, rules: NodeRules) -> HookPlan:
+def _plan(pod: hook.PodContext, resources: hook.CgroupResources, rules: hook.NodeRules) -> hook.HookPlan:
     ratio, quota_us = rules.normalization_ratio, resources.quota_us
     if ratio is None or quota_us is None or quota_us <= 0 or pod.qos not in (LS, NONE):
-        return NOTHING
+        return hook.NOTHING
     status = pod.resource_status
     if isinstance(status, MalformedAnnotation):
-        return HookPlan(problem=str(status))
+        return hook.HookPlan(problem=str(status))
     if status.cpuset.strip():
-        return NOTHING
+        return hook.NOTHING
     why = f"{A_CPU_NORMALIZATION_RATIO} {ratio:g} of a quota of {quota_us}us"
-    return HookPlan(values=(HookValue(knob=CPU_QUOTA, value=str(normalized_quota_us(quota_us, ratio)), why=why),))
+    return hook.HookPlan(
+        values=(hook.HookValue(knob=CPU_QUOTA, value=str(normalized_quota_us(quota_us, ratio)), why=why),)
+    )

@@ -18,6 +18,7 @@ from koord.api.annotations.numa_codecs import NUMANodeResource, PodResourceStatu
 from koord.api.koordinator.protocol import A_RESOURCE_STATUS
 from koord.api.koordinator.qos_class import BE, BEST_EFFORT, LS, LSE, LSR, NONE, SYSTEM
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU
+from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.codec import UNLIMITED
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, HookValue, NodeRules, PodContext
@@ -117,3 +118,15 @@ def _quota(pod: PodContext, found: _Assignment, rules: NodeRules) -> tuple[HookV
 
 def _malformed(found: MalformedAnnotation) -> HookPlan:
     return msgspec.structs.replace(NOTHING, problem=str(found))
+
+
+def decide_host_application(application: HostApplicationSpec, rules: NodeRules) -> HookPlan:
+    """Decide the CPUs of one application, a process outside of Kubernetes that the NodeSLO names with a QoS class.
+
+    Only LS applications have CPUs from here, those of the LS pools; all others keep what their administrator gave them.
+    `CgroupLayout.host_application_dir` names the application's cgroup.
+    """
+    cpus = shared_cpus(rules.ls_pools)
+    if application.qos != LS or not cpus:
+        return NOTHING
+    return HookPlan(values=(HookValue(knob=CPUSET, value=str(cpus), why="LS pools of all NUMA nodes"),))

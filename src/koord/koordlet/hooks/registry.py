@@ -19,7 +19,6 @@ from koord.koordlet.hooks import (
     cpuset,
     gpu_env,
     group_identity,
-    host_application,
     oom_score_adj,
     rdma_device,
     resctrl_pod,
@@ -87,7 +86,7 @@ HOOKS: tuple[HookEntry, ...] = (
         files=cpuset.FILES,
         pod=cpuset.decide_pod,
         container=cpuset.decide_container,
-        host_application=host_application.decide_host_application,
+        host_application=cpuset.decide_host_application,
     ),
     HookEntry(
         name=core_sched.NAME,

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.qos_codecs import (
-    PodResctrl,
-    ResctrlAllocation,
-    ResctrlCacheSchemata,
-    ResctrlSchemata,
-    parse_resctrl,
-)
 from koord.api.koordinator.protocol import A_RESCTRL
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, NodeRules, PodContext, SchemataLine
 from koord.koordlet.inputs.machine import L3Cache
-from koord.koordlet.resctrl_share import cat_mask, mba_value
 
 NAME = "Resctrl"
 GROUP_PREFIX = "koordlet-"
+INTEL, AMD = "GenuineIntel", "AuthenticAMD"
+_AMD_FULL, _AMD_UNIT = 2048, 160
+
+
+def cat_mask(mask: int, start_percent: int, end_percent: int) -> int | None:
+    """Return the mask of cache ways from one percent to another; None when the range or the cache's mask is invalid."""
+    if mask <= 0 or mask & (mask + 1) or not 0 <= start_percent < end_percent <= 100:
+        return None
+    ways = mask.bit_length()
+    first, past = -(-ways * start_percent // 100), -(-ways * end_percent // 100)
+    return ((1 << past) - (1 << first)) or None
+
+
+def mba_value(vendor: str, percent: int | None) -> str | None:
+    """Return the MBA value of a percentage: AMD takes eighths of a GB/s, everybody else tens of percents, as Intel."""
+    if percent is None or not 0 < percent <= 100:
+        return None
+    if vendor == AMD:
+        return str(_AMD_FULL if percent == 100 else _AMD_UNIT * percent // 100)
+    return str(-(-percent // 10) * 10)
 
 
 def group_name(uid: str) -> str:
@@ -55,9 +68,9 @@ def decide_container(container: ContainerContext, rules: NodeRules) -> HookPlan:
     return HookPlan(resctrl_group=group_name(container.pod.uid))
 
 
-def _asked(pod: PodContext, rules: NodeRules) -> PodResctrl | str | None:
+def _asked(pod: PodContext, rules: NodeRules) -> qos_codecs.PodResctrl | str | None:
     """Return what the pod asks for; text that says why it can have no group; None when it asks for nothing."""
-    found = parse_resctrl(pod.annotations)
+    found = qos_codecs.parse_resctrl(pod.annotations)
     if found is None or isinstance(found, MalformedAnnotation):
         return None if found is None else str(found)
     if not rules.cache.is_divisible:
@@ -65,8 +78,8 @@ def _asked(pod: PodContext, rules: NodeRules) -> PodResctrl | str | None:
     return found if pod.uid and "/" not in pod.uid else f"{pod.uid!r} names no resctrl group"
 
 
-def _cache_ways(asked: ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
-    def value(one: ResctrlSchemata | ResctrlCacheSchemata) -> str | None:
+def _cache_ways(asked: qos_codecs.ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
+    def value(one: qos_codecs.ResctrlSchemata | qos_codecs.ResctrlCacheSchemata) -> str | None:
         ways = cat_mask(cache.mask, *one.range) if len(one.range) == 2 else None
         return None if ways is None else f"{ways:x}"
 
@@ -81,7 +94,7 @@ def _cache_ways(asked: ResctrlAllocation, cache: L3Cache) -> SchemataLine | str 
     return SchemataLine(resource="L3", by_cache=by_cache, why=why)
 
 
-def _bandwidth(asked: ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
+def _bandwidth(asked: qos_codecs.ResctrlAllocation, cache: L3Cache) -> SchemataLine | str | None:
     entries: list[tuple[Sequence[int], str, str | None]] = []
     if asked.schemata.percent:
         percent = asked.schemata.percent

@@ -22,23 +22,14 @@ import msgspec
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import TC
 from koord.api.koordinator.qos_class import BE, LS, LSE, LSR, SYSTEM
+from koord.host import traffic_class
 from koord.host.cgroup.knob import NET_CLS_CLASSID
-from koord.host.traffic_class import (
-    DEFAULT_MINOR,
-    LEAST_RATE_BITS,
-    MAJOR,
-    ROOT_MINOR,
-    AddressFilter,
-    TrafficClass,
-    TrafficPlan,
-    TrafficTree,
-)
 from koord.koordlet.hooks.bandwidth import PodBandwidth, node_bandwidth, pod_bandwidth
 from koord.koordlet.hooks.hook import NOTHING, HookPlan, HookValue, NodeRules, PodContext
 
 NAME = "tcPlugin"
 FILES = (NET_CLS_CLASSID,)
-SYSTEM_MINOR, LS_MINOR, BE_MINOR = DEFAULT_MINOR, 3, 4
+SYSTEM_MINOR, LS_MINOR, BE_MINOR = traffic_class.DEFAULT_MINOR, 3, 4
 _PRIORITY = {SYSTEM_MINOR: 1, LS_MINOR: 2, BE_MINOR: 3}
 _MINOR_OF_CLASS = {SYSTEM: SYSTEM_MINOR, LSE: LS_MINOR, LSR: LS_MINOR, LS: LS_MINOR, BE: BE_MINOR}
 _POD_MINORS = range(0x10, 0xFFFF)  # 0xffff names a root in the kernel
@@ -72,17 +63,17 @@ def decide_pod(pod: PodContext, rules: NodeRules) -> HookPlan:
         minor = pod_minor(pod.uid) if limits.egress and minor is not None else minor
     if minor is None:
         return HookPlan(problem=problem)
-    why = f"class {MAJOR}:{minor:x} of the device"
-    value = HookValue(knob=NET_CLS_CLASSID, value=str(MAJOR << 16 | minor), why=why)
+    why = f"class {traffic_class.MAJOR}:{minor:x} of the device"
+    value = HookValue(knob=NET_CLS_CLASSID, value=str(traffic_class.MAJOR << 16 | minor), why=why)
     return HookPlan(values=(value,), problem=problem)
 
 
-def decide_node(rules: NodeRules, pods: Iterable[PodContext]) -> TrafficPlan | None:
+def decide_node(rules: NodeRules, pods: Iterable[PodContext]) -> traffic_class.TrafficPlan | None:
     """Decide the classes and filters of the device; None before the first NodeSLO, when nothing is touched."""
     if rules.slo is None:
         return None
     if not is_enabled(rules):
-        return TrafficPlan(enabled=False)
+        return traffic_class.TrafficPlan(enabled=False)
     node = node_bandwidth(rules.slo)
     problems = list(node.problems)
     listed = sorted(pods, key=lambda pod: (pod.created_s, pod.uid))
@@ -99,9 +90,11 @@ def decide_node(rules: NodeRules, pods: Iterable[PodContext]) -> TrafficPlan | N
         pod_limit=lambda limits: limits.ingress,
     )
     outgoing = _tree(node.total, egress, listed, problems)
-    by_cgroup = any(pod.host_network and _class_of(pod, egress)[0] not in (None, DEFAULT_MINOR) for pod in listed)
+    by_cgroup = any(
+        pod.host_network and _class_of(pod, egress)[0] not in (None, traffic_class.DEFAULT_MINOR) for pod in listed
+    )
     incoming = _tree(node.total, ingress, listed, problems) if _limits_anything(node.total, ingress, listed) else None
-    return TrafficPlan(
+    return traffic_class.TrafficPlan(
         enabled=True,
         egress=msgspec.structs.replace(outgoing, by_cgroup=by_cgroup),
         ingress=incoming,
@@ -140,10 +133,12 @@ def _class_of(pod: PodContext, direction: _Direction) -> tuple[int | None, int]:
     return minor, direction.pod_limit(limits) or 0
 
 
-def _tree(total: int, direction: _Direction, pods: Sequence[PodContext], problems: list[str]) -> TrafficTree:
+def _tree(
+    total: int, direction: _Direction, pods: Sequence[PodContext], problems: list[str]
+) -> traffic_class.TrafficTree:
     """Return the tree of one direction. `pods` are in the order of their age."""
     classes = _node_classes(total, direction, problems)
-    filters: dict[str, AddressFilter] = {}
+    filters: dict[str, traffic_class.AddressFilter] = {}
     taken: dict[int, str] = {}
     for pod in pods:
         minor, limit_bits = _class_of(pod, direction)
@@ -152,12 +147,12 @@ def _tree(total: int, direction: _Direction, pods: Sequence[PodContext], problem
         if limit_bits:
             priority = _PRIORITY[minor]
             minor = _free_minor(pod, taken, problems)
-            bits = max(limit_bits, LEAST_RATE_BITS)
-            classes.append(TrafficClass(minor=minor, rate_bits=bits, ceil_bits=bits, priority=priority))
-        address = "" if pod.host_network or minor == DEFAULT_MINOR else _address(pod.ip)
+            bits = max(limit_bits, traffic_class.LEAST_RATE_BITS)
+            classes.append(traffic_class.TrafficClass(minor=minor, rate_bits=bits, ceil_bits=bits, priority=priority))
+        address = "" if pod.host_network or minor == traffic_class.DEFAULT_MINOR else _address(pod.ip)
         if address:
-            filters[address] = AddressFilter(address=address, minor=minor)
-    return TrafficTree(classes=tuple(classes), filters=tuple(sorted(filters.values())))
+            filters[address] = traffic_class.AddressFilter(address=address, minor=minor)
+    return traffic_class.TrafficTree(classes=tuple(classes), filters=tuple(sorted(filters.values())))
 
 
 def _free_minor(pod: PodContext, taken: dict[int, str], problems: list[str]) -> int:
@@ -172,24 +167,24 @@ def _free_minor(pod: PodContext, taken: dict[int, str], problems: list[str]) -> 
     return minor
 
 
-def _node_classes(total: int, direction: _Direction, problems: list[str]) -> list[TrafficClass]:
-    total = max(total, LEAST_RATE_BITS)
+def _node_classes(total: int, direction: _Direction, problems: list[str]) -> list[traffic_class.TrafficClass]:
+    total = max(total, traffic_class.LEAST_RATE_BITS)
     rest = total - direction.ls.request - direction.be.request
-    if rest < LEAST_RATE_BITS:
+    if rest < traffic_class.LEAST_RATE_BITS:
         problems.append(f"{direction.name}Request of lsClass and beClass leave nothing for the system")
     return [
-        TrafficClass(minor=ROOT_MINOR, parent=0, rate_bits=total, ceil_bits=total),
+        traffic_class.TrafficClass(minor=traffic_class.ROOT_MINOR, parent=0, rate_bits=total, ceil_bits=total),
         _class(SYSTEM_MINOR, _Share(rest, total), total),
         _class(LS_MINOR, direction.ls, total),
         _class(BE_MINOR, direction.be, total),
     ]
 
 
-def _class(minor: int, share: _Share, total: int) -> TrafficClass:
+def _class(minor: int, share: _Share, total: int) -> traffic_class.TrafficClass:
     """Return a class. No limit is that of the node, and a limit below the request is the request."""
-    rate = max(share.request, LEAST_RATE_BITS)
+    rate = max(share.request, traffic_class.LEAST_RATE_BITS)
     ceil = max(share.limit or total, rate)
-    return TrafficClass(minor=minor, rate_bits=rate, ceil_bits=ceil, priority=_PRIORITY[minor])
+    return traffic_class.TrafficClass(minor=minor, rate_bits=rate, ceil_bits=ceil, priority=_PRIORITY[minor])
 
 
 def _address(text: str) -> str:

@@ -48,7 +48,7 @@ def decide_cpu_pools(
     allocs: tuple[PodCPUAlloc, ...] = ()
     reserved = EMPTY
     if static:
-        reserved = kubelet_cpus or pack_cpus(processors, _whole(kubelet_milli))
+        reserved = kubelet_cpus or pack_cpus(processors, math.ceil(max(kubelet_milli, 0) / 1000))
         allocs = _allocs(alive, state)
     shared = everything - _union(CPUSet.parse(one.cpuset) for one in allocs)
     kept = node_cpus | system_cpus
@@ -87,10 +87,6 @@ def _pools(processors: Sequence[MachineCpu], cpus: CPUSet) -> tuple[CPUSharedPoo
         for node, members in by_node.items()
     ]
     return tuple(sorted(found, key=lambda pool: (pool.socket, pool.node)))
-
-
-def _whole(milli: int) -> int:
-    return math.ceil(max(milli, 0) / 1000)
 
 
 def _union(sets: Iterable[CPUSet]) -> CPUSet:

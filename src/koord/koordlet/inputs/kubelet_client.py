@@ -9,16 +9,7 @@ import msgspec
 
 from koord.api.kubernetes.node import Node
 from koord.api.model import Model, ResourceList, decode
-from koord.kube.config.connection import (
-    AnonymousAuth,
-    Auth,
-    BadConfig,
-    ClientKeyPair,
-    Connection,
-    PemSource,
-    SettingOrigin,
-    TokenFileAuth,
-)
+from koord.kube.config import connection
 from koord.kube.transport.http import HttpTransport
 from koord.kube.transport.interface import DECODE_ERRORS, ApiRequest, ApiResponse, Unreachable
 from koord.telemetry.clock import Clock
@@ -41,8 +32,8 @@ class PodSourceSettings(msgspec.Struct, frozen=True, kw_only=True):
     plain_http: bool = False
     read_only_port: int = 10255
     token_file: str = ""
-    auth: Auth = AnonymousAuth()
-    certificate: ClientKeyPair | None = None
+    auth: connection.Auth = connection.AnonymousAuth()
+    certificate: connection.ClientKeyPair | None = None
     ca_file: str = ""
     sync_s: float = 10.0
     timeout_s: float = 3.0
@@ -84,11 +75,9 @@ class KubeletApi(Protocol):
     @property
     def server(self) -> str:
         """Return the kubelet's address, once it was asked."""
-        ...
 
     async def pods(self) -> list[msgspec.Raw] | KubeletUnavailable:
         """Return each pod as JSON text: most are unchanged since the last time, and need not be decoded again."""
-        ...
 
     async def configuration(self) -> KubeletConfiguration | KubeletUnavailable: ...
 
@@ -149,7 +138,7 @@ class KubeletClient:
             answer = await transport.send(ApiRequest(method="GET", path=path, user_agent="koordlet"))
             code = answer.status
             return read(answer.body.raw()) if answer.ok else _http_failure(server, path, answer)
-        except (Unreachable, BadConfig) as failure:
+        except (Unreachable, connection.BadConfig) as failure:
             return KubeletUnavailable(str(failure))
         except DECODE_ERRORS as failure:
             return KubeletUnavailable(f"the kubelet's answer to {path} cannot be read: {failure}")
@@ -185,17 +174,19 @@ class KubeletClient:
             )
         return self._transport
 
-    def _connection(self, server: str) -> Connection:
+    def _connection(self, server: str) -> connection.Connection:
         settings = self._settings
-        auth: Auth = settings.auth
+        auth: connection.Auth = settings.auth
         if settings.plain_http:
-            auth = AnonymousAuth()
+            auth = connection.AnonymousAuth()
         elif settings.token_file:
-            auth = TokenFileAuth(origin=SettingOrigin(settings.token_file, ""), path=settings.token_file)
-        return Connection(
+            auth = connection.TokenFileAuth(
+                origin=connection.SettingOrigin(settings.token_file, ""), path=settings.token_file
+            )
+        return connection.Connection(
             server=server,
-            origin=SettingOrigin("the node's status", "daemonEndpoints"),
-            ca=PemSource(origin=SettingOrigin(settings.ca_file, ""), path=settings.ca_file)
+            origin=connection.SettingOrigin("the node's status", "daemonEndpoints"),
+            ca=connection.PemSource(origin=connection.SettingOrigin(settings.ca_file, ""), path=settings.ca_file)
             if settings.ca_file
             else None,
             insecure=not settings.ca_file,

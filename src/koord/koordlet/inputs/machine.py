@@ -68,15 +68,12 @@ class NodeMachine(Protocol):
 
     def read_knob(self, group: str, file: str) -> str | None:
         """Return the value in cgroup v1's notation, or None; files of the whole machine have the group ""."""
-        ...
 
     def has_knob(self, file: str) -> bool:
         """Return whether the kernel has the file for pods (or at all, for files of the whole machine)."""
-        ...
 
     def child_groups(self, group: str) -> tuple[str, ...]:
         """Return the paths of the groups directly below a group; none when it is gone."""
-        ...
 
     def thread_ids(self, group: str) -> tuple[int, ...]: ...
 
@@ -88,7 +85,6 @@ class NodeMachine(Protocol):
 
     def limited_disks(self, group: str) -> frozenset[str]:
         """Return the numbers (major:minor) of the disks for which a group has limits or settings now."""
-        ...
 
     def execute(
         self,
@@ -104,11 +100,9 @@ class NodeMachine(Protocol):
         `complete_owners` want: whatever else those owners wrote before is restored, except the `kept` files (group and
         knob), and the results of that come after the others.
         """
-        ...
 
     def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
         """Restore everything that an owner ever wrote, also in an earlier process."""
-        ...
 
 
 @functools.lru_cache(maxsize=8)

@@ -133,9 +133,6 @@ class PodSource:
         """Call the listener for every group of a pod or container that comes or goes, maybe before its pod is known."""
         self._listeners.append(listener)
 
-    def ask_now(self) -> None:
-        self._wake.set()
-
     async def ask_and_wait(self) -> None:
         """Ask now, and return after the next answer or failure."""
         answered = self._next_answer

@@ -6,19 +6,21 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from koord.wire.nri_mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxDecoder
 from koord.wire.protobuf import WireError
 from koord.wire.ttrpc import (
     DEADLINE_EXCEEDED,
     INTERNAL,
     INVALID_ARGUMENT,
+    PLUGIN_CONNECTION,
     REQUEST,
     REQUEST_CODEC,
     RESOURCE_EXHAUSTED,
     RESPONSE,
     RESPONSE_CODEC,
+    RUNTIME_CONNECTION,
     STREAM_DATA,
     UNAVAILABLE,
+    MuxDecoder,
     OversizedFrame,
     TtrpcDecoder,
     TtrpcFrame,

@@ -8,28 +8,22 @@ from typing import Any
 
 import msgspec
 
+from koord.koordlet.nri import handler_call
 from koord.koordlet.nri.connection import NriConnection
-from koord.koordlet.nri.handler import (
-    PRE_CREATE_CONTAINER,
-    PRE_REMOVE_RUN_POD_SANDBOX,
-    PRE_RUN_POD_SANDBOX,
-    PRE_UPDATE_CONTAINER_RESOURCES,
-    SYNCHRONIZE,
-    NriHandler,
-    OutcomeObserver,
-)
-from koord.koordlet.nri.handler_call import HandlerCalls
 from koord.koordlet.nri.settings import DEFAULT_REQUEST_TIMEOUT_S, NriSettings, handler_deadline_s
 from koord.telemetry.clock import Clock
 from koord.values.json_text import MalformedText
-from koord.wire.nri_events import NriEvent, configured_events
 from koord.wire.nri_messages import (
     PLUGIN_SERVICE,
     RUNTIME_SERVICE,
     ConfigureRequest,
     ConfigureResponse,
+    ContainerUpdate,
     CreateContainerRequest,
     CreateContainerResponse,
+    NriContainer,
+    NriEvent,
+    NriPodSandbox,
     RegisterPluginRequest,
     StateChangeEvent,
     SynchronizeRequest,
@@ -38,10 +32,11 @@ from koord.wire.nri_messages import (
     UpdateContainerResponse,
     UpdateContainersRequest,
     UpdateContainersResponse,
+    configured_events,
     decode_message,
     encode_message,
+    overlay_resources,
 )
-from koord.wire.nri_objects import ContainerUpdate, NriContainer, NriPodSandbox, overlay_resources
 from koord.wire.protobuf import WireError
 from koord.wire.ttrpc import (
     INTERNAL,
@@ -85,16 +80,16 @@ class NriSession:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         settings: NriSettings,
-        handler: NriHandler,
+        handler: handler_call.NriHandler,
         clock: Clock,
-        on_outcome: OutcomeObserver | None = None,
+        on_outcome: handler_call.OutcomeObserver | None = None,
     ) -> None:
         self.runtime = ConfigureRequest()  # as the runtime told it, once it did
         self.synchronized: SynchronizeSummary | None = None
         self._settings = settings
         self._handler = handler
         self._clock = clock
-        self._handlers = HandlerCalls(clock, settings.failure_policy, on_outcome)
+        self._handlers = handler_call.HandlerCalls(clock, settings.failure_policy, on_outcome)
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._refusal = ""  # why the runtime is going to end the session, where that is known here
         self._collected: tuple[list[NriPodSandbox], list[NriContainer]] = ([], [])
@@ -190,7 +185,7 @@ class NriSession:
         self._pods = {pod.id: pod for pod in pods[-MAX_REMEMBERED_PODS:]}
         subject = f"{len(pods)} pods and {len(containers)} containers"
         work = _await_and_answer_empty(self._handler.synchronize, tuple(pods), tuple(containers))
-        response = await self._run_handler(SYNCHRONIZE, subject, request, work)
+        response = await self._run_handler(handler_call.SYNCHRONIZE, subject, request, work)
         if response.status is None:
             self.synchronized = SynchronizeSummary(len(pods), len(containers), self._clock.time())
             if not self._ready.done():
@@ -205,11 +200,11 @@ class NriSession:
         if event.event == NriEvent.RUN_POD_SANDBOX:
             self._remember_pod(pod)
             work = _await_and_answer_empty(self._handler.run_pod_sandbox, pod)
-            return await self._run_handler(PRE_RUN_POD_SANDBOX, _pod_text(pod), request, work)
+            return await self._run_handler(handler_call.PRE_RUN_POD_SANDBOX, _pod_text(pod), request, work)
         if event.event == NriEvent.REMOVE_POD_SANDBOX:
             whole = _complete_pod(pod, self._pods.pop(pod.id, None))
             work = _await_and_answer_empty(self._handler.remove_pod_sandbox, whole)
-            return await self._run_handler(PRE_REMOVE_RUN_POD_SANDBOX, _pod_text(pod), request, work)
+            return await self._run_handler(handler_call.PRE_REMOVE_RUN_POD_SANDBOX, _pod_text(pod), request, work)
         return TtrpcResponse()
 
     def _remember_pod(self, pod: NriPodSandbox) -> None:
@@ -225,7 +220,7 @@ class NriSession:
             return encode_message(CreateContainerResponse(adjust=adjustment))
 
         subject = f"{_pod_text(asked.pod)}, container {asked.container.name}"
-        return await self._run_handler(PRE_CREATE_CONTAINER, subject, request, work())
+        return await self._run_handler(handler_call.PRE_CREATE_CONTAINER, subject, request, work())
 
     async def _update_container(self, request: TtrpcRequest) -> TtrpcResponse:
         asked = decode_message(UpdateContainerRequest, request.payload)
@@ -241,7 +236,7 @@ class NriSession:
             return encode_message(UpdateContainerResponse(update=(update,)))
 
         subject = f"{_pod_text(asked.pod)}, container {asked.container.name}"
-        return await self._run_handler(PRE_UPDATE_CONTAINER_RESOURCES, subject, request, work())
+        return await self._run_handler(handler_call.PRE_UPDATE_CONTAINER_RESOURCES, subject, request, work())
 
     async def _shutdown(self, _: TtrpcRequest) -> TtrpcResponse:
         self._connection.end_after_answer("the runtime sent Shutdown")
@@ -258,7 +253,10 @@ class NriSession:
 
 
 async def open_session(
-    settings: NriSettings, handler: NriHandler, clock: Clock, on_outcome: OutcomeObserver | None = None
+    settings: NriSettings,
+    handler: handler_call.NriHandler,
+    clock: Clock,
+    on_outcome: handler_call.OutcomeObserver | None = None,
 ) -> NriSession | NriConnectError:
     """Connect, register and synchronize within the connect timeout; what does not come about is closed entirely."""
     session: NriSession | None = None

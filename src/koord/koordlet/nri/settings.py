@@ -1,4 +1,6 @@
-"""This module holds the settings of the NRI plugin, and the pauses and deadlines that follow from them."""
+"""This module holds the settings of the ways in of hooks: NRI, with the pauses and deadlines that follow, and the
+server for the runtime proxy.
+"""
 
 from __future__ import annotations
 
@@ -52,3 +54,26 @@ def handler_deadline_s(settings: NriSettings, request_timeout_s: float, caller_t
     """
     told = [timeout for timeout in (request_timeout_s, caller_timeout_s) if timeout > 0]
     return min(settings.max_handler_s, _HANDLER_SHARE * min(told, default=DEFAULT_REQUEST_TIMEOUT_S))
+
+
+ServerMode = Literal["auto", "on", "off"]
+
+
+class HookServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`nri` is None where NRI is not to be used. The server for the proxy runs in mode auto where the proxy's folder of
+    registrations exists.
+
+    `address` is the server's socket as the agent sees it, `endpoint` the same socket as the proxy sees it. With
+    `plugin_failure_policy` Fail a hook that fails is a failure for the runtime; `failure_policy` is what the proxy is
+    told to do when the server does not answer.
+    """
+
+    nri: NriSettings | None = None
+    server: ServerMode = "off"
+    address: str = "/host-var-run-koordlet/koordlet.sock"
+    endpoint: str = "/var/run/koordlet/koordlet.sock"
+    registrations: str = "/etc/runtime/hookserver.d"
+    failure_policy: FailurePolicy = "Ignore"
+    plugin_failure_policy: FailurePolicy = "Ignore"
+    disabled_stages: frozenset[str] = frozenset()
+    runtime: str = "containerd"

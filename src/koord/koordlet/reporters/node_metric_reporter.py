@@ -17,15 +17,7 @@ from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.api.model import to_dict
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.problem_log import ProblemLog
-from koord.koordlet.reporters.builders.node_metric import (
-    MAX_SAMPLE_AGE_S,
-    GpuIdentity,
-    NodeMetricView,
-    ReportPolicy,
-    ReportWithheld,
-    build_node_metric,
-    report_policy,
-)
+from koord.koordlet.reporters.builders import node_metric
 from koord.koordlet.reporters.builders.reclaimable import PeakPrediction
 from koord.koordlet.series import metric_kind as series_kind
 from koord.koordlet.series.store import SeriesStore
@@ -50,10 +42,10 @@ class NodeMetricInputs(msgspec.Struct, frozen=True, kw_only=True):
     pods: tuple[PodMeta, ...] | None = None
     applications: tuple[HostApplicationSpec, ...] = ()
     numa_nodes: tuple[int, ...] = ()
-    gpus: tuple[GpuIdentity, ...] = ()
+    gpus: tuple[node_metric.GpuIdentity, ...] = ()
     prediction: PeakPrediction | None = None
     hot_pages: bool = False
-    max_sample_age_s: float = MAX_SAMPLE_AGE_S  # how old the newest sample may be
+    max_sample_age_s: float = node_metric.MAX_SAMPLE_AGE_S  # how old the newest sample may be
 
 
 class NodeMetricReporter:
@@ -82,10 +74,10 @@ class NodeMetricReporter:
         self.reported_s: float | None = None
 
     @property
-    def policy(self) -> ReportPolicy:
+    def policy(self) -> node_metric.ReportPolicy:
         """Return what the NodeMetric asks for now; the defaults while there is none."""
         found = self._metrics.get("", self._node_name)
-        return ReportPolicy() if found is None else report_policy(found.spec)
+        return node_metric.ReportPolicy() if found is None else node_metric.report_policy(found.spec)
 
     @property
     def problem(self) -> str:
@@ -108,7 +100,7 @@ class NodeMetricReporter:
             self._health.fails("there is no NodeMetric of this node yet")
             return True
         built = self._build()
-        if isinstance(built, ReportWithheld):
+        if isinstance(built, node_metric.ReportWithheld):
             self._health.fails(built.why)
             return False
         patch = [{"op": "add", "path": "/status", "value": to_dict(built)}]
@@ -127,12 +119,12 @@ class NodeMetricReporter:
         self.last, self.reported_s = built, self._clock.time()
         return True
 
-    def _build(self) -> NodeMetricStatus | ReportWithheld:
+    def _build(self) -> NodeMetricStatus | node_metric.ReportWithheld:
         seen = self._read_inputs()
         if seen.pods is None:
-            return ReportWithheld("the pods of this node are not known yet")
-        return build_node_metric(
-            NodeMetricView(
+            return node_metric.ReportWithheld("the pods of this node are not known yet")
+        return node_metric.build_node_metric(
+            node_metric.NodeMetricView(
                 series=self._store,
                 now_s=self._clock.time(),
                 policy=self.policy,

@@ -16,22 +16,8 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.problem_log import ProblemLog
+from koord.koordlet.reporters.builders import reclaimable, usage_models
 from koord.koordlet.reporters.builders import usage_models as training
-from koord.koordlet.reporters.builders.reclaimable import (
-    COLD_START_S,
-    MARGIN_PERCENT,
-    Reclaimable,
-    ResourceAmount,
-    Unpredictable,
-    decide_reclaimable,
-)
-from koord.koordlet.reporters.builders.usage_models import (
-    CheckpointFile,
-    PredictionLimits,
-    UsageModels,
-    UsageModelSettings,
-    read_checkpoint,
-)
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import Clock
 
@@ -42,9 +28,9 @@ _HALF_WRITTEN = (".tmp", ".new")
 class PredictorSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = "/prediction-checkpoints"
     train_s: float = 60.0
-    cold_start_s: float = COLD_START_S
-    margin_percent: int = MARGIN_PERCENT
-    models: UsageModelSettings = UsageModelSettings()
+    cold_start_s: float = reclaimable.COLD_START_S
+    margin_percent: int = reclaimable.MARGIN_PERCENT
+    models: usage_models.UsageModelSettings = usage_models.UsageModelSettings()
 
 
 class Predictor:
@@ -63,7 +49,7 @@ class Predictor:
         self._clock = clock
         self._pods = pods
         self._settings = settings
-        self._models = UsageModels(settings.models)
+        self._models = usage_models.UsageModels(settings.models)
         self._restored = False
         self._health = ProblemLog(
             _LOG,
@@ -73,7 +59,7 @@ class Predictor:
         )
 
     @property
-    def models(self) -> UsageModels:
+    def models(self) -> usage_models.UsageModels:
         return self._models
 
     @property
@@ -100,16 +86,16 @@ class Predictor:
         for saved in self._models.checkpoints(now_s):
             self._write_checkpoint(saved)
 
-    def forecast(self, node: Node | None) -> Reclaimable | Unpredictable:
+    def forecast(self, node: Node | None) -> reclaimable.Reclaimable | reclaimable.Unpredictable:
         """Predict what prod pods will not need, or say why nothing can be predicted."""
         pods = self._pods()
         if pods is None:
-            return Unpredictable("the pods of this node are not known yet")
-        limits = PredictionLimits(
+            return reclaimable.Unpredictable("the pods of this node are not known yet")
+        limits = usage_models.PredictionLimits(
             margin_percent=self._settings.margin_percent, cold_start_s=self._settings.cold_start_s
         )
         allocatable = None if node is None else raw_allocatable(node)
-        return decide_reclaimable(
+        return reclaimable.decide_reclaimable(
             training.reclaimable_view(self._models, self._clock.time(), pods, allocatable, limits)
         )
 
@@ -121,10 +107,10 @@ class Predictor:
             if not names.vanished:
                 self._health.fails(str(names))
             return
-        saved: list[CheckpointFile] = []
+        saved: list[usage_models.CheckpointFile] = []
         for name in names:
             text = None if name.endswith(_HALF_WRITTEN) else self._host.read(self._path(name))
-            found = read_checkpoint(name, text.encode()) if isinstance(text, str) else None
+            found = usage_models.read_checkpoint(name, text.encode()) if isinstance(text, str) else None
             if found is None:
                 self._remove_checkpoint(name)  # half of a file, or one that nobody can read
             else:
@@ -136,7 +122,7 @@ class Predictor:
         if saved:
             _LOG.info("%d models of earlier use were taken up, %d were of no more use", len(self._models), len(useless))
 
-    def _write_checkpoint(self, saved: CheckpointFile) -> None:
+    def _write_checkpoint(self, saved: usage_models.CheckpointFile) -> None:
         io_error = self._host.replace_file(self._path(saved.UID), msgspec.json.encode(saved).decode())
         if io_error is None:
             self._health.works()
@@ -152,8 +138,8 @@ class Predictor:
         return f"{self._settings.folder}/{name}"
 
 
-def raw_allocatable(node: Node) -> ResourceAmount:
+def raw_allocatable(node: Node) -> reclaimable.ResourceAmount:
     raw = node_codecs.parse_raw_allocatable(node.metadata.annotations)
     listed = node.status.allocatable if raw is None or isinstance(raw, MalformedAnnotation) else raw
     amounts = pod_resources.resource_amounts(listed)
-    return ResourceAmount(amounts.get(CPU, 0), amounts.get(MEMORY, 0))
+    return reclaimable.ResourceAmount(amounts.get(CPU, 0), amounts.get(MEMORY, 0))

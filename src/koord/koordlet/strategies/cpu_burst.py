@@ -9,7 +9,7 @@ Policies other than those known restore everything.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -247,12 +247,12 @@ def _target(config: CPUBurst, base: int, now: int, wish: str) -> int:
     return min(max(wanted, base), ceiling)
 
 
-def _writes(view: CpuBurstView, pod: PodMeta, steps: list[_ContainerBurst]) -> list[Effect]:
+def _writes(view: CpuBurstView, pod: PodMeta, steps: list[_ContainerBurst]) -> Iterator[Effect]:
     """Return the writes in a safe order. A pod must hold at least what its containers have, a quota at least its burst:
     so bursts that may shrink and quotas that grow come first from the top, the others after.
     """
     if not steps:
-        return []
+        return
     quota_now, quota = view.quota_us.get(pod.group), _pod_quota(view, pod, steps)
     burst = sum(step.burst_us for step in steps)
     if view.burst_within_quota and (held := quota or quota_now) is not None and held > 0:
@@ -263,21 +263,19 @@ def _writes(view: CpuBurstView, pod: PodMeta, steps: list[_ContainerBurst]) -> l
     pod_grows = quota is not None and quota_now is not None and quota > quota_now
     scaled = view.normalization_ratio > 1
     why = "; ".join(f"{step.container.name}: {step.why}" for step in steps)
-    effects: list[Effect] = []
-    effects += [_burst(step.container.group, step.burst_us, step.why) for step in steps if step not in growing]
-    effects += [_burst(pod.group, burst, why)] if not pod_grows else []
-    effects += [_quota(step.container.group, step.quota_us, step.why, step.container.limits) for step in shrinking]
-    effects += [_quota(pod.group, quota, why, pod.limits)] if pod_grows or pod_shrinks or (quota and scaled) else []
-    effects += [_quota(step.container.group, step.quota_us, step.why, step.container.limits) for step in growing]
+    yield from [_burst(step.container.group, step.burst_us, step.why) for step in steps if step not in growing]
+    yield from [_burst(pod.group, burst, why)] if not pod_grows else []
+    yield from [_quota(step.container.group, step.quota_us, step.why, step.container.limits) for step in shrinking]
+    yield from [_quota(pod.group, quota, why, pod.limits)] if pod_grows or pod_shrinks or (quota and scaled) else []
+    yield from [_quota(step.container.group, step.quota_us, step.why, step.container.limits) for step in growing]
     # A container that started with the scaled quota never had its limit's: the journal learns of that one.
-    effects += [
+    yield from [
         _quota(step.container.group, step.quota_us, step.why, step.container.limits)
         for step in steps
         if scaled and step.quota_us is not None and step.quota_us == step.now_us
     ]
-    effects += [_burst(step.container.group, step.burst_us, step.why) for step in growing]
-    effects += [_burst(pod.group, burst, why)] if pod_grows else []
-    return effects
+    yield from [_burst(step.container.group, step.burst_us, step.why) for step in growing]
+    yield from [_burst(pod.group, burst, why)] if pod_grows else []
 
 
 def _pod_quota(view: CpuBurstView, pod: PodMeta, steps: list[_ContainerBurst]) -> int | None:

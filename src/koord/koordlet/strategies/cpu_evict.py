@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.config.slo.defaults import (
-    EVICT_BY_ALLOCATABLE,
-    FALLBACK_BE_USAGE_THRESHOLD_PERCENT,
-    FALLBACK_EVICT_BAND_PERCENT,
-)
+from koord.api.config.slo import defaults
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU
 from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
 from koord.koordlet.series import metric_kind
@@ -102,7 +98,7 @@ def satisfaction_task(view: CpuEvictView) -> EvictionTask | IdleRule:
     if average.count * view.interval_s < window // 3:
         return IdleRule(rule, f"{average.count} samples are too few for {window:.0f}s")
     least = config.cpu_evict_be_usage_threshold_percent
-    least = FALLBACK_BE_USAGE_THRESHOLD_PERCENT if least is None else least
+    least = defaults.FALLBACK_BE_USAGE_THRESHOLD_PERCENT if least is None else least
     if not (_presses(average, least) and _presses(last, least)):
         return IdleRule(rule, f"BE uses {last.used}m of {last.limit}m, on average {average.used}m of {average.limit}m")
     amount = be_release(average, lower, upper)
@@ -130,7 +126,7 @@ def be_release(be: BeCpuUsage, lower: int, upper: int) -> int:
 
 def _effective(view: CpuEvictView, be: BeCpuUsage | None) -> BeCpuUsage | None:
     """Return the usage with the limit that the policy uses."""
-    if be is None or view.strategy.cpu_evict_policy != EVICT_BY_ALLOCATABLE:
+    if be is None or view.strategy.cpu_evict_policy != defaults.EVICT_BY_ALLOCATABLE:
         return be
     lent = view.allocatable.get(BATCH_CPU, -1)
     # Lending nothing is a limit, and the strictest one; not lending at all is none.
@@ -150,7 +146,7 @@ def usage_task(view: CpuEvictView, capacity_milli: int) -> EvictionTask | IdleRu
     if percent is None or priority is None:
         return IdleRule(rule, "a threshold and a priority are needed")
     lower = config.cpu_evict_lower_percent
-    lower = percent - FALLBACK_EVICT_BAND_PERCENT if lower is None else lower
+    lower = percent - defaults.FALLBACK_EVICT_BAND_PERCENT if lower is None else lower
     if percent < 0 or lower >= percent:
         return IdleRule(rule, f"threshold {percent} and lower percent {lower} can never work together")
     if view.node_used_milli is None:

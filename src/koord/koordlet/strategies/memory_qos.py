@@ -5,7 +5,7 @@ Amounts come from requests, limits and percents alone. A setting that is absent 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -143,8 +143,7 @@ def _container(
 
 def _classes(
     view: MemoryQosView, strategy: ResourceQOSStrategy, asked: dict[str, list[_Protection]]
-) -> list[WriteCgroup]:
-    writes: list[WriteCgroup] = []
+) -> Iterator[WriteCgroup]:
     for kube_qos, qos in _CLASS_OF_DIR.items():
         group = view.groups.get(kube_qos)
         if group is None:
@@ -161,8 +160,7 @@ def _classes(
             _sum([one.least for one in members], idle_least), _sum([one.low for one in members], idle_low)
         )
         values = [*_kept(kept), *(() if config is None else _priorities(config))]
-        writes += _writes(group, values, f"of {len(members)} pods")
-    return writes
+        yield from _writes(group, values, f"of {len(members)} pods")
 
 
 def _sum(amounts: list[int | None], of_none: int | None) -> int | None:

@@ -26,8 +26,7 @@ from koord.koordlet.strategies import (
     time_slice,
     victim_selection,
 )
-from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
-from koord.koordlet.work_steps import WorkSteps
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, WorkSteps
 
 
 class StrategyEntry(msgspec.Struct, frozen=True, kw_only=True):

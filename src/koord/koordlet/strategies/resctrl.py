@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -10,9 +10,9 @@ from koord.api.koordinator.protocol import A_RESCTRL
 from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
 from koord.api.koordinator.slo_strategy import ResctrlQOSConfig, ResourceQOSStrategy
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata
+from koord.koordlet.hooks.resctrl_pod import INTEL, cat_mask, mba_value
 from koord.koordlet.inputs.effective_slo import qos_class_settings
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.resctrl_share import INTEL, cat_mask, mba_value
 from koord.koordlet.strategies.strategy import Effect, StrategyInputs, StrategyPlan
 
 OWNER = "ResctrlReconcile"
@@ -53,19 +53,17 @@ def _config(strategy: ResourceQOSStrategy, qos: str) -> ResctrlQOSConfig | None:
     return None if block is None else block.resctrl_qos
 
 
-def _schemata(view: ResctrlView, group: str, config: ResctrlQOSConfig, said: list[str]) -> list[WriteSchemata]:
-    lines: list[WriteSchemata] = []
+def _schemata(view: ResctrlView, group: str, config: ResctrlQOSConfig, said: list[str]) -> Iterator[WriteSchemata]:
     start, end = config.cat_range_start_percent, config.cat_range_end_percent
     if start is not None and end is not None:
         ways = cat_mask(view.cache_mask, start, end)
         if ways is None:
             said.append(f"{group}: no cache ways from {start}% to {end}% of {view.cache_mask:x}")
         else:
-            lines.append(_line(view, group, "L3", f"{ways:x}", f"{start}% to {end}% of {view.cache_mask:x}"))
+            yield _line(view, group, "L3", f"{ways:x}", f"{start}% to {end}% of {view.cache_mask:x}")
     share = mba_value(view.vendor, config.mba_percent)
     if share is not None:
-        lines.append(_line(view, group, "MB", share, f"{config.mba_percent}% on {view.vendor}"))
-    return lines
+        yield _line(view, group, "MB", share, f"{config.mba_percent}% on {view.vendor}")
 
 
 def _line(view: ResctrlView, group: str, resource: str, value: str, why: str) -> WriteSchemata:

@@ -17,8 +17,14 @@ from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.registry import STRATEGIES, StrategyEntry
-from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, StrategySettings
-from koord.koordlet.work_steps import WorkSteps, run_steps, timed_steps
+from koord.koordlet.strategies.strategy import (
+    StrategyInputs,
+    StrategyPlan,
+    StrategySettings,
+    WorkSteps,
+    run_steps,
+    timed_steps,
+)
 
 _SLACK_S = 0.05  # a tick that comes a little early still counts
 

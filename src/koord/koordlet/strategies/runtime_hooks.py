@@ -7,7 +7,7 @@ so a file that no hook asks for any more goes back to what the pod's spec says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -18,15 +18,13 @@ from koord.host.cgroup.knob import CPU_BVT, CPU_QUOTA, CPU_SHARES, CPUSET, MEMOR
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.contexts import container_contexts_of_meta, pod_context_of_meta, sandbox_context
-from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules
+from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules, build_node_rules
 from koord.koordlet.hooks.registry import HookDecision
-from koord.koordlet.hooks.rules import build_node_rules
 from koord.koordlet.inputs.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
 from koord.koordlet.inputs.machine import reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies import file_ownership
-from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
-from koord.koordlet.work_steps import WorkSteps, run_steps
+from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, WorkSteps, run_steps
 from koord.values.cpuset import EMPTY
 
 NAME = "RuntimeHooks"
@@ -180,26 +178,22 @@ def _decide_pod(view: RuntimeHooksView, pod: PodMeta, sandbox: str) -> HookedPod
 
 def _effects(
     rules: NodeRules, pod: PodMeta, group: HookedGroup, resources: CgroupResources, unbound_cpus: str | None
-) -> list[WriteCgroup]:
+) -> Iterator[WriteCgroup]:
     """Return the writes of those values that hooks own; the others belong to a strategy that knows of the hook."""
-    effects: list[WriteCgroup] = []
     for value in group.decision.values.values():
         owner = file_ownership.owner_of(value.knob, pod, rules.gates, unset_cpu_quota=rules.settings.unset_cpu_quota)
         if owner is not None and owner != value.hook:
             continue
-        effects.append(
-            WriteCgroup(
-                group=group.group,
-                file=value.knob,
-                value=value.value,
-                owner=value.hook,
-                cause=value.hook,
-                why=value.why,
-                original=_original(value.knob, resources, unbound_cpus),
-                takes_over=file_ownership.earlier_owners(value.knob, value.hook),
-            )
+        yield WriteCgroup(
+            group=group.group,
+            file=value.knob,
+            value=value.value,
+            owner=value.hook,
+            cause=value.hook,
+            why=value.why,
+            original=_original(value.knob, resources, unbound_cpus),
+            takes_over=file_ownership.earlier_owners(value.knob, value.hook),
         )
-    return effects
 
 
 def _original(knob: str, resources: CgroupResources, unbound_cpus: str | None) -> str | None:

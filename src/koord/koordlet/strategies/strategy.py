@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -165,3 +165,33 @@ class StrategyInputs:
             found = {key[1]: value for key, value in self.store.latest_of(name, self.now_s).items()}
             self._latest_by_kind[name] = found
         return found
+
+
+T = TypeVar("T")
+# Work that yields wherever other tasks of the same event loop may run in between: what must not be divided lies between
+# two yields. A simulated node waits for all of it; the agent runs it cooperatively, as its runtime expects answers.
+WorkSteps: TypeAlias = Generator[None, None, T]
+
+
+def run_steps(steps: WorkSteps[T]) -> T:
+    """Run all steps at once and return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def timed_steps(steps: WorkSteps[T], timer: Callable[[], float]) -> WorkSteps[tuple[T, float]]:
+    """Return the result and the seconds that the steps took themselves, without what ran in between."""
+    seconds = 0.0
+    while True:
+        began = timer()
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result, seconds + timer() - began
+        seconds += timer() - began
+        yield

@@ -14,7 +14,6 @@ import msgspec
 
 from koord.api.config.slo.defaults import IDLE_CPUSET
 from koord.api.koordinator.qos_class import BE
-from koord.host.time_slice import DEFAULT, LONGEST_NS
 from koord.koordlet.cgroup_writer.effects import SetTimeSlice
 from koord.koordlet.strategies import group_identity
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
@@ -22,8 +21,9 @@ from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 OWNER = "TimeSlice"
 CAUSE = "TimeSliceOfBE"
 PERIOD_S = 2.0
-# A little less than the longest, so that it is known whose it is when it is taken back.
-LONG_NS = LONGEST_NS - 1_000_000
+DEFAULT = 0  # gives a thread the scheduler's own slice again
+# The kernel takes 100 ms. A little less, so that it is known whose it is when it is taken back.
+LONG_NS = 99_000_000
 
 
 class TimeSliceView(msgspec.Struct, frozen=True, kw_only=True):

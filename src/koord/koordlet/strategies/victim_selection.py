@@ -107,7 +107,7 @@ def select_victims(view: EvictView, wanted: Sequence[EvictionTask | IdleRule]) -
         for number, (pod, place) in enumerate(task.ranked, 1):
             if not missing:
                 break
-            if pod.uid in gone or pod.uid in view.barred or _is_leaving(view, pod):
+            if pod.uid in gone or pod.uid in view.barred or pod.terminating or pod.uid in view.leaving:
                 continue
             brings = freed_by(view, pod)
             unknown = [key for key in missing if brings.get(key, 0) is None]
@@ -121,10 +121,6 @@ def select_victims(view: EvictView, wanted: Sequence[EvictionTask | IdleRule]) -
             if unknown:
                 break  # what it brought shows at the next look; guessing on would empty the node
     return StrategyPlan(effects=tuple(victims), why="; ".join(said))
-
-
-def _is_leaving(view: EvictView, pod: PodMeta) -> bool:
-    return pod.terminating or pod.uid in view.leaving
 
 
 def _credit(view: EvictView, task: EvictionTask) -> dict[str, int]:

@@ -45,11 +45,9 @@ class ReflectorStore(Protocol[O]):
 
     async def replace(self, listing: Listing[O]) -> None:
         """Replace the whole content."""
-        ...
 
     def receive(self, event: WatchEvent[O]) -> None:
         """Apply one change: ADDED, MODIFIED or DELETED."""
-        ...
 
 
 class WatchScope(msgspec.Struct, frozen=True, kw_only=True):

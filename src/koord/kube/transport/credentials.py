@@ -51,11 +51,9 @@ class CredentialSource(Protocol):
 
     async def credential(self) -> Credential:
         """Return the credential to present now. Raise BadConfig without any way to it, Unreachable if it may come."""
-        ...
 
     def rejected(self, credential: Credential) -> bool:
         """Record that the server responded 401 to `credential`; return whether another one may be available."""
-        ...
 
 
 _LOG = logging.getLogger(__name__)

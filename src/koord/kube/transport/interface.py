@@ -49,7 +49,6 @@ class ResponseBody(Protocol):
 
     def plain(self) -> Any:
         """Return dicts and lists. They are shared: never mutate them."""
-        ...
 
     def typed(self, model: type[T]) -> T: ...
 
@@ -134,11 +133,9 @@ class Unreachable(Exception):
 class Transport(Protocol):
     async def send(self, request: ApiRequest) -> ApiResponse:
         """Send one request and return its response, errors included. Raise Unreachable when there is none."""
-        ...
 
     async def watch(self, request: ApiRequest) -> WatchStream | ApiResponse:
         """Open a watch; an ApiResponse instead of a stream is the server's error (410, 403, ...)."""
-        ...
 
     async def close(self) -> None: ...
 

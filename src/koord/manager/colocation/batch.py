@@ -10,8 +10,7 @@ import msgspec
 from koord.api.config.slo.colocation import CALCULATE_BY_MAX_USAGE_REQUEST, CALCULATE_BY_REQUEST, CALCULATE_BY_USAGE
 from koord.api.koordinator.qos_class import BATCH, PRIORITY_BANDS
 from koord.manager.colocation import reserved_usage
-from koord.manager.colocation.compute_resources import ComputeResources, cpu_fraction, floor_zero, memory_fraction
-from koord.manager.colocation.models import PodShare
+from koord.manager.colocation.models import ComputeResources, PodShare, cpu_fraction, floor_zero, memory_fraction
 from koord.manager.colocation.node_metric import DegradedMetric, NodeMetricSample
 from koord.manager.colocation.reserved_usage import HighPriorityConsumption, NodeReserved
 from koord.manager.colocation.strategy import ColocationRules

@@ -1,30 +1,41 @@
-"""Resources of accelerators and network cards: the sum over the healthy devices of a node's Device object."""
+"""Resources of accelerators and network cards: the sum over the healthy devices of a node's Device object.
+
+`decide_node_removal` names what koord-manager and its webhooks have written of a node and nobody else has.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
 
+from koord.api.koordinator import protocol
 from koord.api.koordinator.device import GPU as GPU_TYPE
 from koord.api.koordinator.device import RDMA as RDMA_TYPE
-from koord.api.koordinator.protocol import L_GPU_DRIVER_VERSION, L_GPU_MODEL, L_GPU_VENDOR
 from koord.api.koordinator.resource_name import (
+    BATCH_CPU,
+    BATCH_MEMORY,
     GPU,
     GPU_CORE,
     GPU_MEMORY,
     GPU_MEMORY_RATIO,
     GPU_SHARED,
+    MID_CPU,
+    MID_MEMORY,
     NPU_CORE,
     NPU_CPU,
     NPU_DVPP,
     RDMA,
 )
+from koord.api.kubernetes.node import Node
 from koord.manager.colocation.models import ColocationDevice, ColocationDeviceInfo
 from koord.values import resources as vector
 from koord.values.quantity import ZERO, Quantity
 
 GPU_NAMES = (GPU, GPU_CORE, NPU_CORE, NPU_CPU, NPU_DVPP, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED)
 RDMA_NAMES = (RDMA,)
-GPU_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_DRIVER_VERSION)
+GPU_LABELS = (protocol.L_GPU_VENDOR, protocol.L_GPU_MODEL, protocol.L_GPU_DRIVER_VERSION)
 
 _WHOLE = 100  # a card is counted in percents
 _SHOWN_AS_GPU = ("", "nvidia")  # other vendors' cores are not koordinator.sh/gpu
@@ -50,7 +61,7 @@ def decide_gpu(device: ColocationDevice | None, *, shared: bool) -> DeviceResour
     for card in healthy:
         total = vector.add(total, vector.parse(card.resources))
     labels = device.metadata.labels
-    if labels.get(L_GPU_VENDOR, "") in _SHOWN_AS_GPU:
+    if labels.get(protocol.L_GPU_VENDOR, "") in _SHOWN_AS_GPU:
         total[GPU] = total.get(GPU_CORE, ZERO)
     if shared:
         total[GPU_SHARED] = Quantity.from_value(len(healthy) * _WHOLE)
@@ -79,3 +90,35 @@ def _of_type(device: ColocationDevice | None, kind: str) -> tuple[list[Colocatio
     every = [] if device is None else [info for info in device.spec.devices if info.type == kind]
     healthy = [info for info in every if info.health]
     return healthy, len(every) - len(healthy)
+
+
+RESOURCES = (BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY, *GPU_NAMES, *RDMA_NAMES)
+# The ratio of amplification may be an administrator's own, who then has no use for it without koord's webhook.
+ANNOTATIONS = (
+    protocol.A_CPU_NORMALIZATION_RATIO,
+    protocol.A_ORIGIN_EXTENDED_ALLOCATABLE,
+    protocol.A_RAW_ALLOCATABLE,
+    protocol.A_RESOURCE_AMPLIFICATION_RATIO,
+)
+
+
+def decide_node_removal(node: Node) -> dict[str, Any]:
+    """Return the merge patch of the node's status that removes what is there of it; empty when nothing is."""
+    metadata = {
+        "annotations": _nulls(node.metadata.annotations, ANNOTATIONS),
+        "labels": _nulls(node.metadata.labels, GPU_LABELS),
+    }
+    status = {
+        "capacity": _nulls(node.status.capacity, RESOURCES),
+        "allocatable": _nulls(node.status.allocatable, RESOURCES),
+    }
+    parts = {"metadata": _filled(metadata), "status": _filled(status)}
+    return _filled(parts)
+
+
+def _nulls(present: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, None]:
+    return {name: None for name in names if name in present}
+
+
+def _filled(parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: part for name, part in parts.items() if part}

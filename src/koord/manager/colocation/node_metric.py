@@ -8,8 +8,7 @@ from typing import Literal
 import msgspec
 
 from koord.api.koordinator.qos_class import PRIORITY_BANDS
-from koord.manager.colocation.compute_resources import NO_COMPUTE, ComputeResources
-from koord.manager.colocation.models import ColocationMetricStatus, ColocationNodeMetric
+from koord.manager.colocation.models import NO_COMPUTE, ColocationMetricStatus, ColocationNodeMetric, ComputeResources
 from koord.values.quantity_syntax import QuantityError
 from koord.values.resources import CPU, MEMORY
 from koord.values.timestamp import text

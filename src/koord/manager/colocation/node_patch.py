@@ -8,25 +8,15 @@ import msgspec
 
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation, dump_json
-from koord.api.koordinator.protocol import (
-    A_CPU_NORMALIZATION_RATIO,
-    A_ORIGIN_EXTENDED_ALLOCATABLE,
-    A_RESOURCE_AMPLIFICATION_RATIO,
-)
+from koord.api.koordinator import protocol
 from koord.api.koordinator.qos_class import BATCH
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.model import QuantityText
+from koord.manager.colocation import models
 from koord.manager.colocation.batch import BatchDecision
-from koord.manager.colocation.compute_resources import (
-    amplify_cpu,
-    differs_by_more_than,
-    floor_zero,
-    round_up_to_integer,
-)
 from koord.manager.colocation.decision import ColocationDecision
 from koord.manager.colocation.device_resources import GPU_NAMES, RDMA_NAMES, DeviceResources
 from koord.manager.colocation.mid import MidDecision
-from koord.manager.colocation.models import ColocationNode
 from koord.manager.colocation.normalization import normalization_differs
 from koord.values.quantity import ZERO, Quantity
 from koord.values.quantity_syntax import Format
@@ -59,7 +49,9 @@ class NodePatch(msgspec.Struct, frozen=True, kw_only=True):
 NO_PATCH = NodePatch()
 
 
-def decide_node_patch(node: ColocationNode, decision: ColocationDecision, since_sync_s: float | None) -> NodePatch:
+def decide_node_patch(
+    node: models.ColocationNode, decision: ColocationDecision, since_sync_s: float | None
+) -> NodePatch:
     """Decide the patch. `since_sync_s` is how long ago the node's resources were last written, None when not yet."""
     status = node.status
     if not status.capacity or not status.allocatable:
@@ -74,7 +66,7 @@ def decide_node_patch(node: ColocationNode, decision: ColocationDecision, since_
     status_reasons += [
         f"{name} differs by more than {rules.diff_threshold:g}"
         for name, amount in target.items()
-        if differs_by_more_than(_quantity(status.allocatable, name), amount, rules.diff_threshold)
+        if models.differs_by_more_than(_quantity(status.allocatable, name), amount, rules.diff_threshold)
     ]
     annotations, meta_reasons = _annotations(node, decision, origin)
     labels = _labels(node, decision.gpu)
@@ -93,13 +85,13 @@ def decide_node_patch(node: ColocationNode, decision: ColocationDecision, since_
     )
 
 
-def desired_resources(node: ColocationNode, decision: ColocationDecision) -> DesiredResources:
+def desired_resources(node: models.ColocationNode, decision: ColocationDecision) -> DesiredResources:
     """Return what the node shall show, whether or not that is worth a write."""
     return _desired_resources(node, decision)[0]
 
 
 def _desired_resources(
-    node: ColocationNode, decision: ColocationDecision
+    node: models.ColocationNode, decision: ColocationDecision
 ) -> tuple[DesiredResources, dict[str, Quantity] | None]:
     """Return the desired resources, and those of batch before third-party orchestrators took their part."""
     target: DesiredResources = {}
@@ -131,8 +123,8 @@ def _batch(batch: BatchDecision, ratio: float | None) -> DesiredResources:
     if batch.cpu_milli is None or batch.memory is None:
         return {BATCH_CPU: None, BATCH_MEMORY: None}
     return {
-        BATCH_CPU: amplify_cpu(Quantity.from_value(batch.cpu_milli), ratio),
-        BATCH_MEMORY: round_up_to_integer(batch.memory),
+        BATCH_CPU: models.amplify_cpu(Quantity.from_value(batch.cpu_milli), ratio),
+        BATCH_MEMORY: models.round_up_to_integer(batch.memory),
     }
 
 
@@ -150,17 +142,17 @@ def _after_third_parties(lent: DesiredResources, annotations: Mapping[str, str])
             took = allocation.resources.get(name)
             if amount is not None and took is not None:
                 left[name] = amount - Quantity.parse(took)
-    return {name: amount and round_up_to_integer(floor_zero(amount)) for name, amount in left.items()}
+    return {name: amount and models.round_up_to_integer(models.floor_zero(amount)) for name, amount in left.items()}
 
 
 def _devices(devices: DeviceResources, names: tuple[str, ...]) -> DesiredResources:
     if devices.reset:
         return dict.fromkeys(names)
-    return {name: round_up_to_integer(amount) for name, amount in devices.amounts.items()}
+    return {name: models.round_up_to_integer(amount) for name, amount in devices.amounts.items()}
 
 
 def _annotations(
-    node: ColocationNode, decision: ColocationDecision, origin: dict[str, Quantity] | None
+    node: models.ColocationNode, decision: ColocationDecision, origin: dict[str, Quantity] | None
 ) -> tuple[dict[str, str | None], list[str]]:
     """Return all annotations that differ, and which of them are worth a write by themselves."""
     now = node.metadata.annotations
@@ -168,20 +160,20 @@ def _annotations(
     reasons = []
     ratio = None if decision.normalization is None else decision.normalization.text
     if ratio is not None:
-        if normalization_differs(now.get(A_CPU_NORMALIZATION_RATIO), ratio):
-            reasons.append(A_CPU_NORMALIZATION_RATIO)
-        if now.get(A_CPU_NORMALIZATION_RATIO) != ratio:
-            changed[A_CPU_NORMALIZATION_RATIO] = ratio
+        if normalization_differs(now.get(protocol.A_CPU_NORMALIZATION_RATIO), ratio):
+            reasons.append(protocol.A_CPU_NORMALIZATION_RATIO)
+        if now.get(protocol.A_CPU_NORMALIZATION_RATIO) != ratio:
+            changed[protocol.A_CPU_NORMALIZATION_RATIO] = ratio
     if decision.amplification is not None:
         text = decision.amplification.text
-        if now.get(A_RESOURCE_AMPLIFICATION_RATIO) != text:
-            changed[A_RESOURCE_AMPLIFICATION_RATIO] = text
-            reasons.append(A_RESOURCE_AMPLIFICATION_RATIO)
+        if now.get(protocol.A_RESOURCE_AMPLIFICATION_RATIO) != text:
+            changed[protocol.A_RESOURCE_AMPLIFICATION_RATIO] = text
+            reasons.append(protocol.A_RESOURCE_AMPLIFICATION_RATIO)
     # On a node without any annotation upstream loses this one, unless another was written before it.
     if origin is not None and (now or any(value is not None for value in changed.values())):
         text = _origin(now, origin)
-        if now.get(A_ORIGIN_EXTENDED_ALLOCATABLE) != text:
-            changed[A_ORIGIN_EXTENDED_ALLOCATABLE] = text
+        if now.get(protocol.A_ORIGIN_EXTENDED_ALLOCATABLE) != text:
+            changed[protocol.A_ORIGIN_EXTENDED_ALLOCATABLE] = text
     return changed, reasons
 
 
@@ -193,7 +185,7 @@ def _origin(annotations: Mapping[str, str], origin: dict[str, Quantity]) -> str:
     return dump_json(node_codecs.OriginAllocatable(resources=stated))
 
 
-def _labels(node: ColocationNode, gpu: DeviceResources | None) -> dict[str, str]:
+def _labels(node: models.ColocationNode, gpu: DeviceResources | None) -> dict[str, str]:
     if gpu is None:
         return {}
     return {key: value for key, value in gpu.labels.items() if node.metadata.labels.get(key) != value}

@@ -13,8 +13,7 @@ import msgspec
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.qos_class import BATCH, FREE, LSE
-from koord.manager.colocation.compute_resources import NO_COMPUTE, ComputeResources
-from koord.manager.colocation.models import PodShare
+from koord.manager.colocation.models import NO_COMPUTE, ComputeResources, PodShare
 from koord.manager.colocation.node_metric import PodKey, PodSample
 from koord.values.cpuset import CPUSet, CPUSetError
 from koord.values.quantity import Quantity

@@ -5,7 +5,7 @@ It is stricter than the programs: they run with whatever they can read, here a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -146,14 +146,13 @@ def _unpaired_bound(key: str, path: str, strategy: Any, pair: FieldOrder) -> lis
     return [warning_finding(key, f"{path}{names[given]}", text)]
 
 
-def _inspect_together(documents: Mapping[str, Any]) -> list[ConfigFinding]:
-    found: list[ConfigFinding] = []
+def _inspect_together(documents: Mapping[str, Any]) -> Iterator[ConfigFinding]:
     given = documents.get(slo_documents.COLOCATION)
     if given is not None and not given.enable:
         for index, node in enumerate(given.node_configs):
             if node.enable:
                 text = "has no effect on batch and mid resources while enable is false for the cluster"
-                found.append(warning_finding(slo_documents.COLOCATION, f"nodeConfigs[{index}].enable", text))
+                yield warning_finding(slo_documents.COLOCATION, f"nodeConfigs[{index}].enable", text)
     system = documents.get(slo_documents.SYSTEM)
     total = None if system is None or system.cluster_strategy is None else system.cluster_strategy
     for index, node in enumerate(system.node_strategies if system is not None else ()):
@@ -162,15 +161,14 @@ def _inspect_together(documents: Mapping[str, Any]) -> list[ConfigFinding]:
             text = (
                 f"is not stated, so it becomes 0 and not the cluster's {total.total_network_bandwidth}: state it here"
             )
-            found.append(warning_finding(slo_documents.SYSTEM, f"nodeStrategies[{index}].totalNetworkBandwidth", text))
+            yield warning_finding(slo_documents.SYSTEM, f"nodeStrategies[{index}].totalNetworkBandwidth", text)
     qos = documents.get(slo_documents.RESOURCE_QOS)
     if qos is not None:
         if system is None:
-            found.append(
-                warning_finding(slo_documents.RESOURCE_QOS, "", f"stands without a system-config; {REFUSED_BY_WEBHOOK}")
+            yield warning_finding(
+                slo_documents.RESOURCE_QOS, "", f"stands without a system-config; {REFUSED_BY_WEBHOOK}"
             )
-        found += _inspect_network(qos, system or slo_documents.SystemConfig())
-    return found
+        yield from _inspect_network(qos, system or slo_documents.SystemConfig())
 
 
 def _inspect_network(qos: slo_documents.QOSConfig, system: slo_documents.SystemConfig) -> list[ConfigFinding]:

@@ -19,7 +19,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.manager.configuration import documents
 from koord.manager.configuration.documents import RejectedDocument
 from koord.manager.configuration.last_good import DocumentParser, DocumentStatus, LastGoodDocument, describe_error
-from koord.manager.context import NAMESPACE, ManagerContext
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
 T = TypeVar("T")

@@ -29,8 +29,7 @@ from koord.kube.controller.controller import Done, ReconcileResult, RequeueAfter
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
-from koord.manager.context import ManagerContext
-from koord.manager.reconcile_loop import ReconcileLoop
+from koord.manager.reconcile_loop import ManagerContext, ReconcileLoop
 from koord.manager.webhooks.admission import (
     SYSTEM_NAMESPACES,
     AdmissionDenied,

@@ -1,6 +1,7 @@
 """Keeps one cluster-scoped object per node, named as the node: creates, updates and deletes it with the node.
 
-The owner decides the spec; this module holds the life cycle that NodeSLO and NodeMetric share.
+NodeMetric's spec says what the node's koordlet collects and how often it reports; koordlet owns the status. NodeSLO is
+made from slo-controller-config and the node's labels and annotations.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
+from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
+from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY, A_NETWORK_BANDWIDTH
+from koord.api.koordinator.slo import NodeMetric, NodeSLO
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.node import Node
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import to_dict
 from koord.api.patch.merge_patch import create_merge_patch
@@ -23,8 +28,11 @@ from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
-from koord.manager.context import ManagerContext
-from koord.manager.reconcile_loop import ReconcileCounter, ReconcileLoop, reconcile_count
+from koord.manager.colocation.strategy import decide_metric_collection, resolve_strategy
+from koord.manager.configuration.last_good import LastGoodDocument
+from koord.manager.configuration.node_slo import NodeSloDecision, NodeSloSection, NodeSloSettings, decide_node_slo
+from koord.manager.configuration.watcher import SloControllerConfig
+from koord.manager.reconcile_loop import ManagerContext, ReconcileCounter, ReconcileLoop, reconcile_count
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
 O = TypeVar("O", bound=Object)  # noqa: E741  an object
@@ -167,3 +175,99 @@ class PerNodeObjectController(ABC, Generic[O]):
         ):
             return
         self.loop.queue.add(change.object.metadata.name)
+
+
+NODEMETRIC_COUNTS = node_object_metrics("nodemetric", "NodeMetric")
+# Beyond upstream: the age of a report is the first thing to look at when a node lends nothing.
+UPDATE_TIME = MetricDeclaration(
+    "koord_manager_nodemetric_update_time_seconds",
+    "Unix time of a node's last NodeMetric report; a node that never reported has no series.",
+    "gauge",
+    ("node",),
+)
+NODEMETRIC_METRICS = (NODEMETRIC_COUNTS.reconciled, NODEMETRIC_COUNTS.parsed, UPDATE_TIME)
+
+
+class NodeMetricController(PerNodeObjectController[NodeMetric]):
+    name: ClassVar[str] = "nodemetric"
+    # Upstream waits for another change of the node when only the annotation changed.
+    annotation: ClassVar[str] = A_COLOCATION_STRATEGY
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("nodes",), READ_VERBS),
+        RbacRule("slo.koordinator.sh", ("nodemetrics",), (*READ_VERBS, "create", "patch", "delete")),
+        RbacRule("events.k8s.io", ("events",), ("create", "patch")),
+    )
+
+    def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:
+        super().__init__(context, NODE_METRICS, NODEMETRIC_COUNTS)
+        self._colocation = configuration.colocation
+        self._colocation.on_change(self.enqueue_all)
+
+    def readings(self) -> Iterable[MetricReading]:
+        yield from super().readings()
+        reported = ((one.metadata.name, one.status.update_time) for one in self.objects.list())
+        yield UPDATE_TIME.reading([((name,), at.timestamp()) for name, at in sorted(reported) if at is not None])
+
+    def decide(self, node: Node, stored: NodeMetric | None) -> DesiredSpec:
+        config = self._colocation
+        if not config.available:
+            return DesiredSpec(None)
+        if config.error and stored is not None:
+            self.parse_counter.failed("getNodeMetricCollectPolicy")
+            return DesiredSpec(None)  # what the cluster says is not what is in use: leave a node as it is
+        self.parse_counter.succeeded()
+        resolved = resolve_strategy(config.value, node.metadata.labels, node.metadata.annotations)
+        return DesiredSpec(decide_metric_collection(resolved.strategy))
+
+
+NODESLO_COUNTS = node_object_metrics("nodeslo", "NodeSLO")
+NODESLO_METRICS = (NODESLO_COUNTS.reconciled, NODESLO_COUNTS.parsed)
+
+
+class NodeSLOController(PerNodeObjectController[NodeSLO]):
+    name: ClassVar[str] = "nodeslo"
+    annotation: ClassVar[str] = A_NETWORK_BANDWIDTH
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("", ("nodes",), READ_VERBS),
+        RbacRule("slo.koordinator.sh", ("nodeslos",), (*READ_VERBS, "create", "patch", "delete")),
+        RbacRule("events.k8s.io", ("events",), ("create", "patch")),
+    )
+
+    def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:
+        super().__init__(context, NODE_SLOS, NODESLO_COUNTS)
+        self._configuration = configuration
+        self._documents: tuple[LastGoodDocument[Any], ...] = (
+            configuration.threshold,
+            configuration.qos,
+            configuration.cpu_burst,
+            configuration.system,
+            configuration.host_applications,
+        )
+        for kept in self._documents:
+            kept.on_change(self.enqueue_all)
+
+    def explain(self, node: Node) -> NodeSloDecision:
+        """Return what the node's NodeSLO shall say and where each part comes from."""
+        return self._decision(node, self.objects.get("", node.metadata.name))
+
+    def decide(self, node: Node, stored: NodeSLO | None) -> DesiredSpec:
+        if not all(kept.is_known for kept in self._documents):
+            return DesiredSpec(None)  # the ConfigMap is on its way; its arrival brings every node back here
+        decision = self._decision(node, stored)
+        if decision.flaw is None:
+            self.parse_counter.succeeded()
+        else:
+            self.parse_counter.failed("getSystemConfigSpec")
+        return DesiredSpec(decision.spec, {"extensions": {}})
+
+    def _decision(self, node: Node, stored: NodeSLO | None) -> NodeSloDecision:
+        kept = self._configuration
+        settings = NodeSloSettings(
+            threshold=NodeSloSection(kept.threshold.value, kept.threshold.available),
+            qos=NodeSloSection(kept.qos.value, kept.qos.available),
+            cpu_burst=NodeSloSection(kept.cpu_burst.value, kept.cpu_burst.available),
+            system=NodeSloSection(kept.system.value, kept.system.available),
+            host_applications=NodeSloSection(kept.host_applications.value, kept.host_applications.available),
+        )
+        meta = node.metadata
+        return decide_node_slo(settings, meta.labels, meta.annotations, None if stored is None else stored.spec)

@@ -20,9 +20,8 @@ from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange, ObjectKey
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
-from koord.manager.context import ManagerContext
 from koord.manager.controllers import root_quota
-from koord.manager.reconcile_loop import ReconcileLoop
+from koord.manager.reconcile_loop import ManagerContext, ReconcileLoop
 from koord.values.quantity_syntax import QuantityError
 from koord.values.selector import SelectorError
 

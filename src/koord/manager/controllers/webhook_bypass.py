@@ -22,8 +22,7 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.controller.controller import Done, ReconcileResult
 from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
-from koord.manager.context import ManagerContext
-from koord.manager.reconcile_loop import ReconcileLoop
+from koord.manager.reconcile_loop import ManagerContext, ReconcileLoop
 from koord.manager.webhooks.admission import SYSTEM_NAMESPACES, excluded_namespaces, readable
 from koord.manager.webhooks.colocation_profile import ALWAYS_PERCENT, CompiledProfile, ProfileCache, matching_profiles
 from koord.policy.qos import priority_class_with_default

@@ -9,10 +9,9 @@ import msgspec
 from koord.api.config.slo.colocation import CALCULATE_BY_MAX_USAGE_REQUEST, CALCULATE_BY_REQUEST, CALCULATE_BY_USAGE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.manager.colocation.batch import BatchFormula, BatchTerms, ZoneBatch
-from koord.manager.colocation.compute_resources import amplify_cpu
 from koord.manager.colocation.decision import ColocationDecision
 from koord.manager.colocation.mid import MidAmount
-from koord.manager.colocation.models import ColocationNode
+from koord.manager.colocation.models import ColocationNode, amplify_cpu
 from koord.manager.colocation.node_patch import desired_resources
 from koord.manager.colocation.normalization import CpuNormalizationDecision
 from koord.manager.colocation.reserved_usage import NodeReserved

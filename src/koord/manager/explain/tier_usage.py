@@ -27,8 +27,13 @@ from koord.api.koordinator.resource_name import (
 )
 from koord.api.kubernetes.pod import PodSpec
 from koord.api.kubernetes.pod_resources import pod_requests
-from koord.manager.colocation.compute_resources import ComputeResources
-from koord.manager.colocation.models import ColocationNode, ColocationNodeMetric, ColocationPod, pod_share_of
+from koord.manager.colocation.models import (
+    ColocationNode,
+    ColocationNodeMetric,
+    ColocationPod,
+    ComputeResources,
+    pod_share_of,
+)
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
 

@@ -20,10 +20,10 @@ from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.resource import Resource
+from koord.api.model import Obj
 from koord.kube.controller.controller import ReconcileResult, Requeue, RequeueAfter
 from koord.kube.transport.api_error import ApiError
-from koord.manager.context import NAMESPACE, ManagerContext
-from koord.manager.reconcile_loop import ReconcileLoop
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext, ReconcileLoop
 from koord.manager.webhook_server import cert_store, certificate, registration
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.manager.webhook_server.registration import WebhookAddress
@@ -32,7 +32,6 @@ from koord.telemetry.clock import now
 
 _LOG = logging.getLogger(__name__)
 
-Obj = dict[str, Any]
 
 MUTATING_NAME = "koordinator-mutating-webhook-configuration"
 VALIDATING_NAME = "koordinator-validating-webhook-configuration"

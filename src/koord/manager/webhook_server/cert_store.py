@@ -107,11 +107,9 @@ class CertStore(Protocol):
 
     async def write(self, material: CertificateMaterial, before: StoredCertificate | None) -> bool:
         """Store the material. Return False when another replica was quicker: read again."""
-        ...
 
     async def acknowledge(self, serving: Mapping[str, str], before: StoredCertificate) -> bool:
         """Note which replica serves which certificate. Return False as above."""
-        ...
 
 
 class SecretCertStore:

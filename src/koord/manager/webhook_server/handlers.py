@@ -20,15 +20,15 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
-from koord.manager.context import NAMESPACE, ManagerContext
 from koord.manager.quota_evaluator import QuotaEvaluator
 from koord.manager.quota_topology_cache import QuotaTopologyCache
+from koord.manager.reconcile_loop import NAMESPACE, ManagerContext
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.manager.webhook_server.review import ReviewAnswer
 from koord.manager.webhook_server.routes import WebhookRoute, served_routes
-from koord.manager.webhooks import configmap, node_admission, pod_binding, pod_mutating, pod_validating, reservation
+from koord.manager.webhooks import admission, configmap, node_admission, pod_mutating, pod_validating
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied, excluded_namespaces
-from koord.manager.webhooks.admission_context import AdmissionContext
+from koord.manager.webhooks.admission_context import AdmissionContext, mutate_reservation
 from koord.manager.webhooks.colocation_profile import ProfileCache
 
 PatchOperation = dict[str, Any]
@@ -98,7 +98,7 @@ _LOG = logging.getLogger(__name__)
 
 class WebhookOptions(msgspec.Struct, frozen=True, kw_only=True):
     require_strategy_names: bool = False  # --node-strategy-name-need-check
-    binding_admission: pod_binding.BindingAdmissionSettings = pod_binding.BindingAdmissionSettings()
+    binding_admission: admission.BindingAdmissionSettings = admission.BindingAdmissionSettings()
     rules_namespace: str = NAMESPACE  # of the ConfigMap with the enhanced validator's rules
     rules_name: str = "pod-enhanced-validator-config"
 
@@ -174,7 +174,7 @@ class WebhookHandlers:
             "/validate-nodeslo": node_admission.validate_node_slo,
             "/validate-configmap": lambda request: configmap.admit_configmap(request, self._configmap_context()),
             "/mutate-reservation": self._with_fetched_names(
-                lambda request: reservation.mutate_reservation(request, self.admission_context())
+                lambda request: mutate_reservation(request, self.admission_context())
             ),
         }
         self.handlers = {route.path: WebhookHandler(route, table[route.path]) for route in served_routes(self._gates)}
@@ -210,7 +210,7 @@ class WebhookHandlers:
 
     def _validate_binding(self, request: AdmissionRequest) -> AdmissionDecision:
         enabled = self._gates["BindingAdmissionWebhook"]
-        ruling = pod_binding.validate_binding(request, self._options.binding_admission, enabled, self._pods.get)
+        ruling = admission.validate_binding(request, self._options.binding_admission, enabled, self._pods.get)
         if ruling.decision is not None:
             self._metrics.binding_decisions.labels(ruling.decision).inc()
         return ruling.verdict

@@ -12,12 +12,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from koord.api.model import decode_text
+from koord.api.model import Obj, decode_text
 from koord.manager.webhook_server.certificate import parse_authorities
 from koord.telemetry.certificates import certificate_pem
 from koord.values.json_text import MalformedText
-
-Obj = dict[str, Any]
 
 TEMPLATE_ANNOTATION = "template"  # annotation: the entries before this program changed them
 NAMESPACE_NAME_LABEL = "kubernetes.io/metadata.name"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
-Obj = dict[str, Any]
+from koord.api.model import Obj
 
 REVIEW_VERSIONS = ("v1", "v1beta1")
 TIMEOUT_S = 30

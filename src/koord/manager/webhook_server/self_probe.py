@@ -11,24 +11,23 @@ import base64
 import logging
 import ssl
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import aiohttp
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import MUTATING_WEBHOOK_CONFIGURATIONS, VALIDATING_WEBHOOK_CONFIGURATIONS
 from koord.api.kubernetes.rbac import RbacRule
-from koord.api.model import ObjectReference
+from koord.api.model import Obj, ObjectReference
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.manager.context import ManagerContext
+from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhook_server import registration
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, VALIDATING_NAME, WebhookObjectNames
 from koord.manager.webhook_server.metrics import WebhookMetrics
 
 _LOG = logging.getLogger(__name__)
 
-Obj = dict[str, Any]
 
 PROBE_PERIOD_S = 60.0
 PROBE_TIMEOUT_S = 10.0

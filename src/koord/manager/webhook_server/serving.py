@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from koord.kube.controller.process import StartupError
-from koord.manager.context import ManagerContext
+from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhook_server.cert_rotator import CertRotator, WebhookObjectNames
 from koord.manager.webhook_server.cert_store import CertStore, DirectoryCertStore, SecretCertStore
 from koord.manager.webhook_server.handlers import WebhookHandler

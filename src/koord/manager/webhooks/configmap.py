@@ -15,12 +15,7 @@ import msgspec
 from koord.api.config.decode import decode_lenient
 from koord.api.config.field_error import FieldError
 from koord.api.config.slo import slo_documents
-from koord.api.koordinator.protocol import (
-    REASON_CONFIG_PARAMETER,
-    REASON_NODE_CONFLICT,
-    REASON_PARSE_CONFIG,
-    REASON_STRATEGIES_OVERLAP,
-)
+from koord.api.koordinator import protocol
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
@@ -71,7 +66,7 @@ def _build_group(key: str, entries: Iterable[Any]) -> NodeStrategyGroup | None:
 def conflict_text(key: str, names: list[str], node: str) -> str:
     """Return the refusal for a node that several strategies match, in the frame that upstream's consoles look for."""
     message = f'{{"config":{in_json(key)},"strategies":{in_json(names)},"exampleNodes":{in_json([node])}}}'
-    return f'___{{"reason":{in_json(REASON_NODE_CONFLICT)},"message":{message}}}___'
+    return f'___{{"reason":{in_json(protocol.REASON_NODE_CONFLICT)},"message":{message}}}___'
 
 
 MAX_LABEL_COMBINATIONS = 10_000  # of label values that are tried for one selector
@@ -123,7 +118,7 @@ def admit_configmap(request: AdmissionRequest, context: ConfigMapAdmissionContex
         if config is None or isinstance(config, FieldError):
             continue
         if unusable := find_unusable_values(key, config):
-            return AdmissionDenied(400, str(ConfigRefusal(REASON_CONFIG_PARAMETER, unusable)))
+            return AdmissionDenied(400, str(ConfigRefusal(protocol.REASON_CONFIG_PARAMETER, unusable)))
     groups = [group for group in groups if len(group.strategies) > 1]
     for name, labels in sorted(context.nodes()) if groups else ():
         for group in groups:
@@ -152,11 +147,11 @@ def check_document(
         made.append((entry.name, selector))
     group = NodeStrategyGroup(key=key, strategies=tuple(made))
     if values := find_value_errors(key, config):
-        return ConfigRefusal(REASON_CONFIG_PARAMETER, values)
+        return ConfigRefusal(protocol.REASON_CONFIG_PARAMETER, values)
     if system is not None and (shares := check_network_shares(config, system)):
-        return ConfigRefusal(REASON_CONFIG_PARAMETER, shares)
+        return ConfigRefusal(protocol.REASON_CONFIG_PARAMETER, shares)
     if unusable := find_unusable_values(key, config):
-        return ConfigRefusal(REASON_CONFIG_PARAMETER, unusable)
+        return ConfigRefusal(protocol.REASON_CONFIG_PARAMETER, unusable)
     if context.require_names and (names := _check_names(key, [name for name, _ in made])):
         return names
     return find_overlap(group, [entry.node_selector for entry in entries]) or group
@@ -168,7 +163,7 @@ def find_overlap(group: NodeStrategyGroup, selectors: Iterable[LabelSelector]) -
         for labels in _sample_label_sets(selector):
             names = group.strategies_matching(labels)
             if len(names) > 1:
-                return ConfigRefusal(REASON_STRATEGIES_OVERLAP, {"config": group.key, "strategies": names})
+                return ConfigRefusal(protocol.REASON_STRATEGIES_OVERLAP, {"config": group.key, "strategies": names})
     return None
 
 
@@ -188,7 +183,7 @@ def _read_document(key: str, data: Mapping[str, str], context: ConfigMapAdmissio
         why = "unexpected end of JSON input" if not text.strip() else f"{config.field} {config.rule}".strip()
         where = f"{context.namespace}/{context.name}"
         return ConfigRefusal(
-            REASON_PARSE_CONFIG, f"Failed to parse {_TITLES[key]} config in configmap {where}, err: {why}"
+            protocol.REASON_PARSE_CONFIG, f"Failed to parse {_TITLES[key]} config in configmap {where}, err: {why}"
         )
     return config
 
@@ -196,13 +191,13 @@ def _read_document(key: str, data: Mapping[str, str], context: ConfigMapAdmissio
 def _build_selector(key: str, name: str, given: LabelSelector | None) -> Selector | ConfigRefusal:
     if given is None or not (given.match_labels or given.match_expressions):
         text = f"nodeConfigs NodeSelector must not empty error! configType: {key},nodeConfig name:{name}"
-        return ConfigRefusal(REASON_CONFIG_PARAMETER, text)
+        return ConfigRefusal(protocol.REASON_CONFIG_PARAMETER, text)
     try:
         return label_selector_as_selector(given)
     except SelectorError as error:
         selector = _format_selector_in_go(given)
         text = f"failed to parse node selector {selector},configType: {key},nodeConfig name:{name}, err: {error}"
-        return ConfigRefusal(REASON_CONFIG_PARAMETER, text)
+        return ConfigRefusal(protocol.REASON_CONFIG_PARAMETER, text)
 
 
 def _format_selector_in_go(selector: LabelSelector) -> str:
@@ -219,10 +214,11 @@ def _check_names(key: str, names: list[str]) -> ConfigRefusal | None:
     seen: set[str] = set()
     for name in names:
         if not name:
-            return ConfigRefusal(REASON_CONFIG_PARAMETER, f"nodeConfig Name need! configType:{key}")
+            return ConfigRefusal(protocol.REASON_CONFIG_PARAMETER, f"nodeConfig Name need! configType:{key}")
         if name in seen:
             return ConfigRefusal(
-                REASON_CONFIG_PARAMETER, f"nodeConfig Name confilict, configType:{key},nodeConfig Name:{name}! "
+                protocol.REASON_CONFIG_PARAMETER,
+                f"nodeConfig Name confilict, configType:{key},nodeConfig Name:{name}! ",
             )
         seen.add(name)
     return None

@@ -88,14 +88,8 @@ def _placement_volumes(volumes: tuple[Volume, ...]) -> tuple[Volume, ...]:
 
 
 _PLACEMENT_VOLUME_SOURCES = (
-    "persistent_volume_claim",
-    "ephemeral",
-    "csi",
-    "gce_persistent_disk",
-    "aws_elastic_block_store",
-    "azure_disk",
-    "iscsi",
-    "rbd",
+    *("persistent_volume_claim", "ephemeral", "csi", "gce_persistent_disk", "aws_elastic_block_store", "azure_disk"),
+    *("iscsi", "rbd"),
 )
 
 

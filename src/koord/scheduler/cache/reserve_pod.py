@@ -6,13 +6,7 @@ import msgspec
 
 from koord.api.annotations import pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.protocol import (
-    A_IS_PRE_ALLOCATION,
-    A_RESERVATION_NAME,
-    A_RESERVATION_NODE,
-    A_RESERVE_POD,
-    TRUE,
-)
+from koord.api.koordinator import protocol
 from koord.api.koordinator.scheduling import AVAILABLE, FAILED, SUCCEEDED, Reservation
 from koord.api.kubernetes.container import Container, ResourceRequirements
 from koord.api.kubernetes.meta import ObjectMeta
@@ -36,13 +30,13 @@ def build_reserve_pod(reservation: Reservation) -> Pod:
     annotations = {
         **template.metadata.annotations,
         **meta.annotations,
-        A_RESERVE_POD: TRUE,
-        A_RESERVATION_NAME: meta.name,
+        protocol.A_RESERVE_POD: protocol.TRUE,
+        protocol.A_RESERVATION_NAME: meta.name,
     }
     if spec.pre_allocation:
-        annotations[A_IS_PRE_ALLOCATION] = TRUE
+        annotations[protocol.A_IS_PRE_ALLOCATION] = protocol.TRUE
     if template.spec.node_name:
-        annotations[A_RESERVATION_NODE] = template.spec.node_name
+        annotations[protocol.A_RESERVATION_NODE] = template.spec.node_name
     return Pod(
         api_version="v1",
         kind="Pod",

@@ -17,7 +17,7 @@ from koord.api.config.scheduler.configuration import (
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.cache.pod_transforms import PodTransform
+from koord.scheduler.cache.pod_model import PodTransform
 from koord.scheduler.configuration.feature_gates import (
     SCHEDULER_GATES,
     SKIP_FILTER_WITH_NOMINATED_PODS,

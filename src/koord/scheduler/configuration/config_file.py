@@ -12,13 +12,7 @@ from koord.api.config import decode
 from koord.api.config.component import ClientConnectionConfiguration, LeaderElectionConfiguration
 from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginSet
-from koord.api.config.scheduler.configuration import (
-    KIND,
-    Extender,
-    KubeSchedulerConfiguration,
-    KubeSchedulerProfile,
-    SchedulerPlugins,
-)
+from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.plugin_args import API_VERSION, SchedulerPluginArgs
 from koord.api.model import to_dict
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -27,17 +21,19 @@ from koord.values import duration
 from koord.values.yaml_text import YAML_ERRORS, JsonYamlLoader, malformed_yaml, yaml_limit_exceeded
 
 
-def load_configuration(source: str | bytes | Mapping[str, Any]) -> KubeSchedulerConfiguration | list[FieldError]:
+def load_configuration(
+    source: str | bytes | Mapping[str, Any],
+) -> configuration.KubeSchedulerConfiguration | list[FieldError]:
     """Load a configuration from YAML or JSON text, or from parsed data. Only a file's first document counts."""
     read = source if isinstance(source, Mapping) else _parse_yaml(source)
     if isinstance(read, list):
         return read
     errors = [
         FieldError(field, read.get(field), f"must be {wanted!r}")
-        for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND))
+        for field, wanted in (("apiVersion", API_VERSION), ("kind", configuration.KIND))
         if read.get(field) != wanted
     ]
-    return errors or decode.decode_strict(_with_integers(read), KubeSchedulerConfiguration)
+    return errors or decode.decode_strict(_with_integers(read), configuration.KubeSchedulerConfiguration)
 
 
 def _parse_yaml(text: str | bytes) -> dict[str, Any] | list[FieldError]:
@@ -53,7 +49,7 @@ def _parse_yaml(text: str | bytes) -> dict[str, Any] | list[FieldError]:
     except YAML_ERRORS as error:
         return [FieldError("", None, malformed_yaml(error).reason)]
     if not isinstance(value, dict):
-        return [FieldError("", None, f"must be a map with apiVersion {API_VERSION!r} and kind {KIND!r}")]
+        return [FieldError("", None, f"must be a map with apiVersion {API_VERSION!r} and kind {configuration.KIND!r}")]
     return value
 
 
@@ -90,15 +86,8 @@ def _with_integers(value: Any) -> Any:
 # Fields that hold durations: whatever was given, Go writes 90s as 1m30s.
 _DURATION_FIELDS = frozenset(
     (
-        "leaseDuration",
-        "renewDeadline",
-        "retryPeriod",
-        "httpTimeout",
-        "filterTimeout",
-        "defaultTimeout",
-        "delayEvictTime",
-        "revokePodInterval",
-        "quotaSnapshotUpdateInterval",
+        *("leaseDuration", "renewDeadline", "retryPeriod", "httpTimeout", "filterTimeout", "defaultTimeout"),
+        *("delayEvictTime", "revokePodInterval", "quotaSnapshotUpdateInterval"),
     )
 )
 # Arguments that are written even when they say nothing.
@@ -115,11 +104,11 @@ def effective_configuration(completed_config: CompletedConfig) -> dict[str, Any]
     return configuration_to_dict(completed_config.config)
 
 
-def configuration_to_dict(config: KubeSchedulerConfiguration) -> dict[str, Any]:
+def configuration_to_dict(config: configuration.KubeSchedulerConfiguration) -> dict[str, Any]:
     """Convert a defaulted, valid configuration to plain data."""
     tree: dict[str, Any] = {
         "apiVersion": API_VERSION,
-        "kind": KIND,
+        "kind": configuration.KIND,
         "clientConnection": _all_fields(config.client_connection),
         "leaderElection": _all_fields(config.leader_election),
         "enableProfiling": config.enable_profiling,
@@ -139,13 +128,13 @@ def configuration_to_dict(config: KubeSchedulerConfiguration) -> dict[str, Any]:
     return plain
 
 
-def _profile_to_dict(profile: KubeSchedulerProfile) -> dict[str, Any]:
-    plugins = profile.plugins or SchedulerPlugins()
+def _profile_to_dict(profile: configuration.KubeSchedulerProfile) -> dict[str, Any]:
+    plugins = profile.plugins or configuration.SchedulerPlugins()
     tree: dict[str, Any] = {
         "schedulerName": profile.scheduler_name,
         "plugins": {
             field.encode_name: _plugin_set_to_dict(getattr(plugins, field.name))
-            for field in msgspec.structs.fields(SchedulerPlugins)
+            for field in msgspec.structs.fields(configuration.SchedulerPlugins)
         },
     }
     if profile.percentage_of_nodes_to_score is not None:
@@ -156,7 +145,7 @@ def _profile_to_dict(profile: KubeSchedulerProfile) -> dict[str, Any]:
     return tree
 
 
-def _args_to_dict(profile: KubeSchedulerProfile, name: str) -> Any:
+def _args_to_dict(profile: configuration.KubeSchedulerProfile, name: str) -> Any:
     args = plugin_args(profile, name)
     if not isinstance(args, SchedulerPluginArgs):
         return args
@@ -172,7 +161,7 @@ def _plugin_set_to_dict(held: PluginSet) -> dict[str, Any]:
     return tree
 
 
-def _extender_to_dict(extender: Extender) -> dict[str, Any]:
+def _extender_to_dict(extender: configuration.Extender) -> dict[str, Any]:
     tree = to_dict(extender)
     if extender.tls_config is not None:
         tree.setdefault("tlsConfig", {})

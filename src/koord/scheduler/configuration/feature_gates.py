@@ -12,8 +12,8 @@ from functools import partial
 
 from koord.api.config.gates import ALPHA, BETA, GA, FeatureGate, default_feature_gates
 from koord.api.config.scheduler.plugin_args import SchedulerPluginArgs
-from koord.policy.pod_transform import apply_preemption_policy
-from koord.scheduler.cache import pod_transforms
+from koord.policy.qos import apply_preemption_policy
+from koord.scheduler.cache import pod_model
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.coscheduling.network_plugin import new_coscheduling
@@ -36,7 +36,7 @@ class SchedulerGate(FeatureGate, frozen=True, kw_only=True):
     plugin: str = ""
     keyword: str = ""  # of the plugin's factory: it gets the gate's value
     hides: tuple[str, ...] = ()  # kinds that no plugin lists while the gate has its other value
-    transform: pod_transforms.PodTransform | None = None  # of pods, while the gate is on
+    transform: pod_model.PodTransform | None = None  # of pods, while the gate is on
     by_scheduler: bool = False
 
 
@@ -63,7 +63,7 @@ def _alpha(effect: str, plugin: str = "", keyword: str = "", hides: tuple[str, .
     return SchedulerGate(False, ALPHA, effect, plugin=plugin, keyword=keyword, hides=hides)
 
 
-def _transforming(effect: str, transform: pod_transforms.PodTransform) -> SchedulerGate:
+def _transforming(effect: str, transform: pod_model.PodTransform) -> SchedulerGate:
     return SchedulerGate(False, ALPHA, effect, transform=transform)
 
 
@@ -143,10 +143,10 @@ SCHEDULER_GATES: Mapping[str, SchedulerGate] = {
         apply_preemption_policy,
     ),
     "PriorityTransformer": _transforming(
-        "pods without a priority have the default of their priority class", pod_transforms.set_default_priority
+        "pods without a priority have the default of their priority class", pod_model.set_default_priority
     ),
     "ReplaceResourcesTransformer": _transforming(
-        "the annotation replace-resources changes what a pod requests", pod_transforms.replace_pod_resources
+        "the annotation replace-resources changes what a pod requests", pod_model.replace_pod_resources
     ),
     "ResizePod": _alpha("reservations of devices can be resized", DeviceShare.name, "resizes"),
     SKIP_FILTER_WITH_NOMINATED_PODS: _of_scheduler(
@@ -181,11 +181,11 @@ def hidden_kinds(gates: Mapping[str, bool]) -> frozenset[str]:
     return frozenset(kind for kinds in changed for kind in kinds)
 
 
-def pod_transform(gates: Mapping[str, bool]) -> pod_transforms.PodTransform | None:
+def pod_transform(gates: Mapping[str, bool]) -> pod_model.PodTransform | None:
     """Return what informers apply to pods; None when no gate asks for anything.
 
     They are applied in the order of the table. The default priority comes before the replacement of resources: it
     depends on the QoS class, which is that of the resources as stated.
     """
     chosen = (gate.transform for name, gate in SCHEDULER_GATES.items() if gates[name])
-    return pod_transforms.chain_transforms(tuple(transform for transform in chosen if transform is not None))
+    return pod_model.chain_transforms(tuple(transform for transform in chosen if transform is not None))

@@ -8,25 +8,16 @@ import msgspec
 
 from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginEntry, PluginSet
-from koord.api.config.scheduler.configuration import (
-    DEFAULT_MULTI_POINT,
-    DEFAULT_PRE_BIND,
-    REMOVED_PLUGINS,
-    KubeSchedulerConfiguration,
-    KubeSchedulerProfile,
-    SchedulerPlugins,
-    defaulted,
-)
+from koord.api.config.scheduler import configuration
 from koord.api.koordinator.protocol import SCHEDULER
-from koord.scheduler.configuration.extension_points import KNOWN_POINTS, KOORDINATOR_POINTS, plugin_set_at
-from koord.scheduler.configuration.plugin_selection import enabled_plugins
+from koord.scheduler.configuration import plugin_selection
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS
 from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
 
-_OWN_PLUGINS = KOORDINATOR_POINTS.keys() - {DEFAULT_PRE_BIND}  # which every profile gets
+_OWN_PLUGINS = plugin_selection.KOORDINATOR_POINTS.keys() - {configuration.DEFAULT_PRE_BIND}  # which every profile gets
 
 
-def unsupported_settings(config: KubeSchedulerConfiguration) -> list[FieldError]:
+def unsupported_settings(config: configuration.KubeSchedulerConfiguration) -> list[FieldError]:
     """Return an error for each valid setting that this version does not support: none is ignored silently.
 
     The shape belongs to StorageCapacityScoring, which is off by default in Kubernetes.
@@ -43,15 +34,15 @@ def unsupported_settings(config: KubeSchedulerConfiguration) -> list[FieldError]
 
 
 def unknown_plugins(
-    profile: KubeSchedulerProfile, path: str, factories: Mapping[str, PluginFactory]
+    profile: configuration.KubeSchedulerProfile, path: str, factories: Mapping[str, PluginFactory]
 ) -> list[FieldError]:
     """Return one error per unknown plugin name, at its first mention."""
-    plugins = profile.plugins or SchedulerPlugins()
+    plugins = profile.plugins or configuration.SchedulerPlugins()
     met: set[str] = set()
     errors = []
     # Of two mentions the one at a point is told: Kubernetes looks at multiPoint last.
     for interface, where, held in (
-        *((point.interface, point.path, plugin_set_at(point, plugins)) for point in EXTENSION_POINTS),
+        *((point.interface, point.path, plugin_selection.plugin_set_at(point, plugins)) for point in EXTENSION_POINTS),
         (EXTENSION_POINTS[0].interface, "multiPoint", plugins.multi_point),
     ):
         for index, plugin in enumerate(held.enabled):
@@ -63,45 +54,46 @@ def unknown_plugins(
     return errors
 
 
-def profiles_without_koordinator(config: KubeSchedulerConfiguration) -> list[str]:
+def profiles_without_koordinator(config: configuration.KubeSchedulerConfiguration) -> list[str]:
     """Return a sentence for each profile that has Koordinator's name and none of its plugins."""
     return [
         f"profile {SCHEDULER} enables none of Koordinator's plugins: a profile starts from Kubernetes' defaults; "
         "koord-scheduler --write-config-to=FILE without --config writes one that has them"
         for profile in config.profiles
         if profile.scheduler_name == SCHEDULER
-        and not _OWN_PLUGINS & enabled_plugins(profile.plugins or SchedulerPlugins()).keys()
+        and not _OWN_PLUGINS
+        & plugin_selection.enabled_plugins(profile.plugins or configuration.SchedulerPlugins()).keys()
     ]
 
 
 def _why_unknown(name: str, factories: Mapping[str, PluginFactory]) -> str:
-    if name in KNOWN_POINTS:
-        whose = "Koordinator" if name in KOORDINATOR_POINTS else "Kubernetes"
+    if name in plugin_selection.KNOWN_POINTS:
+        whose = "Koordinator" if name in plugin_selection.KOORDINATOR_POINTS else "Kubernetes"
         return f": it is a plugin of {whose} that this version of koord does not have yet"
-    if name in REMOVED_PLUGINS:
+    if name in configuration.REMOVED_PLUGINS:
         return ": Kubernetes removed it"
     return f"; known are {', '.join(sorted(factories))}"
 
 
 def without_unsupported_plugins(
-    config: KubeSchedulerConfiguration, factories: Mapping[str, PluginFactory] = REGISTRY
-) -> tuple[KubeSchedulerConfiguration, tuple[str, ...]]:
+    config: configuration.KubeSchedulerConfiguration, factories: Mapping[str, PluginFactory] = REGISTRY
+) -> tuple[configuration.KubeSchedulerConfiguration, tuple[str, ...]]:
     """Return the configuration without Kubernetes' and Koordinator's plugins that `factories` lacks, and their names.
 
     Defaults are filled in on the way, since those may name such plugins too. Whoever runs the result has to tell the
     user which names were left out. Other unknown names stay, and are refused like any mistake.
     """
-    whole = defaulted(config)
+    whole = configuration.defaulted(config)
     left_out = frozenset(
         name
         for profile in whole.profiles
-        for name in enabled_plugins(profile.plugins or SchedulerPlugins())
-        if name in KNOWN_POINTS and name not in factories
+        for name in plugin_selection.enabled_plugins(profile.plugins or configuration.SchedulerPlugins())
+        if name in plugin_selection.KNOWN_POINTS and name not in factories
     )
     profiles = tuple(
         msgspec.structs.replace(
             profile,
-            plugins=_reduced(profile.plugins or SchedulerPlugins(), left_out),
+            plugins=_reduced(profile.plugins or configuration.SchedulerPlugins(), left_out),
             plugin_config=tuple(entry for entry in profile.plugin_config if entry.name not in left_out),
         )
         for profile in whole.profiles
@@ -109,15 +101,15 @@ def without_unsupported_plugins(
     return msgspec.structs.replace(whole, profiles=profiles), tuple(sorted(left_out))
 
 
-def _reduced(plugins: SchedulerPlugins, left_out: frozenset[str]) -> SchedulerPlugins:
+def _reduced(plugins: configuration.SchedulerPlugins, left_out: frozenset[str]) -> configuration.SchedulerPlugins:
     """Remove the plugins, and disable defaults by name where they come from, so that they are not filled in again."""
-    sets = {field: getattr(plugins, field) for field in SchedulerPlugins.__struct_fields__}
+    sets = {field: getattr(plugins, field) for field in configuration.SchedulerPlugins.__struct_fields__}
     kept = {field: _without(held, left_out) for field, held in sets.items()}
     kept["multi_point"] = _disabling(
-        kept["multi_point"], left_out & {plugin.name for plugin in DEFAULT_MULTI_POINT.enabled}
+        kept["multi_point"], left_out & {plugin.name for plugin in configuration.DEFAULT_MULTI_POINT.enabled}
     )
-    kept["pre_bind"] = _disabling(kept["pre_bind"], left_out & {DEFAULT_PRE_BIND})
-    return SchedulerPlugins(**kept)
+    kept["pre_bind"] = _disabling(kept["pre_bind"], left_out & {configuration.DEFAULT_PRE_BIND})
+    return configuration.SchedulerPlugins(**kept)
 
 
 def _without(held: PluginSet, left_out: frozenset[str]) -> PluginSet:

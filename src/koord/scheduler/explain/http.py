@@ -1,11 +1,16 @@
-"""Serve what a running scheduler says about itself, as routes below /apis/v1 of its own ports."""
+"""Serve what a running scheduler says about itself and explains, as routes below /apis/v1 of its own ports."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from koord.scheduler.explain.explainer import Explainer
+import msgspec
+
+from koord.policy.eviction import EvictionRecord
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.configuration.config_file import effective_configuration
+from koord.scheduler.explain.report import PermitWait, PodReport, PodReportInputs, report_attempt, report_pod
 from koord.scheduler.framework.profile import find_plugin
 from koord.scheduler.plugins.coscheduling import http as coscheduling_http
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
@@ -20,9 +25,109 @@ from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
 from koord.scheduler.scheduler import Scheduler
 from koord.telemetry.clock import Clock
 from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, json_reply
+from koord.values.resources import materialise, to_wire
 
 POD_PATH = "/explain/pods/:namespace/:name"
 CONFIGURATION_PATH = "/explain/configuration"
+
+
+class Explainer:
+    """Read the state of a running scheduler for reports."""
+
+    def __init__(self, scheduler: Scheduler, clock: Clock) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+
+    def pod(self, namespace: str, name: str) -> PodReport | None:
+        """Report a pod; None when the watch shows no such pod."""
+        scheduler = self._scheduler
+        pod = scheduler.event_handlers.pods.get(namespace, name)
+        if pod is None:
+            return None
+        uid, now = pod.metadata.uid, self._clock.monotonic()
+        queue_status = scheduler.queue.status_of(uid, now)
+        attempt = scheduler.attempt_log.get(uid)
+        waiting_pod = scheduler.waiting_pods.get(uid)
+        last = None
+        if attempt is not None:
+            last = report_attempt(
+                attempt.number, attempt.at, attempt.took_s, attempt.result, attempt.message, attempt.decision
+            )
+        asleep = queue_status is not None and queue_status.part in ("unschedulable", "gated")
+        return report_pod(
+            PodReportInputs(
+                pod=pod,
+                served_schedulers=tuple(sorted(scheduler.profiles)),
+                now=now,
+                queue_status=queue_status,
+                attempt=last,
+                waiting=PermitWait(waiting_pod.node_name, waiting_pod.pending_plugins)
+                if waiting_pod is not None
+                else None,
+                ahead=scheduler.queue.ahead_of(uid),
+                wakes_on=self._wakes_on(pod.spec.scheduler_name, queue_status.rejected_by)
+                if asleep and queue_status
+                else (),
+            )
+        )
+
+    def _wakes_on(self, profile: str, plugins: tuple[str, ...]) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        for plugin in self._scheduler.profiles[profile].plugins():
+            if plugin.name in plugins:
+                found |= {
+                    f"{event.kind} {event.action}{f' of {event.part}' if event.part else ''}": None
+                    for event in plugin.wakes_on
+                }
+        return tuple(sorted(found))
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the effective configuration and the feature gates, for a what-if to decide with."""
+        config = self._scheduler.completed_config
+        return {"configuration": effective_configuration(config), "featureGates": dict(config.gates)}
+
+    def queue(self) -> dict[str, Any]:
+        """Report the queue, the longest waiting pods first, bounded for any cluster."""
+        now = self._clock.monotonic()
+        pods = [self._scheduler.queue.status_of(queued.uid, now) for queued in self._scheduler.queue.pods()]
+        listed = sorted((p for p in pods if p is not None), key=lambda p: p.queued_at)[:1000]
+        return {"counts": self._scheduler.queue.counts(), "pods": msgspec.to_builtins(listed)}
+
+    def node(self, name: str) -> dict[str, Any] | None:
+        """Describe a node as Koordinator's service does; None when there is no such node."""
+        info = self._scheduler.state.node(name)
+        return _node(info) if info is not None else None
+
+    def evictions(self, namespace: str = "", name: str = "") -> list[EvictionRecord]:
+        """Return the evictions by this scheduler, newest first, of all pods or of that namespace or name."""
+        return self._scheduler.evictor.ledger.records(namespace, name)
+
+
+def _node(info: NodeInfo) -> dict[str, Any]:
+    allocatable = {**info.allocatable, "pods": info.allowed_pods}
+    requested = {**info.requested, "pods": len(info.pods)}
+    remaining = {name: amount - requested.get(name, 0) for name, amount in allocatable.items()}
+    ports: dict[str, list[str]] = {}
+    for protocol, address, port in sorted(info.ports):
+        ports.setdefault(address, []).append(f"{protocol}/{port}")
+    images = info.node.status.images if info.node is not None else ()
+    return {
+        "node": info.name,
+        "pods": sorted(pod.key for pod in info.pods.values()),
+        "podsWithAffinity": sorted(p.key for p in info.pods.values() if p.shape.spec.affinity is not None),
+        "podsWithRequiredAntiAffinity": sorted(p.key for p in info.pods.values() if _keeps_others_away(p.shape.spec)),
+        "usedPorts": ports,
+        "requested": to_wire(materialise(requested)),
+        "nonZeroRequested": to_wire(materialise({"cpu": info.nonzero_cpu, "memory": info.nonzero_memory})),
+        "remaining": to_wire(materialise(remaining)),
+        "allocatable": to_wire(materialise(allocatable)),
+        "imageStates": {name: image.size_bytes for image in images for name in image.names},
+    }
+
+
+def _keeps_others_away(spec: Any) -> bool:
+    anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
+    return anti is not None and bool(anti.required_during_scheduling_ignored_during_execution)
 
 
 def explain_routes(scheduler: Scheduler, clock: Clock) -> tuple[tuple[str, HttpHandler], ...]:

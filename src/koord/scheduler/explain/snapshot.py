@@ -10,8 +10,7 @@ from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.cache.pod_model import PODS, Pod
-from koord.scheduler.cache.pod_transforms import PodTransform
+from koord.scheduler.cache.pod_model import PODS, Pod, PodTransform
 from koord.scheduler.framework.handle import SchedulerActions, SingleObjectResource
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - an object

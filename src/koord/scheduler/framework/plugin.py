@@ -17,15 +17,26 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import BindEffect, FailureOverride, PodPatch, StatusBinding
 from koord.scheduler.framework.cluster_event import ClusterEvent, ObjectEvent
-from koord.scheduler.framework.verdict import ALWAYS, SKIP, Fault, PreFilterResult, Reject, Skip, VerdictScope, Wait
+from koord.scheduler.framework.verdict import (
+    ALWAYS,
+    SKIP,
+    BindEffect,
+    FailureOverride,
+    Fault,
+    PodPatch,
+    PreFilterResult,
+    Reject,
+    Skip,
+    StatusBinding,
+    VerdictScope,
+    Wait,
+)
 
 if TYPE_CHECKING:
     from koord.scheduler.framework.cycle_state import CycleState
     from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
     from koord.scheduler.framework.handle import Handle
-    from koord.scheduler.framework.normaliser import ScoreNormaliser
     from koord.scheduler.framework.post_filter import PostFilterContext
 
 Codes = npt.NDArray[np.int32]  # per row: 0 passes, anything else is a reason that `explain_code` can put into words
@@ -245,3 +256,23 @@ class Plugin(CachePolicy):
 
     def after_post_filter(self, cycle: CycleState, pod: PodInfo, context: PostFilterContext) -> None:
         """Take note of an unschedulable pod after all PostFilter plugins ran, at postFilter."""
+
+
+class ScoreNormaliser:
+    """Normalise raw scores to 0..100 by the largest one, optionally reversed, as Kubernetes does by default.
+
+    `span` is all that a node's normalised score depends on besides its own raw score.
+    """
+
+    def __init__(self, *, reverse: bool = False) -> None:
+        self._reverse = reverse
+
+    def span(self, raw: Scores, mask: npt.NDArray[np.bool_]) -> Hashable:
+        return int(np.max(raw, where=mask, initial=0))
+
+    def apply(self, raw: Scores, span: Hashable) -> Scores:
+        assert isinstance(span, int)
+        if span == 0:
+            return np.full(len(raw), MAX_SCORE, np.int64) if self._reverse else raw
+        scaled = raw * MAX_SCORE // span
+        return MAX_SCORE - scaled if self._reverse else scaled

@@ -18,11 +18,22 @@ import msgspec
 
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import FailureOverride, PodPatch, PreBindActions, StatusBinding
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PRE_FILTER, PreemptionPlan, Unschedulable, VictimSearch
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.verdict import ROW, Fault, PreFilterResult, Reject, Skip, Wait, unresolvable
+from koord.scheduler.framework.verdict import (
+    ROW,
+    FailureOverride,
+    Fault,
+    PodPatch,
+    PreBindActions,
+    PreFilterResult,
+    Reject,
+    Skip,
+    StatusBinding,
+    Wait,
+    unresolvable,
+)
 
 if TYPE_CHECKING:
     from koord.scheduler.framework.attempt import SchedulingAttempt

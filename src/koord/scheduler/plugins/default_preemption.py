@@ -18,8 +18,7 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
 from koord.scheduler.preemption import evaluator
-from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
-from koord.scheduler.preemption.victims import VictimRules
+from koord.scheduler.preemption.victims import DisruptionBudgetLister, VictimRules
 
 _WAITING_FOR_PREEMPTION = unresolvable("waiting for the preemption for this pod to be finished")
 

@@ -1,4 +1,7 @@
-"""NodeAffinity enforces node selectors and required node affinity, and scores preferred node affinity."""
+"""NodeAffinity enforces node selectors and required node affinity, and scores preferred node affinity.
+
+Compiled node selector terms and label selectors are evaluated on the columns of many nodes.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,81 @@ import numpy as np
 from koord.api.config.scheduler.in_tree_args import NodeAffinityArgs
 from koord.api.kubernetes.affinity import NodeSelector
 from koord.policy import node_match
+from koord.policy.node_match import NAME_FIELD, NodeTerm, NodeTerms, RequiredNodeAffinity
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.cache.node_table import NodeTable, Rows
+from koord.scheduler.cache.node_table import Bools, NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_shape import PodShape
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.normaliser import ScoreNormaliser
-from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.plugin import Codes, Plugin, ScoreNormaliser, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
-from koord.scheduler.plugins.node_selector import node_affinity_mask, node_term_mask, node_terms_mask
+from koord.values.selector import Operator, Requirement, Selector
 
 _NOT_ENFORCED = unresolvable("node(s) didn't match scheduler-enforced node affinity")
 _NOT_MATCHED = unresolvable("node(s) didn't match Pod's node affinity/selector")
 _CONFLICT = unresolvable("pod affinity terms conflict")
 _CODES = {1: _NOT_ENFORCED, 2: _NOT_MATCHED}
+
+
+def node_term_mask(term: NodeTerm, table: NodeTable, rows: Rows) -> Bools:
+    if term.error:
+        return np.zeros(len(table.alive[rows]), np.bool_)
+    mask = selector_mask(term.labels, table, rows)
+    for field, value, equal in term.fields:
+        mask &= _field_mask(table, rows, field, value) == equal
+    return mask
+
+
+def node_terms_mask(selector: NodeTerms, table: NodeTable, rows: Rows) -> Bools:
+    mask = np.zeros(len(table.alive[rows]), np.bool_)
+    for term in selector.terms:
+        mask |= node_term_mask(term, table, rows)
+    return mask
+
+
+def node_affinity_mask(required: RequiredNodeAffinity, table: NodeTable, rows: Rows) -> Bools:
+    if required.labels is None:
+        if required.affinity is None:
+            return np.ones(len(table.alive[rows]), np.bool_)
+        return node_terms_mask(required.affinity, table, rows)
+    mask = selector_mask(required.labels, table, rows)
+    return mask if required.affinity is None else mask & node_terms_mask(required.affinity, table, rows)
+
+
+def selector_mask(selector: Selector, table: NodeTable, rows: Rows) -> Bools:
+    """Compute `selector.matches` on the labels of many nodes."""
+    if selector.matches_nothing:
+        return np.zeros(len(table.alive[rows]), np.bool_)
+    mask = np.ones(len(table.alive[rows]), np.bool_)
+    for requirement in selector.requirements:
+        mask &= _requirement_mask(requirement, table, rows)
+    return mask
+
+
+def _requirement_mask(requirement: Requirement, table: NodeTable, rows: Rows) -> Bools:
+    values = table.label_column(requirement.key)
+    codes = values.codes[rows]
+    operator = requirement.operator
+    mask: Bools
+    if operator in (Operator.EXISTS, Operator.DOES_NOT_EXIST):
+        mask = (codes != 0) == (operator is Operator.EXISTS)
+    elif operator in (Operator.GREATER_THAN, Operator.LESS_THAN):
+        mask = values.map_values(rows, lambda value: requirement.matches({requirement.key: value})) != 0
+    else:
+        wanted = [code for value in requirement.values if (code := values.code_of(value)) is not None]
+        mask = np.isin(codes, wanted) if len(wanted) > 1 else codes == (wanted[0] if wanted else -1)
+        if operator in (Operator.NOT_IN, Operator.NOT_EQUALS):
+            mask = ~mask
+    return mask
+
+
+def _field_mask(table: NodeTable, rows: Rows, field: str, value: str) -> Bools:
+    mask = np.full(table.size, field != NAME_FIELD and value == "", np.bool_)
+    named = table.index.get(value) if field == NAME_FIELD else None
+    if named is not None:
+        mask[named.row] = True
+    return mask[rows]
 
 
 class _PodNodeAffinity:

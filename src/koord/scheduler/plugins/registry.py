@@ -10,6 +10,7 @@ import msgspec
 
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.plugins import queueing_and_binding
 from koord.scheduler.plugins.coscheduling.network_plugin import new_coscheduling
 from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
@@ -22,7 +23,7 @@ from koord.scheduler.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from koord.scheduler.plugins.inter_pod_affinity.terms import NamespaceLister
 from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling, new_load_aware
 from koord.scheduler.plugins.node_affinity import NodeAffinityPlugin
-from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
+from koord.scheduler.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable, TaintToleration
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koord.scheduler.plugins.node_resources.balanced_allocation import BalancedAllocation
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
@@ -30,10 +31,7 @@ from koord.scheduler.plugins.node_resources.fit_plus import NodeResourcesFitPlus
 from koord.scheduler.plugins.node_resources.scarce_resource_avoidance import ScarceResourceAvoidance
 from koord.scheduler.plugins.pod_topology_spread.owners import OwnerLister
 from koord.scheduler.plugins.pod_topology_spread.plugin import PodTopologySpread
-from koord.scheduler.plugins.queueing_and_binding import DefaultBinder, DefaultPreBind, PrioritySort, SchedulingGates
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
-from koord.scheduler.plugins.scheduling_hint import SchedulingHintPlugin
-from koord.scheduler.plugins.taint_toleration import TaintToleration
 from koord.scheduler.plugins.volumes.node_volume_limits import NodeVolumeLimits
 from koord.scheduler.plugins.volumes.volume_binding import VolumeBinding
 from koord.scheduler.plugins.volumes.volume_restrictions import VolumeRestrictions
@@ -59,8 +57,8 @@ class SchedulerPluginEntryPoint(Protocol):
 
 
 REGISTRY: Mapping[str, PluginFactory] = {
-    SchedulingGates.name: lambda args, handle: SchedulingGates(),
-    PrioritySort.name: lambda args, handle: PrioritySort(),
+    queueing_and_binding.SchedulingGates.name: lambda args, handle: queueing_and_binding.SchedulingGates(),
+    queueing_and_binding.PrioritySort.name: lambda args, handle: queueing_and_binding.PrioritySort(),
     NodeUnschedulable.name: lambda args, handle: NodeUnschedulable(),
     NodeName.name: lambda args, handle: NodeName(),
     TaintToleration.name: lambda args, handle: TaintToleration(),
@@ -77,8 +75,8 @@ REGISTRY: Mapping[str, PluginFactory] = {
     BalancedAllocation.name: lambda args, handle: BalancedAllocation(args),
     ImageLocality.name: lambda args, handle: ImageLocality(handle.state),
     DynamicResources.name: lambda args, handle: DynamicResources(handle),
-    DefaultBinder.name: lambda args, handle: DefaultBinder(),
-    DefaultPreBind.name: lambda args, handle: DefaultPreBind(),
+    queueing_and_binding.DefaultBinder.name: lambda args, handle: queueing_and_binding.DefaultBinder(),
+    queueing_and_binding.DefaultPreBind.name: lambda args, handle: queueing_and_binding.DefaultPreBind(),
     LoadAwareScheduling.name: new_load_aware,
     Coscheduling.name: new_coscheduling,
     NodeNUMAResource.name: NodeNUMAResource,
@@ -87,7 +85,9 @@ REGISTRY: Mapping[str, PluginFactory] = {
     ElasticQuotaPlugin.name: ElasticQuotaPlugin,
     NodeResourcesFitPlus.name: lambda args, handle: NodeResourcesFitPlus(args),
     ScarceResourceAvoidance.name: lambda args, handle: ScarceResourceAvoidance(args),
-    SchedulingHintPlugin.name: lambda args, handle: SchedulingHintPlugin(args),
+    queueing_and_binding.SchedulingHintPlugin.name: lambda args, handle: queueing_and_binding.SchedulingHintPlugin(
+        args
+    ),
     ReservationPlugin.name: ReservationPlugin,
 }
 

@@ -24,9 +24,9 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.decision import NearestNode, PostFilterRejection, PreemptionPlan, VictimSearch
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import Fault
-from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from koord.scheduler.preemption.reclaimable import ReclaimUpperBound
 from koord.scheduler.preemption.victims import (
+    DisruptionBudgets,
     PreemptionCandidate,
     VictimRules,
     pick_candidate,

@@ -10,12 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.cluster_event import ObjectEvent
+from koord.scheduler.framework.cluster_event import ObjectEvent, may_open_gate, pod_update_events
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.queue.backoff import BackoffQueue, QueueSettings, backoff_end
-from koord.scheduler.queue.heap import KeyedHeap
-from koord.scheduler.queue.in_flight import InFlightPods
+from koord.scheduler.queue.backoff import BackoffQueue, KeyedHeap, QueueSettings, backoff_end
 from koord.scheduler.queue.nominations import Nominations
 from koord.scheduler.queue.queued_pod import (
     ATTEMPT_FAILED,
@@ -25,6 +23,7 @@ from koord.scheduler.queue.queued_pod import (
     POD_ADD,
     POP_FROM_BACKOFF,
     UNSCHEDULABLE_TIMEOUT,
+    InFlightPods,
     QueueCounters,
     QueuedPod,
     QueuedPodStatus,
@@ -38,7 +37,6 @@ from koord.scheduler.queue.queueing_hints import (
     UnschedulablePods,
     pods_to_requeue,
 )
-from koord.scheduler.queue.update_events import may_open_gate, pod_update_events
 
 
 class SchedulingQueue:

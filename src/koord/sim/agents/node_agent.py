@@ -1,18 +1,25 @@
 """The koordlet of one simulated node: the same strategies and reports as the real one, on a machine in memory.
 
 Synchronous: `advance` moves the machine on by one step and runs what is due. The API server is left to
-`cluster_agents`.
+`cluster_agents`. The node's runtime asks for hooks in the same process, so no call takes time. What the agent gave to
+the cgroup files of its machine is kept: by whom, why and when.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 import msgspec
 
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
+from koord.host.cgroup.knob import PER_DISK_FILES
+from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
+from koord.koordlet.container_values import AppliedValue, KernelValue
+from koord.koordlet.hook_calls.hook_calls import HookStatistics
+from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
+from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.metrics import KoordletMetrics
@@ -22,15 +29,100 @@ from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies import runtime_hooks
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
+from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
 from koord.koordlet.strategies.strategy import StrategySettings
-from koord.sim.agents.applied_files import SimulatedAppliedFiles
-from koord.sim.agents.hook_account import SimulatedHookAccount
-from koord.sim.machine.cgroup_files import MAINLINE_FILES
+from koord.sim.machine.cgroup_files import MAINLINE_FILES, RESTORE
 from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_samples
 
 TRAIN_INTERVAL_S = 60.0
 EXPIRE_INTERVAL_S = 300.0
+
+_RUNTIME = "simulated"
+
+
+class SimulatedAppliedFiles:
+    """Implements `koord.koordlet.container_values.AppliedFiles` from the results of strategies."""
+
+    def __init__(self, machine: SimulatedMachine) -> None:
+        self._machine = machine
+        self._values: dict[str, dict[str, AppliedValue]] = {}  # by group and knob
+        self._refusals: dict[str, dict[str, str]] = {}
+        self._pods: tuple[PodMeta, ...] = ()
+
+    def record(self, now_s: float, results: Iterable[FileWriteResult]) -> None:
+        for result in results:
+            effect = result.effect
+            if isinstance(effect, WriteCgroup) and effect.file not in PER_DISK_FILES:
+                self._record(now_s, effect, result)
+
+    def forget_removed(self, pods: tuple[PodMeta, ...]) -> None:
+        """Forget groups that are gone with their pods, so that memory is bounded by the pods that exist."""
+        if pods is self._pods:
+            return
+        self._pods = pods
+        for known in (self._values, self._refusals):
+            for group in [group for group in known if not self._machine.has_group(group)]:
+                del known[group]
+
+    def applied(self, group: str) -> Mapping[str, AppliedValue]:
+        return self._values.get(group, {})
+
+    def refusal(self, group: str, knob: str) -> str:
+        return self._refusals.get(group, {}).get(knob, "")
+
+    def read(self, group: str, knob: str, wanted: str) -> KernelValue:
+        found = self._machine.read_knob(group, knob)
+        return KernelValue(value=found, differs=found is not None and found != wanted)
+
+    def _record(self, now_s: float, effect: WriteCgroup, result: FileWriteResult) -> None:
+        group, file = effect.group, effect.file
+        if effect.cause == RESTORE or not result.is_applied:
+            self._values.get(group, {}).pop(file, None)
+            if not result.is_applied and result.status is not WriteOutcome.VANISHED:
+                self._refusals.setdefault(group, {})[file] = result.detail or result.status.value
+            return
+        self._refusals.get(group, {}).pop(file, None)
+        values = self._values.setdefault(group, {})
+        known = values.get(file)
+        written_s = now_s if result.status is WriteOutcome.WRITTEN else None
+        if written_s is None and known is not None and known.value == effect.value:
+            if known.owner == effect.owner and known.why == effect.why:
+                return
+            written_s = known.written_s
+        values[file] = AppliedValue(value=effect.value, owner=effect.owner, why=effect.why, written_s=written_s)
+
+
+class SimulatedHookAccount:
+    def __init__(self, gates: frozenset[str]) -> None:
+        self._gates = gates
+        self._statistics = HookStatistics(lambda hook, stage, success, seconds: None)
+        self._reconciled = ReconciledHooks(self._statistics)
+        self._since_s: float | None = None
+        self.pods: Mapping[str, HookedPod] = {}  # what hooks last decided, by uid
+
+    def note(self, now_s: float, state: RuntimeHooksState | None) -> None:
+        """Take account of a run of the hooks; None is a run that failed before it decided anything."""
+        if self._since_s is None:
+            self._since_s = now_s
+        if state is None:
+            return
+        self.pods = state.pods
+        for _, problem in self._reconciled.note(now_s, state.pods.values()):
+            self._statistics.record_failure(problem.hook, now_s, problem.problem)
+
+    def status(self) -> HooksStatus:
+        connected = self._since_s is not None
+        connection = HookConnection(
+            name=_RUNTIME,
+            connected=connected,
+            state="connected" if connected else "no hook has run yet",
+            since=time_text(self._since_s),
+            details={"runtime": _RUNTIME},
+        )
+        return HooksStatus(
+            connections=(connection,), hooks=hook_statuses(self._gates, self.pods.values(), self._statistics)
+        )
 
 
 class SimulatedAgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +175,7 @@ class SimulatedAgent:
 
     @cached_property
     def metrics(self) -> KoordletMetrics:
-        """The agent's metrics; see `koord.sim.agents.agent_metrics`."""
+        """The agent's metrics; see `koord.sim.agents.http`."""
         return KoordletMetrics(self.name)
 
     def advance(self, now_s: float, facts: NodeInputs, wishes: Mapping[str, ContainerDemand]) -> AgentStep:

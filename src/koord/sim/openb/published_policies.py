@@ -23,8 +23,8 @@ from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
     NodeFreeGpus,
     TypicalPod,
     choose_by_best_fit,
+    gpu_shape_of,
 )
-from koord.scheduler.plugins.fragmentation_aware.typical_pods import gpu_shape_of
 from koord.sim.openb.replay_cluster import required_models
 
 _MAX_GPUS = 8

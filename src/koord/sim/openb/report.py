@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from statistics import fmean, stdev
@@ -86,16 +86,14 @@ class _Frame(msgspec.Struct, frozen=True):
         return f'<polyline class="line" stroke="{colour}"{dash} points="{path}"/>'
 
 
-def _legend(curves: Sequence[Curve]) -> list[str]:
-    found = []
+def _legend(curves: Sequence[Curve]) -> Iterator[str]:
     for place, curve in enumerate(curves):
         y = _HEIGHT - _BOTTOM - 16 - 20 * (len(curves) - 1 - place)
         x = _WIDTH - _RIGHT - 250
         dash = ' stroke-dasharray="5 4"' if curve.dashed else ""
         colour = _COLOURS[place % len(_COLOURS)]
-        found.append(f'<line x1="{x}" y1="{y}" x2="{x + 28}" y2="{y}" stroke="{colour}" stroke-width="2.2"{dash}/>')
-        found.append(f'<text x="{x + 36}" y="{y + 4}">{escape(curve.name)}</text>')
-    return found
+        yield f'<line x1="{x}" y1="{y}" x2="{x + 28}" y2="{y}" stroke="{colour}" stroke-width="2.2"{dash}/>'
+        yield f'<text x="{x + 36}" y="{y + 4}">{escape(curve.name)}</text>'
 
 
 REPORTED_LOADS = (80, 95, 100, 130)

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from koord.api.config.decode import decode_strict
 from koord.api.config.descheduler.configuration import (
+    DESCHEDULER_PLUGIN_CATALOG,
     DeschedulerConfiguration,
     complete_bind_address,
     defaulted,
+    typed_args,
     validate,
 )
 from koord.api.config.descheduler.migration_args import MigrationControllerArgs, evict_qps
-from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.model import to_dict
 from tests.api.model_strategies import model_values
 

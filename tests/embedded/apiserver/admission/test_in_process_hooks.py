@@ -11,7 +11,7 @@ from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector
 from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
 from koord.embedded.apiserver.admission.webhooks import NO_MATCH_CONDITIONS
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from tests.embedded.apiserver.admission.admitted_objects import CONFIG_MAPS, PODS, config_map, pod
 from tests.embedded.apiserver.admission.webhook_server import webhook_server
 from tests.embedded.apiserver.rest_harness import Api, started

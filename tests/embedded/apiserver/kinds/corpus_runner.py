@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from tests.embedded.apiserver.kinds.corpus import (
     NOT_STORED,
     SCHEMA_ONLY,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.admission_chain import AdmissionChain
+from koord.embedded.apiserver.rest.request_context import AdmissionChain
 from koord.embedded.apiserver.server import ApiServer
 from koord.kube.transport.interface import ApiRequest
 from tests.embedded.apiserver.kinds.corpus import objects

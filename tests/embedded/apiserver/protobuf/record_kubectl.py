@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from koord.embedded.apiserver.http_server import kubeconfig_document
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
 from koord.embedded.apiserver.protobuf.decoding import MEDIA_TYPE
 from koord.embedded.apiserver.server import ApiServer
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.transport.interface import ApiRequest, ApiResponse
 from tests.embedded.apiserver.https_harness import serve_https
 

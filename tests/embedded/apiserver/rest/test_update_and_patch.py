@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes, AdmissionChain
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR, invalid_value
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes, AdmissionChain
 from tests.embedded.apiserver.rest_harness import APPLY, JSON6902, MERGE, NS, STRATEGIC, Api, config_map, fresh, pod
 
 CM = f"{NS}/configmaps/a"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.admission_chain import AdmissionChain
+from koord.embedded.apiserver.rest.request_context import AdmissionChain
 from koord.embedded.apiserver.rest.watch import ServerWatchStream
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
 from koord.embedded.apiserver.store.object_store import ObjectStore

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.admission_chain import AdmissionChain
+from koord.embedded.apiserver.rest.request_context import AdmissionChain
 from koord.embedded.apiserver.rest.watch import ServerWatchStream
 from koord.embedded.apiserver.store.journal import StoreJournal
 from koord.embedded.apiserver.store.object_store import ObjectStore

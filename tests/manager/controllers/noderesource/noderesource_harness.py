@@ -10,17 +10,16 @@ from typing import Any, TypeVar
 from koord.api.config.gates import default_feature_gates
 from koord.api.koordinator.custom_kinds import DEVICES, NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, EVENTS_EVENTS, NAMESPACES, NODES, PODS
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
-from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.embedded.cluster import ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, WatchStream
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import ManagerContext, ManagerSettings
 from koord.manager.controllers.noderesource.controller import NodeResourceController
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.values.timestamp import text
 

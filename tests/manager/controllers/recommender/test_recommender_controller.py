@@ -8,8 +8,8 @@ from koord.api.koordinator.analysis import Recommendation
 from koord.api.koordinator.custom_kinds import NODE_METRICS, RECOMMENDATIONS
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.kube.transport.api_error import unwrap
-from koord.manager.context import ManagerContext
 from koord.manager.controllers.recommender.controller import A_RECOMMENDATION_HISTORY, RecommenderController
+from koord.manager.reconcile_loop import ManagerContext
 from koord.telemetry.clock import now
 from koord.values import resources as vector
 from koord.values import timestamp

@@ -13,10 +13,9 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import SchedulerActions
-from koord.scheduler.framework.verdict import Reject, Wait
+from koord.scheduler.framework.verdict import PodPatch, PreBindActions, Reject, Wait
 from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.fake_handles import FakeLister

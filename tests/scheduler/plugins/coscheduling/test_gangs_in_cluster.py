@@ -14,7 +14,7 @@ from koord.api.koordinator.custom_kinds import POD_GROUPS
 from koord.api.koordinator.protocol import A_BIND_GANG_GROUP_ID, A_BIND_GANG_MEMBER_COUNT, A_GANG_GROUPS
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, PODS
 from koord.cli.up import local_scheduler
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.koordinator.sigs_scheduling import PodGroupStatus
-from koord.scheduler.plugins.coscheduling.pod_group_status import MemberPhase, pod_group_phase, pod_group_status
+from koord.scheduler.plugins.coscheduling.controller import MemberPhase, pod_group_phase, pod_group_status
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

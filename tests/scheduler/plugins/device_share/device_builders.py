@@ -12,11 +12,11 @@ from koord.api.koordinator.protocol import A_DEVICE_ALLOCATE_HINT, A_DEVICE_JOIN
 from koord.api.koordinator.resource_name import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from koord.api.model import convert
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices
-from koord.scheduler.plugins.device_share.device_score import DeviceScorer, build_scorer
+from koord.scheduler.plugins.device_share.device_amounts import DeviceScorer, build_scorer
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory, build_inventory
-from koord.scheduler.plugins.device_share.ledger import DeviceLedger
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
 from koord.scheduler.plugins.device_share.request import DeviceDemand, GpuTemplates, parse_demand
+from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger
 
 GI = 1 << 30
 LEAST: DeviceScorer = build_scorer(DEVICE_SHARE_STRATEGY)

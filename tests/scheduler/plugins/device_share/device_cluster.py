@@ -20,11 +20,10 @@ from koord.api.kubernetes.resource import Resource
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
-from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.framework.reservation import writable_reservations
-from koord.scheduler.framework.verdict import Fault, Reject, Skip
+from koord.scheduler.framework.verdict import Fault, PodPatch, PreBindActions, Reject, Skip
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from tests.scheduler.builders import make_node, make_pod

@@ -13,12 +13,15 @@ from koord.api.config.scheduler.plugin_args import MOST_ALLOCATED
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, L_GPU_ISOLATION_PROVIDER, L_GPU_MODEL, L_GPU_VENDOR
 from koord.api.kubernetes.core_v1 import ConfigMap
 from koord.api.model import convert
-from koord.scheduler.framework.bind_effects import PodPatch
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.numa_hint import NumaTopologyHint, numa_affinities
-from koord.scheduler.framework.reservation import MatchedReservation, writable_reservations
-from koord.scheduler.framework.verdict import Fault, Reject, Skip
+from koord.scheduler.framework.reservation import (
+    MatchedReservation,
+    NumaTopologyHint,
+    numa_affinities,
+    writable_reservations,
+)
+from koord.scheduler.framework.verdict import Fault, PodPatch, Reject, Skip
 from koord.values.bitmask import BitMask
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.plugins.device_share.device_builders import device, gpu, place

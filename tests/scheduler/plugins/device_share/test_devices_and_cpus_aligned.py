@@ -9,11 +9,11 @@ import pytest
 
 from koord.api.config.scheduler.koordinator_args import DeviceShareArgs, defaulted_device_share
 from koord.scheduler.cache.cluster_state import ClusterState
-from koord.scheduler.framework.bind_effects import PodPatch
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.framework.runtime import run_reserve
+from koord.scheduler.framework.verdict import PodPatch
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from tests.scheduler.fake_handles import FakeLister

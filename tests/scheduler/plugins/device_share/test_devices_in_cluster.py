@@ -22,7 +22,7 @@ from koord.cli.commands.node_occupancy import print_device_occupancy, read_devic
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.explain.explainer import Explainer
+from koord.scheduler.explain.http import Explainer
 from koord.scheduler.plugins.device_share import http
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
 from koord.scheduler.plugins.device_share.device_amounts import add

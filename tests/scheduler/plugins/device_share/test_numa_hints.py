@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 
 from koord.api.koordinator.resource_name import GPU, RDMA
-from koord.scheduler.framework.numa_hint import NumaTopologyHint
-from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, allocate_devices
-from koord.scheduler.plugins.device_share.ledger import DeviceLedger
-from koord.scheduler.plugins.device_share.numa_hints import designated_hints, device_hints
+from koord.scheduler.framework.reservation import NumaTopologyHint
+from koord.scheduler.plugins.device_share.allocator import (
+    AllocatedDevices,
+    allocate_devices,
+    designated_hints,
+    device_hints,
+)
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal, DeviceRefusalCode
 from koord.scheduler.plugins.device_share.request import DeviceDemand
-from koord.scheduler.plugins.device_share.usable_devices import DeviceConstraints
+from koord.scheduler.plugins.device_share.usable_devices import DeviceConstraints, DeviceLedger
 from koord.values.bitmask import BitMask
 from tests.scheduler.plugins.device_share.device_builders import (
     ANY_VF,

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.koordinator.protocol import A_CAMBRICON_LOCK, L_GPU_ISOLATION_PROVIDER, L_GPU_VENDOR
-from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions
-from koord.scheduler.framework.verdict import Fault
+from koord.scheduler.framework.verdict import Fault, PodPatch, PreBindActions
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.plugins.device_share.device_builders import device, gpu, place
 from tests.scheduler.plugins.device_share.device_cluster import NOW, DeviceCluster, asking, named

@@ -23,7 +23,7 @@ from koord.api.kubernetes.builtin_kinds import (
     PODS,
     PRIORITY_CLASSES,
 )
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap

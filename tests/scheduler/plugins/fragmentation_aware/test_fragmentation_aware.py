@@ -16,8 +16,8 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
+from koord.scheduler.plugins.fragmentation_aware.fragmentation import TypicalPodMix
 from koord.scheduler.plugins.fragmentation_aware.plugin import FragmentationAware
-from koord.scheduler.plugins.fragmentation_aware.typical_pods import TypicalPodMix
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.plugin_equivalence import check_columns_match_definition, profile_of

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.scheduler.plugins.load_aware.estimator import round_half_away
 from koord.scheduler.plugins.load_aware.thresholds import (
     AggregationWindow,
     AppliedThresholds,
@@ -18,7 +19,6 @@ from koord.scheduler.plugins.load_aware.thresholds import (
     exceeding_amount,
     override_from_node,
 )
-from koord.scheduler.plugins.load_aware.usage_estimate import round_half_away
 
 AXES = ResourceAxes.including()
 CLUSTER = build_thresholds(AXES, {"cpu": 65, "memory": 95}, {}, {}, "", None)

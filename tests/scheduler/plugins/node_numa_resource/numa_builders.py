@@ -20,7 +20,7 @@ from koord.scheduler.plugins.node_numa_resource.cpu_binding import (
     decide_binding,
 )
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology, InvalidCpuTopology
-from koord.scheduler.plugins.node_numa_resource.hint_provider import provide_numa_hints
+from koord.scheduler.plugins.node_numa_resource.cycle_state import NumaScorer
 from koord.scheduler.plugins.node_numa_resource.ledger import (
     NO_REFERENCES,
     CpuRefCounts,
@@ -28,7 +28,7 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     NumaLedger,
     parse_allocation,
 )
-from koord.scheduler.plugins.node_numa_resource.numa_score import NumaScorer
+from koord.scheduler.plugins.node_numa_resource.placement import provide_numa_hints
 from koord.scheduler.plugins.node_numa_resource.refusal import MISSING_NUMA, NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_manager import (
     admit_pod,

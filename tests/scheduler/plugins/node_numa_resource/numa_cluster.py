@@ -18,13 +18,12 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.attempt import failure_of_decision
-from koord.scheduler.framework.bind_effects import PodPatch
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.verdict import Fault, Reject
+from koord.scheduler.framework.verdict import Fault, PodPatch, Reject
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocationCache
 from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource

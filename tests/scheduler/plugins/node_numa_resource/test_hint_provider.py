@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints
+from koord.scheduler.framework.reservation import NumaTopologyHint, NumaTopologyHints
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_from_available, can_allocate
 from koord.scheduler.plugins.node_numa_resource.available import available_resources
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBinding, NumaRequest
-from koord.scheduler.plugins.node_numa_resource.hint_provider import provide_numa_hints
+from koord.scheduler.plugins.node_numa_resource.cycle_state import NumaScorer
 from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation, NumaLedger
-from koord.scheduler.plugins.node_numa_resource.numa_score import NumaScorer
+from koord.scheduler.plugins.node_numa_resource.placement import provide_numa_hints
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_manager import (
     NumaAffinity,

@@ -13,9 +13,14 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.dry_run import DryRuns
-from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints, numa_affinities
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.reservation import MatchedReservation, writable_reservations
+from koord.scheduler.framework.reservation import (
+    MatchedReservation,
+    NumaTopologyHint,
+    NumaTopologyHints,
+    numa_affinities,
+    writable_reservations,
+)
 from koord.scheduler.framework.verdict import ROW, Reject, Skip, reject
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocation, PodAllocation
 from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from koord.api.config.scheduler.plugin_args import ResourceWeight, ScoringStrategy
-from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
-from koord.scheduler.plugins.node_numa_resource.numa_score import (
+from koord.scheduler.plugins.node_numa_resource.cycle_state import (
     NumaScorer,
     numa_allocate_strategy,
     score_allocation,
     score_node,
 )
+from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
 from koord.scheduler.plugins.node_numa_resource.topology_options import (
     NumaZone,
     amplify,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints
+from koord.scheduler.framework.reservation import NumaTopologyHint, NumaTopologyHints
 from koord.scheduler.plugins.node_numa_resource.ledger import IDLE, SHARED, SINGLE, NumaLedger
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_manager import (

@@ -11,6 +11,12 @@ from hypothesis import strategies as st
 
 from koord.api.annotations.reservation_codecs import ReservationAffinity
 from koord.api.koordinator.scheduling import ALIGNED, RESTRICTED
+from koord.scheduler.plugins.reservation.cycle_state import (
+    ReservationScoreNormaliser,
+    encode_raw_score,
+    nominate,
+    score_reservation,
+)
 from koord.scheduler.plugins.reservation.fit import (
     NO_MATCH,
     POLICY_CONFLICT,
@@ -20,12 +26,6 @@ from koord.scheduler.plugins.reservation.fit import (
     filter_node,
     filter_reserve_pod,
     fits_node,
-)
-from koord.scheduler.plugins.reservation.nomination import (
-    ReservationScoreNormaliser,
-    encode_raw_score,
-    nominate,
-    score_reservation,
 )
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
 from tests.scheduler.plugins.reservation.reservation_builders import ANY, GI, amounts, node_free, pod, reservation_usage

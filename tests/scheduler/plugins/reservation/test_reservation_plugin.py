@@ -17,12 +17,11 @@ from koord.api.model import convert
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import SchedulerPodStatus
-from koord.scheduler.framework.bind_effects import PodPatch, PreBindActions, StatusBinding
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.reservation import reservations_of
-from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject
+from koord.scheduler.framework.verdict import ROW, Fault, PodPatch, PreBindActions, Reject, StatusBinding, reject
 from koord.scheduler.plugins.reservation.http import reservation_item
 from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.plugin_equivalence import profile_of

@@ -19,7 +19,7 @@ from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.scheduling import Reservation
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES, PODS
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.embedded.apiserver.in_process_transport import InProcessTransport
+from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap

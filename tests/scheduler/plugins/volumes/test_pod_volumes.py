@@ -13,10 +13,9 @@ from koord.api.config.scheduler.in_tree_args import VolumeBindingArgs
 from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
 from koord.api.model import ObjectReference
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import ObjectPatch, PreBindActions
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.engine import SchedulingEngine
-from koord.scheduler.framework.verdict import Fault
+from koord.scheduler.framework.verdict import Fault, ObjectPatch, PreBindActions
 from koord.scheduler.plugins.volumes.volume_binding import VolumeBinding
 from tests.scheduler.builders import make_node, make_pod, make_state
 from tests.scheduler.plugin_equivalence import profile_of

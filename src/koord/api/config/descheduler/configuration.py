@@ -9,19 +9,12 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config import component
-from koord.api.config.descheduler.plugin_args import API_VERSION
-from koord.api.config.descheduler.plugin_catalog import DESCHEDULER_PLUGIN_CATALOG, typed_args
-from koord.api.config.field_error import (
-    FieldError,
-    duplicate_errors,
-    duration_errors,
-    range_errors,
-    required_error,
-    selector_errors,
-)
+from koord.api.config import component, field_error
+from koord.api.config.descheduler import low_node_load_args, migration_args, plugin_args
+from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs
 from koord.api.config.plugin_set import (
     ALL_PLUGINS,
+    PluginArgsKind,
     PluginConfig,
     PluginEntry,
     PluginSet,
@@ -37,6 +30,33 @@ from koord.api.schema_markers import Duration
 KIND = "DeschedulerConfiguration"
 DESCHEDULER_PORT = 10251
 DESCHEDULER_SECURE_PORT = 10258
+
+DESCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
+    "MigrationController": PluginArgsKind(
+        migration_args.MigrationControllerArgs, migration_args.defaulted, migration_args.validate
+    ),
+    "LowNodeLoad": PluginArgsKind(
+        low_node_load_args.LowNodeLoadArgs, low_node_load_args.defaulted, low_node_load_args.validate
+    ),
+    "CustomPriority": PluginArgsKind(
+        plugin_args.CustomPriorityArgs, plugin_args.defaulted_custom_priority, plugin_args.validate_custom_priority
+    ),
+    "FragmentationAware": PluginArgsKind(
+        plugin_args.FragmentationAwareArgs, plugin_args.defaulted_fragmentation, plugin_args.validate_fragmentation
+    ),
+    "ScaleDownBinPack": PluginArgsKind(
+        plugin_args.ScaleDownBinPackArgs, plugin_args.defaulted_bin_pack, plugin_args.validate_bin_pack
+    ),
+}
+
+
+def typed_args(plugin: str, raw: dict[str, Any] | None) -> DeschedulerPluginArgs | list[field_error.FieldError]:
+    """Return the defaulted, validated arguments of a plugin in the catalog, or all that is wrong with them."""
+    args: DeschedulerPluginArgs | list[field_error.FieldError]
+    args = DESCHEDULER_PLUGIN_CATALOG[plugin].typed(
+        plugin, raw, API_VERSION, f"args for plugin {plugin} were not of type {plugin}Args: "
+    )
+    return args
 
 
 class DeschedulerPlugins(Model, frozen=True, kw_only=True):
@@ -133,45 +153,47 @@ def _merged(defaults: PluginSet, custom: PluginSet) -> PluginSet:
     return PluginSet(enabled=merge_plugin_sets(defaults, custom).enabled)
 
 
-def validate(config: DeschedulerConfiguration) -> list[FieldError]:
+def validate(config: DeschedulerConfiguration) -> list[field_error.FieldError]:
     """Validate a defaulted configuration: arguments of all known plugins, not only the evictor's as upstream."""
     errors = component.validate_election(config.leader_election) + component.validate_client(config.client_connection)
-    errors += duration_errors("deschedulingInterval", config.descheduling_interval)
-    errors += selector_errors("nodeSelector", config.node_selector)
-    errors += range_errors("maxNoOfPodsToEvictPerNode", config.max_no_of_pods_to_evict_per_node, low=0)
-    errors += range_errors("maxNoOfPodsToEvictPerNamespace", config.max_no_of_pods_to_evict_per_namespace, low=0)
-    errors += range_errors("maxNoOfPodsToEvictTotal", config.max_no_of_pods_to_evict_total, low=0)
+    errors += field_error.duration_errors("deschedulingInterval", config.descheduling_interval)
+    errors += field_error.selector_errors("nodeSelector", config.node_selector)
+    errors += field_error.range_errors("maxNoOfPodsToEvictPerNode", config.max_no_of_pods_to_evict_per_node, low=0)
+    errors += field_error.range_errors(
+        "maxNoOfPodsToEvictPerNamespace", config.max_no_of_pods_to_evict_per_namespace, low=0
+    )
+    errors += field_error.range_errors("maxNoOfPodsToEvictTotal", config.max_no_of_pods_to_evict_total, low=0)
     errors += _address_errors("healthzBindAddress", config.healthz_bind_address)
     errors += _address_errors("metricsBindAddress", config.metrics_bind_address)
     if not config.profiles:
-        errors.append(required_error("profiles"))
-    errors += duplicate_errors("profiles", (profile.name for profile in config.profiles if profile.name))
+        errors.append(field_error.required_error("profiles"))
+    errors += field_error.duplicate_errors("profiles", (profile.name for profile in config.profiles if profile.name))
     for index, profile in enumerate(config.profiles):
         errors += _profile_errors(profile, f"profiles[{index}]")
     return errors
 
 
-def _profile_errors(profile: DeschedulerProfile, path: str) -> list[FieldError]:
-    errors = [] if profile.name else [required_error(f"{path}.name")]
-    errors += selector_errors(f"{path}.nodeSelector", profile.node_selector)
+def _profile_errors(profile: DeschedulerProfile, path: str) -> list[field_error.FieldError]:
+    errors = [] if profile.name else [field_error.required_error(f"{path}.name")]
+    errors += field_error.selector_errors(f"{path}.nodeSelector", profile.node_selector)
     errors += validate_plugin_configs(profile.plugin_config, f"{path}.pluginConfig")
     evictors = [plugin.name for plugin in (profile.plugins or DeschedulerPlugins()).evict.enabled]
     if len(evictors) != 1:
         rule = "only one evict plugin can be enabled" if evictors else "no evict plugin is enabled"
-        errors.append(FieldError(f"{path}.plugins.evict.enabled", evictors, rule))
+        errors.append(field_error.FieldError(f"{path}.plugins.evict.enabled", evictors, rule))
     for index, config in enumerate(profile.plugin_config):
         if config.name in DESCHEDULER_PLUGIN_CATALOG:
             args = typed_args(config.name, config.args)
             wrong = args if isinstance(args, list) else []
             here = f"{path}.pluginConfig[{index}].args"
-            errors += [FieldError(f"{here}.{e.field}", e.value, e.rule) for e in wrong]
+            errors += [field_error.FieldError(f"{here}.{e.field}", e.value, e.rule) for e in wrong]
     return errors
 
 
-def _address_errors(field: str, given: str | None) -> list[FieldError]:
+def _address_errors(field: str, given: str | None) -> list[field_error.FieldError]:
     if given and not given.startswith(":") and component.parse_bind_address(given) is not None:
         return []
-    return [FieldError(field, given, "must be host:port")]
+    return [field_error.FieldError(field, given, "must be host:port")]
 
 
 SHIPPED_INTERVAL = "10s"
@@ -196,14 +218,14 @@ def shipped_configuration(namespace: str = NAMESPACE) -> DeschedulerConfiguratio
                 plugins=DeschedulerPlugins(evict=only, filter=only),
                 plugin_config=(
                     PluginConfig(name=MIGRATION_CONTROLLER, args=_migration(namespace)),
-                    PluginConfig(name=LOW_NODE_LOAD, args=low_node_load_args(namespace)),
+                    PluginConfig(name=LOW_NODE_LOAD, args=shipped_low_node_load_args(namespace)),
                 ),
             ),
         ),
     )
 
 
-def low_node_load_args(namespace: str = NAMESPACE) -> dict[str, Any]:
+def shipped_low_node_load_args(namespace: str = NAMESPACE) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": "LowNodeLoadArgs",

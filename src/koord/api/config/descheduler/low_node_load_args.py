@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.config.defaulting import fill_empty, fill_none
+from koord.api.config.component import fill_empty, fill_none
 from koord.api.config.descheduler import plugin_args
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, selector_errors
 from koord.api.koordinator.resource_name import CPU, MEMORY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.config.defaulting import fill_empty, fill_none
+from koord.api.config.component import fill_empty, fill_none
 from koord.api.config.descheduler.plugin_args import DeschedulerPluginArgs, NamespaceFilter, validate_namespaces
 from koord.api.config.field_error import FieldError, duration_errors, enum_errors, range_errors, selector_errors
 from koord.api.koordinator.protocol import SCHEDULER
@@ -24,20 +24,9 @@ LIMITER_WORKLOAD = "workload"
 LIMITER_NAMESPACE = "namespace"
 
 EVICTION_GATES = (
-    "MaxUnavailablePerWorkload",
-    "MaxMigratingPerWorkload",
-    "MaxMigratingPerNode",
-    "MaxMigratingPerNamespace",
-    "MaxMigratingGlobally",
-    "ExpectedReplicas",
-    "PVC",
-    "BarePods",
-    "LocalStorage",
-    "SystemCritical",
-    "PriorityThreshold",
-    "LabelSelector",
-    "Namespaces",
-    "NodeFit",
+    *("MaxUnavailablePerWorkload", "MaxMigratingPerWorkload", "MaxMigratingPerNode", "MaxMigratingPerNamespace"),
+    *("MaxMigratingGlobally", "ExpectedReplicas", "PVC", "BarePods", "LocalStorage", "SystemCritical"),
+    *("PriorityThreshold", "LabelSelector", "Namespaces", "NodeFit"),
 )
 
 

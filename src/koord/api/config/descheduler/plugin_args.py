@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.config.defaulting import fill_empty, fill_none
+from koord.api.config.component import fill_empty, fill_none
 from koord.api.config.field_error import (
     FieldError,
     duplicate_errors,

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import field
 
 from koord.api.config import component
-from koord.api.config.defaulting import fill_empty, fill_none
+from koord.api.config.component import fill_empty, fill_none
 from koord.api.config.field_error import FieldError, duration_errors, range_errors, required_error
 from koord.api.config.plugin_set import (
     PluginConfig,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.config.defaulting import fill_empty, fill_none
+from koord.api.config.component import fill_empty, fill_none
 from koord.api.config.field_error import FieldError, duration_errors, enum_errors, range_errors
 from koord.api.config.scheduler import plugin_args
 from koord.api.kubernetes.affinity import NodeAffinity, TopologySpreadConstraint

@@ -9,7 +9,7 @@ from msgspec import field
 
 from koord.api.annotations.gang_codecs import GANG_MATCH_POLICIES, ONCE_SATISFIED
 from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
-from koord.api.config.defaulting import fill_empty, fill_none
+from koord.api.config.component import fill_empty, fill_none
 from koord.api.config.field_error import (
     FieldError,
     duration_errors,

@@ -33,12 +33,8 @@ _SWITCH = {"low": 0.0, "high": 1.0}
 THRESHOLD_LIMITS = (
     FieldLimit(
         fields=(
-            "cpu_suppress_threshold_percent",
-            "memory_evict_threshold_percent",
-            "memory_evict_lower_percent",
-            "cpu_evict_be_usage_threshold_percent",
-            "cpu_evict_threshold_percent",
-            "cpu_evict_lower_percent",
+            *("cpu_suppress_threshold_percent", "memory_evict_threshold_percent", "memory_evict_lower_percent"),
+            *("cpu_evict_be_usage_threshold_percent", "cpu_evict_threshold_percent", "cpu_evict_lower_percent"),
         ),
         low=1,
         high=100,
@@ -207,7 +203,7 @@ def validate_qos(config: slo_documents.QOSConfig) -> list[FieldError]:
     return [e for path, strategy in every for e in _qos_errors(strategy, path)]
 
 
-def _qos_errors(strategy: slo_strategy.ResourceQOSStrategy, path: str) -> list[FieldError]:
+def _qos_errors(strategy: slo_strategy.ResourceQOSStrategy, path: str) -> Iterator[FieldError]:
     blocks: tuple[tuple[str, slo_strategy.ResourceQOS | None], ...] = (
         ("lsrClass", strategy.lsr_class),
         ("lsClass", strategy.ls_class),
@@ -215,19 +211,17 @@ def _qos_errors(strategy: slo_strategy.ResourceQOSStrategy, path: str) -> list[F
         ("systemClass", strategy.system_class),
         ("cgroupRoot", strategy.cgroup_root),
     )
-    errors: list[FieldError] = []
     for name, block in blocks:
         if block is None:
             continue
         if block.cpu_qos is not None:
-            errors += limit_errors(block.cpu_qos, CPU_QOS_LIMITS, (), f"{path}{name}.cpuQOS.")
+            yield from limit_errors(block.cpu_qos, CPU_QOS_LIMITS, (), f"{path}{name}.cpuQOS.")
         if block.memory_qos is not None:
-            errors += limit_errors(block.memory_qos, MEMORY_QOS_LIMITS, (), f"{path}{name}.memoryQOS.")
+            yield from limit_errors(block.memory_qos, MEMORY_QOS_LIMITS, (), f"{path}{name}.memoryQOS.")
         if block.resctrl_qos is not None:
-            errors += limit_errors(
+            yield from limit_errors(
                 block.resctrl_qos, RESCTRL_QOS_LIMITS, RESCTRL_QOS_PAIRS, f"{path}{name}.resctrlQOS."
             )
-    return errors
 
 
 def _strategies_with_paths(cluster: S | None, nodes: Sequence[S]) -> list[tuple[str, S]]:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 
 from koord.api.kubernetes.rbac import RbacRule
-from koord.cli.commands.doctor.facts import ProgramAccess, Unread
+from koord.cli.commands.doctor.facts import READ_ERRORS, ProgramAccess, Unread
 from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, ProgramWorkload
-from koord.cli.commands.doctor.reading import READ_ERRORS
 from koord.cli.commands.doctor.unstructured import field
 from koord.descheduler import program as descheduler_program
 from koord.koordlet import settings as koordlet_settings
@@ -20,7 +19,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, error_from_response
 from koord.kube.transport.interface import ApiRequest
 from koord.manager import program as manager_program
-from koord.manager.context import NAMESPACE
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.scheduler import rbac as scheduler_rbac
 
 DECLARED_RULES: dict[str, Callable[[], Sequence[RbacRule]]] = {

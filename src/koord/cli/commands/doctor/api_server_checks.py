@@ -5,6 +5,7 @@ CustomResourceDefinitions.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from koord.api.schema import crd_manifests
@@ -18,86 +19,62 @@ OLDEST_MINOR = 22  # the first release without the beta versions of the groups b
 
 # Groups and versions that programs ask for and that a cluster can lack or have switched off.
 NEEDED_GROUP_VERSIONS = (
-    "apps/v1",
-    "policy/v1",
-    "coordination.k8s.io/v1",
-    "rbac.authorization.k8s.io/v1",
-    "admissionregistration.k8s.io/v1",
-    "apiextensions.k8s.io/v1",
-    "scheduling.k8s.io/v1",
-    "storage.k8s.io/v1",
+    *("apps/v1", "policy/v1", "coordination.k8s.io/v1", "rbac.authorization.k8s.io/v1"),
+    *("admissionregistration.k8s.io/v1", "apiextensions.k8s.io/v1", "scheduling.k8s.io/v1", "storage.k8s.io/v1"),
     "events.k8s.io/v1",
 )
 _INSTALL_CRDS = "koord crds | kubectl apply --server-side --force-conflicts -f -"
 
 SERVER_TOO_OLD = Diagnosis(
-    id="server-too-old",
-    check=API_SERVER,
-    severity="error",
+    kind=("server-too-old", API_SERVER, "error"),
     title=f"The API server is older than Kubernetes 1.{OLDEST_MINOR}.",
     why="It does not serve policy/v1 and other versions that the programs ask for; they would end at their start.",
     fix="kubectl version",
 )
 SERVER_VERSION_UNCLEAR = Diagnosis(
-    id="server-version-unclear",
-    check=API_SERVER,
-    severity="unknown",
+    kind=("server-version-unclear", API_SERVER, "unknown"),
     title="The API server's version cannot be read as a number.",
     why="Whether the server is recent enough cannot be told.",
     fix="kubectl version",
 )
 GROUP_MISSING = Diagnosis(
-    id="api-group-missing",
-    check=API_SERVER,
-    severity="error",
+    kind=("api-group-missing", API_SERVER, "error"),
     title="The API server does not serve a group and version that the programs use.",
     why="Every list and watch of that group fails, and a program waits for it at its start.",
     fix="kubectl api-versions",
 )
 CRDS_NOT_INSTALLED = Diagnosis(
-    id="crds-not-installed",
-    check=CRDS,
-    severity="info",
+    kind=("crds-not-installed", CRDS, "info"),
     title="Nothing of koord is installed, its CustomResourceDefinitions neither.",
     why="They come with the installation.",
     fix="koord manifests --image IMAGE | kubectl apply --server-side --force-conflicts -f -",
 )
 CRD_MISSING = Diagnosis(
-    id="crd-missing",
-    check=CRDS,
-    severity="error",
+    kind=("crd-missing", CRDS, "error"),
     title="A CustomResourceDefinition is missing beside an installation.",
     why="Programs that watch the kind wait for it, and pods stay Pending.",
     fix=_INSTALL_CRDS,
 )
 CRD_VERSION_MISSING = Diagnosis(
-    id="crd-version-not-served",
-    check=CRDS,
-    severity="error",
+    kind=("crd-version-not-served", CRDS, "error"),
     title="A CustomResourceDefinition does not serve a version that the programs read.",
     why="Watches of that version end with 404 without end.",
     fix=_INSTALL_CRDS,
 )
 CRD_NOT_ESTABLISHED = Diagnosis(
-    id="crd-not-established",
-    check=CRDS,
-    severity="error",
+    kind=("crd-not-established", CRDS, "error"),
     title="A CustomResourceDefinition is there, but its kind is not served.",
     why="Its names collide with another kind's, or its schema was refused.",
     fix="kubectl describe crd {name}",
 )
 CRD_STORAGE_DIFFERS = Diagnosis(
-    id="crd-storage-version-differs",
-    check=CRDS,
-    severity="warning",
+    kind=("crd-storage-version-differs", CRDS, "warning"),
     title="Objects are stored in another version than the shipped definition stores them in.",
     why="Fields that only the shipped version has are lost on each write.",
     fix=_INSTALL_CRDS,
 )
 CRD_OLD_STORED = Diagnosis(
-    id="crd-old-stored-versions",
-    check=CRDS,
-    severity="info",
+    kind=("crd-old-stored-versions", CRDS, "info"),
     title="status.storedVersions names versions that are no longer written.",
     why="Those versions cannot be removed from the definition before the objects are written again.",
     fix="kubectl get {name} -A -o json | kubectl replace -f -",
@@ -155,23 +132,21 @@ def check_crds(facts: ClusterFacts) -> list[Finding]:
     return found
 
 
-def _compare_crd(name: str, shipped: dict[str, Any], present: Obj) -> list[Finding]:
-    found = []
+def _compare_crd(name: str, shipped: dict[str, Any], present: Obj) -> Iterator[Finding]:
     served = [text(one, "name") for one in entries(present, "spec", "versions") if one.get("served") is True]
     lacking = [one["name"] for one in shipped["spec"]["versions"] if one["served"] and one["name"] not in served]
     if lacking:
         there = name_list(served) or "none"
-        found.append(CRD_VERSION_MISSING.found(f"{name} does not serve {name_list(lacking)}, but {there}", (name,)))
+        yield CRD_VERSION_MISSING.found(f"{name} does not serve {name_list(lacking)}, but {there}", (name,))
     conditions = entries(present, "status", "conditions")
     if not any(text(one, "type") == "Established" and text(one, "status") == "True" for one in conditions):
         told = "; ".join(text(one, "message") for one in conditions if text(one, "status") == "False")
-        found.append(CRD_NOT_ESTABLISHED.found(f"{name} is not established: {told or 'no reason'}", (name,), name=name))
+        yield CRD_NOT_ESTABLISHED.found(f"{name} is not established: {told or 'no reason'}", (name,), name=name)
     stored = [text(one, "name") for one in entries(present, "spec", "versions") if one.get("storage") is True]
     wanted = [one["name"] for one in shipped["spec"]["versions"] if one["storage"]]
     if stored != wanted:
         what = f"{name} stores {name_list(stored) or 'no version'}, the shipped definition {name_list(wanted)}"
-        found.append(CRD_STORAGE_DIFFERS.found(what, (name,)))
+        yield CRD_STORAGE_DIFFERS.found(what, (name,))
     old = [one for one in texts(present, "status", "storedVersions") if one not in stored]
     if old:
-        found.append(CRD_OLD_STORED.found(f"{name} still has objects stored as {name_list(old)}", (name,), name=name))
-    return found
+        yield CRD_OLD_STORED.found(f"{name} still has objects stored as {name_list(old)}", (name,), name=name)

@@ -23,25 +23,19 @@ CONFIG_MAPS = {
 _EDIT = "kubectl -n {namespace} edit configmap {name}"
 
 CONFIG_ERROR = Diagnosis(
-    id="configuration-error",
-    check=CONFIGURATION,
-    severity="error",
+    kind=("configuration-error", CONFIGURATION, "error"),
     title="A configuration has an error, named with its entry and line.",
     why="The program refuses it: it keeps the last good one, or does not start.",
     fix=_EDIT,
 )
 CONFIG_WARNING = Diagnosis(
-    id="configuration-warning",
-    check=CONFIGURATION,
-    severity="warning",
+    kind=("configuration-warning", CONFIGURATION, "warning"),
     title="A configuration has something that does not do what it says.",
     why="It is accepted and has no effect.",
     fix=_EDIT,
 )
 CONFIG_MISSING = Diagnosis(
-    id="configuration-missing",
-    check=CONFIGURATION,
-    severity="info",
+    kind=("configuration-missing", CONFIGURATION, "info"),
     title="The ConfigMap of an installed program is missing.",
     why="The program works by its defaults, or by a file from elsewhere.",
     fix="koord manifests --namespace {namespace}",

@@ -2,65 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
+from koord.cli.commands.doctor import installation
 from koord.cli.commands.doctor.facts import ClusterFacts, Obj, readable, unread_findings
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
-from koord.cli.commands.doctor.installation import (
-    DESCHEDULER,
-    PROGRAMS,
-    images_of,
-    installed_programs,
-    program_workloads,
-)
 from koord.cli.commands.doctor.unstructured import field, labels_of, name_of, namespace_of
 
 CONFLICTS = "conflicts"
 
 PROGRAM_TWICE = Diagnosis(
-    id="program-twice",
-    check=CONFLICTS,
-    severity="error",
+    kind=("program-twice", CONFLICTS, "error"),
     title="One of the programs is installed twice, as in two namespaces or beside Koordinator's own.",
     why="Leases are of a namespace: both lead, and undo each other's writes.",
     fix="kubectl -n {namespace} delete {kind} {name}",
 )
 KOORDINATOR_PROGRAM = Diagnosis(
-    id="koordinator-program",
-    check=CONFLICTS,
-    severity="info",
+    kind=("koordinator-program", CONFLICTS, "info"),
     title="A program runs Koordinator's own image.",
     why="koord's programs work beside it, as long as each program is there once.",
 )
 SIGS_DESCHEDULER = Diagnosis(
-    id="sigs-descheduler",
-    check=CONFLICTS,
-    severity="warning",
+    kind=("sigs-descheduler", CONFLICTS, "warning"),
     title="The descheduler of Kubernetes' SIGs is installed.",
     why="It evicts without reservations and migration jobs; two deschedulers do not share limits and may move one pod "
     "back and forth.",
     fix="kubectl -n {namespace} delete {kind} {name}",
 )
 HAMI = Diagnosis(
-    id="hami",
-    check=CONFLICTS,
-    severity="warning",
+    kind=("hami", CONFLICTS, "warning"),
     title="HAMi's device plugin or scheduler is installed.",
     why="It gives out the same GPUs by its own accounts: a card can be promised twice.",
     fix="kubectl -n {namespace} delete {kind} {name}",
 )
 MPS = Diagnosis(
-    id="mps",
-    check=CONFLICTS,
-    severity="warning",
+    kind=("mps", CONFLICTS, "warning"),
     title="CUDA MPS is run by NVIDIA's device plugin.",
     why="Interception by HAMi-core and MPS exclude each other: models fail to load on shared GPUs.",
     fix="kubectl -n {namespace} get {kind} {name}",
 )
 OTHER_AGENT = Diagnosis(
-    id="other-node-agent",
-    check=CONFLICTS,
-    severity="warning",
+    kind=("other-node-agent", CONFLICTS, "warning"),
     title="Another agent that writes pods' cgroups is installed.",
     why="It and koordlet overwrite each other's values.",
     fix="kubectl -n {namespace} delete {kind} {name}",
@@ -117,32 +101,31 @@ def check_conflicts(facts: ClusterFacts) -> list[Finding]:
     return found
 
 
-def _program_findings(facts: ClusterFacts) -> list[Finding]:
-    found = []
-    workloads = program_workloads(facts.all_deployments, facts.all_daemon_sets)
-    for program in PROGRAMS:
+def _program_findings(facts: ClusterFacts) -> Iterator[Finding]:
+    workloads = installation.program_workloads(facts.all_deployments, facts.all_daemon_sets)
+    for program in installation.PROGRAMS:
         several = [one for one in workloads if one.program == program]
         if len(several) > 1:
             other = next((one for one in several if one.namespace != facts.namespace), several[-1])
             titles = [one.title for one in several]
             values = {"namespace": other.namespace, "kind": other.kind.lower(), "name": other.name}
-            found.append(PROGRAM_TWICE.found(f"{program} is installed as {name_list(titles)}", titles, **values))
+            yield PROGRAM_TWICE.found(f"{program} is installed as {name_list(titles)}", titles, **values)
     upstream = [one.title for one in workloads if one.is_upstream]
     if upstream:
-        found.append(KOORDINATOR_PROGRAM.found(f"Koordinator's own image runs in {name_list(upstream)}", upstream))
-    return found
+        yield KOORDINATOR_PROGRAM.found(f"Koordinator's own image runs in {name_list(upstream)}", upstream)
 
 
 def _is_harmless(foreign: ForeignSoftware, facts: ClusterFacts) -> bool:
     """Return whether nothing of koord does the same work: a descheduler conflicts with a descheduler only."""
     return foreign.diagnosis is SIGS_DESCHEDULER and bool(
-        installed_programs(facts) and DESCHEDULER not in installed_programs(facts)
+        installation.installed_programs(facts)
+        and installation.DESCHEDULER not in installation.installed_programs(facts)
     )
 
 
 def _is_foreign(foreign: ForeignSoftware, kind: str, one: Obj) -> bool:
     path = ("spec", "jobTemplate", "spec", "template") if kind == "CronJob" else ("spec", "template")
-    images = images_of(field(one, *path) or {})
+    images = installation.images_of(field(one, *path) or {})
     return (
         any(part in name_of(one) for part in foreign.names)
         or any(part in image for part in foreign.images for image in images)

@@ -30,12 +30,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     """Diagnosis declares one kind of finding; `fix` may name values in braces that `found` fills in."""
 
-    id: str
-    check: str
-    severity: Severity
+    kind: tuple[str, str, Severity]  # id, check and severity of the findings
     title: str  # what the finding means, for the documentation
     why: str
     fix: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.kind[0]
+
+    @property
+    def check(self) -> str:
+        return self.kind[1]
+
+    @property
+    def severity(self) -> Severity:
+        return self.kind[2]
 
     def found(self, what: str, objects: Iterable[str] = (), **values: str) -> Finding:
         # Names come from objects: a command that people copy must not run what a name says.

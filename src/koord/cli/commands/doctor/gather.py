@@ -1,4 +1,6 @@
-"""This module reads a cluster into facts. Whatever cannot be read is a value in them, not a failure."""
+"""This module reads a cluster into facts, and checks the rights of programs. Whatever cannot be read is a value in the
+facts, not a failure.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +18,22 @@ from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.cli import cluster_access
-from koord.cli.commands.doctor import access_checks, node_checks
+from koord.cli.commands.doctor import node_checks
 from koord.cli.commands.doctor.access_review import review_access
 from koord.cli.commands.doctor.facts import (
+    READ_ERRORS,
     ClusterFacts,
     KoordletAnswers,
     Obj,
     Objects,
     Unread,
+    read_list,
+    read_path,
+    unread_findings,
 )
+from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
 from koord.cli.commands.doctor.installation import KOORDLET, MANAGER, PROGRAMS, own_workloads
 from koord.cli.commands.doctor.node_checks import koordlet_pods
-from koord.cli.commands.doctor.reading import READ_ERRORS, read_list, read_path
 from koord.cli.commands.doctor.unstructured import entries, mapping, name_of, text
 from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client
@@ -64,7 +70,7 @@ async def gather_facts(
     )
     if MANAGER in {one.program for one in own_workloads(facts)}:
         facts = msgspec.structs.replace(facts, serving_certificate=await _read_certificate(client, namespace))
-    if access_checks.RBAC in checks:
+    if RBAC in checks:
         facts = msgspec.structs.replace(facts, access=await review_access(client, namespace, own_workloads(facts)))
     if set(checks) & set(node_checks.NODE_CHECKS):
         facts = await _with_koordlets(client, facts, port)
@@ -172,3 +178,27 @@ async def _ask_koordlet(client: Client, node: str, pod: Obj | None, namespace: s
     except READ_ERRORS as error:
         return str(error)
     return found if isinstance(found, dict) else "its answer is no object"
+
+
+RBAC = "rbac"
+
+RIGHTS_MISSING = Diagnosis(
+    kind=("rights-missing", RBAC, "error"),
+    title="A program's service account lacks rights that the program declares.",
+    why="Its lists, watches and writes are answered 403; what it would have done does not happen.",
+    fix="koord manifests --namespace {namespace} --component {component} | kubectl apply --server-side "
+    "--force-conflicts -f -",
+)
+DIAGNOSES = (RIGHTS_MISSING,)
+
+
+def check_access(facts: ClusterFacts) -> list[Finding]:
+    if isinstance(facts.access, Unread):
+        return unread_findings(RBAC, facts.access)
+    found = []
+    for one in facts.access:
+        if one.denied:
+            what = f"{one.account} of {one.program} may not: {name_list(one.denied)} ({len(one.denied)} of {one.asked})"
+            component = one.program.removeprefix("koord-")
+            found.append(RIGHTS_MISSING.found(what, one.denied, namespace=facts.namespace, component=component))
+    return found

@@ -21,130 +21,98 @@ _REPORT_INTERVAL_S = 60.0
 _CLOCK_TOLERANCE = timedelta(seconds=60)
 
 METRIC_MISSING = Diagnosis(
-    id="node-metric-missing",
-    check=NODE_METRICS,
-    severity="warning",
+    kind=("node-metric-missing", NODE_METRICS, "warning"),
     title="Nodes have no NodeMetric.",
     why="koord-manager creates them: nothing is lent on such a node, and load-aware scheduling does not know it.",
     fix="kubectl -n {namespace} logs deployment/koord-manager",
 )
 METRIC_NEVER = Diagnosis(
-    id="node-metric-never-reported",
-    check=NODE_METRICS,
-    severity="warning",
+    kind=("node-metric-never-reported", NODE_METRICS, "warning"),
     title="NodeMetrics were never reported to.",
     why="The node's koordlet does not run or may not write: batch and mid resources stay zero.",
     fix="kubectl -n {namespace} get pods -l koord-app=koordlet -o wide",
 )
 METRIC_STALE = Diagnosis(
-    id="node-metric-stale",
-    check=NODE_METRICS,
-    severity="error",
+    kind=("node-metric-stale", NODE_METRICS, "error"),
     title=f"NodeMetrics are older than {EXPIRES_AFTER_S:.0f} s or three report intervals.",
     why="The scheduler ignores the load of such a node, and after some minutes koord-manager takes back what is lent.",
     fix="kubectl -n {namespace} get pods -l koord-app=koordlet -o wide",
 )
 METRIC_AHEAD = Diagnosis(
-    id="node-metric-from-the-future",
-    check=NODE_METRICS,
-    severity="warning",
+    kind=("node-metric-from-the-future", NODE_METRICS, "warning"),
     title="NodeMetrics have a time that has not come yet.",
     why="The clock of the node or of this machine is wrong: ages and expiry cannot be trusted.",
     fix="kubectl debug node/{node} -it --image=busybox -- date -u",
 )
 KOORDLET_MISSING = Diagnosis(
-    id="koordlet-missing",
-    check=KOORDLETS,
-    severity="warning",
+    kind=("koordlet-missing", KOORDLETS, "warning"),
     title="Nodes have no koordlet.",
     why="Nothing is measured, suppressed or evicted there; a taint or a node selector keeps the pod away.",
     fix="kubectl -n {namespace} describe daemonset koordlet",
 )
 KOORDLET_NOT_READY = Diagnosis(
-    id="koordlet-not-ready",
-    check=KOORDLETS,
-    severity="error",
+    kind=("koordlet-not-ready", KOORDLETS, "error"),
     title="The koordlet of a node is not ready.",
     why="Services on the node are not protected from batch pods.",
     fix="kubectl -n {namespace} logs {pod} --previous",
 )
 KOORDLET_SILENT = Diagnosis(
-    id="koordlet-silent",
-    check=KOORDLETS,
-    severity="unknown",
+    kind=("koordlet-silent", KOORDLETS, "unknown"),
     title="A ready koordlet does not answer through the API server.",
     why="What its kernel supports is known from the Node's conditions only. A network policy or a missing right to "
     "pods/proxy is the usual reason.",
     fix="kubectl auth can-i get pods/proxy -n {namespace}",
 )
 KOORDLETS_NOT_ASKED = Diagnosis(
-    id="koordlets-not-asked",
-    check=KOORDLETS,
-    severity="info",
+    kind=("koordlets-not-asked", KOORDLETS, "info"),
     title="Not every koordlet was asked.",
     why="One request for each node of a large cluster takes long; conditions of all Nodes were read.",
     fix="koord doctor --node NAME",
 )
 STRATEGY_UNSUPPORTED = Diagnosis(
-    id="strategy-unsupported",
-    check=CAPABILITIES,
-    severity="warning",
+    kind=("strategy-unsupported", CAPABILITIES, "warning"),
     title="The kernel of nodes supports no file that an enabled strategy writes.",
     why="The strategy is enabled and has no effect there.",
     fix="koord node capabilities {node}",
 )
 STRATEGY_DEGRADED = Diagnosis(
-    id="strategy-degraded",
-    check=CAPABILITIES,
-    severity="info",
+    kind=("strategy-degraded", CAPABILITIES, "info"),
     title="The kernel of nodes supports only some files that an enabled strategy writes.",
     why="The strategy works in part.",
     fix="koord node capabilities {node}",
 )
 KNOB_REJECTED = Diagnosis(
-    id="kernel-file-rejected",
-    check=CAPABILITIES,
-    severity="info",
+    kind=("kernel-file-rejected", CAPABILITIES, "info"),
     title="A kernel file is there and refuses to be written.",
     why="koordlet does not write it again; strategies that need it are unsupported or degraded.",
     fix="koord node capabilities {node}",
 )
 CAPABILITIES_NOT_TOLD = Diagnosis(
-    id="capabilities-not-told",
-    check=CAPABILITIES,
-    severity="unknown",
+    kind=("capabilities-not-told", CAPABILITIES, "unknown"),
     title="No koordlet told what its kernel supports.",
     why="Neither the Nodes' conditions nor an answer of a koordlet tells which strategies have an effect.",
     fix="kubectl -n {namespace} logs daemonset/koordlet",
 )
 HOOKS_DISCONNECTED = Diagnosis(
-    id="hooks-not-connected",
-    check=HOOKS,
-    severity="warning",
+    kind=("hooks-not-connected", HOOKS, "warning"),
     title="A container runtime is not connected to the koordlet's hooks.",
     why="Values reach containers only after their start, from the reconciler. NRI may be off in containerd.",
     fix="kubectl -n {namespace} logs {pod}",
 )
 HOOKS_FAIL = Diagnosis(
-    id="hooks-fail",
-    check=HOOKS,
-    severity="warning",
+    kind=("hooks-fail", HOOKS, "warning"),
     title="Runtime hooks failed.",
     why="Containers started without the values of the hook.",
     fix="kubectl -n {namespace} logs {pod}",
 )
 SAFE_MODE = Diagnosis(
-    id="safe-mode",
-    check=HOOKS,
-    severity="warning",
+    kind=("safe-mode", HOOKS, "warning"),
     title="koordlet runs in safe mode.",
     why="It measures and reports, but writes nothing to the kernel.",
     fix="kubectl -n {namespace} logs {pod}",
 )
 HOOKS_NOT_TOLD = Diagnosis(
-    id="hooks-not-told",
-    check=HOOKS,
-    severity="unknown",
+    kind=("hooks-not-told", HOOKS, "unknown"),
     title="koordlets do not tell about their hooks.",
     why="None could be asked, or they are of a version without this endpoint: whether hooks act cannot be told.",
     fix="kubectl -n {namespace} logs daemonset/koordlet",

@@ -6,111 +6,85 @@ import re
 from collections.abc import Iterable
 from datetime import timedelta
 
+from koord.cli.commands.doctor import installation
 from koord.cli.commands.doctor.facts import ClusterFacts, Obj, Unread, unread_findings
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
-from koord.cli.commands.doctor.installation import (
-    DESCHEDULER,
-    MANAGER,
-    PROGRAMS,
-    SCHEDULER,
-    installed_programs,
-    own_workloads,
-    pods_of,
-)
 from koord.cli.commands.doctor.unstructured import entries, mapping, moment, name_of, number, text
 from koord.cli.printing import format_duration
 from koord.manager.program import LEASE_NAME
 
 PROGRAM_PODS, LEASES, VERSIONS = "programs", "leases", "versions"
-LEASE_NAMES = {MANAGER: LEASE_NAME, SCHEDULER: SCHEDULER, DESCHEDULER: DESCHEDULER}
+LEASE_NAMES = {
+    installation.MANAGER: LEASE_NAME,
+    installation.SCHEDULER: installation.SCHEDULER,
+    installation.DESCHEDULER: installation.DESCHEDULER,
+}
 _STARTING = ("ContainerCreating", "PodInitializing")
 _DEFAULT_LEASE_S = 15.0
 _CLOCK_TOLERANCE = timedelta(seconds=30)  # this machine's clock is not the cluster's
 
 PROGRAM_MISSING = Diagnosis(
-    id="program-missing",
-    check=PROGRAM_PODS,
-    severity="info",
+    kind=("program-missing", PROGRAM_PODS, "info"),
     title="One of the four programs is not installed beside the others.",
     why="Each works alone, but what it does is done by nobody.",
     fix="koord manifests --namespace {namespace} --component {component} | kubectl apply --server-side -f -",
 )
 PROGRAM_NOT_READY = Diagnosis(
-    id="program-not-ready",
-    check=PROGRAM_PODS,
-    severity="error",
+    kind=("program-not-ready", PROGRAM_PODS, "error"),
     title="Fewer pods of a program are ready than its workload wants.",
     why="An installer says deployed when the objects are there; the program does not work.",
     fix="kubectl -n {namespace} describe {kind} {name}",
 )
 POD_WAITING = Diagnosis(
-    id="pod-waiting",
-    check=PROGRAM_PODS,
-    severity="error",
+    kind=("pod-waiting", PROGRAM_PODS, "error"),
     title="A container of a program cannot start or crashes.",
     why="The reason and the container's last words say why it does not run.",
     fix="kubectl -n {namespace} logs {pod} --previous",
 )
 POD_NOT_SCHEDULED = Diagnosis(
-    id="pod-not-scheduled",
-    check=PROGRAM_PODS,
-    severity="error",
+    kind=("pod-not-scheduled", PROGRAM_PODS, "error"),
     title="No node was found for a pod of a program.",
     why="The program does not run until a node takes the pod.",
     fix="kubectl -n {namespace} describe pod {pod}",
 )
 LEASE_MISSING = Diagnosis(
-    id="lease-missing",
-    check=LEASES,
-    severity="warning",
+    kind=("lease-missing", LEASES, "warning"),
     title="A program with several replicas has no Lease.",
     why="No replica ever led: none may write leases, none started, or election is off and all replicas work.",
     fix="kubectl -n {namespace} logs deployment/{program}",
 )
 LEASE_WITHOUT_HOLDER = Diagnosis(
-    id="lease-without-holder",
-    check=LEASES,
-    severity="error",
+    kind=("lease-without-holder", LEASES, "error"),
     title="A Lease has no holder.",
     why="The last leader gave it back and nobody took it: nothing is reconciled.",
     fix="kubectl -n {namespace} logs deployment/{program}",
 )
 LEASE_STALE = Diagnosis(
-    id="lease-stale",
-    check=LEASES,
-    severity="error",
+    kind=("lease-stale", LEASES, "error"),
     title="A Lease was not renewed within its duration.",
     why="The leader is gone or cannot write, and no other replica took over.",
     fix="kubectl -n {namespace} logs deployment/{program}",
 )
 LEASE_FOREIGN_HOLDER = Diagnosis(
-    id="lease-foreign-holder",
-    check=LEASES,
-    severity="warning",
+    kind=("lease-foreign-holder", LEASES, "warning"),
     title="The holder of a Lease is no pod of the program.",
     why="Another process leads, such as Koordinator's own program or one that was started by hand.",
     fix="kubectl -n {namespace} get lease {lease} -o yaml",
 )
 IMAGES_DIFFER = Diagnosis(
-    id="images-of-a-program-differ",
-    check=VERSIONS,
-    severity="warning",
+    kind=("images-of-a-program-differ", VERSIONS, "warning"),
     title="Pods of one program run different images.",
     why="A rollout is under way or stuck: which version leads is chance.",
     fix="kubectl -n {namespace} rollout status {kind}/{name}",
 )
 VERSIONS_DIFFER = Diagnosis(
-    id="versions-differ",
-    check=VERSIONS,
-    severity="warning",
+    kind=("versions-differ", VERSIONS, "warning"),
     title="Programs have images of different versions.",
     why="They agree through annotations and objects that a version may change.",
     fix="koord manifests --namespace {namespace} --image IMAGE | kubectl apply --server-side --force-conflicts -f -",
 )
 COMMAND_VERSION_DIFFERS = Diagnosis(
-    id="command-version-differs",
-    check=VERSIONS,
-    severity="info",
+    kind=("command-version-differs", VERSIONS, "info"),
     title="This command has another version than the programs.",
     why="It judges by its own tables of rights, kinds and settings.",
     fix="koord --version",
@@ -135,17 +109,17 @@ def check_programs(facts: ClusterFacts) -> list[Finding]:
     found = unread_findings(PROGRAM_PODS, facts.deployments, facts.daemon_sets, facts.pods)
     namespace = facts.namespace
     if not isinstance(facts.deployments, Unread) and not isinstance(facts.daemon_sets, Unread):
-        for program in (one for one in PROGRAMS if one not in installed_programs(facts)):
+        for program in (one for one in installation.PROGRAMS if one not in installation.installed_programs(facts)):
             component = program.removeprefix("koord-")
             what = f"{program} is not installed in namespace {namespace}"
             found.append(PROGRAM_MISSING.found(what, (program,), namespace=namespace, component=component))
-    for one in own_workloads(facts):
+    for one in installation.own_workloads(facts):
         if one.ready < one.wanted:
             what = f"{one.title}: {one.ready} of {one.wanted} pods are ready"
             kind = one.kind.lower()
             found.append(PROGRAM_NOT_READY.found(what, (one.name,), namespace=namespace, kind=kind, name=one.name))
-    for program in PROGRAMS:
-        for pod in pods_of(facts, program):
+    for program in installation.PROGRAMS:
+        for pod in installation.pods_of(facts, program):
             found += _pod_findings(pod, namespace)
     return found
 
@@ -175,7 +149,7 @@ def check_leases(facts: ClusterFacts) -> list[Finding]:
         return unread_findings(LEASES, facts.leases)
     present = {name_of(one): one for one in facts.leases}
     found = []
-    for workload in own_workloads(facts):
+    for workload in installation.own_workloads(facts):
         lease_name = LEASE_NAMES.get(workload.program)
         if lease_name is None or workload.wanted == 0:
             continue
@@ -202,7 +176,7 @@ def _lease_findings(facts: ClusterFacts, program: str, lease: Obj, names: dict[s
         what = f"{title} was renewed {since} by {holder}, its duration is {duration_s:.0f} s"
         found.append(LEASE_STALE.found(what, (name_of(lease),), **names))
     # The identity is the host name, which is the pod's name, and a unique part.
-    pods = [name_of(pod) for pod in pods_of(facts, program)]
+    pods = [name_of(pod) for pod in installation.pods_of(facts, program)]
     if not isinstance(facts.pods, Unread) and not any(name and holder.startswith(name) for name in pods):
         what = f"{title} is held by {holder}, which is no pod of {program}"
         found.append(LEASE_FOREIGN_HOLDER.found(what, (name_of(lease),), **names))
@@ -212,8 +186,8 @@ def _lease_findings(facts: ClusterFacts, program: str, lease: Obj, names: dict[s
 def check_versions(facts: ClusterFacts) -> list[Finding]:
     found = unread_findings(VERSIONS, facts.deployments, facts.daemon_sets, facts.pods)
     by_program: dict[str, str] = {}
-    for workload in own_workloads(facts):
-        images = {image for pod in pods_of(facts, workload.program) for image in _program_images(pod)}
+    for workload in installation.own_workloads(facts):
+        images = {image for pod in installation.pods_of(facts, workload.program) for image in _program_images(pod)}
         if len(images) > 1:
             what = f"pods of {workload.program} run {name_list(sorted(images))}"
             names = {"namespace": facts.namespace, "kind": workload.kind.lower(), "name": workload.name}

@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from koord.cli.commands.doctor import (
-    access_checks,
     api_server_checks,
     configuration_checks,
     conflict_checks,
+    gather,
     node_checks,
     program_checks,
     webhook_checks,
@@ -78,9 +78,9 @@ CHECKS = (
         needs_pods=True,
     ),
     Check(
-        id=access_checks.RBAC,
+        id=gather.RBAC,
         title="The rights of the programs' service accounts",
-        run=access_checks.check_access,
+        run=gather.check_access,
         programs=_ALL,
         needs_pods=True,
     ),
@@ -139,7 +139,7 @@ CHECK_IDS = tuple(one.id for one in CHECKS)
 DIAGNOSES: tuple[Diagnosis, ...] = (
     *api_server_checks.DIAGNOSES,
     *program_checks.DIAGNOSES,
-    *access_checks.DIAGNOSES,
+    *gather.DIAGNOSES,
     *webhook_checks.DIAGNOSES,
     *node_checks.DIAGNOSES,
     *conflict_checks.DIAGNOSES,

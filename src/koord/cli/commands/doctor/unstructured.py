@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 from typing import Any
 
-Obj = dict[str, Any]
+from koord.api.model import Obj
 
 _LARGEST = 1e12  # a count or a number of seconds beyond this is nonsense, and would overflow a date
 

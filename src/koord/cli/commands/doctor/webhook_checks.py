@@ -24,26 +24,20 @@ _CERTIFICATE_ERRORS = (ValueError, TypeError, InvalidSignature, UnsupportedAlgor
 _RESTART_MANAGER = "kubectl -n {namespace} rollout restart deployment/koord-manager"
 
 CONFIGURATION_MISSING = Diagnosis(
-    id="webhook-configuration-missing",
-    check=WEBHOOKS,
-    severity="error",
+    kind=("webhook-configuration-missing", WEBHOOKS, "error"),
     title="koord-manager is installed without one of its webhook configurations.",
     why="Nobody calls the webhooks: profiles are not applied to pods and wrong objects are not refused.",
     fix="koord manifests --namespace {namespace} --component manager | kubectl apply --server-side --force-conflicts "
     "-f -",
 )
 WEBHOOK_LEFT_OVER = Diagnosis(
-    id="webhook-left-over",
-    check=WEBHOOKS,
-    severity="error",
+    kind=("webhook-left-over", WEBHOOKS, "error"),
     title="Webhook configurations are there, koord-manager is not.",
     why="Each matching request waits for a timeout, and is refused where failurePolicy is Fail.",
     fix="kubectl delete {resource} {name}",
 )
 SERVICE_MISSING = Diagnosis(
-    id="webhook-service-missing",
-    check=WEBHOOK_SERVICE,
-    severity="error",
+    kind=("webhook-service-missing", WEBHOOK_SERVICE, "error"),
     title="A webhook's Service does not exist.",
     why="Calls of the webhook fail: requests pass unchanged where failurePolicy is Ignore, and are refused where it is "
     "Fail.",
@@ -51,73 +45,55 @@ SERVICE_MISSING = Diagnosis(
     "-f -",
 )
 UNREACHABLE_FAIL = Diagnosis(
-    id="webhook-unreachable-fail",
-    check=WEBHOOK_SERVICE,
-    severity="error",
+    kind=("webhook-unreachable-fail", WEBHOOK_SERVICE, "error"),
     title="No ready endpoint stands behind webhooks with failurePolicy Fail.",
     why="The API server refuses every matching request, also those that would start koord-manager again.",
     fix="kubectl -n {namespace} get pods -l koord-app=koord-manager",
 )
 UNREACHABLE_IGNORE = Diagnosis(
-    id="webhook-unreachable-ignore",
-    check=WEBHOOK_SERVICE,
-    severity="error",
+    kind=("webhook-unreachable-ignore", WEBHOOK_SERVICE, "error"),
     title="No ready endpoint stands behind webhooks with failurePolicy Ignore.",
     why="Requests pass as if there were no webhook: profiles are silently not applied.",
     fix="kubectl -n {namespace} get pods -l koord-app=koord-manager",
 )
 CERTIFICATE_MISSING = Diagnosis(
-    id="webhook-certificate-missing",
-    check=WEBHOOK_CERTIFICATE,
-    severity="error",
+    kind=("webhook-certificate-missing", WEBHOOK_CERTIFICATE, "error"),
     title="The Secret with the serving certificate is missing or empty.",
     why="koord-manager makes it when it starts; without it no webhook is served.",
     fix="kubectl -n {namespace} logs deployment/koord-manager",
 )
 CERTIFICATE_UNREADABLE = Diagnosis(
-    id="webhook-certificate-unreadable",
-    check=WEBHOOK_CERTIFICATE,
-    severity="error",
+    kind=("webhook-certificate-unreadable", WEBHOOK_CERTIFICATE, "error"),
     title="The serving certificate is no certificate.",
     why="TLS handshakes of API servers fail.",
     fix=f"kubectl -n {{namespace}} delete secret {SECRET_NAME}",
 )
 CERTIFICATE_EXPIRED = Diagnosis(
-    id="webhook-certificate-expired",
-    check=WEBHOOK_CERTIFICATE,
-    severity="error",
+    kind=("webhook-certificate-expired", WEBHOOK_CERTIFICATE, "error"),
     title="The serving certificate or its CA is outside of its validity.",
     why="API servers refuse the connection, and webhooks fail as if nobody served them.",
     fix=_RESTART_MANAGER,
 )
 CERTIFICATE_EXPIRES_SOON = Diagnosis(
-    id="webhook-certificate-expires-soon",
-    check=WEBHOOK_CERTIFICATE,
-    severity="warning",
+    kind=("webhook-certificate-expires-soon", WEBHOOK_CERTIFICATE, "warning"),
     title=f"The serving certificate ends within {EXPIRES_SOON.days} days.",
     why="koord-manager renews it half a year before its end: the renewal does not work.",
     fix=_RESTART_MANAGER,
 )
 CERTIFICATE_OTHER_NAME = Diagnosis(
-    id="webhook-certificate-other-name",
-    check=WEBHOOK_CERTIFICATE,
-    severity="error",
+    kind=("webhook-certificate-other-name", WEBHOOK_CERTIFICATE, "error"),
     title="The serving certificate is not for the name that API servers call.",
     why="The name in the certificate is verified, and the call fails.",
     fix=f"kubectl -n {{namespace}} delete secret {SECRET_NAME}",
 )
 CA_BUNDLE_MISSING = Diagnosis(
-    id="webhook-ca-missing",
-    check=WEBHOOK_CERTIFICATE,
-    severity="error",
+    kind=("webhook-ca-missing", WEBHOOK_CERTIFICATE, "error"),
     title="Webhook entries have no caBundle.",
     why="koord-manager fills it in; until then API servers do not trust the serving certificate.",
     fix="kubectl -n {namespace} logs deployment/koord-manager",
 )
 CA_MISMATCH = Diagnosis(
-    id="webhook-ca-mismatch",
-    check=WEBHOOK_CERTIFICATE,
-    severity="error",
+    kind=("webhook-ca-mismatch", WEBHOOK_CERTIFICATE, "error"),
     title="No CA of a caBundle signed the serving certificate.",
     why="API servers refuse the connection. Tools that apply the configurations again reset the bundle.",
     fix=_RESTART_MANAGER,

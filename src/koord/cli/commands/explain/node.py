@@ -24,17 +24,10 @@ from koord.manager.colocation.decision import ColocationNodeView, ColocationSett
 from koord.manager.configuration import documents
 from koord.manager.configuration.documents import ParsedDocument, RejectedDocument
 from koord.manager.configuration.last_good import describe_error
-from koord.manager.context import NAMESPACE
+from koord.manager.explain import node_report
 from koord.manager.explain.lending_history import LendingChange
-from koord.manager.explain.node_report import (
-    NodeMetricReport,
-    NodeResourceReport,
-    RatioReport,
-    ResourceReport,
-    StrategySources,
-    report_node,
-)
 from koord.manager.program import EXPLAIN_NODES_PATH
+from koord.manager.reconcile_loop import NAMESPACE
 from koord.telemetry.clock import Clock, now
 from koord.values.names import dns1123_subdomain
 
@@ -55,7 +48,7 @@ _TERM_SIGNS = {"": "", "+": "+", "-": "-", "min": "≤", "x": "×", "=": "="}
 
 
 def print_node_explanation(
-    console: Console, account: NodeResourceReport, changes: Sequence[LendingChange], unavailable: str
+    console: Console, account: node_report.NodeResourceReport, changes: Sequence[LendingChange], unavailable: str
 ) -> None:
     console.print(f"Node      {account.node}", style="bold")
     console.print(f"Settings  {_settings_text(account.settings)}")
@@ -77,8 +70,8 @@ def print_node_explanation(
     _print_history(console, changes, unavailable, resources)
 
 
-def _terms_table(lines: Sequence[ResourceReport]) -> Table:
-    table = plain_table(("RESOURCE", "left"), ("", "left"), ("TERM", "left"), ("AMOUNT", "right"), ("", "left"))
+def _terms_table(lines: Sequence[node_report.ResourceReport]) -> Table:
+    table = plain_table("RESOURCE", "", "TERM", ">AMOUNT", "")
     for line in lines:
         name = printing.short_resource_name(line.resource)
         if line.sum is not None:
@@ -98,17 +91,9 @@ def _terms_table(lines: Sequence[ResourceReport]) -> Table:
     return table
 
 
-def _zones_table(account: NodeResourceReport) -> Table:
+def _zones_table(account: node_report.NodeResourceReport) -> Table:
     table = plain_table(
-        ("ZONE", "left"),
-        ("RESOURCE", "left"),
-        ("CAPACITY", "right"),
-        ("MARGIN", "right"),
-        ("HELD", "right"),
-        ("PODS", "right"),
-        ("COMPUTED", "right"),
-        ("IN THE TOPOLOGY", "right"),
-        ("", "left"),
+        "ZONE", "RESOURCE", ">CAPACITY", ">MARGIN", ">HELD", ">PODS", ">COMPUTED", ">IN THE TOPOLOGY", ""
     )
     for zone in account.zones:
         for line in zone.lines:
@@ -124,7 +109,7 @@ def _zones_table(account: NodeResourceReport) -> Table:
     return table
 
 
-def _settings_text(settings: StrategySources) -> str:
+def _settings_text(settings: node_report.StrategySources) -> str:
     if not settings.cluster_enabled:
         return "co-location is off for the cluster"
     layers = ["cluster"]
@@ -136,7 +121,7 @@ def _settings_text(settings: StrategySources) -> str:
     return f"co-location is {state}, by {', '.join(layers)}{ignored}"
 
 
-def _report_text(report: NodeMetricReport) -> str:
+def _report_text(report: node_report.NodeMetricReport) -> str:
     if report.at is None or report.age_seconds is None or report.good_for_seconds is None:
         return report.flaw or "none"
     age = f"{printing.format_duration(report.age_seconds)} ago ({report.at:%H:%M:%S} UTC)"
@@ -147,7 +132,7 @@ def _report_text(report: NodeMetricReport) -> str:
     return f"{age}, good for another {printing.format_duration(report.good_for_seconds)}"
 
 
-def _ratio_text(ratio: RatioReport) -> str:
+def _ratio_text(ratio: node_report.RatioReport) -> str:
     """Return the text of a ratio; empty when there is nothing to report."""
     computed, shown = (
         ", ".join(f"{name} {value:.2f}" for name, value in r.items()) for r in (ratio.computed, ratio.shown)
@@ -164,9 +149,7 @@ def _print_history(console: Console, changes: Sequence[LendingChange], unavailab
     if unavailable:
         console.print(f"History is unavailable: {unavailable}", style="yellow")
         return
-    table = plain_table(
-        ("CHANGED", "left"), ("RESOURCE", "left"), ("FROM", "right"), ("TO", "right"), ("MOVED BY", "left")
-    )
+    table = plain_table("CHANGED", "RESOURCE", ">FROM", ">TO", "MOVED BY")
     rows = 0
     for change in changes:
         when = f"{change.at:%m-%d %H:%M:%S}"
@@ -218,7 +201,7 @@ class LendingHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    account: NodeResourceReport
+    account: node_report.NodeResourceReport
     history: LendingHistory
 
 
@@ -257,7 +240,7 @@ def node(
     async def main(client: Client, clock: Clock) -> None:
         view = await read_node_view(client, name, clock)
         settings = await read_colocation_settings(client, config_namespace, config_name)
-        account = report_node(view, decide_colocation(view, settings))
+        account = node_report.report_node(view, decide_colocation(view, settings))
         past = await read_lending_history(client, name, manager_namespace, manager_port)
         if resource is not None:
             account = _only_resource(account, resource)
@@ -330,7 +313,7 @@ async def read_lending_history(client: Client, name: str, namespace: str, port: 
         return LendingHistory(unavailable=f"koord-manager's answer is not understood: {strange}")
 
 
-def _only_resource(account: NodeResourceReport, resource: str) -> NodeResourceReport:
+def _only_resource(account: node_report.NodeResourceReport, resource: str) -> node_report.NodeResourceReport:
     wanted = f"kubernetes.io/{resource}"
     zones = tuple(
         msgspec.structs.replace(zone, lines=tuple(line for line in zone.lines if line.resource == wanted))

@@ -58,7 +58,7 @@ def print_attempt(console: Console, last: LastAttemptReport, title: str, age_s: 
     when = f", {printing.format_duration(age_s)} ago: decided in {last.took_ms:.1f} ms" if age_s is not None else ""
     console.print(f"\n{title}{when}", style="bold")
     if last.refusals:
-        table = plain_table(("NODES", "right"), ("PLUGIN", "left"), ("REASON", "left"), ("FOR EXAMPLE", "left"))
+        table = plain_table(">NODES", "PLUGIN", "REASON", "FOR EXAMPLE")
         for said in last.refusals:
             examples = ", ".join(said.examples[:_MAX_EXAMPLES])
             table.add_row(str(said.nodes or ""), said.plugin, said.reason, examples)
@@ -96,7 +96,7 @@ def _near_miss_text(miss: NearestNode) -> str:
 
 def _ranking_table(ranking: Sequence[ScoredNode]) -> Table:
     plugins = [name for name in ranking[0].scores if any(ranked.scores.get(name) for ranked in ranking)]
-    table = plain_table(("NODE", "left"), ("TOTAL", "right"), *((name, "right") for name in plugins))
+    table = plain_table("NODE", ">TOTAL", *(f">{name}" for name in plugins))
     for ranked in ranking:
         table.add_row(ranked.node, str(ranked.total), *(str(ranked.scores.get(name, 0)) for name in plugins))
     return table

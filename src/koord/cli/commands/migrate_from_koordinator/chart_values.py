@@ -5,33 +5,30 @@ that differ from the defaults of Koordinator's chart 1.8, which koord's chart ha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 from typing import Any
 
+from koord.api.config.descheduler import configuration as descheduler
 from koord.cli import cluster_access
 from koord.cli.commands.doctor.facts import Obj, readable
 from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER, own_crd_names
 from koord.cli.commands.doctor.unstructured import entries, field, mapping, name_of, number, text, texts
-from koord.cli.commands.migrate_from_koordinator.component_config import (
-    carried_descheduler_config,
-    carried_scheduler_config,
-)
+from koord.cli.commands.migrate_from_koordinator import program_arguments
 from koord.cli.commands.migrate_from_koordinator.facts import (
     KoordinatorFacts,
     helm_release,
     release_of,
     upstream_workloads,
 )
-from koord.cli.commands.migrate_from_koordinator.program_arguments import (
-    Argument,
-    ProgramTables,
-    command_line,
-    container_of,
-    gate_text,
-    judge_flags,
-    judge_gates,
-)
 from koord.cli.manifests.koordlet_daemonset import SHIPPED_KOORDLET_GATES
+from koord.cli.manifests.manifests import scheduler_config
+from koord.descheduler.configuration import build_setup, load_config
+from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.configuration.config_file import dump_configuration, load_configuration
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
+from koord.values.json_text import MalformedText
 from koord.values.quantity import Quantity, QuantityError
+from koord.values.yaml_text import load_yaml
 
 SECTIONS = {MANAGER: "manager", SCHEDULER: "scheduler", DESCHEDULER: "descheduler", KOORDLET: "koordlet"}
 _CONTROL_RESOURCES = {"limits": {"cpu": "1000m", "memory": "1Gi"}, "requests": {"cpu": "500m", "memory": "256Mi"}}
@@ -64,17 +61,56 @@ _FAILURE_POLICY = {
     "reservations": "reservations",
 }
 
+SCHEDULER_CONFIG_MAP, DESCHEDULER_CONFIG_MAP = "koord-scheduler-config", "koord-descheduler-config"
+_SCHEDULER_KIND = "KubeSchedulerConfiguration"
 
-def extract_values(facts: KoordinatorFacts, tables: Mapping[str, ProgramTables]) -> Obj:
+
+def carried_scheduler_config(facts: KoordinatorFacts) -> str:
+    """Return the scheduler's configuration where it is another than the chart's own and koord accepts it."""
+    text = _config_text(facts, SCHEDULER_CONFIG_MAP, _SCHEDULER_KIND)
+    given = load_configuration(text) if text else []
+    if isinstance(given, list):
+        return ""
+    made = CompletedConfig.complete(given, load_plugins(entry_points(group=ENTRY_POINT_GROUP)).factories)
+    if isinstance(made, list) or dump_configuration(made) == scheduler_config(facts.namespace):
+        return ""
+    return text
+
+
+def carried_descheduler_config(facts: KoordinatorFacts) -> str:
+    """Return the descheduler's configuration where it is another than the chart's own and koord accepts it."""
+    text = _config_text(facts, DESCHEDULER_CONFIG_MAP, descheduler.KIND)
+    given = load_config(load_yaml(text)) if text else []
+    if isinstance(given, list):
+        return ""
+    made, shipped = build_setup(given), build_setup(descheduler.shipped_configuration(facts.namespace))
+    if isinstance(made, list) or (not isinstance(shipped, list) and made.config == shipped.config):
+        return ""
+    return text
+
+
+def _config_text(facts: KoordinatorFacts, name: str, kind: str) -> str:
+    """Return the entry of a ConfigMap that holds a configuration of a kind."""
+    for one in readable(facts.config_maps):
+        if name_of(one) != name:
+            continue
+        for content in mapping(one, "data").values():
+            read = load_yaml(content) if isinstance(content, str) and kind in content else None
+            if isinstance(read, dict) and not isinstance(read, MalformedText) and read.get("kind") == kind:
+                return str(content)
+    return ""
+
+
+def extract_values(facts: KoordinatorFacts, tables: Mapping[str, program_arguments.ProgramTables]) -> Obj:
     """Return the values, without what koord would refuse; `findings` tells of that."""
     found: Obj = {"installation": {"namespace": facts.namespace}}
     if facts.namespace == cluster_access.NAMESPACE:
         found = {}
     for program, workload in workloads_by_program(facts).items():
-        container = container_of(workload, program)
-        words = command_line(container)
-        flags = judge_flags(program, words, tables[program])
-        gates = accepted_gates(judge_gates(gate_text(words), tables[program]))
+        container = program_arguments.container_of(workload, program)
+        words = program_arguments.command_line(container)
+        flags = program_arguments.judge_flags(program, words, tables[program])
+        gates = accepted_gates(program_arguments.judge_gates(program_arguments.gate_text(words), tables[program]))
         values = _program_values(program, workload, container, flags)
         if program == MANAGER:
             found |= {"featureGates": gates} if gates else {}
@@ -106,11 +142,11 @@ def workloads_by_program(facts: KoordinatorFacts) -> dict[str, Obj]:
     return {one.program: present[one.name] for one in upstream_workloads(facts)}
 
 
-def accepted_gates(gates: Sequence[Argument]) -> str:
+def accepted_gates(gates: Sequence[program_arguments.Argument]) -> str:
     return ",".join(f"{one.name}={one.value}" for one in gates if one.verdict != "refused")
 
 
-def _program_values(program: str, workload: Obj, container: Obj, flags: Sequence[Argument]) -> Obj:
+def _program_values(program: str, workload: Obj, container: Obj, flags: Sequence[program_arguments.Argument]) -> Obj:
     stated = {one.name: one.value for one in flags if one.verdict != "refused"}
     pod = _pod(workload)
     values: Obj = {}

@@ -2,25 +2,78 @@
 
 from __future__ import annotations
 
+import asyncio
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import yaml
 
 from koord import __version__
+from koord.api.kubernetes import builtin_kinds
+from koord.api.kubernetes.resource import Resource
 from koord.cli import cluster_access
 from koord.cli.commands.doctor.command import CANNOT_ASK, WIDTH, end_with_report, finding_lines, refused_credentials
-from koord.cli.commands.doctor.facts import Obj
+from koord.cli.commands.doctor.facts import Obj, Objects, read_list, read_path
 from koord.cli.commands.doctor.finding import printable
-from koord.cli.commands.migrate_from_koordinator.gather import gather_facts
-from koord.cli.commands.migrate_from_koordinator.move import MoveStep
+from koord.cli.commands.doctor.installation import program_workloads
+from koord.cli.commands.migrate_from_koordinator.facts import KoordinatorFacts
 from koord.cli.commands.migrate_from_koordinator.program_arguments import Argument, Verdict
-from koord.cli.commands.migrate_from_koordinator.report import VALUES_FILE, MoveReport, ProgramMove, make_report
+from koord.cli.commands.migrate_from_koordinator.report import (
+    VALUES_FILE,
+    MoveReport,
+    MoveStep,
+    ProgramMove,
+    make_report,
+)
 from koord.kube.client.typed_client import Client
 from koord.telemetry.clock import Clock
 
 _COUNTED: dict[Verdict, str] = {"works": "work", "no effect": "without effect", "refused": "refused"}
+
+_NAMESPACED: dict[str, Resource[Any]] = {
+    "deployments": builtin_kinds.DEPLOYMENTS,
+    "daemon_sets": builtin_kinds.DAEMON_SETS,
+    "config_maps": builtin_kinds.CONFIG_MAPS,
+    "services": builtin_kinds.SERVICES,
+    "service_accounts": builtin_kinds.SERVICE_ACCOUNTS,
+    "leases": builtin_kinds.LEASES,
+    "roles": builtin_kinds.ROLES,
+    "role_bindings": builtin_kinds.ROLE_BINDINGS,
+}
+_CLUSTER_WIDE: dict[str, Resource[Any]] = {
+    "cluster_roles": builtin_kinds.CLUSTER_ROLES,
+    "cluster_role_bindings": builtin_kinds.CLUSTER_ROLE_BINDINGS,
+    "priority_classes": builtin_kinds.PRIORITY_CLASSES,
+    "mutating_webhooks": builtin_kinds.MUTATING_WEBHOOK_CONFIGURATIONS,
+    "validating_webhooks": builtin_kinds.VALIDATING_WEBHOOK_CONFIGURATIONS,
+    "crds": builtin_kinds.CUSTOM_RESOURCE_DEFINITIONS,
+    "all_deployments": builtin_kinds.DEPLOYMENTS,
+    "all_daemon_sets": builtin_kinds.DAEMON_SETS,
+}
+
+
+async def gather_facts(client: Client, namespace: str = "") -> KoordinatorFacts:
+    """Read all lists; without a namespace, of the one that Koordinator is installed in. Raise Unreachable where the API
+    server does not answer at all.
+    """
+    version = await read_path(client, "/version")
+    everywhere = await _read(client, _CLUSTER_WIDE, None)
+    place = namespace or _namespace_of_programs(everywhere["all_deployments"], everywhere["all_daemon_sets"])
+    lists: dict[str, Any] = {**everywhere, **await _read(client, _NAMESPACED, place)}
+    return KoordinatorFacts(namespace=place, version=version, **lists)
+
+
+def _namespace_of_programs(deployments: Objects, daemon_sets: Objects) -> str:
+    found = [one.namespace for one in program_workloads(deployments, daemon_sets) if one.is_upstream]
+    return cluster_access.NAMESPACE if cluster_access.NAMESPACE in found or not found else sorted(found)[0]
+
+
+async def _read(client: Client, kinds: dict[str, Resource[Any]], namespace: str | None) -> dict[str, Objects]:
+    found = await asyncio.gather(*(read_list(client, kind, namespace) for kind in kinds.values()))
+    return dict(zip(kinds, found, strict=True))
 
 
 @click.command("migrate-from-koordinator")
@@ -122,12 +175,10 @@ def _installed_lines(report: MoveReport) -> list[str]:
     return [*lines, ""]
 
 
-def _argument_lines(program: ProgramMove) -> list[str]:
-    lines = []
+def _argument_lines(program: ProgramMove) -> Iterator[str]:
     for title, arguments in (("flags", program.flags), ("feature gates", program.gates)):
         counted = [f"{number} {words}" for verdict, words in _COUNTED.items() if (number := _count(arguments, verdict))]
-        lines += [f"{title}: {', '.join(counted)}"] if counted else []
-    return lines
+        yield from [f"{title}: {', '.join(counted)}"] if counted else []
 
 
 def _count(arguments: tuple[Argument, ...], verdict: Verdict) -> int:
@@ -140,12 +191,10 @@ def _values_line(report: MoveReport) -> str:
     return f"Values that must be carried over (--values-file writes them): {', '.join(report.values)}."
 
 
-def _step_lines(steps: tuple[MoveStep, ...]) -> list[str]:
-    lines = []
+def _step_lines(steps: tuple[MoveStep, ...]) -> Iterator[str]:
     for number, step in enumerate(steps, 1):
-        lines.append(_wrap(f"{number}. {step.title}.", "  "))
-        lines += [f"     $ {step.command}"] if step.command else []
-    return lines
+        yield _wrap(f"{number}. {step.title}.", "  ")
+        yield from [f"     $ {step.command}"] if step.command else []
 
 
 def _wrap(text: str, indent: str = "") -> str:

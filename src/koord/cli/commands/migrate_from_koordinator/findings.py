@@ -9,13 +9,8 @@ from koord.cli.commands.doctor.facts import Unread, readable, unread_findings
 from koord.cli.commands.doctor.finding import Diagnosis, Finding, name_list
 from koord.cli.commands.doctor.installation import PROGRAMS, program_workloads
 from koord.cli.commands.doctor.unstructured import name_of, text
+from koord.cli.commands.migrate_from_koordinator import inventory
 from koord.cli.commands.migrate_from_koordinator.facts import KoordinatorFacts, sources, upstream_workloads
-from koord.cli.commands.migrate_from_koordinator.inventory import (
-    DEVICE_DAEMON,
-    InstalledDefinition,
-    InstalledObject,
-    LeaseHolder,
-)
 from koord.cli.commands.migrate_from_koordinator.program_arguments import Argument
 
 OLDEST_MINOR = 32  # of Kubernetes, for the chart
@@ -27,90 +22,66 @@ _OTHER_PARTS = {  # of the Koordinator project, from charts of their own
 }
 
 SERVER_TOO_OLD = Diagnosis(
-    id="server-too-old",
-    check=CLUSTER,
-    severity="error",
+    kind=("server-too-old", CLUSTER, "error"),
     title=f"The API server is older than Kubernetes 1.{OLDEST_MINOR}.",
     why="The chart refuses it. Koordinator 1.8 supports older servers; stay with it until the cluster is upgraded.",
     fix="kubectl version",
 )
 NOTHING_INSTALLED = Diagnosis(
-    id="nothing-installed",
-    check=CLUSTER,
-    severity="info",
+    kind=("nothing-installed", CLUSTER, "info"),
     title="No program of Koordinator is installed.",
     why="There is nothing to take over: koord is installed as on any cluster.",
 )
 TWO_INSTALLATIONS = Diagnosis(
-    id="two-installations",
-    check=CLUSTER,
-    severity="error",
+    kind=("two-installations", CLUSTER, "error"),
     title="Programs of Koordinator are in several namespaces.",
     why="Leases are of a namespace: the programs of the other namespace would go on working beside koord's.",
     fix="koord migrate-from-koordinator --dry-run --namespace {namespace}",
 )
 DEVICE_DAEMON_GOES = Diagnosis(
-    id="device-daemon-goes",
-    check=PROGRAM,
-    severity="warning",
+    kind=("device-daemon-goes", PROGRAM, "warning"),
     title="koord-device-daemon runs only where it is asked for.",
     why="koordlet finds NVIDIA cards itself. Cards of Huawei, Cambricon, Kunlun and MetaX are described to it by "
     "koord-device-daemon: without deviceDaemon.enabled=true, no Device of theirs is reported.",
 )
 OTHER_PART = Diagnosis(
-    id="other-part",
-    check=PROGRAM,
-    severity="warning",
+    kind=("other-part", PROGRAM, "warning"),
     title="Another part of the Koordinator project is installed.",
     why="koord has no such program. It stays as it is, and works with koord as far as it uses Koordinator's objects.",
 )
 FLAG_REFUSED = Diagnosis(
-    id="flag-refused",
-    check=PROGRAM,
-    severity="warning",
+    kind=("flag-refused", PROGRAM, "warning"),
     title="A program has a flag that koord's program refuses.",
     why="The values leave it out, and what it did is not done.",
 )
 GATE_REFUSED = Diagnosis(
-    id="gate-refused",
-    check=PROGRAM,
-    severity="warning",
+    kind=("gate-refused", PROGRAM, "warning"),
     title="A program has a feature gate that koord's program refuses.",
     why="The values leave it out, and what it switches is as without it.",
 )
 WITHOUT_EFFECT = Diagnosis(
-    id="without-effect",
-    check=PROGRAM,
-    severity="info",
+    kind=("without-effect", PROGRAM, "info"),
     title="A program has a flag or feature gate that koord's program takes without effect.",
     why="Nothing has to be done.",
 )
 LEASE_HELD = Diagnosis(
-    id="lease-held",
-    check=PROGRAM,
-    severity="info",
+    kind=("lease-held", PROGRAM, "info"),
     title="A program of Koordinator holds its lease.",
     why="koord's program waits until it is given back or has expired, so that never two of them decide.",
 )
 OBJECTS_GO = Diagnosis(
-    id="objects-go",
-    check=PROGRAM,
-    severity="info",
+    kind=("objects-go", PROGRAM, "info"),
     title="Objects of the release have no counterpart in koord's chart.",
     why="Helm deletes them with the upgrade, and makes them again with the rollback.",
 )
 DEFINITION_GOES = Diagnosis(
-    id="definition-goes",
-    check=DEFINITION,
-    severity="error",
+    kind=("definition-goes", DEFINITION, "error"),
     title="The release has a CustomResourceDefinition that koord's chart has not.",
     why="Helm would delete it with the upgrade, and every object of its kind with it.",
     fix="kubectl annotate crd {name} helm.sh/resource-policy=keep",
 )
 DEFINITION_VERSION = Diagnosis(
-    id="definition-version",
-    check=DEFINITION,
-    severity="error",
+    kind=("definition-version", DEFINITION, "error"),
     title="A CustomResourceDefinition serves a version that koord's has not.",
     why="Clients that ask for it would be answered 404, and stored objects of it could not be read.",
     fix="kubectl get crd {name} -o yaml",
@@ -155,10 +126,10 @@ def cluster_findings(facts: KoordinatorFacts) -> list[Finding]:
 
 
 def program_findings(
-    facts: KoordinatorFacts, objects: tuple[InstalledObject, ...], leases: tuple[LeaseHolder, ...]
+    facts: KoordinatorFacts, objects: tuple[inventory.InstalledObject, ...], leases: tuple[inventory.LeaseHolder, ...]
 ) -> list[Finding]:
     found = []
-    daemons = [one.title for one in objects if one.name == DEVICE_DAEMON]
+    daemons = [one.title for one in objects if one.name == inventory.DEVICE_DAEMON]
     if daemons:
         found.append(DEVICE_DAEMON_GOES.found(f"{name_list(daemons)} goes", daemons))
     for kind, workloads in (("Deployment", facts.all_deployments), ("DaemonSet", facts.all_daemon_sets)):
@@ -190,7 +161,7 @@ def argument_findings(program: str, flags: list[Argument], gates: list[Argument]
     return found
 
 
-def definition_findings(definitions: tuple[InstalledDefinition, ...]) -> list[Finding]:
+def definition_findings(definitions: tuple[inventory.InstalledDefinition, ...]) -> list[Finding]:
     found = []
     for one in definitions:
         if one.removed:

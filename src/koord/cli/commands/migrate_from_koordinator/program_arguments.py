@@ -4,13 +4,12 @@ effect, or would be refused.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
-from koord.api.config.gates import FeatureGateTable, feature_gate_warnings, parse_feature_gates
-from koord.api.config.kubernetes_gates import KUBERNETES_GATES
+from koord.api.config.gates import KUBERNETES_GATES, FeatureGateTable, feature_gate_warnings, parse_feature_gates
 from koord.cli.commands.doctor.facts import Obj
 from koord.cli.commands.doctor.installation import DESCHEDULER, KOORDLET, MANAGER, SCHEDULER
 from koord.cli.commands.doctor.unstructured import entries, texts
@@ -116,9 +115,8 @@ def judge_gates(text: str, tables: ProgramTables) -> list[Argument]:
     return found
 
 
-def _pieces(words: Sequence[str], flags: FlagSet) -> list[list[str]]:
+def _pieces(words: Sequence[str], flags: FlagSet) -> Iterator[list[str]]:
     """Split a command line into flags, each with the word that is its value where it takes one."""
-    found: list[list[str]] = []
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -126,5 +124,4 @@ def _pieces(words: Sequence[str], flags: FlagSet) -> list[list[str]]:
         takes_next = flag is not None and not flag.kind.no_value_default
         if flag is None and "=" not in word and rest and not rest[0].startswith("-"):
             takes_next = True  # an unknown flag; what follows it is no flag
-        found.append([word, rest.pop(0)] if takes_next and rest else [word])
-    return found
+        yield [word, rest.pop(0)] if takes_next and rest else [word]

@@ -1,4 +1,6 @@
-"""This module collects the files of a support bundle, and what was left out and why."""
+"""This module is `koord support-bundle`: it collects the findings of koord doctor, objects and logs, with what was left
+out and why, and saves them in an archive.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +8,30 @@ import gzip
 import io
 import tarfile
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.resource import Resource
-from koord.cli.commands.doctor.facts import ClusterFacts, Obj, Unread, readable
+from koord.cli import cluster_access
+from koord.cli.commands.doctor.command import CANNOT_ASK, reason_not_to_judge
+from koord.cli.commands.doctor.facts import READ_ERRORS, ClusterFacts, Obj, Unread, read_list, readable
 from koord.cli.commands.doctor.finding import DoctorReport
-from koord.cli.commands.doctor.reading import READ_ERRORS, read_list
+from koord.cli.commands.doctor.gather import gather_facts
+from koord.cli.commands.doctor.registry import CHECK_IDS, run_checks
 from koord.cli.commands.doctor.unstructured import entries, name_of, number, text
 from koord.cli.commands.support_bundle.redaction import redact_object, redact_text
+from koord.cli.printing import format_bytes
+from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import error_from_response
 from koord.kube.transport.interface import ApiRequest
+from koord.telemetry.certificates import write_private_file
+from koord.telemetry.clock import Clock
 from koord.version import build_info
 
 MAX_LOG_BYTES = 4 << 20  # of one container
@@ -151,3 +162,43 @@ def build_archive(content: BundleContent, at_s: float) -> bytes:
             entry.size, entry.mtime, entry.mode = len(body), int(at_s), 0o600
             archive.addfile(entry, io.BytesIO(body))
     return out.getvalue()
+
+
+TAIL_LINES = 5000
+
+
+@click.command("support-bundle")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The .tar.gz to write."
+)
+@click.option(
+    "-n", "--namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord is installed."
+)
+@click.option("--tail", default=TAIL_LINES, show_default=True, type=click.IntRange(1), help="Lines of each log.")
+@click.option("--koordlet-port", default=PORT, show_default=True, help="The port of koordlet's --addr.")
+@cluster_access.cluster_options
+def support_bundle(output: Path, namespace: str, tail: int, koordlet_port: int, kubeconfig: str, context: str) -> None:
+    """Save what a report of a problem needs in an archive: findings of koord doctor, objects of koord's kinds, events,
+    leases, logs and versions.
+
+    Secrets are left out; tokens, passwords, private keys and values of environment variables are replaced. Look into
+    the archive before you send it: names and addresses of your cluster are in it. Ends with 0 when it was written, 2
+    when the cluster could not be asked or the file not written.
+    """
+
+    async def main(client: Client, clock: Clock) -> None:
+        facts = await gather_facts(client, clock, namespace, checks=CHECK_IDS, port=koordlet_port)
+        if wrong := reason_not_to_judge(facts):
+            cluster_access.fail(wrong, CANNOT_ASK)
+        content = await collect_bundle(client, facts, run_checks(facts), tail)
+        archive = build_archive(content, facts.at.timestamp())
+        try:
+            write_private_file(output, archive)
+        except OSError as error:
+            cluster_access.fail(f"cannot write {output}: {error.strerror}", CANNOT_ASK)
+        click.echo(f"{output}: {len(content.files)} files, {format_bytes(len(archive))}")
+        click.echo("Left out:")
+        for line in content.left_out:
+            click.echo(f"  {line}")
+
+    cluster_access.run_with_client(main, kubeconfig, context, exit_code=CANNOT_ASK)

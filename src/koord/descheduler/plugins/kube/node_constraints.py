@@ -10,12 +10,7 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
 from koord.descheduler.framework.plugin import EvictorHandle
-from koord.descheduler.plugins.kube.plugin_args import (
-    PodSelectionArgs,
-    PodSelectionPlugin,
-    plugin_factory,
-    selection_errors,
-)
+from koord.descheduler.plugins.kube import plugin_args
 from koord.policy.node_match import (
     NO_SCHEDULE,
     PREFER_NO_SCHEDULE,
@@ -28,11 +23,11 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-class RemovePodsViolatingNodeAffinityArgs(PodSelectionArgs, frozen=True, kw_only=True):
+class RemovePodsViolatingNodeAffinityArgs(plugin_args.PodSelectionArgs, frozen=True, kw_only=True):
     node_affinity_type: tuple[str, ...] = ()
 
 
-class RemovePodsViolatingNodeAffinity(PodSelectionPlugin[RemovePodsViolatingNodeAffinityArgs]):
+class RemovePodsViolatingNodeAffinity(plugin_args.PodSelectionPlugin[RemovePodsViolatingNodeAffinityArgs]):
     name: ClassVar[str] = "RemovePodsViolatingNodeAffinity"
 
     def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
@@ -67,7 +62,7 @@ def _node_affinity(pod: Pod) -> NodeAffinity | None:
 
 
 def _violated_node_affinity_errors(args: RemovePodsViolatingNodeAffinityArgs) -> list[str]:
-    errors = selection_errors(args)
+    errors = plugin_args.selection_errors(args)
     if not args.node_affinity_type:
         errors.append("nodeAffinityType needs to be set")
     unknown = [kind for kind in args.node_affinity_type if kind not in (REQUIRED, PREFERRED)]
@@ -76,18 +71,18 @@ def _violated_node_affinity_errors(args: RemovePodsViolatingNodeAffinityArgs) ->
     return errors
 
 
-build_violated_node_affinity = plugin_factory(
+build_violated_node_affinity = plugin_args.plugin_factory(
     RemovePodsViolatingNodeAffinity, RemovePodsViolatingNodeAffinityArgs, _violated_node_affinity_errors
 )
 
 
-class RemovePodsViolatingNodeTaintsArgs(PodSelectionArgs, frozen=True, kw_only=True):
+class RemovePodsViolatingNodeTaintsArgs(plugin_args.PodSelectionArgs, frozen=True, kw_only=True):
     include_prefer_no_schedule: bool = False
     excluded_taints: tuple[str, ...] = ()
     included_taints: tuple[str, ...] = ()
 
 
-class RemovePodsViolatingNodeTaints(PodSelectionPlugin[RemovePodsViolatingNodeTaintsArgs]):
+class RemovePodsViolatingNodeTaints(plugin_args.PodSelectionPlugin[RemovePodsViolatingNodeTaintsArgs]):
     name: ClassVar[str] = "RemovePodsViolatingNodeTaints"
 
     def deschedule(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
@@ -112,12 +107,12 @@ def _is_taint_listed(taint: Taint, names: Sequence[str]) -> bool:
 
 
 def _violated_node_taints_errors(args: RemovePodsViolatingNodeTaintsArgs) -> list[str]:
-    errors = selection_errors(args)
+    errors = plugin_args.selection_errors(args)
     if args.excluded_taints and args.included_taints:
         errors.append("either includedTaints or excludedTaints can be set, but not both")
     return errors
 
 
-build_violated_node_taints = plugin_factory(
+build_violated_node_taints = plugin_args.plugin_factory(
     RemovePodsViolatingNodeTaints, RemovePodsViolatingNodeTaintsArgs, _violated_node_taints_errors
 )

@@ -140,23 +140,11 @@ build_too_many_restarts = plugin_factory(
 POD_PHASES = ("Running", "Pending", "Succeeded", "Failed", "Unknown")
 POD_REASONS = ("NodeAffinity", "NodeLost", "Shutdown", "UnexpectedAdmissionError")
 WAITING_REASONS = (
-    "PodInitializing",
-    "ContainerCreating",
-    "ImagePullBackOff",
-    "CrashLoopBackOff",
-    "CreateContainerConfigError",
-    "ErrImagePull",
-    "CreateContainerError",
-    "InvalidImageName",
+    *("PodInitializing", "ContainerCreating", "ImagePullBackOff", "CrashLoopBackOff", "CreateContainerConfigError"),
+    *("ErrImagePull", "CreateContainerError", "InvalidImageName"),
 )
 TERMINATED_REASONS = (
-    "OOMKilled",
-    "Error",
-    "Completed",
-    "DeadlineExceeded",
-    "Evicted",
-    "ContainerCannotRun",
-    "StartError",
+    *("OOMKilled", "Error", "Completed", "DeadlineExceeded", "Evicted", "ContainerCannotRun", "StartError"),
 )
 POD_LIFE_TIME_STATES = frozenset((*POD_PHASES, *POD_REASONS, *WAITING_REASONS, *TERMINATED_REASONS))
 

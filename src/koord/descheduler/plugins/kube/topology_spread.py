@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import ClassVar
 
@@ -109,9 +109,8 @@ class RemovePodsViolatingTopologySpreadConstraint(DeschedulerPlugin):
         nodes: Sequence[Node],
         handle: EvictorHandle,
         fit_checker: NodeFitChecker,
-    ) -> list[Pod]:
+    ) -> Iterator[Pod]:
         """Return the pods to evict, from the fullest domains down, as many as bring both ends nearer to the mean."""
-        found: list[Pod] = []
         sizes = [len(domain.pods) for domain in ranked]
         for domain in ranked:
             domain.pods = self._sort_for_eviction(domain.pods, handle)
@@ -133,12 +132,11 @@ class RemovePodsViolatingTopologySpreadConstraint(DeschedulerPlugin):
             taken, ranked[high].pods = fitting_last[-count:], fitting_last[:-count]
             sizes[low] += count
             sizes[high] -= count
-            found += [
+            yield from [
                 pod
                 for pod in reversed(taken)
                 if self._fits(pod, below, fit_checker) and self._evictable_filter.is_evictable(pod, handle)
             ]
-        return found
 
     def _is_below(self, node: Node, ranked: list[SpreadDomain], sizes: list[int], mean: float) -> bool:
         name = node.metadata.name

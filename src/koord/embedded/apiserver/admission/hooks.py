@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission import matching
 from koord.embedded.apiserver.admission.matching import WebhookRule, any_labels_match
@@ -32,13 +32,12 @@ from koord.embedded.apiserver.admission.webhooks import (
     WebhookClient,
     WebhookConfigurations,
 )
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.values.selector import Selector
 
-Obj = dict[str, Any]
 HookFunction = Callable[[AdmissionAttributes], AdmissionVerdict | Awaitable[AdmissionVerdict]]
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from koord.api.model import Obj
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.rest.scale import scale_from_object, with_scaled_replicas
 from koord.values.selector import Selector
-
-Obj = dict[str, Any]
 
 
 class ReviewKind(msgspec.Struct, frozen=True):

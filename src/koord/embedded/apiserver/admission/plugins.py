@@ -7,18 +7,18 @@ hook that asks for reinvocation is called again when others changed the object a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks, HookInvocation
 from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
 from koord.embedded.apiserver.admission.webhooks import WebhookConfigurationCheck
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes, AdmissionChain, AdmissionPlugin
 from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.version_validation import definition_warnings
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes, AdmissionChain, AdmissionPlugin
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.embedded.apiserver.store.object_store import ObjectStore
-from koord.embedded.apiserver.store.record import StoreRecord
 
 
 class MutatingAdmission:
@@ -130,8 +130,6 @@ class NamespaceLifecycle:
         refused.details = {**(refused.details or {}), "causes": [cause]}
         raise refused
 
-
-Obj = dict[str, Any]
 
 UNREACHABLE_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 DEFAULT_TOLERATION_SECONDS = 300

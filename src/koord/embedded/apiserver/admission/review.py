@@ -9,16 +9,15 @@ from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.api.patch.merge_patch import PatchFailed
 from koord.embedded.apiserver.admission.matching import object_for_hook, review_kind
 from koord.embedded.apiserver.admission.webhooks import AdmissionPhase, RegisteredWebhook
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.merge.json_patch import json_patch
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.rest.virtual_resources import USER_GROUPS
-
-Obj = dict[str, Any]
 
 ADMISSION_GROUP = "admission.k8s.io"
 _DEFAULT_OPTIONS = {

@@ -7,13 +7,11 @@ pods (operators, suites, kubectl) finds them as on a real server.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.store.object_store import ObjectStore
-
-Obj = dict[str, Any]
 
 DEFAULT_ACCOUNT = "default"
 VOLUME_PREFIX = "kube-api-access-"

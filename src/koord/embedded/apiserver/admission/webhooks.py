@@ -14,15 +14,15 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_rule, parse_selector
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.store.collection import ResourceCollection
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.values.selector import Selector, SelectorError
 
-Obj = dict[str, Any]
 AdmissionPhase = Literal["mutating", "validating"]
 
 REGISTRATION_GROUP = "admissionregistration.k8s.io"

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from koord.api.kubernetes.meta import DeleteOptions
+from koord.api.model import Obj
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.crd import definition_strategy, naming
 from koord.embedded.apiserver.crd.definition_strategy import CRD_STORAGE_KEY
@@ -22,10 +23,8 @@ from koord.embedded.apiserver.rest import create_update
 from koord.embedded.apiserver.rest.delete import DeleteFacts, decide_delete
 from koord.embedded.apiserver.rest.options import write_options
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
-from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
+from koord.embedded.apiserver.store.collection import StoreEvent, StoreRecord
 from koord.kube.transport.interface import ApiRequest
-
-Obj = dict[str, Any]
 
 
 class _ServedDefinition(msgspec.Struct):

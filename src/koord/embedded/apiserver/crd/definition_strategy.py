@@ -5,18 +5,12 @@ The rules for versions and their schemas are in `version_validation`.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
-from koord.embedded.apiserver.crd import version_validation
-from koord.embedded.apiserver.crd.naming import (
-    APPROVED_ANNOTATION,
-    condition,
-    is_established,
-    is_protected_group,
-    with_condition,
-)
+from koord.embedded.apiserver.crd import naming, version_validation
 from koord.embedded.apiserver.kinds.strategy import (
     KindStrategy,
     begin_generation,
@@ -29,8 +23,6 @@ from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
 from koord.values import names as naming_rules
 from koord.values.names import dns1035_label
 
-Obj = dict[str, Any]
-
 CRD_GROUP = "apiextensions.k8s.io"
 CRD_KIND = "CustomResourceDefinition"
 CRD_STORAGE_KEY = "customresourcedefinitions.apiextensions.k8s.io"
@@ -38,7 +30,7 @@ NO_WEBHOOK_CONVERSION = (
     "conversion webhooks are not supported by the embedded server: versions that differ in apiVersion only can use None"
 )
 _APPROVAL_HELP = (
-    f'protected groups must have approval annotation "{APPROVED_ANNOTATION}", '
+    f'protected groups must have approval annotation "{naming.APPROVED_ANNOTATION}", '
     "see https://github.com/kubernetes/enhancements/pull/1111"
 )
 
@@ -96,31 +88,29 @@ def _metadata_name_errors(obj: Obj) -> list[ApiFieldError]:
     return [invalid_value("metadata.name", name, 'must be spec.names.plural+"."+spec.group')]
 
 
-def _spec_errors(obj: Obj) -> list[ApiFieldError]:
+def _spec_errors(obj: Obj) -> Iterator[ApiFieldError]:
     spec = obj["spec"]
-    errors: list[ApiFieldError] = []
     group = spec.get("group", "")
     if not group:
-        errors.append(required("spec.group"))
+        yield required("spec.group")
     elif reasons := naming_rules.dns1123_subdomain(group):
-        errors += [invalid_value("spec.group", group, reason) for reason in reasons]
+        yield from [invalid_value("spec.group", group, reason) for reason in reasons]
     elif "." not in group:
-        errors.append(invalid_value("spec.group", group, "should be a domain with at least one dot"))
+        yield invalid_value("spec.group", group, "should be a domain with at least one dot")
     scope = spec.get("scope", "")
     if not scope:
-        errors.append(required("spec.scope"))
+        yield required("spec.scope")
     elif scope not in ("Cluster", "Namespaced"):
-        errors.append(not_supported("spec.scope", scope, ("Cluster", "Namespaced")))
+        yield not_supported("spec.scope", scope, ("Cluster", "Namespaced"))
     if spec.get("preserveUnknownFields"):
         problem = (
             "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         )
-        errors.append(invalid_value("spec.preserveUnknownFields", True, problem))
-    errors += version_validation.version_errors(spec)
-    errors += spec_names_errors(spec.get("names") or {})
-    errors += version_validation.printer_column_errors(spec)
-    errors += _conversion_errors(spec.get("conversion") or {})
-    return errors
+        yield invalid_value("spec.preserveUnknownFields", True, problem)
+    yield from version_validation.version_errors(spec)
+    yield from spec_names_errors(spec.get("names") or {})
+    yield from version_validation.printer_column_errors(spec)
+    yield from _conversion_errors(spec.get("conversion") or {})
 
 
 def _conversion_errors(conversion: Obj) -> list[ApiFieldError]:
@@ -148,17 +138,17 @@ def _conversion_errors(conversion: Obj) -> list[ApiFieldError]:
 
 
 def _approval_errors(obj: Obj) -> list[ApiFieldError]:
-    if not is_protected_group(obj["spec"].get("group", "")):
+    if not naming.is_protected_group(obj["spec"].get("group", "")):
         return []
-    value = (obj["metadata"].get("annotations") or {}).get(APPROVED_ANNOTATION)
-    at = f"metadata.annotations[{APPROVED_ANNOTATION}]"
+    value = (obj["metadata"].get("annotations") or {}).get(naming.APPROVED_ANNOTATION)
+    at = f"metadata.annotations[{naming.APPROVED_ANNOTATION}]"
     if not value:
         return [required(at, _APPROVAL_HELP)]
     url = urlsplit(value)
     if value.startswith("unapproved") or (url.scheme and url.netloc):
         return []
     problem = (
-        f'protected groups must have approval annotation "{APPROVED_ANNOTATION}" '
+        f'protected groups must have approval annotation "{naming.APPROVED_ANNOTATION}" '
         f"with either a URL or a reason starting with "
         '"unapproved", see https://github.com/kubernetes/enhancements/pull/1111'
     )
@@ -194,7 +184,7 @@ def _validate_update(new: Obj, old: Obj) -> list[ApiFieldError]:
     if spec != before:
         errors += _spec_errors(new)
     names, names_before = spec.get("names") or {}, before.get("names") or {}
-    if is_established(old):
+    if naming.is_established(old):
         if spec.get("scope") != before.get("scope"):
             errors.append(invalid_value("spec.scope", spec.get("scope", ""), IMMUTABLE))
         if names.get("kind") != names_before.get("kind"):
@@ -217,13 +207,13 @@ def _validate_status(new: Obj, old: Obj) -> list[ApiFieldError]:
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 TERMINATING = "Terminating"
-_DELETION_PENDING = condition(
+_DELETION_PENDING = naming.condition(
     TERMINATING,
     "True",
     "InstanceDeletionPending",
     "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
 )
-DELETION_IN_PROGRESS = condition(
+DELETION_IN_PROGRESS = naming.condition(
     TERMINATING, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress"
 )
 
@@ -238,14 +228,14 @@ def mark_for_deletion(obj: Obj, now: str) -> Obj:
         CLEANUP_FINALIZER,
     ]
     status = obj.get("status") or {}
-    conditions = with_condition(status.get("conditions") or (), _DELETION_PENDING, now)
+    conditions = naming.with_condition(status.get("conditions") or (), _DELETION_PENDING, now)
     return {**obj, "metadata": ordered_metadata(meta), "status": {**status, "conditions": conditions}}
 
 
 def deletion_in_progress_status(obj: Obj, now: str) -> Obj:
     """Return the status of a CRD whose objects are being deleted."""
     status = obj.get("status") or {}
-    return {**status, "conditions": with_condition(status.get("conditions") or (), DELETION_IN_PROGRESS, now)}
+    return {**status, "conditions": naming.with_condition(status.get("conditions") or (), DELETION_IN_PROGRESS, now)}
 
 
 def without_cleanup_finalizer(obj: Obj) -> Obj:

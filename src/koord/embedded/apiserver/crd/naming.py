@@ -6,11 +6,10 @@ Names are taken per group, first come first served; a name that another CRD hold
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
-Obj = dict[str, Any]
+from koord.api.model import Obj
 
 NAMES_ACCEPTED = "NamesAccepted"
 ESTABLISHED = "Established"

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, StatusError
 from koord.embedded.apiserver.catalog import PrinterColumn, ScalePaths, ServedResource, VersionConversion
@@ -28,8 +29,6 @@ from koord.embedded.apiserver.schema.custom_decoding import apply_defaults, deco
 from koord.embedded.apiserver.schema.custom_validation import validate_custom, validate_custom_update
 from koord.embedded.apiserver.schema.schema_node import SchemaNode, compile_schema
 from koord.values import timestamp
-
-Obj = dict[str, Any]
 
 
 def custom_strategy(

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required, too_many
 from koord.embedded.apiserver.schema.crd_validation import SHARED_SCHEMA_PATH, crd_schema_errors, crd_schema_warnings
 from koord.values.names import dns1035_label
-
-Obj = dict[str, Any]
 
 MAX_SELECTABLE_FIELDS = 8
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
-from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import (
@@ -19,7 +18,6 @@ from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, F
 from koord.values import int_or_string
 from koord.values.selector import Selector
 
-Obj = dict[str, Any]
 _COUNT_RULES = fields(
     {
         "replicas": NOT_NEGATIVE,
@@ -100,7 +98,7 @@ def _deployment_errors(obj: Obj) -> list[ApiFieldError]:
 
 def workload_template_errors(spec: Obj, selector: Obj | None, unreadable: str) -> list[ApiFieldError]:
     """Return the errors of a workload's pod template; the workload's selector may be invalid itself."""
-    found = label_validation.parse_optional_selector(selector)
+    found = validators.parse_optional_selector(selector)
     if found is None:
         return [_selector_parse_error(selector, unreadable)]
     return selected_template_errors(spec.get("template") or {}, found, "spec.template")
@@ -216,7 +214,7 @@ _PDB_SPEC = fields(
     {
         "minAvailable": _PDB_LIMIT,
         "maxUnavailable": _PDB_LIMIT,
-        "selector": label_validation.label_selector_errors,
+        "selector": validators.label_selector_errors,
         "unhealthyPodEvictionPolicy": one_of("AlwaysAllow", "IfHealthyBudget"),
     }
 )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required, too_long
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE
 from koord.values import names
 from koord.values.go_format import quoted
 
-Obj = dict[str, Any]
 MAX_DATA_BYTES = 1 << 20
 _IMMUTABLE_DATA = "field is immutable when `immutable` is set"
 SERVICE_ACCOUNT_ANNOTATION = "kubernetes.io/service-account.name"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import zoneinfo
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, required
 from koord.embedded.apiserver.kinds import strategy
 from koord.embedded.apiserver.kinds.job import default_failure_policy, job_spec_errors
@@ -15,7 +15,6 @@ from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, even_if_abse
 from koord.values import duration
 from koord.values.go_format import integer_refusal, parse_decimal_int
 
-Obj = dict[str, Any]
 MAX_CRON_JOB_NAME_CHARS = 52
 _MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
 _DAYS = "sun mon tue wed thu fri sat"

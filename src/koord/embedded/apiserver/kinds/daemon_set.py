@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
-from koord.embedded.apiserver.kinds import label_validation, strategy
-from koord.embedded.apiserver.kinds.apps import (
-    at_most_100_percent_errors,
-    int_or_percent_errors,
-    is_zero_count,
-    selector_change_errors,
-)
+from koord.embedded.apiserver.kinds import apps, strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import (
@@ -23,7 +16,6 @@ from koord.embedded.apiserver.kinds.pod.spec import (
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, fields
 
-Obj = dict[str, Any]
 TEMPLATE_GENERATION_ANNOTATION = "deprecated.daemonset.template.generation"
 
 
@@ -66,14 +58,14 @@ def _rollout_errors(update: Obj, path: str) -> list[ApiFieldError]:
         return [required(f"{path}.rollingUpdate")]
     at = f"{path}.rollingUpdate"
     least, most = rolling.get("maxUnavailable"), rolling.get("maxSurge")
-    errors = list(int_or_percent_errors(least, f"{at}.maxUnavailable"))
-    errors += at_most_100_percent_errors(least, f"{at}.maxUnavailable")
+    errors = list(apps.int_or_percent_errors(least, f"{at}.maxUnavailable"))
+    errors += apps.at_most_100_percent_errors(least, f"{at}.maxUnavailable")
     if most is not None:
-        errors += int_or_percent_errors(most, f"{at}.maxSurge")
-        errors += at_most_100_percent_errors(most, f"{at}.maxSurge")
-    if not is_zero_count(least) and not is_zero_count(most):
+        errors += apps.int_or_percent_errors(most, f"{at}.maxSurge")
+        errors += apps.at_most_100_percent_errors(most, f"{at}.maxSurge")
+    if not apps.is_zero_count(least) and not apps.is_zero_count(most):
         errors.append(invalid_value(f"{at}.maxSurge", most, "may not be set when maxUnavailable is non-zero"))
-    elif is_zero_count(least) and is_zero_count(most):
+    elif apps.is_zero_count(least) and apps.is_zero_count(most):
         errors.append(required(f"{at}.maxUnavailable", "cannot be 0 when maxSurge is 0"))
     return errors
 
@@ -81,8 +73,8 @@ def _rollout_errors(update: Obj, path: str) -> list[ApiFieldError]:
 def _daemon_set_errors(obj: Obj) -> list[ApiFieldError]:
     spec = obj["spec"]
     selector, template = spec.get("selector"), spec.get("template") or {}
-    errors: list[ApiFieldError] = list(label_validation.label_selector_errors(selector, "spec.selector"))
-    found = label_validation.parse_optional_selector(selector)
+    errors: list[ApiFieldError] = list(validators.label_selector_errors(selector, "spec.selector"))
+    found = validators.parse_optional_selector(selector)
     if found is not None:
         errors += template_label_errors(template, found, "spec.template")
     if selector is not None and not selector.get("matchLabels") and not selector.get("matchExpressions"):
@@ -100,5 +92,5 @@ DAEMON_SET = KindStrategy(
     prepare_create=_prepare_daemon_set_create,
     prepare_update=_prepare_daemon_set_update,
     validate_create=_daemon_set_errors,
-    validate_update=lambda new, old: selector_change_errors(new, old) + _daemon_set_errors(new),
+    validate_update=lambda new, old: apps.selector_change_errors(new, old) + _daemon_set_errors(new),
 )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.kinds import strategy
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
-
-Obj = dict[str, Any]
 
 
 def _with_generation(*keys: str, default: Any = None) -> KindStrategy:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, required
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE
 
-Obj = dict[str, Any]
 _CORE_FIELD_NAMES = {"reportingController": "reportingController", "note": "message", "regarding": "involvedObject"}
 _MAX_NOTE_CHARS = 1024
 
@@ -39,7 +39,7 @@ def _events_v1_errors(obj: Obj) -> list[ApiFieldError]:
     controller = obj.get("reportingController", "")
     if not controller:
         errors.append(required("reportingController"))
-    errors += label_validation.qualified_name_errors(controller, "reportingController")
+    errors += validators.qualified_name_errors(controller, "reportingController")
     errors += (
         _short_text_errors(obj, "reportingInstance")
         + _short_text_errors(obj, "action")
@@ -86,15 +86,7 @@ def _events_v1_create_errors(obj: Obj) -> list[ApiFieldError]:
 
 # The real server looks at the reason twice.
 _IMMUTABLE_FIELDS = (
-    "regarding",
-    "reason",
-    "note",
-    "deprecatedCount",
-    "reason",
-    "type",
-    "eventTime",
-    "action",
-    "related",
+    *("regarding", "reason", "note", "deprecatedCount", "reason", "type", "eventTime", "action", "related"),
 )
 _IMMUTABLE_REPORTER_FIELDS = ("reportingController", "reportingInstance")
 

@@ -14,7 +14,7 @@ import json
 import re
 from typing import Any, NamedTuple
 
-Obj = dict[str, Any]
+from koord.api.model import Obj
 
 _TYPE_TABLE = """
 PodTemplateSpec: ^metadata Spec#PodSpec

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -13,7 +12,7 @@ from koord.embedded.apiserver.api_errors import (
     too_long,
     too_many,
 )
-from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
 from koord.embedded.apiserver.kinds.pod.spec import pod_template_errors, selector_for_message, template_label_errors
@@ -21,7 +20,6 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, FieldErrors, fields, one_of
 from koord.values.go_format import parse_decimal_int, quoted
 
-Obj = dict[str, Any]
 MAX_INT32 = 2**31 - 1
 MAX_INDEXED_COMPLETIONS = 100_000
 UID_LABEL, NAME_LABEL = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
@@ -202,9 +200,9 @@ def _selector_match_errors(obj: Obj) -> list[ApiFieldError]:
     errors = (
         [required("spec.selector")]
         if selector is None
-        else list(label_validation.label_selector_errors(selector, "spec.selector"))
+        else list(validators.label_selector_errors(selector, "spec.selector"))
     )
-    found = label_validation.parse_optional_selector(selector)
+    found = validators.parse_optional_selector(selector)
     if found is not None:
         errors += template_label_errors(template, found, "spec.template")
     return errors
@@ -324,7 +322,7 @@ def _failure_rule_errors(found: Obj, path: str, known: set[str], spec: Obj) -> l
         errors += _exit_code_errors(codes, f"{path}.onExitCodes", known)
     for i, condition in enumerate(conditions or ()):
         at = f"{path}.onPodConditions[{i}]"
-        errors += label_validation.qualified_name_errors(condition.get("type", ""), f"{at}.type")
+        errors += validators.qualified_name_errors(condition.get("type", ""), f"{at}.type")
         errors += one_of("False", "True", "Unknown")(condition.get("status", ""), f"{at}.status")
     if codes is not None and conditions:
         errors.append(_invalid_without_value(path, "specifying both OnExitCodes and OnPodConditions is not supported"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from collections.abc import Iterator
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -13,13 +14,12 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation, resource_validation, strategy, validators
+from koord.embedded.apiserver.kinds import resource_validation, strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.scheduling import TAINT_EFFECTS, toleration_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.values import names
 
-Obj = dict[str, Any]
 _SET_ONCE = 'node updates may not change {} except from "" to valid'
 
 
@@ -46,8 +46,8 @@ def _taint_errors(found: list[Obj], path: str = "metadata.taints") -> list[ApiFi
     for i, taint in enumerate(found):
         at = f"{path}[{i}]"
         key, effect = taint.get("key", ""), taint.get("effect", "")
-        errors += label_validation.qualified_name_errors(key, f"{at}.key")
-        errors += label_validation.label_value_errors(taint.get("value", ""), f"{at}.value")
+        errors += validators.qualified_name_errors(key, f"{at}.key")
+        errors += validators.label_value_errors(taint.get("value", ""), f"{at}.value")
         if not effect:
             errors.append(required(f"{at}.effect"))
         elif effect not in TAINT_EFFECTS:
@@ -60,12 +60,10 @@ def _taint_errors(found: list[Obj], path: str = "metadata.taints") -> list[ApiFi
     return errors
 
 
-def _capacity_errors(found: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _capacity_errors(found: Obj, path: str) -> Iterator[ApiFieldError]:
     for name, text in found.items():
         at = f"{path}.{name}"
-        errors += [invalid_value(at, text, reason) for reason in resource_validation.quantity_reasons(name, text)]
-    return errors
+        yield from [invalid_value(at, text, reason) for reason in resource_validation.quantity_reasons(name, text)]
 
 
 def _pod_cidr_errors(found: list[str]) -> list[ApiFieldError]:
@@ -197,7 +195,7 @@ def _runtime_class_errors(obj: Obj) -> list[ApiFieldError]:
     # The real server validates the overhead as limits of a container, and reports it so.
     errors += resource_validation.resource_requirement_errors({"limits": fixed}, "overhead")
     scheduling = obj.get("scheduling") or {}
-    errors += label_validation.label_errors(scheduling.get("nodeSelector") or {}, "scheduling.nodeSelector")
+    errors += validators.label_errors(scheduling.get("nodeSelector") or {}, "scheduling.nodeSelector")
     return errors + _runtime_toleration_errors(scheduling.get("tolerations") or [])
 
 

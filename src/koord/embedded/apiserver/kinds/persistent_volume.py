@@ -2,57 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_volume_source
 from koord.embedded.apiserver.kinds.pod.scheduling import node_selector_errors
 from koord.embedded.apiserver.kinds.pod.volume import VOLUME_SOURCES, csi_driver_name_errors
 from koord.embedded.apiserver.kinds.pvc_spec import VOLUME_MODES, access_mode_errors, positive_quantity_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
-from koord.embedded.apiserver.kinds.validators import (
-    NO_ERRORS,
-    FieldErrors,
-    Validator,
-    even_if_absent,
-    fields,
-    first_of,
-    non_empty,
-    one_of,
-    valid_name,
-)
 from koord.values import names
 from koord.values.quantity import Quantity
 
-Obj = dict[str, Any]
 _RECLAIM_POLICIES = ("Delete", "Recycle", "Retain")
 _POD_VOLUME_SOURCES = [
-    "hostPath",
-    "gcePersistentDisk",
-    "awsElasticBlockStore",
-    "nfs",
-    "iscsi",
-    "glusterfs",
-    "flocker",
-    "rbd",
-    "cinder",
-    "cephfs",
-    "quobyte",
-    "fc",
-    "flexVolume",
-    "azureFile",
-    "vsphereVolume",
-    "photonPersistentDisk",
-    "portworxVolume",
-    "azureDisk",
-    "scaleIO",
-    "storageos",
+    *("hostPath", "gcePersistentDisk", "awsElasticBlockStore", "nfs", "iscsi", "glusterfs", "flocker", "rbd"),
+    *("cinder", "cephfs", "quobyte", "fc", "flexVolume", "azureFile", "vsphereVolume", "photonPersistentDisk"),
+    *("portworxVolume", "azureDisk", "scaleIO", "storageos"),
 ]
-_SECRET_REF: Validator = fields(
+_SECRET_REF: validators.Validator = validators.fields(
     {
-        "name": even_if_absent(first_of(non_empty(), valid_name(names.dns1123_subdomain))),
-        "namespace": even_if_absent(first_of(non_empty(), valid_name(names.dns1123_label))),
+        "name": validators.even_if_absent(
+            validators.first_of(validators.non_empty(), validators.valid_name(names.dns1123_subdomain))
+        ),
+        "namespace": validators.even_if_absent(
+            validators.first_of(validators.non_empty(), validators.valid_name(names.dns1123_label))
+        ),
     }
 )
 _SECRET_REF_FIELDS = (
@@ -63,7 +40,7 @@ _SECRET_REF_FIELDS = (
 )
 
 
-def _csi_source_errors(found: Obj, path: str) -> FieldErrors:
+def _csi_source_errors(found: Obj, path: str) -> validators.FieldErrors:
     errors = list(csi_driver_name_errors(found.get("driver", ""), f"{path}.driver"))
     if not found.get("volumeHandle"):
         errors.append(required(f"{path}.volumeHandle"))
@@ -73,8 +50,8 @@ def _csi_source_errors(found: Obj, path: str) -> FieldErrors:
     return errors
 
 
-def _local_source_errors(found: Obj, path: str) -> FieldErrors:
-    return NO_ERRORS if found.get("path") else [required(f"{path}.path")]
+def _local_source_errors(found: Obj, path: str) -> validators.FieldErrors:
+    return validators.NO_ERRORS if found.get("path") else [required(f"{path}.path")]
 
 
 def _default_persistent_volume(obj: Obj) -> None:
@@ -90,37 +67,34 @@ def _prepare_create(obj: Obj) -> None:
     obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": obj["metadata"]["creationTimestamp"]}
 
 
-def _capacity_errors(found: Obj | None, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _capacity_errors(found: Obj | None, path: str) -> Iterator[ApiFieldError]:
     if not found:
-        errors.append(required(path))
+        yield required(path)
     if not found or "storage" not in found or len(found) > 1:
         shown = None if found is None else {name: found[name] for name in sorted(found)}
-        errors.append(not_supported(path, shown, ("storage",)))
+        yield not_supported(path, shown, ("storage",))
     for name, text in (found or {}).items():
         at = f"{path}[{name}]"
         amount = Quantity.parse(text)
         if amount.sign() < 0:
-            errors.append(invalid_value(at, amount.value(), "must be a valid resource quantity"))
+            yield invalid_value(at, amount.value(), "must be a valid resource quantity")
         if name == "storage":
-            errors += positive_quantity_errors(text, at)
-    return errors
+            yield from positive_quantity_errors(text, at)
 
 
-_OTHER_FIELDS = fields(
+_OTHER_FIELDS = validators.fields(
     {
-        "persistentVolumeReclaimPolicy": one_of(*_RECLAIM_POLICIES),
-        "storageClassName": valid_name(names.dns1123_subdomain),
-        "volumeMode": one_of(*VOLUME_MODES),
-        "volumeAttributesClassName": valid_name(names.dns1123_subdomain),
+        "persistentVolumeReclaimPolicy": validators.one_of(*_RECLAIM_POLICIES),
+        "storageClassName": validators.valid_name(names.dns1123_subdomain),
+        "volumeMode": validators.one_of(*VOLUME_MODES),
+        "volumeAttributesClassName": validators.valid_name(names.dns1123_subdomain),
     }
 )
 
 
-def _source_errors(spec: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _source_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     chosen = 0
-    rules: dict[str, tuple[str, Validator]] = {key: VOLUME_SOURCES[key] for key in _POD_VOLUME_SOURCES}
+    rules: dict[str, tuple[str, validators.Validator]] = {key: VOLUME_SOURCES[key] for key in _POD_VOLUME_SOURCES}
     rules["local"] = ("local", _local_source_errors)
     rules["csi"] = ("csi", _csi_source_errors)
     for key, (shown, rule) in rules.items():
@@ -128,23 +102,22 @@ def _source_errors(spec: Obj, path: str) -> list[ApiFieldError]:
             continue
         chosen += 1
         if chosen > 1:
-            errors.append(forbidden_field(f"{path}.{shown}", "may not specify more than 1 volume type"))
+            yield forbidden_field(f"{path}.{shown}", "may not specify more than 1 volume type")
         else:
-            errors += rule(spec[key], f"{path}.{shown}")
+            yield from rule(spec[key], f"{path}.{shown}")
             if (
                 key == "local"
                 and (spec.get("nodeAffinity") or {}).get("required") is None
                 and "nodeAffinity" not in spec
             ):
-                errors.append(required(f"{path}.nodeAffinity", "Local volume requires node affinity"))
+                yield required(f"{path}.nodeAffinity", "Local volume requires node affinity")
     if not chosen:
-        errors.append(required(path, "must specify a volume type"))
-    return errors
+        yield required(path, "must specify a volume type")
 
 
-def _node_affinity_errors(found: Obj | None, path: str) -> FieldErrors:
+def _node_affinity_errors(found: Obj | None, path: str) -> validators.FieldErrors:
     if found is None:
-        return NO_ERRORS
+        return validators.NO_ERRORS
     if found.get("required") is None:
         return [required(f"{path}.required", "must specify required node constraints")]
     return node_selector_errors(found["required"], f"{path}.required")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.validators import FieldErrors, even_if_absent, fields, non_empty, one_of, valid_name
 from koord.values import names
 from koord.values.quantity import Quantity
 
-Obj = dict[str, Any]
 ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 VOLUME_MODES = ("Block", "Filesystem")
 _DATA_SOURCES = (("", "PersistentVolumeClaim"), ("snapshot.storage.k8s.io", "VolumeSnapshot"))
@@ -64,22 +64,20 @@ _OTHER_FIELDS = fields(
 )
 
 
-def _data_source_errors(spec: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _data_source_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     for key in ("dataSource", "dataSourceRef"):
         source = spec.get(key)
         if source and not source.get("apiGroup") and source.get("kind") != "PersistentVolumeClaim":
             detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
-            errors.append(invalid_value(f"{path}.{key}", source.get("kind", ""), detail))
+            yield invalid_value(f"{path}.{key}", source.get("kind", ""), detail)
     source, ref = spec.get("dataSource"), spec.get("dataSourceRef")
     if source and ref and not ref.get("namespace") and source != ref:
-        errors.append(invalid_value(path, {}, "must match dataSourceRef"))  # the real server quotes an empty value
-    return errors
+        yield invalid_value(path, {}, "must match dataSourceRef")  # the real server quotes an empty value
 
 
 def pvc_spec_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     errors = access_mode_errors(spec.get("accessModes"), f"{path}.accessModes", "at least 1 access mode is required")
-    errors += label_validation.label_selector_errors(spec.get("selector"), f"{path}.selector")
+    errors += validators.label_selector_errors(spec.get("selector"), f"{path}.selector")
     storage = (spec.get("resources", {}).get("requests") or {}).get("storage")
     at = f"{path}.resources[storage]"
     errors += [required(at)] if storage is None else positive_quantity_errors(storage, at)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
-from koord.embedded.apiserver.kinds.label_validation import parse_optional_selector
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
+from koord.embedded.apiserver.kinds.validators import parse_optional_selector
 from koord.values import names
 
-Obj = dict[str, Any]
 RBAC_GROUP = "rbac.authorization.k8s.io"
 _SUBJECT_KINDS = ("ServiceAccount", "User", "Group")
 
@@ -25,24 +25,22 @@ def _default_binding(obj: Obj) -> None:
             subject["apiGroup"] = RBAC_GROUP
 
 
-def _policy_rule_errors(found: Obj, path: str, *, namespaced: bool) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _policy_rule_errors(found: Obj, path: str, *, namespaced: bool) -> Iterator[ApiFieldError]:
     if not found.get("verbs"):
-        errors.append(required(f"{path}.verbs", "verbs must contain at least one value"))
+        yield required(f"{path}.verbs", "verbs must contain at least one value")
     urls = found.get("nonResourceURLs")
     if urls:
         if namespaced:
             detail = "namespaced rules cannot apply to non-resource URLs"
-            errors.append(invalid_value(f"{path}.nonResourceURLs", urls, detail))
+            yield invalid_value(f"{path}.nonResourceURLs", urls, detail)
         if found.get("apiGroups") or found.get("resources") or found.get("resourceNames"):
             detail = "rules cannot apply to both regular resources and non-resource URLs"
-            errors.append(invalid_value(f"{path}.nonResourceURLs", urls, detail))
-        return errors
+            yield invalid_value(f"{path}.nonResourceURLs", urls, detail)
+        return
     if not found.get("apiGroups"):
-        errors.append(required(f"{path}.apiGroups", "resource rules must supply at least one api group"))
+        yield required(f"{path}.apiGroups", "resource rules must supply at least one api group")
     if not found.get("resources"):
-        errors.append(required(f"{path}.resources", "resource rules must supply at least one resource"))
-    return errors
+        yield required(f"{path}.resources", "resource rules must supply at least one resource")
 
 
 def _policy_rules_errors(obj: Obj, *, namespaced: bool) -> list[ApiFieldError]:
@@ -65,30 +63,28 @@ def _cluster_role_errors(obj: Obj) -> list[ApiFieldError]:
         detail = "at least one clusterRoleSelector required if aggregationRule is non-nil"
         errors.append(required(at, detail))
     for i, selector in enumerate(selectors or ()):
-        errors += label_validation.label_selector_errors(selector, f"{at}[{i}]")
+        errors += validators.label_selector_errors(selector, f"{at}[{i}]")
         if parse_optional_selector(selector) is None:
             errors.append(invalid_value(f"{at}[{i}]", {}, "invalid label selector."))
     return errors
 
 
-def _subject_errors(found: Obj, path: str, *, namespaced: bool) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _subject_errors(found: Obj, path: str, *, namespaced: bool) -> Iterator[ApiFieldError]:
     kind, name, group = found.get("kind", ""), found.get("name", ""), found.get("apiGroup", "")
     if not name:
-        errors.append(required(f"{path}.name"))
+        yield required(f"{path}.name")
     if kind == "ServiceAccount":
         if name:
-            errors += [invalid_value(f"{path}.name", name, reason) for reason in names.dns1123_subdomain(name)]
+            yield from [invalid_value(f"{path}.name", name, reason) for reason in names.dns1123_subdomain(name)]
         if group:
-            errors.append(not_supported(f"{path}.apiGroup", group, ("",)))
+            yield not_supported(f"{path}.apiGroup", group, ("",))
         if not namespaced and not found.get("namespace"):
-            errors.append(required(f"{path}.namespace"))
+            yield required(f"{path}.namespace")
     elif kind in ("User", "Group"):
         if group != RBAC_GROUP:
-            errors.append(not_supported(f"{path}.apiGroup", group, (RBAC_GROUP,)))
+            yield not_supported(f"{path}.apiGroup", group, (RBAC_GROUP,))
     else:
-        errors.append(not_supported(f"{path}.kind", kind, _SUBJECT_KINDS))
-    return errors
+        yield not_supported(f"{path}.kind", kind, _SUBJECT_KINDS)
 
 
 def _binding_errors(obj: Obj, *, namespaced: bool) -> list[ApiFieldError]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, forbidden_field, invalid_value, required
 from koord.embedded.apiserver.kinds import resource_validation
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
@@ -13,20 +14,13 @@ from koord.embedded.apiserver.kinds.validators import IMMUTABLE
 from koord.values import names
 from koord.values.quantity import Quantity
 
-Obj = dict[str, Any]
-
 # ResourceQuota -----------------------------------------------------------------------------------------------------
 
 _COMPUTE_RESOURCES = frozenset(
     ("cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory", "pods")
 )
 _SCOPES = (
-    "Terminating",
-    "NotTerminating",
-    "BestEffort",
-    "NotBestEffort",
-    "PriorityClass",
-    "CrossNamespacePodAffinity",
+    *("Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "PriorityClass", "CrossNamespacePodAffinity"),
     "VolumeAttributesClass",
 )
 _CONFLICTING_SCOPES = (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating"))
@@ -86,8 +80,7 @@ def _scope_excludes(scope: str, name: str) -> bool:
     )
 
 
-def _scope_selector_errors(found: Obj, hard: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _scope_selector_errors(found: Obj, hard: Obj, path: str) -> Iterator[ApiFieldError]:
     at = f"{path}.matchExpressions"
     for expression in found.get("matchExpressions") or ():
         scope, operator, values = (
@@ -96,23 +89,22 @@ def _scope_selector_errors(found: Obj, hard: Obj, path: str) -> list[ApiFieldErr
             expression.get("values") or [],
         )
         if scope not in _SCOPES:
-            errors.append(invalid_value(f"{at}.scopeName", scope, "unsupported scope"))
+            yield invalid_value(f"{at}.scopeName", scope, "unsupported scope")
         if scope in _EXISTS_ONLY_SCOPES and operator != "Exists":
             detail = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, "
             detail += "ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, "
             detail += "ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
-            errors.append(invalid_value(f"{at}.operator", operator, detail))
+            yield invalid_value(f"{at}.operator", operator, detail)
         if operator in ("In", "NotIn"):
             if not values:
                 detail = "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector"
-                errors.append(required(f"{at}.values", detail))
+                yield required(f"{at}.values", detail)
         elif operator in ("Exists", "DoesNotExist"):
             if values:
                 detail = "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector"
-                errors.append(invalid_value(f"{at}.values", values, detail))
+                yield invalid_value(f"{at}.values", values, detail)
         else:
-            errors.append(invalid_value(f"{at}.operator", operator, "not a valid selector operator"))
-    return errors
+            yield invalid_value(f"{at}.operator", operator, "not a valid selector operator")
 
 
 def _quota_errors(obj: Obj) -> list[ApiFieldError]:

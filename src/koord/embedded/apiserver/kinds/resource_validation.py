@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -23,19 +23,11 @@ from koord.values import names
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
 
-Obj = dict[str, Any]
 HUGE_PAGE_PREFIX = "hugepages-"
 _CONTAINER_RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage"))
 _OBJECT_COUNTS = [
-    "pods",
-    "services",
-    "replicationcontrollers",
-    "resourcequotas",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-    "services.nodeports",
-    "services.loadbalancers",
+    *("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps"),
+    *("persistentvolumeclaims", "services.nodeports", "services.loadbalancers"),
 ]
 _STANDARD_RESOURCES = frozenset(
     (

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
-from typing import Any
+from collections.abc import Iterator
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -18,14 +19,13 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.probe import port_or_name_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import PORT_NUMBER, each, ip_address_errors, one_of
 from koord.values import names
 
-Obj = dict[str, Any]
 SERVICE_CIDR = ipaddress.ip_network("10.96.0.0/16")
 _RESERVED_ADDRESSES = 10  # the first addresses of the range are the API server's and the DNS service's
 NODE_PORT_RANGE = range(30_000, 32_768)
@@ -180,49 +180,45 @@ def _drop_fields_of_old_type(spec: Obj, before: Obj) -> None:
 # Rules -------------------------------------------------------------------------------------------------------------
 
 
-def _port_errors(spec: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _port_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     listed = spec.get("ports") or []
     seen: set[str] = set()
     for i, port in enumerate(listed):
         at, name = f"{path}[{i}]", port.get("name", "")
         if not name:
             if len(listed) > 1:
-                errors.append(required(f"{at}.name"))
+                yield required(f"{at}.name")
         else:
-            errors += [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
+            yield from [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
             if name in seen:
-                errors.append(duplicate(f"{at}.name", name))
+                yield duplicate(f"{at}.name", name)
             seen.add(name)
-        errors += PORT_NUMBER(port.get("port", 0), f"{at}.port")
-        errors += one_of("SCTP", "TCP", "UDP")(port.get("protocol", ""), f"{at}.protocol")
-        errors += port_or_name_errors(port.get("targetPort", 0), f"{at}.targetPort")
+        yield from PORT_NUMBER(port.get("port", 0), f"{at}.port")
+        yield from one_of("SCTP", "TCP", "UDP")(port.get("protocol", ""), f"{at}.protocol")
+        yield from port_or_name_errors(port.get("targetPort", 0), f"{at}.targetPort")
         if port.get("appProtocol") is not None:
-            errors += label_validation.qualified_name_errors(port["appProtocol"], f"{at}.appProtocol")
-    return errors
+            yield from validators.qualified_name_errors(port["appProtocol"], f"{at}.appProtocol")
 
 
-def _port_conflict_errors(spec: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _port_conflict_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     listed = spec.get("ports") or []
     if spec["type"] == "ClusterIP":
         detail = "may not be used when `type` is 'ClusterIP'"
-        errors += [forbidden_field(f"{path}[{i}].nodePort", detail) for i, p in enumerate(listed) if p.get("nodePort")]
+        yield from [forbidden_field(f"{path}[{i}].nodePort", detail) for i, p in enumerate(listed) if p.get("nodePort")]
     numbers: set[tuple[str, int]] = set()
     for i, port in enumerate(listed):
         if port.get("nodePort"):
             key = (port.get("protocol", ""), port["nodePort"])
             if key in numbers:
-                errors.append(duplicate(f"{path}[{i}].nodePort", port["nodePort"]))
+                yield duplicate(f"{path}[{i}].nodePort", port["nodePort"])
             numbers.add(key)
     pairs: set[tuple[str, int]] = set()
     for i, port in enumerate(listed):
         pair = (port.get("protocol", ""), port.get("port", 0))
         if pair in pairs:
             shown = to_internal("ServicePort", {"protocol": pair[0], "port": pair[1]})
-            errors.append(duplicate(f"{path}[{i}]", shown))
+            yield duplicate(f"{path}[{i}]", shown)
         pairs.add(pair)
-    return errors
 
 
 def _session_affinity_errors(spec: Obj, path: str) -> list[ApiFieldError]:
@@ -253,22 +249,20 @@ def _cidr_errors(value: str, path: str) -> list[ApiFieldError]:
     )
 
 
-def _load_balancer_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+def _load_balancer_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     """Return the errors of the fields that only load balancers may have."""
-    errors: list[ApiFieldError] = []
     balances = spec["type"] == "LoadBalancer"
     ranges = spec.get("loadBalancerSourceRanges")
     if ranges:
         at = f"{path}.LoadBalancerSourceRanges"  # the real server's own capital
         if not balances:
-            errors.append(forbidden_field(at, _ONLY_LOAD_BALANCER))
+            yield forbidden_field(at, _ONLY_LOAD_BALANCER)
         for i, value in enumerate(ranges):
-            errors += _cidr_errors(value, f"{at}[{i}]")
+            yield from _cidr_errors(value, f"{at}[{i}]")
     if spec.get("allocateLoadBalancerNodePorts") is not None and not balances:
-        errors.append(forbidden_field(f"{path}.allocateLoadBalancerNodePorts", _ONLY_LOAD_BALANCER))
+        yield forbidden_field(f"{path}.allocateLoadBalancerNodePorts", _ONLY_LOAD_BALANCER)
     if balances and spec.get("allocateLoadBalancerNodePorts") is None:
-        errors.append(required(f"{path}.allocateLoadBalancerNodePorts"))
-    return errors
+        yield required(f"{path}.allocateLoadBalancerNodePorts")
 
 
 def _load_balancer_class_errors(spec: Obj, path: str) -> list[ApiFieldError]:
@@ -277,26 +271,24 @@ def _load_balancer_class_errors(spec: Obj, path: str) -> list[ApiFieldError]:
         return []
     if spec["type"] != "LoadBalancer":
         return [forbidden_field(f"{path}.loadBalancerClass", _ONLY_LOAD_BALANCER)]
-    return list(label_validation.qualified_name_errors(name, f"{path}.loadBalancerClass"))
+    return list(validators.qualified_name_errors(name, f"{path}.loadBalancerClass"))
 
 
-def _external_traffic_policy_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+def _external_traffic_policy_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     policy, health = spec.get("externalTrafficPolicy", ""), spec.get("healthCheckNodePort", 0)
     at = f"{path}.externalTrafficPolicy"
-    errors: list[ApiFieldError] = []
     if not _is_external(spec):
         if policy:
-            errors.append(invalid_value(at, policy, "may only be set for externally-accessible services"))
+            yield invalid_value(at, policy, "may only be set for externally-accessible services")
     elif not policy:
-        errors.append(required(at))
+        yield required(at)
     elif policy not in _TRAFFIC_POLICIES:
-        errors.append(not_supported(at, policy, _TRAFFIC_POLICIES))
+        yield not_supported(at, policy, _TRAFFIC_POLICIES)
     if health:
         if not (spec["type"] == "LoadBalancer" and policy == "Local"):
-            errors.append(invalid_value(f"{path}.healthCheckNodePort", health, _HEALTH_PORT_MISUSE))
+            yield invalid_value(f"{path}.healthCheckNodePort", health, _HEALTH_PORT_MISUSE)
         else:
-            errors += PORT_NUMBER(health, f"{path}.healthCheckNodePort")
-    return errors
+            yield from PORT_NUMBER(health, f"{path}.healthCheckNodePort")
 
 
 def _cluster_ip_errors(spec: Obj, path: str) -> list[ApiFieldError]:
@@ -331,7 +323,7 @@ def _service_errors(obj: Obj) -> list[ApiFieldError]:
         detail = f"may not be set to 'None' for {kind} services"
         errors.append(invalid_value(f"{path}.clusterIPs[0]", "None", detail))
     errors += _port_errors(spec, f"{path}.ports")
-    errors += label_validation.label_errors(spec.get("selector") or {}, f"{path}.selector")
+    errors += validators.label_errors(spec.get("selector") or {}, f"{path}.selector")
     errors += _session_affinity_errors(spec, path)
     errors += _cluster_ip_errors(spec, path)
     errors += each(ip_address_errors)(spec.get("externalIPs") or [], f"{path}.externalIPs")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value
-from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.apps import workload_template_errors
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod_template
@@ -15,7 +14,6 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, f
 from koord.embedded.apiserver.kinds.validators import NOT_NEGATIVE, Validator, fields, one_of, valid_name
 from koord.values import names
 
-Obj = dict[str, Any]
 _MUTABLE_FIELDS = ("replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit")
 _MORE_MUTABLE_FIELDS = ("persistentVolumeClaimRetentionPolicy", "minReadySeconds")
 _IMMUTABLE_SPEC = (
@@ -99,8 +97,8 @@ def _stateful_set_errors(obj: Obj, *, creating: bool = True) -> list[ApiFieldErr
     errors += workload_template_errors(whole, selector, "")
     meta = (spec.get("template") or {}).get("metadata") or {}
     # The real server looks at these twice.
-    errors += label_validation.label_errors(meta.get("labels") or {}, "spec.template.labels")
-    return [*errors, *label_validation.annotation_errors(meta.get("annotations") or {}, "spec.template.annotations")]
+    errors += validators.label_errors(meta.get("labels") or {}, "spec.template.labels")
+    return [*errors, *validators.annotation_errors(meta.get("annotations") or {}, "spec.template.annotations")]
 
 
 def _stateful_set_update_errors(new: Obj, old: Obj) -> list[ApiFieldError]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -12,7 +13,7 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation, pvc_spec, strategy
+from koord.embedded.apiserver.kinds import pvc_spec, strategy, validators
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
 from koord.embedded.apiserver.kinds.pod.spec import selector_for_message
 from koord.embedded.apiserver.kinds.pod.volume import csi_driver_name_errors
@@ -20,8 +21,6 @@ from koord.embedded.apiserver.kinds.strategy import KindStrategy, copy_or_drop, 
 from koord.embedded.apiserver.kinds.validators import IMMUTABLE, NOT_NEGATIVE, fields, immutable_field_errors, one_of
 from koord.values import names
 from koord.values.quantity import Quantity
-
-Obj = dict[str, Any]
 
 # PersistentVolumeClaim ---------------------------------------------------------------------------------------------
 
@@ -104,7 +103,7 @@ def _allowed_topology_errors(terms: list[Obj]) -> list[ApiFieldError]:
             for k, value in enumerate(values):
                 if value in values[:k]:
                     errors.append(duplicate(f"{here}.values[{k}]", value))
-            errors += label_validation.qualified_name_errors(key, f"{here}.key")
+            errors += validators.qualified_name_errors(key, f"{here}.key")
             if key in keys:
                 errors.append(duplicate(f"{here}.key", key))
             keys[key] = sorted(set(values))
@@ -168,7 +167,7 @@ def _csi_node_driver_errors(found: Obj, path: str, taken: set[str]) -> list[ApiF
         if key in keys:
             errors.append(duplicate(path, key))
         keys.add(key)
-        errors += label_validation.qualified_name_errors(key, path)
+        errors += validators.qualified_name_errors(key, path)
     return errors
 
 
@@ -211,20 +210,18 @@ def _default_csi_driver(obj: Obj) -> None:
     fill_empty(spec, volumeLifecycleModes=["Persistent"])
 
 
-def _token_request_errors(found: list[Obj], path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _token_request_errors(found: list[Obj], path: str) -> Iterator[ApiFieldError]:
     audiences: set[str] = set()
     for i, token in enumerate(found):
         at, audience = f"{path}[{i}]", token.get("audience", "")
         if audience in audiences:
-            errors.append(duplicate(f"{at}.audience", audience))
+            yield duplicate(f"{at}.audience", audience)
             continue
         audiences.add(audience)
         seconds = token.get("expirationSeconds")
         if seconds is not None and seconds < 600:
             detail = "may not specify a duration less than 10 minutes"
-            errors.append(invalid_value(f"{at}.expirationSeconds", seconds, detail))
-    return errors
+            yield invalid_value(f"{at}.expirationSeconds", seconds, detail)
 
 
 def _csi_driver_errors(obj: Obj) -> list[ApiFieldError]:
@@ -262,7 +259,7 @@ def _storage_capacity_errors(obj: Obj) -> list[ApiFieldError]:
     errors: list[ApiFieldError] = []
     name = obj.get("storageClassName", "")
     errors += [invalid_value("storageClassName", name, reason) for reason in names.dns1123_subdomain(name)]
-    errors += label_validation.label_selector_errors(obj.get("nodeTopology"), "nodeTopology")
+    errors += validators.label_selector_errors(obj.get("nodeTopology"), "nodeTopology")
     if obj.get("capacity") is not None and Quantity.parse(obj["capacity"]).sign() < 0:
         errors.append(invalid_value("capacity", obj["capacity"], "must be greater than or equal to 0"))
     return errors

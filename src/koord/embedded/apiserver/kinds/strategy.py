@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError
-
-Obj = dict[str, Any]
 
 
 def _no_change(_: Obj) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
-from koord.embedded.apiserver.kinds import label_validation, strategy
+from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import between, one_of
 from koord.values import names
 
-Obj = dict[str, Any]
 _REVIEW_VERSIONS = ("v1", "v1beta1")
 _OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 _URL_FORM = "desired format: https://host[/path]"
@@ -55,36 +55,33 @@ def _wildcard_errors(values: list[str], path: str, key: str) -> list[ApiFieldErr
     return []
 
 
-def _rule_errors(found: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _rule_errors(found: Obj, path: str) -> Iterator[ApiFieldError]:
     operations = found.get("operations") or []
     if not operations:
-        errors.append(required(f"{path}.operations"))
-    errors += _wildcard_errors(operations, f"{path}.operations", "operations")
+        yield required(f"{path}.operations")
+    yield from _wildcard_errors(operations, f"{path}.operations", "operations")
     for i, operation in enumerate(operations):
-        errors += one_of(*_OPERATIONS)(operation, f"{path}.operations[{i}]")
+        yield from one_of(*_OPERATIONS)(operation, f"{path}.operations[{i}]")
     for key in ("apiGroups", "apiVersions", "resources"):
         values = found.get(key) or []
         if not values:
-            errors.append(required(f"{path}.{key}"))
+            yield required(f"{path}.{key}")
         if key == "resources":
-            errors += _resource_errors(values, f"{path}.{key}")
+            yield from _resource_errors(values, f"{path}.{key}")
             continue
-        errors += _wildcard_errors(values, f"{path}.{key}", key)
+        yield from _wildcard_errors(values, f"{path}.{key}", key)
         if key == "apiVersions":
-            errors += [required(f"{path}.{key}[{i}]") for i, value in enumerate(values) if not value]
+            yield from [required(f"{path}.{key}[{i}]") for i, value in enumerate(values) if not value]
     if found.get("scope") is not None:
-        errors += one_of("*", "Cluster", "Namespaced")(found["scope"], f"{path}.scope")
-    return errors
+        yield from one_of("*", "Cluster", "Namespaced")(found["scope"], f"{path}.scope")
 
 
-def _resource_errors(values: list[str], path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _resource_errors(values: list[str], path: str) -> Iterator[ApiFieldError]:
     whole = {value.split("/")[0] for value in values if value.endswith("/*")}
     subs = {value.split("/")[1] for value in values if value.startswith("*/")}
     for i, value in enumerate(values):
         if not value:
-            errors.append(required(f"{path}[{i}]"))
+            yield required(f"{path}[{i}]")
             continue
         if "/" not in value:
             continue
@@ -92,16 +89,15 @@ def _resource_errors(values: list[str], path: str) -> list[ApiFieldError]:
         if value == "*/*" or (name != "*" and sub != "*"):
             if name in whole and sub != "*":
                 detail = f"if '{name}/*' is present, must not specify {value}"
-                errors.append(invalid_value(f"{path}[{i}]", value, detail))
+                yield invalid_value(f"{path}[{i}]", value, detail)
             elif sub in subs and name != "*":
                 detail = f"if '*/{sub}' is present, must not specify {value}"
-                errors.append(invalid_value(f"{path}[{i}]", value, detail))
+                yield invalid_value(f"{path}[{i}]", value, detail)
     if len(values) > 1 and "*/*" in values:
-        errors.append(invalid_value(path, values, "if '*/*' is present, must not specify other resources"))
+        yield invalid_value(path, values, "if '*/*' is present, must not specify other resources")
     if "*" in values and any("/" not in value for value in values if value != "*"):
         detail = "if '*' is present, must not specify other resources without subresources"
-        errors.append(invalid_value(path, values, detail))
-    return errors
+        yield invalid_value(path, values, detail)
 
 
 def _client_config_errors(found: Obj, path: str) -> list[ApiFieldError]:
@@ -147,18 +143,16 @@ def _service_ref_errors(found: Obj, path: str) -> list[ApiFieldError]:
     return errors
 
 
-def _service_path_errors(text: str, path: str) -> list[ApiFieldError]:
+def _service_path_errors(text: str, path: str) -> Iterator[ApiFieldError]:
     if text in ("", "/"):
-        return []
-    errors: list[ApiFieldError] = []
+        return
     if not text.startswith("/"):
-        errors.append(invalid_value(path, text, "must start with a '/'"))
+        yield invalid_value(path, text, "must start with a '/'")
     for i, segment in enumerate(text.removeprefix("/").removesuffix("/").split("/")):
         if not segment:
-            errors.append(invalid_value(path, text, f"segment[{i}] may not be empty"))
+            yield invalid_value(path, text, f"segment[{i}] may not be empty")
             continue
-        errors += [invalid_value(path, text, f"segment[{i}]: {reason}") for reason in names.dns1123_subdomain(segment)]
-    return errors
+        yield from [invalid_value(path, text, f"segment[{i}]: {reason}") for reason in names.dns1123_subdomain(segment)]
 
 
 def _webhook_errors(found: Obj, path: str, *, mutating: bool) -> list[ApiFieldError]:
@@ -181,8 +175,8 @@ def _webhook_errors(found: Obj, path: str, *, mutating: bool) -> list[ApiFieldEr
     else:
         errors += one_of("None", "NoneOnDryRun")(effects, f"{path}.sideEffects")
     errors += _TIMEOUT(found["timeoutSeconds"], f"{path}.timeoutSeconds")
-    errors += label_validation.label_selector_errors(found.get("namespaceSelector"), f"{path}.namespaceSelector")
-    errors += label_validation.label_selector_errors(found.get("objectSelector"), f"{path}.objectSelector")
+    errors += validators.label_selector_errors(found.get("namespaceSelector"), f"{path}.namespaceSelector")
+    errors += validators.label_selector_errors(found.get("objectSelector"), f"{path}.objectSelector")
     errors += _client_config_errors(found.get("clientConfig") or {}, f"{path}.clientConfig")
     if mutating:
         errors += one_of("IfNeeded", "Never")(found["reinvocationPolicy"], f"{path}.reinvocationPolicy")

@@ -12,14 +12,6 @@ from collections.abc import Callable
 from koord.api.patch.merge_patch import Obj
 from koord.embedded.apiserver.merge import fieldset, managed_entries
 from koord.embedded.apiserver.merge.compare import Comparison, compare
-from koord.embedded.apiserver.merge.managed_entries import (
-    STRIPPED_FIELDS,
-    UPDATE,
-    FieldFilter,
-    ManagerKey,
-    Managers,
-    keep_all_fields,
-)
 from koord.embedded.apiserver.merge.typed_value import collapse_atomic_fields, zero_object
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
@@ -74,7 +66,7 @@ def track_update(
     api_version: str,
     now: str | None,
     subresource: str = "",
-    ownable: FieldFilter = keep_all_fields,
+    ownable: managed_entries.FieldFilter = managed_entries.keep_all_fields,
     convert: VersionConverter | None = None,
 ) -> list[Obj]:
     """Return the managedFields of `new` after `manager` turned `old` into it; `old` is None on create.
@@ -95,20 +87,20 @@ def track_update(
     if not own and not comparison.removed and held and managers == managed_entries.parse_stored(held):
         return list(held)
     managers = release_fields(managers, comparison, own, VersionedChange(before, after, versions, ownable))
-    own = fieldset.difference(own, STRIPPED_FIELDS)
+    own = fieldset.difference(own, managed_entries.STRIPPED_FIELDS)
     if own:
-        key = managed_entries.new_manager_key(manager, UPDATE, api_version, subresource)
+        key = managed_entries.new_manager_key(manager, managed_entries.UPDATE, api_version, subresource)
         if key in managers:
             own = fieldset.union(own, managed_entries.entry_fields(managers[key]))
         managers[key] = managed_entries.build_entry(key, api_version, own, now)
     return managed_entries.sorted_entries(_cap_updaters(managers))
 
 
-def fit_to_schema(managers: Managers, node: SchemaNode) -> Managers:
+def fit_to_schema(managers: managed_entries.Managers, node: SchemaNode) -> managed_entries.Managers:
     """Collapse the fields that a custom kind's schema has made atomic since; built-in schemas do not change."""
     if node.go_type:
         return managers
-    out: Managers = {}
+    out: managed_entries.Managers = {}
     for key, entry in managers.items():
         fields = managed_entries.entry_fields(entry)
         fitted = collapse_atomic_fields(fields, node)
@@ -119,7 +111,7 @@ def fit_to_schema(managers: Managers, node: SchemaNode) -> Managers:
 class VersionedChange:
     """A VersionedChange is one write as other versions of the kind see it. A comparison is computed once, on demand."""
 
-    def __init__(self, before: Obj, after: Obj, versions: ObjectVersions, ownable: FieldFilter) -> None:
+    def __init__(self, before: Obj, after: Obj, versions: ObjectVersions, ownable: managed_entries.FieldFilter) -> None:
         self._before = before
         self._after = after
         self._ownable = ownable
@@ -139,21 +131,21 @@ class VersionedChange:
         return self._seen[api_version]
 
 
-def filter_comparison(comparison: Comparison, ownable: FieldFilter) -> Comparison:
-    if ownable is keep_all_fields:
+def filter_comparison(comparison: Comparison, ownable: managed_entries.FieldFilter) -> Comparison:
+    if ownable is managed_entries.keep_all_fields:
         return comparison
     return Comparison(ownable(comparison.removed), ownable(comparison.modified), ownable(comparison.added))
 
 
 def release_fields(
-    managers: Managers,
+    managers: managed_entries.Managers,
     comparison: Comparison,
     written: fieldset.FieldSet,
     change: VersionedChange,
-    keep: ManagerKey | None = None,
-) -> Managers:
+    keep: managed_entries.ManagerKey | None = None,
+) -> managed_entries.Managers:
     """Return the managers without the fields that the write took or removed; managers left with none are dropped."""
-    left: Managers = {}
+    left: managed_entries.Managers = {}
     removed = comparison.removed
     for key, entry in managers.items():
         version = entry["apiVersion"]
@@ -174,7 +166,7 @@ def release_fields(
     return left
 
 
-def _initial_managers(held: list[Obj] | None, new: Obj, subresource: str, *, custom: bool) -> Managers:
+def _initial_managers(held: list[Obj] | None, new: Obj, subresource: str, *, custom: bool) -> managed_entries.Managers:
     """Return the managers to start from: the stored ones, unless the request edits or resets them.
 
     An empty list resets a built-in object; in a custom one the real server cannot tell it from no list.
@@ -195,15 +187,15 @@ def _is_reset(given: list[Obj]) -> bool:
     return not given or (len(given) == 1 and not any(v or isinstance(v, dict) for v in given[0].values()))
 
 
-def _cap_updaters(managers: Managers) -> Managers:
+def _cap_updaters(managers: managed_entries.Managers) -> managed_entries.Managers:
     """Limit the updaters to MAX_UPDATERS: the oldest ones of one version share an entry."""
-    updaters = [key for key in managers if key[1] == UPDATE]
+    updaters = [key for key in managers if key[1] == managed_entries.UPDATE]
     extra = len(updaters) - MAX_UPDATERS
     if extra <= 0:
         return managers
     updaters.sort(key=lambda key: (managers[key].get("time", ""), managed_entries.manager_identity(key)))
     out = dict(managers)
-    first: dict[str, ManagerKey] = {}
+    first: dict[str, managed_entries.ManagerKey] = {}
     for key in updaters:
         if extra <= 0:
             break
@@ -212,7 +204,7 @@ def _cap_updaters(managers: Managers) -> Managers:
         if version not in first:
             first[version] = key
             continue
-        bucket: ManagerKey = (ANCIENT_CHANGES, UPDATE, version, "")
+        bucket: managed_entries.ManagerKey = (ANCIENT_CHANGES, managed_entries.UPDATE, version, "")
         pot = out[bucket] if bucket in out else out.pop(first[version])
         fields = fieldset.union(managed_entries.entry_fields(entry), managed_entries.entry_fields(pot))
         out.pop(key)

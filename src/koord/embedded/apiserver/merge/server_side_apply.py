@@ -16,15 +16,6 @@ from koord.embedded.apiserver.merge import fieldset, managed_entries, managed_fi
 from koord.embedded.apiserver.merge.compare import compare, equal_values
 from koord.embedded.apiserver.merge.config_validation import config_error
 from koord.embedded.apiserver.merge.fieldset import EMPTY, FieldPath, FieldSet
-from koord.embedded.apiserver.merge.managed_entries import (
-    APPLY,
-    STRIPPED_FIELDS,
-    UPDATE,
-    FieldFilter,
-    ManagerKey,
-    Managers,
-    keep_all_fields,
-)
 from koord.embedded.apiserver.merge.typed_value import mentioned_fields, overlay, remove_fields, with_struct_parents
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.values.go_format import quoted
@@ -33,7 +24,7 @@ from koord.values.go_format import quoted
 class FieldConflict(msgspec.Struct, frozen=True):
     """A FieldConflict is one field that another manager owns."""
 
-    owner: ManagerKey
+    owner: managed_entries.ManagerKey
     path: FieldPath
 
     @property
@@ -47,7 +38,7 @@ class FieldConflict(msgspec.Struct, frozen=True):
         shown = quoted(manager)
         if subresource:
             shown += f" with subresource {quoted(subresource)}"
-        return f"{shown} using {version}" if operation == UPDATE else shown
+        return f"{shown} using {version}" if operation == managed_entries.UPDATE else shown
 
 
 class ApplyConflicts(msgspec.Struct, frozen=True):
@@ -61,7 +52,7 @@ class ApplyConflicts(msgspec.Struct, frozen=True):
             one = self.found[0]
             return f"Apply failed with 1 conflict: conflict with {one.owner_text}: {one.field}"
         lines: list[str] = []
-        owner: ManagerKey | None = None
+        owner: managed_entries.ManagerKey | None = None
         for conflict in self.found:
             if conflict.owner != owner:
                 owner = conflict.owner
@@ -77,7 +68,7 @@ class ApplyConflicts(msgspec.Struct, frozen=True):
         return PatchFailed(409, self.message, "Conflict", {"causes": causes})
 
 
-def build_conflicts(taken: dict[ManagerKey, FieldSet]) -> ApplyConflicts:
+def build_conflicts(taken: dict[managed_entries.ManagerKey, FieldSet]) -> ApplyConflicts:
     """Build the conflicts sorted by owner, as the real server's message is; its causes have a random order."""
     return ApplyConflicts(
         tuple(
@@ -89,7 +80,11 @@ def build_conflicts(taken: dict[ManagerKey, FieldSet]) -> ApplyConflicts:
 
 
 def prune_dropped_fields(
-    merged: Obj, managers: Managers, last: Obj | None, own: FieldSet, versions: managed_fields.ObjectVersions
+    merged: Obj,
+    managers: managed_entries.Managers,
+    last: Obj | None,
+    own: FieldSet,
+    versions: managed_fields.ObjectVersions,
 ) -> Obj:
     """Return the merged object without what only the applier's last configuration had set.
 
@@ -119,7 +114,7 @@ def prune_dropped_fields(
 
 
 def _restore_owned(
-    whole: Obj, cut: Obj, managers: Managers, version: str, versions: managed_fields.ObjectVersions
+    whole: Obj, cut: Obj, managers: managed_entries.Managers, version: str, versions: managed_fields.ObjectVersions
 ) -> Obj:
     """Restore what any manager, the applier included, owns now."""
     owned: dict[str, FieldSet] = {version: EMPTY}
@@ -218,7 +213,7 @@ def apply_config(
     api_version: str,
     kind: str,
     subresource: str = "",
-    ownable: FieldFilter = keep_all_fields,
+    ownable: managed_entries.FieldFilter = managed_entries.keep_all_fields,
     convert: managed_fields.VersionConverter | None = None,
 ) -> ApplyResult | ApplyConflicts | PatchFailed:
     """Apply `config` as `manager` to the live object; `live` is None when there is none yet."""
@@ -242,7 +237,7 @@ def apply_config(
         before=managed_entries.without_managed_fields(live) if live is not None else {},
         config=managed_entries.without_managed_fields(config),
         managers=managed_fields.fit_to_schema(managed_entries.parse_stored(held), node),
-        key=managed_entries.new_manager_key(manager, APPLY, api_version, subresource),
+        key=managed_entries.new_manager_key(manager, managed_entries.APPLY, api_version, subresource),
         versions=managed_fields.ObjectVersions(api_version, node, convert),
         ownable=ownable,
         now=now,
@@ -262,10 +257,10 @@ def apply_config(
 class _ApplyRun(msgspec.Struct, frozen=True):
     before: Obj
     config: Obj
-    managers: Managers
-    key: ManagerKey
+    managers: managed_entries.Managers
+    key: managed_entries.ManagerKey
     versions: managed_fields.ObjectVersions
-    ownable: FieldFilter
+    ownable: managed_entries.FieldFilter
     now: str
 
     def apply(self, force: bool) -> ApplyResult | ApplyConflicts:
@@ -284,7 +279,7 @@ class _ApplyRun(msgspec.Struct, frozen=True):
                 return build_conflicts(taken)
         left = managed_fields.release_fields(managers, comparison, written, change, keep=self.key)
         if self.key in left:
-            own = fieldset.difference(own, STRIPPED_FIELDS)
+            own = fieldset.difference(own, managed_entries.STRIPPED_FIELDS)
             # Co-owning values that are there already is no change of the object, and gets no time.
             noop = bool(self.before) and equal_values(self.before, after, node)
             time = (last.get("time") if last else None) if noop else self.now
@@ -297,9 +292,9 @@ class _ApplyRun(msgspec.Struct, frozen=True):
         return ApplyResult(obj)
 
     def _conflicting_fields(
-        self, managers: Managers, written: FieldSet, change: managed_fields.VersionedChange
-    ) -> dict[ManagerKey, FieldSet]:
-        taken: dict[ManagerKey, FieldSet] = {}
+        self, managers: managed_entries.Managers, written: FieldSet, change: managed_fields.VersionedChange
+    ) -> dict[managed_entries.ManagerKey, FieldSet]:
+        taken: dict[managed_entries.ManagerKey, FieldSet] = {}
         for key, entry in managers.items():
             if key == self.key:
                 continue

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.kinds.label_validation import format_selector
+from koord.embedded.apiserver.kinds.validators import format_selector
 
 Obj = dict[str, Any]
 Column = dict[str, Any]

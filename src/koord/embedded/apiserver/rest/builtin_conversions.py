@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.catalog import VersionConversion
-
-Obj = dict[str, Any]
 
 # events.k8s.io/v1 field -> core/v1 field
 _EVENT_TO_CORE_FIELDS = {

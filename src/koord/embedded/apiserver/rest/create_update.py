@@ -8,10 +8,9 @@ write looks again, and starts over or fails with a conflict when someone else wa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR, StatusError, bad_request
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.merge import managed_entries
@@ -21,13 +20,12 @@ from koord.embedded.apiserver.merge.managed_fields import VersionConverter, mana
 from koord.embedded.apiserver.rest import object_metadata
 from koord.embedded.apiserver.rest.object_metadata import deep_copy, update_completes_deletion
 from koord.embedded.apiserver.rest.options import WriteOptions, options_object
-from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes, RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.subresource_strategy import SubresourceStrategy
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.embedded.apiserver.store.object_store import EXPIRING_RESOURCES
-from koord.embedded.apiserver.store.record import StoreRecord
 
-Obj = dict[str, Any]
 NAME_TRIES = 8
 UPDATE_TRIES = 8
 

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from koord.api.kubernetes.meta import DeleteOptions, Preconditions
-from koord.api.model import to_dict
+from koord.api.model import Obj, to_dict
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter
 from koord.embedded.apiserver.rest.listing import list_page
 from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
 from koord.embedded.apiserver.rest.options import ListOptions
-from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes, RequestContext, ServerDeps
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.values import timestamp
-
-Obj = dict[str, Any]
 
 
 class DeleteOutcome(msgspec.Struct, frozen=True):

@@ -8,26 +8,18 @@ another form without taking JSON too.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import no_such_path
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.protobuf import swagger
-from koord.embedded.apiserver.rest.responses import (
-    TextBody,
-    aggregated_discovery_version,
-    json_response,
-    parse_accept,
-    text_response,
-)
+from koord.embedded.apiserver.rest import responses
 from koord.embedded.apiserver.schema import openapi
 from koord.embedded.apiserver.schema.builtin_types import BuiltinTypes
 from koord.embedded.apiserver.schema.openapi_paths import OpenApiResource
 from koord.kube.transport.interface import JSON, ApiRequest, ApiResponse
-
-Obj = dict[str, Any]
 
 
 class DiscoveryEndpoints:
@@ -45,17 +37,17 @@ class DiscoveryEndpoints:
         if not parts or parts[0] not in ("api", "apis") or len(parts) > 3:
             return None
         if len(parts) == 1:
-            version = aggregated_discovery_version(request.accept)
+            version = responses.aggregated_discovery_version(request.accept)
             if version:
                 return self._aggregated(parts[0], version)
-            return json_response(200, self._versions() if parts[0] == "api" else self._groups())
+            return responses.json_response(200, self._versions() if parts[0] == "api" else self._groups())
         if parts[0] == "api":
-            return json_response(200, self._resources("", parts[1])) if len(parts) == 2 else None
+            return responses.json_response(200, self._resources("", parts[1])) if len(parts) == 2 else None
         if parts[1] not in self._catalog.versions():
-            return text_response(404, "404 page not found\n")
+            return responses.text_response(404, "404 page not found\n")
         if len(parts) == 2:
-            return json_response(200, {"kind": "APIGroup", "apiVersion": "v1", **self._group(parts[1])})
-        return json_response(200, self._resources(parts[1], parts[2]))
+            return responses.json_response(200, {"kind": "APIGroup", "apiVersion": "v1", **self._group(parts[1])})
+        return responses.json_response(200, self._resources(parts[1], parts[2]))
 
     def paths(self) -> list[str]:
         found = ["/api", "/api/v1", "/apis", "/apis/"]
@@ -124,7 +116,7 @@ class DiscoveryEndpoints:
         raw, tag = self._documents[(root, version)]
         return ApiResponse(
             status=200,
-            body=TextBody(raw),
+            body=responses.TextBody(raw),
             headers={"ETag": tag, "Vary": "Accept"},
             content_type=f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList",
         )
@@ -211,11 +203,11 @@ class OpenApiEndpoints:
         documents = self._v3_documents()
         if path == "/openapi/v3":
             raw = msgspec.json.encode(openapi.v3_index(documents))
-            return ApiResponse(status=200, body=TextBody(raw))
+            return ApiResponse(status=200, body=responses.TextBody(raw))
         if not _negotiate_media_type(request.accept, (JSON,)):
             return _not_acceptable()
         found = documents.get(path.removeprefix("/openapi/v3/"))
-        return text_response(404, "404 page not found\n") if found is None else _document_response(found)
+        return responses.text_response(404, "404 page not found\n") if found is None else _document_response(found)
 
     def _v2_document(self) -> bytes:
         if self._v2 is None or self._generation != self._catalog.generation:
@@ -253,7 +245,7 @@ def _negotiate_media_type(accept: str, served: tuple[str, ...]) -> str:
     """Return the first acceptable media type that is served, the default without a header, or "" for none."""
     if not accept:
         return served[0]
-    for media_range in parse_accept(accept):
+    for media_range in responses.parse_accept(accept):
         if media_range.type in served:
             return media_range.type
         if media_range.type in ("*/*", "application/*"):
@@ -262,13 +254,13 @@ def _negotiate_media_type(accept: str, served: tuple[str, ...]) -> str:
 
 
 def _not_acceptable() -> ApiResponse:
-    return text_response(406, "")
+    return responses.text_response(406, "")
 
 
 def _document_response(raw: bytes, content_type: str = JSON) -> ApiResponse:
     tag = f'"{openapi.document_hash(raw)}"'
     headers = {"ETag": tag, "Vary": "Accept"}
-    return ApiResponse(status=200, body=TextBody(raw), headers=headers, content_type=content_type)
+    return ApiResponse(status=200, body=responses.TextBody(raw), headers=headers, content_type=content_type)
 
 
 def _describe(resource: ServedResource) -> OpenApiResource:

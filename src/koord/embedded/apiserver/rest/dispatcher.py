@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource
@@ -32,10 +33,9 @@ from koord.embedded.apiserver.rest.scale import ScaleHandler
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY, SubresourceStrategy, strategy_for
 from koord.embedded.apiserver.rest.table_conversion import TransformedEncoding
 from koord.embedded.apiserver.rest.virtual_resources import answer_review
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.kube.transport.interface import ApiResponse, UnstructuredBody
 
-Obj = dict[str, Any]
 _VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 REVIEW_GROUPS = ("authentication.k8s.io", "authorization.k8s.io")
 _STREAMS = frozenset(("exec", "attach", "portforward"))

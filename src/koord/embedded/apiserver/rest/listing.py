@@ -7,20 +7,17 @@ import binascii
 import functools
 import itertools
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, expired
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest.options import ListOptions, parse_resource_version, resource_version_too_large
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
-from koord.embedded.apiserver.store.collection import ResourceCollection, RevisionTooOldError
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.collection import ResourceCollection, RevisionTooOldError, StoreRecord
 from koord.values.field_selector import FieldSelector
 from koord.values.selector import Selector, SelectorError
-
-Obj = dict[str, Any]
 
 
 class RecordPage(msgspec.Struct, frozen=True):

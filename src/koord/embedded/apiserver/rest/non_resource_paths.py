@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.rest.responses import TextBody, text_response
 from koord.kube.transport.interface import ApiRequest, ApiResponse
 
-Obj = dict[str, Any]
 HealthCheck = Callable[[], str]  # "" when all is well, else what is not
 
 

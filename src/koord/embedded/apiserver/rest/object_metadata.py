@@ -7,34 +7,21 @@ Bodies and stored objects are shared: whoever wants to change one copies it firs
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.kinds.label_validation import label_value_reasons, qualified_name_reasons
 from koord.embedded.apiserver.kinds.strategy import copy_or_drop
+from koord.embedded.apiserver.kinds.validators import label_value_reasons, qualified_name_reasons
 from koord.values import names
-
-Obj = dict[str, Any]
 
 # The order in which kube-apiserver writes them. resourceVersion is filled in by the store.
 _FIELD_ORDER = (
-    "name",
-    "generateName",
-    "namespace",
-    "selfLink",
-    "uid",
-    "resourceVersion",
-    "generation",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "labels",
-    "annotations",
-    "ownerReferences",
-    "finalizers",
+    *("name", "generateName", "namespace", "selfLink", "uid", "resourceVersion", "generation", "creationTimestamp"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds", "labels", "annotations", "ownerReferences", "finalizers"),
     "managedFields",
 )
 MAX_GENERATE_NAME_CHARS = 63 - 5
@@ -208,42 +195,39 @@ def validate_metadata_on_update(new: Obj, old: Obj, resource: ServedResource) ->
     return errors
 
 
-def _shared_errors(meta: Obj, custom: bool) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _shared_errors(meta: Obj, custom: bool) -> Iterator[ApiFieldError]:
     if meta.get("generation", 0) < 0:
-        errors.append(invalid_value("metadata.generation", meta["generation"], "must be greater than or equal to 0"))
+        yield invalid_value("metadata.generation", meta["generation"], "must be greater than or equal to 0")
     for key, value in (meta.get("labels") or {}).items():
-        errors += [invalid_value("metadata.labels", key, reason) for reason in qualified_name_reasons(key)]
-        errors += [invalid_value("metadata.labels", value, reason) for reason in label_value_reasons(value)]
+        yield from [invalid_value("metadata.labels", key, reason) for reason in qualified_name_reasons(key)]
+        yield from [invalid_value("metadata.labels", value, reason) for reason in label_value_reasons(value)]
     annotations = meta.get("annotations")
     if annotations:
         for key in annotations:
-            errors += [invalid_value("metadata.annotations", key, r) for r in qualified_name_reasons(key.lower())]
+            yield from [invalid_value("metadata.annotations", key, r) for r in qualified_name_reasons(key.lower())]
         size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
         if size > MAX_ANNOTATION_BYTES:
-            errors.append(api_errors.too_long("metadata.annotations", MAX_ANNOTATION_BYTES))
+            yield api_errors.too_long("metadata.annotations", MAX_ANNOTATION_BYTES)
     if meta.get("ownerReferences"):
-        errors += _owner_errors(meta["ownerReferences"])
+        yield from _owner_errors(meta["ownerReferences"])
     if meta.get("finalizers"):
-        errors += _finalizer_errors(meta["finalizers"], custom)
-    return errors
+        yield from _finalizer_errors(meta["finalizers"], custom)
 
 
-def _owner_errors(owners: list[Obj]) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _owner_errors(owners: list[Obj]) -> Iterator[ApiFieldError]:
     place = "metadata.ownerReferences"
     controller = ""
     for owner in owners:
         version = owner.get("apiVersion", "")
         if not version.rpartition("/")[2]:
-            errors.append(invalid_value(f"{place}.apiVersion", version, "version must not be empty"))
-        errors += [
+            yield invalid_value(f"{place}.apiVersion", version, "version must not be empty")
+        yield from [
             invalid_value(f"{place}.{key}", "", "must not be empty")
             for key in ("kind", "name", "uid")
             if not owner.get(key)
         ]
         if version == "v1" and owner.get("kind") == "Event":
-            errors.append(invalid_value(place, owner, "/v1, Kind=Event is disallowed from being an owner"))
+            yield invalid_value(place, owner, "/v1, Kind=Event is disallowed from being an owner")
         if owner.get("controller"):
             this = f"{owner.get('kind')}/{owner.get('name')}"
             if controller:
@@ -251,28 +235,25 @@ def _owner_errors(owners: list[Obj]) -> list[ApiFieldError]:
                     "Only one reference can have Controller set to true. "
                     f'Found "true" in references for {controller} and {this}'
                 )
-                errors.append(invalid_value(place, owners, detail))
+                yield invalid_value(place, owners, detail)
             controller = controller or this
-    return errors
 
 
-def _finalizer_errors(finalizers: list[str], custom: bool) -> list[ApiFieldError]:
+def _finalizer_errors(finalizers: list[str], custom: bool) -> Iterator[ApiFieldError]:
     place = "metadata.finalizers"
-    errors: list[ApiFieldError] = []
     for finalizer in finalizers:
-        errors += [invalid_value(place, finalizer, reason) for reason in qualified_name_reasons(finalizer)]
+        yield from [invalid_value(place, finalizer, reason) for reason in qualified_name_reasons(finalizer)]
     if "orphan" in finalizers and "foregroundDeletion" in finalizers:
         detail = "finalizer orphan and foregroundDeletion cannot be both set"
-        errors.append(invalid_value(place, finalizers, detail))
+        yield invalid_value(place, finalizers, detail)
     if not custom:
-        errors += [
+        yield from [
             invalid_value(
                 f"{place}[{index}]", finalizer, "name is neither a standard finalizer name nor is it fully qualified"
             )
             for index, finalizer in enumerate(finalizers)
             if "/" not in finalizer and finalizer not in STANDARD_FINALIZERS
         ]
-    return errors
 
 
 def deep_copy(obj: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.api.patch.merge_patch import PatchFailed, merge_patch
 from koord.api.patch.strategic_merge import strategic_merge
 from koord.embedded.apiserver import api_errors
@@ -25,7 +26,6 @@ from koord.embedded.apiserver.schema import strict_decoding
 from koord.kube.transport.interface import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, ApiRequest
 from koord.values import go_format
 
-Obj = dict[str, Any]
 _CUSTOM_TYPES = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
 
 

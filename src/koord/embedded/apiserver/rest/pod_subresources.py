@@ -7,23 +7,21 @@ The decisions are pure functions; PodSubresources reads, stores and deletes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
 from koord.api.kubernetes.meta import DeleteOptions, Preconditions
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
-from koord.embedded.apiserver.admission_chain import AdmissionAttributes
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, too_many_requests
-from koord.embedded.apiserver.kinds.label_validation import parse_optional_selector
+from koord.embedded.apiserver.kinds.validators import parse_optional_selector
 from koord.embedded.apiserver.rest.create_update import UPDATE_TRIES, ObjectWriter, uid_mismatch_message
 from koord.embedded.apiserver.rest.delete import Deleter, check_preconditions
 from koord.embedded.apiserver.rest.object_metadata import deep_copy, ordered_metadata
 from koord.embedded.apiserver.rest.options import WriteOptions, delete_options
-from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
+from koord.embedded.apiserver.rest.request_context import AdmissionAttributes, RequestContext, ServerDeps
 from koord.embedded.apiserver.rest.subresource_strategy import STATUS_STRATEGY
 
-Obj = dict[str, Any]
 SERVER_USER_AGENT = "kube-apiserver"  # how the server signs what it writes on its own account
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import StatusError, bad_request, unsupported_media
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
@@ -21,7 +22,6 @@ from koord.kube.transport.interface import APPLY_PATCH, JSON, ApiRequest
 from koord.values.json_text import MalformedText, json_limit_exceeded
 from koord.values.yaml_text import JsonYamlLoader, YamlLimits, yaml_limit_exceeded
 
-Obj = dict[str, Any]
 _YAML_TYPES = ("application/yaml", "text/yaml", "application/x-yaml")
 MAX_DEPTH = 256  # whoever walks an object must reach its leaves without overflowing the stack
 LARGE_YAML_BYTES = 32 << 10

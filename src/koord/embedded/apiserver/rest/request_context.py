@@ -1,24 +1,67 @@
-"""The context of a request: the parts of the server that a verb may use, the request, and its resource path."""
+"""The context of a request: the parts of the server that a verb may use, the request, and its resource path.
+
+The admission chain stands between a decoded request and the store: mutating plugins, then validating ones.
+"""
 
 from __future__ import annotations
 
 import functools
 import random
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from koord.embedded.apiserver.admission_chain import AdmissionChain
+from koord.api.model import Obj
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
-from koord.embedded.apiserver.store.collection import ResourceCollection
+from koord.embedded.apiserver.store.collection import ResourceCollection, StoreRecord
 from koord.embedded.apiserver.store.object_store import EventExpiry, ObjectStore
-from koord.embedded.apiserver.store.record import StoreRecord
 from koord.kube.transport.interface import ApiRequest
 from koord.telemetry.clock import Clock
 from koord.values import timestamp
 from koord.values.names import SAFE_NAME_ALPHABET
 
-Obj = dict[str, Any]
+AdmissionOperation = Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
+
+
+class AdmissionAttributes(msgspec.Struct, eq=False):
+    """One write as admission sees it. Mutating plugins change `obj` in place or set another object."""
+
+    operation: AdmissionOperation
+    resource: ServedResource
+    name: str
+    namespace: str
+    obj: dict[str, Any] | None  # private to this request; None for DELETE
+    old_obj: dict[str, Any] | None  # shared with the store: never change it; None for CREATE
+    subresource: str = ""
+    dry_run: bool = False
+    user: str = ""
+    options: dict[str, Any] = {}  # CreateOptions, UpdateOptions, ... in their JSON shape
+    warnings: list[str] = []  # go out as Warning headers
+
+
+class AdmissionPlugin(Protocol):
+    """Admits or refuses a request by raising StatusError.
+
+    A plugin that really waits (a webhook) makes the write check again afterwards that nobody else changed
+    the object; one that does not wait costs nothing but its own work.
+    """
+
+    async def admit(self, attributes: AdmissionAttributes) -> None: ...
+
+
+class AdmissionChain:
+    def __init__(self, mutating: Sequence[AdmissionPlugin] = (), validating: Sequence[AdmissionPlugin] = ()) -> None:
+        self.mutating = tuple(mutating)
+        self.validating = tuple(validating)
+
+    async def mutate(self, attributes: AdmissionAttributes) -> None:
+        for plugin in self.mutating:
+            await plugin.admit(attributes)
+
+    async def validate(self, attributes: AdmissionAttributes) -> None:
+        for plugin in self.validating:
+            await plugin.admit(attributes)
 
 
 class MetadataGenerator:

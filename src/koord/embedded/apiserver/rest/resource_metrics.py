@@ -5,17 +5,15 @@ Nothing is stored. A NodeMetric knows what a pod uses as a whole, so all of it i
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest.listing import parse_selection
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
 from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.collection import StoreRecord
 
-Obj = dict[str, Any]
 METRICS_GROUP = "metrics.k8s.io"
 NODE_METRICS = "nodemetrics.slo.koordinator.sh"
 DEFAULT_WINDOW = "1m0s"

@@ -13,14 +13,13 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import yaml
 
-from koord.api.model import convert, decode
+from koord.api.model import Obj, convert, decode
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.store.record import StoreRecord
+from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.kube.transport.interface import JSON, YAML, ApiResponse, ResponseBody, UnstructuredBody
 
 T = TypeVar("T")
-Obj = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.catalog import ScalePaths
-from koord.embedded.apiserver.kinds.label_validation import format_selector
+from koord.embedded.apiserver.kinds.validators import format_selector
 from koord.embedded.apiserver.rest import request_body, virtual_resources
 from koord.embedded.apiserver.rest.create_update import ObjectWriter, to_served_version
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
@@ -22,8 +23,6 @@ from koord.embedded.apiserver.rest.request_context import RequestContext, Server
 from koord.embedded.apiserver.rest.responses import json_response
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY
 from koord.kube.transport.interface import APPLY_PATCH, ApiResponse
-
-Obj = dict[str, Any]
 
 
 class ScaleHandler:

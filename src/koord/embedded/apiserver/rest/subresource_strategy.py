@@ -6,17 +6,16 @@ A strategy restores what its path may not change, and validates what it may.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.kinds.strategy import copy_or_drop
 from koord.embedded.apiserver.rest import object_metadata
 from koord.embedded.apiserver.rest.object_metadata import deep_copy
 
-Obj = dict[str, Any]
 PrepareForUpdate = Callable[[Obj, Obj, ServedResource], None]
 ValidateUpdate = Callable[[Obj, Obj, ServedResource], list[ApiFieldError]]
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.printing.cluster import CLUSTER_TABLES, DEFAULT_TABLE, NODE_TABLES
@@ -16,11 +17,9 @@ from koord.embedded.apiserver.printing.table_columns import Column, KindTable, c
 from koord.embedded.apiserver.printing.workload import AUTOSCALER_TABLES, WORKLOAD_TABLES
 from koord.embedded.apiserver.rest.responses import ResponseFormat, response_body
 from koord.embedded.apiserver.rest.watch import ServerWatchFrame
-from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord
+from koord.embedded.apiserver.store.collection import StoreEvent, StoreRecord
 from koord.kube.transport.interface import UnstructuredBody
 from koord.telemetry.clock import Clock
-
-Obj = dict[str, Any]
 
 
 def partial_metadata(obj: Obj, version: str) -> Obj:

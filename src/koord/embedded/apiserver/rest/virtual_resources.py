@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError
 from koord.embedded.apiserver.catalog import ServedResource
@@ -41,7 +41,6 @@ def scale_resource() -> ServedResource:
     return _virtual_resource("autoscaling", "v1", "Scale")
 
 
-Obj = dict[str, Any]
 USER_GROUPS = ("system:masters", "system:authenticated")  # whoever gets in may do everything here
 
 

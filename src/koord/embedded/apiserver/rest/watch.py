@@ -6,20 +6,26 @@ The encoding decides the form of an event. The bytes of an unfiltered event are 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import StatusError, expired
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest.listing import SelectionPredicate, parse_selection
 from koord.embedded.apiserver.rest.options import ListOptions, parse_resource_version, resource_version_too_large
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
-from koord.embedded.apiserver.store.collection import EventCursor, ResourceCollection, RevisionTooOldError
-from koord.embedded.apiserver.store.record import StoreEvent, StoreRecord, watch_line
+from koord.embedded.apiserver.store.collection import (
+    EventCursor,
+    ResourceCollection,
+    RevisionTooOldError,
+    StoreEvent,
+    StoreRecord,
+    watch_line,
+)
 from koord.kube.transport.interface import ResponseBody, UnstructuredBody
 
-Obj = dict[str, Any]
 BOOKMARK_PERIOD_S = 60.0
 MIN_TIMEOUT_S = 1800  # without timeoutSeconds a watch lasts between this and twice this
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
-from koord.embedded.apiserver.schema import embedded_resource, go_regexp, string_formats
+from koord.embedded.apiserver.schema import custom_decoding, go_regexp, string_formats
 from koord.embedded.apiserver.schema.custom_decoding import TYPE_AND_METADATA, prune
 from koord.embedded.apiserver.schema.custom_validation import validate_custom
 from koord.embedded.apiserver.schema.schema_node import SchemaNode, compile_schema, has_default
@@ -33,10 +33,10 @@ def default_errors(node: SchemaNode, path: str, *, root: bool = True) -> list[Ap
 def _single_default_errors(node: SchemaNode, path: str) -> list[ApiFieldError]:
     value = copy.deepcopy(node.default)
     if prune(value, node, root=node.embedded):
-        return [invalid_value(path, embedded_resource.with_sorted_keys(node.default), "must not have unknown fields")]
+        return [invalid_value(path, custom_decoding.with_sorted_keys(node.default), "must not have unknown fields")]
     try:
-        embedded_resource.coerce_embedded_metadata(value, node, path)
-    except embedded_resource.EmbeddedMetadataError as stop:
+        custom_decoding.coerce_embedded_metadata(value, node, path)
+    except custom_decoding.EmbeddedMetadataError as stop:
         return [stop.error]
     return validate_custom(node.default, node, path)
 

@@ -19,7 +19,7 @@ from koord.embedded.apiserver.api_errors import (
     required,
     too_many,
 )
-from koord.embedded.apiserver.schema import embedded_resource, go_regexp, string_formats
+from koord.embedded.apiserver.schema import custom_decoding, go_regexp, string_formats
 from koord.embedded.apiserver.schema.custom_fast_path import fits_fast_path, has_unique_lists
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.values.go_format import format_float, quoted
@@ -52,7 +52,7 @@ def validate_custom(obj: Any, node: SchemaNode, field: str = "") -> list[ApiFiel
 def validate_custom_by_walk(obj: Any, node: SchemaNode, field: str = "") -> list[ApiFieldError]:
     return [
         *_SchemaValidator(field).validate(obj, node, "", _ABSENT)[0],
-        *embedded_resource.embedded_resource_errors(obj, node, field),
+        *custom_decoding.embedded_resource_errors(obj, node, field),
         *duplicate_item_errors(obj, node, field),
     ]
 
@@ -62,7 +62,7 @@ def validate_custom_update(obj: Any, old: Any, node: SchemaNode, field: str = ""
     if not field and fits_fast_path(obj, node) and not has_unique_lists(node):
         return []
     found = _SchemaValidator(field).validate(obj, node, "", old)[0]
-    for judge in (embedded_resource.embedded_resource_errors, duplicate_item_errors):
+    for judge in (custom_decoding.embedded_resource_errors, duplicate_item_errors):
         known = set(judge(old, node, field))
         found += [e for e in judge(obj, node, field) if e not in known]
     return found
@@ -215,7 +215,7 @@ class _SchemaValidator:
         if not allowed or (value is not None and any(json_equal(value, one) for one in allowed)):
             return []
         shown = [one if isinstance(one, str) else msgspec.json.encode(one).decode() for one in allowed]
-        return [not_supported(self._at(path), embedded_resource.with_sorted_keys(value), shown)]
+        return [not_supported(self._at(path), custom_decoding.with_sorted_keys(value), shown)]
 
     def _object(self, value: dict[str, Any], node: SchemaNode, path: str, old: Any) -> tuple[list[ApiFieldError], int]:
         errors: list[ApiFieldError] = []
@@ -356,5 +356,5 @@ def _duplicate_errors(value: list[Any], node: SchemaNode, path: str) -> list[Api
         text = msgspec.json.encode(key, order="sorted").decode()
         seen[text] = seen.get(text, 0) + 1
         if seen[text] == 2:
-            errors.append(duplicate(f"{path}[{at}]", embedded_resource.with_sorted_keys(key)))
+            errors.append(duplicate(f"{path}[{at}]", custom_decoding.with_sorted_keys(key)))
     return errors

@@ -20,12 +20,7 @@ LIST_META = META_V1 + "ListMeta"
 
 _KEYWORDS = ("type", "format", "default", "enum", "required", "oneOf")
 _EXTENSION_KEYWORDS = (
-    "group-version-kind",
-    "list-map-keys",
-    "list-type",
-    "map-type",
-    "patch-merge-key",
-    "patch-strategy",
+    *("group-version-kind", "list-map-keys", "list-type", "map-type", "patch-merge-key", "patch-strategy"),
 )
 _V2_SCALARS: dict[str, Document] = {
     QUANTITY: {"type": "string"},

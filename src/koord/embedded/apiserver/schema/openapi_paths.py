@@ -17,16 +17,8 @@ Document = dict[str, Any]
 
 _WRITE_QUERY = ("dryRun", "fieldManager", "fieldValidation")
 _LIST_QUERY = (
-    "allowWatchBookmarks",
-    "continue",
-    "fieldSelector",
-    "labelSelector",
-    "limit",
-    "resourceVersion",
-    "resourceVersionMatch",
-    "sendInitialEvents",
-    "timeoutSeconds",
-    "watch",
+    *("allowWatchBookmarks", "continue", "fieldSelector", "labelSelector", "limit", "resourceVersion"),
+    *("resourceVersionMatch", "sendInitialEvents", "timeoutSeconds", "watch"),
 )
 _DELETE_QUERY = (
     "dryRun",
@@ -40,15 +32,8 @@ _DELETE_COLLECTION_QUERY = (
     *(name for name in _LIST_QUERY if name not in ("allowWatchBookmarks", "watch")),
 )
 _LOG_QUERY = (
-    "container",
-    "follow",
-    "insecureSkipTLSVerifyBackend",
-    "limitBytes",
-    "previous",
-    "sinceSeconds",
-    "stream",
-    "tailLines",
-    "timestamps",
+    *("container", "follow", "insecureSkipTLSVerifyBackend", "limitBytes", "previous", "sinceSeconds", "stream"),
+    *("tailLines", "timestamps"),
 )
 _QUERY_TYPES = {
     **dict.fromkeys(("allowWatchBookmarks", "force", "sendInitialEvents", "watch", "orphanDependents"), "boolean"),

@@ -74,20 +74,8 @@ _KINDS_BY_TYPE: dict[str, SchemaKind] = {
 }
 # Rules that apply to a value as it is; the combinators are compiled to nodes of their own.
 _VALUE_KEYWORDS = (
-    "maximum",
-    "exclusiveMaximum",
-    "minimum",
-    "exclusiveMinimum",
-    "maxLength",
-    "minLength",
-    "pattern",
-    "maxItems",
-    "minItems",
-    "uniqueItems",
-    "multipleOf",
-    "maxProperties",
-    "minProperties",
-    "enum",
+    *("maximum", "exclusiveMaximum", "minimum", "exclusiveMinimum", "maxLength", "minLength", "pattern", "maxItems"),
+    *("minItems", "uniqueItems", "multipleOf", "maxProperties", "minProperties", "enum"),
 )
 
 

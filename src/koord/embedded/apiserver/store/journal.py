@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from koord.embedded.apiserver import private_files
-from koord.embedded.apiserver.store.record import NO_STRINGS, StoreRecord
+from koord.embedded.apiserver.store.collection import NO_STRINGS, StoreRecord
 
 JOURNAL_FORMAT = 1
 MAX_BATCH = 500

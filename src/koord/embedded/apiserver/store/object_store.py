@@ -8,9 +8,15 @@ from typing import Any
 
 import msgspec
 
-from koord.embedded.apiserver.store.collection import HISTORY_EVENTS, ResourceCollection
+from koord.embedded.apiserver.store.collection import (
+    HISTORY_EVENTS,
+    NO_STRINGS,
+    EventType,
+    ResourceCollection,
+    StoreEvent,
+    StoreRecord,
+)
 from koord.embedded.apiserver.store.journal import StoreJournal
-from koord.embedded.apiserver.store.record import NO_STRINGS, EventType, StoreEvent, StoreRecord
 from koord.telemetry.clock import Clock
 
 # Records whose decoded forms are kept: what was just written is what is read next.

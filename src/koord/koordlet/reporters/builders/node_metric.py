@@ -29,12 +29,7 @@ from koord.api.koordinator.slo import (
 )
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.reclaimable import (
-    PeakPrediction,
-    bytes_quantity,
-    resource_map_of_amount,
-    usage_map,
-)
+from koord.koordlet.reporters.builders import reclaimable
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.ring import SampleWindow
 from koord.koordlet.series.store import SeriesKey, SeriesStore
@@ -122,7 +117,7 @@ class NodeMetricView(msgspec.Struct, frozen=True, kw_only=True):
     applications: tuple[HostApplicationSpec, ...] = ()
     numa_nodes: tuple[int, ...] = ()
     gpus: tuple[GpuIdentity, ...] = ()
-    prediction: PeakPrediction | None = None
+    prediction: reclaimable.PeakPrediction | None = None
     hot_pages: bool = False  # whether the kernel distinguishes hot pages from cold ones
     max_sample_age_s: float = MAX_SAMPLE_AGE_S
 
@@ -152,11 +147,11 @@ def build_node_metric(view: NodeMetricView) -> NodeMetricStatus | ReportWithheld
         pods_metric=_pods(view),
         host_application_metric=_applications(view),
         prod_reclaimable_metric=PredictedMetric(
-            resource=ResourceMap() if prediction is None else resource_map_of_amount(prediction.reclaimable)
+            resource=ResourceMap() if prediction is None else reclaimable.resource_map_of_amount(prediction.reclaimable)
         ),
         prod_peak_metric=None
         if prediction is None
-        else PredictedMetric(resource=resource_map_of_amount(prediction.peak)),
+        else PredictedMetric(resource=reclaimable.resource_map_of_amount(prediction.peak)),
     )
 
 
@@ -176,7 +171,7 @@ def _window(view: NodeMetricView, key: SeriesKey, length_s: float) -> SampleWind
 
 def _usage(view: NodeMetricView, cpu: SeriesKey, memory: SeriesKey) -> ResourceMap | None:
     length = view.policy.aggregate_s
-    return usage_map(_window(view, cpu, length).avg, _window(view, memory, length).avg)
+    return reclaimable.usage_map(_window(view, cpu, length).avg, _window(view, memory, length).avg)
 
 
 def _aggregated(view: NodeMetricView, cpu: SeriesKey, memory: SeriesKey) -> tuple[AggregatedUsage, ...]:
@@ -185,7 +180,8 @@ def _aggregated(view: NodeMetricView, cpu: SeriesKey, memory: SeriesKey) -> tupl
         cores, held = _window(view, cpu, length), _window(view, memory, length)
         cold = cores.span_ms < _MIN_COVERAGE * length * 1000
         usages = {
-            name: (None if cold else usage_map(cores.aggregate(name), held.aggregate(name))) or ResourceMap()
+            name: (None if cold else reclaimable.usage_map(cores.aggregate(name), held.aggregate(name)))
+            or ResourceMap()
             for name in AGGREGATIONS
         }
         found.append(AggregatedUsage(usage=usages, duration=duration.text(duration.from_seconds(length))))
@@ -254,7 +250,7 @@ def _devices(view: NodeMetricView, pod: tuple[str, ...]) -> tuple[DeviceInfo, ..
                 minor=gpu.minor,
                 resources={
                     GPU_CORE: str(int(busy)),
-                    GPU_MEMORY: bytes_quantity(int(held)),
+                    GPU_MEMORY: reclaimable.bytes_quantity(int(held)),
                     GPU_MEMORY_RATIO: str(ratio),
                 },
             )

@@ -16,18 +16,7 @@ from koord.api.annotations import cpu_codecs, node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.cpu_codecs import CPUBasicInfo, CPUInfo, CPUManagerPolicy, CPUTopology, SystemQOSResource
 from koord.api.annotations.node_codecs import NodeReservation
-from koord.api.koordinator.protocol import (
-    A_BE_CPU_SHARED_POOLS,
-    A_CPU_BASIC_INFO,
-    A_CPU_MANAGER_POLICY,
-    A_CPU_SHARED_POOLS,
-    A_CPU_TOPOLOGY,
-    A_NODE_RESERVATION,
-    A_POD_CPU_ALLOCS,
-    A_SYSTEM_QOS_RESOURCE,
-    L_ENABLE_NUMA_RESERVATION,
-    L_MANAGED_BY,
-)
+from koord.api.koordinator import protocol
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.sigs_scheduling import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, ResourceInfo, Zone
 from koord.api.kubernetes import pod_resources
@@ -120,10 +109,10 @@ def build_topology(view: TopologyView) -> TopologyReport | ReportWithheld:
         node_cpus=named,
         system_cpus=CPUSet.parse_or_empty(system.cpuset) if system is not None and system.is_exclusive else EMPTY,
     )
-    kept = {L_ENABLE_NUMA_RESERVATION: view.labels.get(L_ENABLE_NUMA_RESERVATION, "")}
+    kept = {protocol.L_ENABLE_NUMA_RESERVATION: view.labels.get(protocol.L_ENABLE_NUMA_RESERVATION, "")}
     return TopologyReport(
         policies=(_POLICIES.get((view.kubelet.topology_manager, view.kubelet.scope), "None"),),
-        labels={L_MANAGED_BY: MANAGER, **{name: value for name, value in kept.items() if value}},
+        labels={protocol.L_MANAGED_BY: MANAGER, **{name: value for name, value in kept.items() if value}},
         annotations=_annotations(view, shares, reservation, system),
         zones=_zones(view, numbers),
         shares=shares,
@@ -161,14 +150,14 @@ def _annotations(
     # Go writes null for what is not there, and readers of the annotation take it as such.
     nothing = "null" if view.annotations is None else cpu_codecs.dump_system_qos_resource(SystemQOSResource())
     return {
-        A_CPU_BASIC_INFO: cpu_codecs.dump_cpu_basic_info(view.basic),
-        A_CPU_TOPOLOGY: cpu_codecs.dump_cpu_topology(CPUTopology(detail=detail)),
-        A_CPU_SHARED_POOLS: cpu_codecs.dump_cpu_shared_pools(shares.ls_pools),
-        A_BE_CPU_SHARED_POOLS: cpu_codecs.dump_cpu_shared_pools(shares.be_pools),
-        A_CPU_MANAGER_POLICY: cpu_codecs.dump_cpu_manager_policy(kubelet),
-        A_POD_CPU_ALLOCS: cpu_codecs.dump_pod_cpu_allocs(shares.allocs) if shares.allocs else "null",
-        A_NODE_RESERVATION: node_codecs.dump_node_reservation(reservation),
-        A_SYSTEM_QOS_RESOURCE: nothing if system is None else cpu_codecs.dump_system_qos_resource(system),
+        protocol.A_CPU_BASIC_INFO: cpu_codecs.dump_cpu_basic_info(view.basic),
+        protocol.A_CPU_TOPOLOGY: cpu_codecs.dump_cpu_topology(CPUTopology(detail=detail)),
+        protocol.A_CPU_SHARED_POOLS: cpu_codecs.dump_cpu_shared_pools(shares.ls_pools),
+        protocol.A_BE_CPU_SHARED_POOLS: cpu_codecs.dump_cpu_shared_pools(shares.be_pools),
+        protocol.A_CPU_MANAGER_POLICY: cpu_codecs.dump_cpu_manager_policy(kubelet),
+        protocol.A_POD_CPU_ALLOCS: cpu_codecs.dump_pod_cpu_allocs(shares.allocs) if shares.allocs else "null",
+        protocol.A_NODE_RESERVATION: node_codecs.dump_node_reservation(reservation),
+        protocol.A_SYSTEM_QOS_RESOURCE: nothing if system is None else cpu_codecs.dump_system_qos_resource(system),
     }
 
 

@@ -14,13 +14,7 @@ from koord.api.koordinator.qos_class import NONE, PRIORITY_CLASSES, PROD
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.model import decode_text
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.reporters.builders.reclaimable import (
-    COLD_START_S,
-    MARGIN_PERCENT,
-    ProdPod,
-    ReclaimableView,
-    ResourceAmount,
-)
+from koord.koordlet.reporters.builders import reclaimable
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesKey, SeriesStore
 from koord.policy.histogram import CPU_BUCKETS, MEMORY_BUCKETS, CompactHistogram, DecayingHistogram
@@ -76,8 +70,10 @@ class UsageModel:
         self._memory.add(memory_bytes, at_s)
         self.updated_s = at_s
 
-    def percentile(self, cpu_share: float, memory_share: float) -> ResourceAmount:
-        return ResourceAmount(int(self._cpu.percentile(cpu_share) * 1000), int(self._memory.percentile(memory_share)))
+    def percentile(self, cpu_share: float, memory_share: float) -> reclaimable.ResourceAmount:
+        return reclaimable.ResourceAmount(
+            int(self._cpu.percentile(cpu_share) * 1000), int(self._memory.percentile(memory_share))
+        )
 
     def save(self, uid: str) -> CheckpointFile:
         cpu, memory = self._cpu.compact(), self._memory.compact()
@@ -107,11 +103,11 @@ class UsageModels:
                 model = self._models[uid] = UsageModel(self._settings)
             model.add(at_s, cpu_cores, memory_bytes)
 
-    def peak(self, uid: str) -> ResourceAmount | None:
+    def peak(self, uid: str) -> reclaimable.ResourceAmount | None:
         """Return the predicted peak of a subject, or None without a model."""
         return self.percentile(uid, CPU_PERCENTILE, MEMORY_PERCENTILE)
 
-    def percentile(self, uid: str, cpu_share: float, memory_share: float) -> ResourceAmount | None:
+    def percentile(self, uid: str, cpu_share: float, memory_share: float) -> reclaimable.ResourceAmount | None:
         model = self._models.get(uid)
         return None if model is None else model.percentile(cpu_share, memory_share)
 
@@ -187,8 +183,8 @@ _CLASSES = (*PRIORITY_CLASSES, NONE)
 class PredictionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The safety margin and the cold start time of predictions."""
 
-    margin_percent: int = MARGIN_PERCENT
-    cold_start_s: float = COLD_START_S
+    margin_percent: int = reclaimable.MARGIN_PERCENT
+    cold_start_s: float = reclaimable.COLD_START_S
 
 
 def training_samples(store: SeriesStore, now_s: float, pods: Iterable[PodMeta]) -> dict[str, tuple[float, float]]:
@@ -223,16 +219,16 @@ def reclaimable_view(
     models: UsageModels,
     now_s: float,
     pods: Iterable[PodMeta],
-    allocatable: ResourceAmount | None,
+    allocatable: reclaimable.ResourceAmount | None,
     limits: PredictionLimits,
-) -> ReclaimableView:
+) -> reclaimable.ReclaimableView:
     """Build the view of the reclaimable decision. `allocatable` is the one before amplification."""
-    return ReclaimableView(
+    return reclaimable.ReclaimableView(
         allocatable=allocatable,
         pods=tuple(
-            ProdPod(
+            reclaimable.ProdPod(
                 uid=pod.uid,
-                request=ResourceAmount(pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0)),
+                request=reclaimable.ResourceAmount(pod.requests.get(CPU, 0), pod.requests.get(MEMORY, 0)),
                 age_s=now_s - pod.created_s,
                 ending=pod.terminating or not pod.is_alive,
                 peak=models.peak(pod.uid),

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, ClassVar
 
+from koord.api.koordinator.protocol import A_CPU_BASIC_INFO
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
+from koord.kube.informer.cache import ObjectChange
+from koord.kube.informer.factory import InformerFactory
+from koord.kube.informer.informer import Informer
+from koord.manager import reconcile_loop
+from koord.manager.colocation import models
 from koord.manager.colocation.decision import (
     ColocationDecision,
     ColocationNodeView,
     ColocationSettings,
     decide_colocation,
     enabled_plugins,
+    should_write_zones,
+    zone_capacities,
 )
 from koord.manager.colocation.node_patch import decide_node_patch
-from koord.manager.colocation.numa_zones import should_write_zones
 from koord.manager.configuration.watcher import SloControllerConfig
-from koord.manager.context import ManagerContext
-from koord.manager.controllers.noderesource.informers import NodeResourceInformers
 from koord.manager.controllers.noderesource.writer import NodeEventReporter, NodeResourceWriter
 from koord.manager.explain.lending_history import NodeLendingHistory
-from koord.manager.reconcile_loop import FAILED, SUCCEEDED, ReconcileCounter, ReconcileLoop, reconcile_count
 from koord.telemetry.clock import now
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
@@ -32,7 +37,7 @@ _LOG = logging.getLogger(__name__)
 
 WORKERS = 4
 GPU_SHARED_GATE = "EnableSyncGPUSharedResource"
-RECONCILED = reconcile_count(
+RECONCILED = reconcile_loop.reconcile_count(
     "slo_controller_node_resource_reconcile_count", "Reconciliations of nodes' batch and mid resources, by outcome."
 )
 PLUGIN_RUNS = MetricDeclaration(
@@ -49,6 +54,88 @@ EXTENDED_ALLOCATABLE = MetricDeclaration(
 )
 NODERESOURCE_METRICS = (RECONCILED, PLUGIN_RUNS, EXTENDED_ALLOCATABLE)
 
+_BY_NODE = "noderesource-node"
+
+
+class NodeResourceInformers:
+    def __init__(self, informers: InformerFactory, resync_s: float = 0.0) -> None:
+        """Every node is enqueued each `resync_s` seconds; 0: only when something changed."""
+        self.nodes = informers.for_resource(models.NODES, transform=models.transform_node, resync_s=resync_s or None)
+        self.pods = informers.for_resource(models.PODS, transform=models.transform_pod)
+        self.metrics = informers.for_resource(models.NODE_METRICS, transform=models.transform_metric)
+        self.topologies = informers.for_resource(models.TOPOLOGIES, transform=models.transform_topology)
+        self.devices = informers.for_resource(models.DEVICES, transform=models.transform_device)
+        if not self.pods.has_index(_BY_NODE):
+            self.pods.add_index(_BY_NODE, lambda pod: (pod.spec.node_name,))
+        # All must be synced: a NodeMetric that is not listed yet must not look missing.
+        self.all: tuple[Informer[Any], ...] = (self.nodes, self.pods, self.metrics, self.topologies, self.devices)
+
+    def node_view(self, node: models.ColocationNode, now: datetime) -> ColocationNodeView:
+        name = node.metadata.name
+        return ColocationNodeView(
+            now=now,
+            node=node,
+            metric=self.metrics.get("", name),
+            pods=[pod.share for pod in self.pods.by_index(_BY_NODE, name) if pod.share is not None],
+            topology=self.topologies.get("", name),
+            device=self.devices.get("", name),
+        )
+
+    def handlers(
+        self,
+        look: Callable[[str], object],
+        *,
+        node_gone: Callable[[str], object],
+        metric_gone: Callable[[str], object],
+        topology_gone: Callable[[str], object],
+    ) -> tuple[tuple[Informer[Any], Callable[[Any], object]], ...]:
+        """Return handlers that call `look` with the node's name when something that decides about it changed.
+
+        Pods have none: their usage arrives with the next NodeMetric.
+        """
+
+        def node(change: ObjectChange[models.ColocationNode]) -> None:
+            if change.kind == "deleted":
+                node_gone(change.object.metadata.name)
+            look(change.object.metadata.name)
+
+        def metric(change: ObjectChange[models.ColocationNodeMetric]) -> None:
+            name = change.object.metadata.name
+            if change.kind == "deleted":
+                metric_gone(name)
+                look(name)
+            elif _is_new_report(change):
+                look(name)
+
+        def topology(change: ObjectChange[models.ColocationTopology]) -> None:
+            name = change.object.metadata.name
+            if change.kind == "deleted":
+                topology_gone(name)
+            elif _is_new_hardware(change):
+                look(name)
+
+        def device(change: ObjectChange[models.ColocationDevice]) -> None:
+            if change.kind != "updated" or change.old is None or change.old.spec != change.object.spec:
+                look(change.object.metadata.name)
+
+        return (self.nodes, node), (self.metrics, metric), (self.topologies, topology), (self.devices, device)
+
+
+def _is_new_report(change: ObjectChange[models.ColocationNodeMetric]) -> bool:
+    """Return whether there is a new report. A new object is empty; one with a report was only unseen, and counts."""
+    if change.old is None:
+        return not change.initial and change.object.status.update_time is not None
+    return change.old.status != change.object.status
+
+
+def _is_new_hardware(change: ObjectChange[models.ColocationTopology]) -> bool:
+    """Return whether zones came or changed in size, or the CPU changed. Own writes do not count."""
+    new = change.object
+    if change.old is None:
+        return bool(zone_capacities(new)) or A_CPU_BASIC_INFO in new.metadata.annotations
+    old = change.old
+    return old.metadata.annotations != new.metadata.annotations or zone_capacities(old) != zone_capacities(new)
+
 
 class NodeResourceController:
     name: ClassVar[str] = "noderesource"
@@ -61,17 +148,19 @@ class NodeResourceController:
         RbacRule("events.k8s.io", ("events",), ("create", "patch")),
     )
 
-    def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:
+    def __init__(self, context: reconcile_loop.ManagerContext, configuration: SloControllerConfig) -> None:
         self._clock = context.clock
         self._configuration = configuration
         self._parts = enabled_plugins(context.settings.plugins)
         gate = context.settings.is_gate_enabled
         self._gpu_shared = gate(GPU_SHARED_GATE)
         self._webhook_asks_for_gpu_shared = gate("PodMutatingWebhook") and not gate("DisableDeviceResourceSpec")
-        self.counter = ReconcileCounter(RECONCILED)
+        self.counter = reconcile_loop.ReconcileCounter(RECONCILED)
         self._plugin_runs: Counter[tuple[str, str, str]] = Counter()
         self.informers = NodeResourceInformers(context.informers, context.settings.sync_period_s)
-        self.loop: ReconcileLoop[str] = ReconcileLoop(self.name, context.clock, self.reconcile, workers=WORKERS)
+        self.loop: reconcile_loop.ReconcileLoop[str] = reconcile_loop.ReconcileLoop(
+            self.name, context.clock, self.reconcile, workers=WORKERS
+        )
         self._writer = NodeResourceWriter(context.client, context.clock, self.counter, context.rng)
         self._event_reporter = NodeEventReporter(context.recorder)
         self._synced_at: dict[str, float] = {}  # when each node's resources were last brought in line
@@ -148,7 +237,7 @@ class NodeResourceController:
     def _count_plugin_runs(self, decision: ColocationDecision) -> None:
         step = "ResourceCalculate" if decision.enabled else "ResourceReset"
         for part, fine in decision.outcomes.items():
-            self._plugin_runs[part, SUCCEEDED if fine else FAILED, step] += 1
+            self._plugin_runs[part, reconcile_loop.SUCCEEDED if fine else reconcile_loop.FAILED, step] += 1
 
     def remembered_nodes(self) -> int:
         """Return the number of nodes that some state is kept of."""

@@ -12,11 +12,10 @@ from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder, EventType, object_reference
 from koord.kube.rate_limit import jitter
 from koord.kube.transport.api_error import ApiError
-from koord.manager.colocation.decision import ColocationDecision
+from koord.manager.colocation.decision import ColocationDecision, revise_zones
 from koord.manager.colocation.models import ColocationNode
 from koord.manager.colocation.node_metric import EXPECTED_CAUSES, DegradeCause, DegradedMetric
 from koord.manager.colocation.node_patch import NodePatch
-from koord.manager.colocation.numa_zones import revise_zones
 from koord.manager.reconcile_loop import ReconcileCounter
 from koord.telemetry.clock import Clock
 

@@ -14,15 +14,8 @@ from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.model import convert
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.manager.webhooks.quota import checks
+from koord.manager.webhooks.quota import checks, topology
 from koord.manager.webhooks.quota.checks import QuotaCheckGates
-from koord.manager.webhooks.quota.topology import (
-    QuotaDeleteAdmitted,
-    QuotaInfo,
-    QuotaTopology,
-    QuotaWriteAdmitted,
-    TopologyEvent,
-)
 from koord.values import resources as vector
 from koord.values.quantity_syntax import QuantityError
 
@@ -41,7 +34,7 @@ class QuotaRuling(msgspec.Struct, frozen=True):
     """The decision, and the event for the topology unless the request was a dry run."""
 
     verdict: AdmissionDecision
-    event: TopologyEvent | None = None
+    event: topology.TopologyEvent | None = None
 
 
 class UnreadableQuota(msgspec.Struct, frozen=True):
@@ -50,12 +43,12 @@ class UnreadableQuota(msgspec.Struct, frozen=True):
 
 def decode_quota(
     plain: dict[str, object] | None, request: AdmissionRequest
-) -> tuple[ElasticQuota, QuotaInfo] | UnreadableQuota:
+) -> tuple[ElasticQuota, topology.QuotaInfo] | UnreadableQuota:
     if plain is None:
         return UnreadableQuota("there is no content to decode")
     try:
         quota = convert(plain, ElasticQuota)
-        info = QuotaInfo.from_quota(quota)
+        info = topology.QuotaInfo.from_quota(quota)
         vector.parse(quota.status.used)  # so that no check meets an amount that is none
     except (msgspec.ValidationError, QuantityError) as error:
         return UnreadableQuota(str(error))
@@ -63,7 +56,7 @@ def decode_quota(
 
 
 def validate_quota(
-    request: AdmissionRequest, tree: QuotaTopology, pods: QuotaPodLister, rules: QuotaCheckGates, now: float
+    request: AdmissionRequest, tree: topology.QuotaTopology, pods: QuotaPodLister, rules: QuotaCheckGates, now: float
 ) -> QuotaRuling:
     if request.sub_resource:
         return QuotaRuling(AdmissionAllowed())
@@ -86,14 +79,14 @@ def validate_quota(
             return (
                 QuotaRuling(AdmissionDenied(400, fault))
                 if fault
-                else QuotaRuling(AdmissionAllowed(), QuotaDeleteAdmitted(name, now))
+                else QuotaRuling(AdmissionAllowed(), topology.QuotaDeleteAdmitted(name, now))
             )
         case _:
             return QuotaRuling(AdmissionAllowed())
 
 
 def _validate_create(
-    quota: ElasticQuota, info: QuotaInfo, tree: QuotaTopology, rules: QuotaCheckGates, now: float
+    quota: ElasticQuota, info: topology.QuotaInfo, tree: topology.QuotaTopology, rules: QuotaCheckGates, now: float
 ) -> QuotaRuling:
     if tree.get(info.name) is not None:
         return QuotaRuling(AdmissionDenied(400, f"AddQuota quota already exist:{info.name}"))
@@ -105,14 +98,14 @@ def _validate_create(
     return (
         QuotaRuling(AdmissionDenied(400, fault))
         if fault
-        else QuotaRuling(AdmissionAllowed(), QuotaWriteAdmitted(info, now))
+        else QuotaRuling(AdmissionAllowed(), topology.QuotaWriteAdmitted(info, now))
     )
 
 
 def _validate_update(
-    new: tuple[ElasticQuota, QuotaInfo],
-    before: tuple[ElasticQuota, QuotaInfo],
-    tree: QuotaTopology,
+    new: tuple[ElasticQuota, topology.QuotaInfo],
+    before: tuple[ElasticQuota, topology.QuotaInfo],
+    tree: topology.QuotaTopology,
     pods: QuotaPodLister,
     rules: QuotaCheckGates,
     now: float,
@@ -141,11 +134,13 @@ def _validate_update(
     return (
         QuotaRuling(AdmissionDenied(400, fault))
         if fault
-        else QuotaRuling(AdmissionAllowed(), QuotaWriteAdmitted(info, now))
+        else QuotaRuling(AdmissionAllowed(), topology.QuotaWriteAdmitted(info, now))
     )
 
 
-def _changes_nothing_checked(new: tuple[ElasticQuota, QuotaInfo], before: tuple[ElasticQuota, QuotaInfo]) -> bool:
+def _changes_nothing_checked(
+    new: tuple[ElasticQuota, topology.QuotaInfo], before: tuple[ElasticQuota, topology.QuotaInfo]
+) -> bool:
     (quota, info), (old_quota, old) = new, before
     claims = (one.metadata.annotations.get(protocol.A_QUOTA_NAMESPACES, "") for one in (quota, old_quota))
     return (
@@ -158,7 +153,7 @@ def _changes_nothing_checked(new: tuple[ElasticQuota, QuotaInfo], before: tuple[
     )
 
 
-def _delete_fault(name: str, tree: QuotaTopology, pods: QuotaPodLister) -> str | None:
+def _delete_fault(name: str, tree: topology.QuotaTopology, pods: QuotaPodLister) -> str | None:
     if name in (protocol.SYSTEM_QUOTA, protocol.ROOT_QUOTA, protocol.DEFAULT_QUOTA):
         return f"can not delete quotaGroup :{name}"
     if tree.get(name) is None:
@@ -177,7 +172,7 @@ def _object_name(plain: dict[str, object] | None) -> str:
     return name if isinstance(name, str) else ""
 
 
-def mutate_quota(request: AdmissionRequest, tree: QuotaTopology) -> AdmissionDecision:
+def mutate_quota(request: AdmissionRequest, tree: topology.QuotaTopology) -> AdmissionDecision:
     """Default a new ElasticQuota: a parent, the tree of that parent, and a weight for each resource of its max."""
     if request.operation != "CREATE" or request.sub_resource:
         return AdmissionAllowed()
@@ -205,7 +200,7 @@ def mutate_quota(request: AdmissionRequest, tree: QuotaTopology) -> AdmissionDec
     return AdmissionAllowed(_with_metadata(request.object or {}, labels=labels, annotations=annotations))
 
 
-def _shared_weight(quota: ElasticQuota, info: QuotaInfo, plain: dict[str, Any]) -> str | MalformedAnnotation:
+def _shared_weight(quota: ElasticQuota, info: topology.QuotaInfo, plain: dict[str, Any]) -> str | MalformedAnnotation:
     """Return the annotation's text; it stays as it is when it names exactly the resources of max."""
     text = quota.metadata.annotations.get(protocol.A_QUOTA_SHARED_WEIGHT, "")
     if not text:

@@ -12,7 +12,7 @@ from koord.api.koordinator import protocol, resource_name
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests
-from koord.policy.pod_transform import replace_resources
+from koord.policy.qos import replace_resources
 from koord.values import resources as vector
 from koord.values.quantity import ZERO
 from koord.values.resources import Resources

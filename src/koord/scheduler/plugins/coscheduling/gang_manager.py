@@ -29,15 +29,8 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal, reserve_pod_of
 from koord.scheduler.framework.handle import Handle, SchedulerActions
-from koord.scheduler.plugins.coscheduling import messages
+from koord.scheduler.plugins.coscheduling import gang_spec, messages
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang, GangCache, GangGroup, GangGroupEvent
-from koord.scheduler.plugins.coscheduling.gang_spec import (
-    GangDefaults,
-    GangMember,
-    gang_id_of_pod,
-    gang_spec_of_pod,
-    gang_spec_of_pod_group,
-)
 
 
 class GangRound:
@@ -70,16 +63,16 @@ class GangRound:
         return None
 
 
-def match_policy_of(gang: Gang, defaults: GangDefaults) -> str:
+def match_policy_of(gang: Gang, defaults: gang_spec.GangDefaults) -> str:
     return (gang.spec.match_policy if gang.spec is not None else None) or defaults.match_policy
 
 
-def schedules_individually(gang: Gang, group: GangGroup, defaults: GangDefaults) -> bool:
+def schedules_individually(gang: Gang, group: GangGroup, defaults: gang_spec.GangDefaults) -> bool:
     """Return whether members are scheduled as ordinary pods: they started once and the policy is OnceSatisfied."""
     return group.satisfied and match_policy_of(gang, defaults) == ONCE_SATISFIED
 
 
-def has_enough_members(gang: Gang, group: GangGroup, defaults: GangDefaults, more: int = 0) -> bool:
+def has_enough_members(gang: Gang, group: GangGroup, defaults: gang_spec.GangDefaults, more: int = 0) -> bool:
     """Return whether the waiting members of a gang may be released, if `more` were to wait with them."""
     if gang.spec is None:
         return False
@@ -92,12 +85,12 @@ def has_enough_members(gang: Gang, group: GangGroup, defaults: GangDefaults, mor
     return there >= gang.spec.min_members
 
 
-def can_release_group(gangs: GangCache, group: GangGroup, defaults: GangDefaults) -> bool:
+def can_release_group(gangs: GangCache, group: GangGroup, defaults: gang_spec.GangDefaults) -> bool:
     found = [gangs.gangs.get(gang_id) for gang_id in group.gangs]
     return all(gang is not None and has_enough_members(gang, group, defaults) for gang in found)
 
 
-def can_succeed(gangs: GangCache, group: GangGroup, round_: GangRound, defaults: GangDefaults) -> bool:
+def can_succeed(gangs: GangCache, group: GangGroup, round_: GangRound, defaults: gang_spec.GangDefaults) -> bool:
     """Return whether the members not yet tried could make every gang of the group complete."""
     for member_gang in group.gangs:
         gang = gangs.gangs.get(member_gang)
@@ -109,21 +102,21 @@ def can_succeed(gangs: GangCache, group: GangGroup, round_: GangRound, defaults:
     return True
 
 
-def member_from_pod(pod: Pod) -> GangMember | None:
+def member_from_pod(pod: Pod) -> gang_spec.GangMember | None:
     """Return the gang member that the pod is; None for a pod that is in no gang."""
     meta = pod.metadata
     labels, annotations = meta.labels or {}, meta.annotations or {}
-    gang = gang_id_of_pod(meta.namespace, labels, annotations)
+    gang = gang_spec.gang_id_of_pod(meta.namespace, labels, annotations)
     if gang is None:
         return None
     labelled = is_defined_by_pod_group(labels)
     index = parse_network_topology_index(annotations)
-    return GangMember(
+    return gang_spec.GangMember(
         uid=meta.uid,
         key=f"{meta.namespace}/{meta.name}",
         gang=gang,
         names_pod_group=labelled,
-        spec=None if labelled else gang_spec_of_pod(gang, labels, annotations),
+        spec=None if labelled else gang_spec.gang_spec_of_pod(gang, labels, annotations),
         created=meta.creation_timestamp.timestamp() if meta.creation_timestamp is not None else 0.0,
         node=pod.spec.node_name,
         is_schedulable=not pod.spec.scheduling_gates and meta.deletion_timestamp is None,
@@ -149,7 +142,7 @@ class GangManager:
     def __init__(self, state: ClusterState) -> None:
         self.gangs = GangCache()
         self.round: GangRound | None = None
-        self.defaults = GangDefaults()
+        self.defaults = gang_spec.GangDefaults()
         self.failed_members: dict[str, str] = {}  # group -> uid of the member that failed its last round
         self.failure_messages: dict[str, str] = {}  # group -> why its last round failed, until one succeeds
         self.waiting_classes: dict[str, set[str]] = {}  # group -> uids of members that sleep for others like them
@@ -168,7 +161,7 @@ class GangManager:
         self._reservations_attached = False
         self.reserve_pods: dict[str, Pod] = {}  # uid -> the reserve pod of a Reservation that is a member
 
-    def attach(self, handle: Handle, defaults: GangDefaults) -> None:
+    def attach(self, handle: Handle, defaults: gang_spec.GangDefaults) -> None:
         if self._attached:
             return
         self._attached = True
@@ -212,7 +205,7 @@ class GangManager:
         seen = new or old
         assert seen is not None
         meta = seen.metadata
-        settings = gang_spec_of_pod_group(new) if new is not None else None
+        settings = gang_spec.gang_spec_of_pod_group(new) if new is not None else None
         self.handle_gang_changes(self.gangs.update_pod_group(gang_id(meta.namespace, meta.name), settings))
 
     def handle_gang_changes(self, news: Iterable[GangGroupEvent]) -> None:
@@ -306,7 +299,7 @@ class GangManager:
 def _may_be_member(reservation: Reservation) -> bool:
     """Return whether the Reservation may be a gang member, before a reserve pod is built for it: nearly none is."""
     meta, template = reservation.metadata, reservation.spec.template
-    own = gang_id_of_pod("", meta.labels or {}, meta.annotations or {})
+    own = gang_spec.gang_id_of_pod("", meta.labels or {}, meta.annotations or {})
     if own is not None or template is None:
         return own is not None
-    return gang_id_of_pod("", template.metadata.labels or {}, template.metadata.annotations or {}) is not None
+    return gang_spec.gang_id_of_pod("", template.metadata.labels or {}, template.metadata.annotations or {}) is not None

@@ -11,7 +11,7 @@ A victim that does not get the gang started would be evicted for nothing.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -39,9 +39,8 @@ from koord.scheduler.plugins.coscheduling.node_capacity import (
     pod_class_of,
 )
 from koord.scheduler.preemption import evaluator
-from koord.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from koord.scheduler.preemption.reclaimable import ReclaimableResources, ReclaimedTable
-from koord.scheduler.preemption.victims import VictimRules, pick_candidate
+from koord.scheduler.preemption.victims import DisruptionBudgets, VictimRules, pick_candidate
 
 NO_VICTIMS = "no potential victims"
 
@@ -268,21 +267,19 @@ def preempt_for_single_pod(
     return PostFilterRejection((told,), nominate="", search=search)
 
 
-def _victims_after_reprieve(candidate: _NodeWithoutVictims, budgets: DisruptionBudgets) -> list[PodInfo]:
+def _victims_after_reprieve(candidate: _NodeWithoutVictims, budgets: DisruptionBudgets) -> Iterator[PodInfo]:
     """Return who must be evicted: a victim is reprieved if all members placed here still fit beside it.
 
     Those whose eviction exceeds a disruption budget are reprieved first.
     """
     group_trial = candidate.empty_trial()
-    going = []
     by_importance = sorted(candidate.victims, key=lambda v: (-v.priority, _job_key(v), v.name))
     violating, others = budgets.split(by_importance)
     for victim in (*violating, *others):
         group_trial.add(victim)
         if not _all_fit(group_trial, candidate.placed):
             group_trial.remove(victim)
-            going.append(victim)
-    return going
+            yield victim
 
 
 def _all_fit(group_trial: GroupTrial, members: Sequence[PodInfo]) -> bool:

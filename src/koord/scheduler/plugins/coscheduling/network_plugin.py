@@ -15,8 +15,7 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.normaliser import ScoreNormaliser
-from koord.scheduler.framework.plugin import Scores
+from koord.scheduler.framework.plugin import ScoreNormaliser, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.scoring import FeasibleNodes

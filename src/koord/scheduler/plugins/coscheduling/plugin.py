@@ -14,7 +14,7 @@ from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
-from koord.scheduler.framework.bind_effects import BindEffect, FailureOverride, ObjectPatch, PodPatch, PreBindActions
+from koord.scheduler.framework import verdict
 from koord.scheduler.framework.cluster_event import ClusterEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
@@ -23,7 +23,6 @@ from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.runtime import run_admit
-from koord.scheduler.framework.verdict import Fault, Reject, Wait, reject, unresolvable
 from koord.scheduler.plugins.coscheduling import messages
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang, GangGroup
 from koord.scheduler.plugins.coscheduling.gang_manager import (
@@ -43,8 +42,8 @@ from koord.scheduler.plugins.coscheduling.job_preemption import (
     preempt_for_single_pod,
 )
 from koord.scheduler.plugins.coscheduling.node_capacity import run_pre_filters
-from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
 from koord.scheduler.preemption.evaluator import NEVER
+from koord.scheduler.preemption.victims import DisruptionBudgetLister
 from koord.values import duration
 
 _BIND_ANNOTATIONS = (
@@ -81,7 +80,7 @@ class Coscheduling(Plugin):
 
     # Queue -------------------------------------------------------------------------------------------------------
 
-    def pre_enqueue(self, pod: PodInfo) -> Reject | None:
+    def pre_enqueue(self, pod: PodInfo) -> verdict.Reject | None:
         gang = self._gangs.gang_of_pod(pod.uid)
         if gang is None or gang.spec is None:
             return self._reject_unknown_gang(pod, gang)
@@ -92,27 +91,27 @@ class Coscheduling(Plugin):
             return self._reject_incomplete_gang(group, gang, pod)
         round_ = self.gang_manager.running_round(group)
         if round_ is not None and pod.uid not in round_.attempted:
-            return unresolvable(messages.group_is_scheduling(group.id))
+            return verdict.unresolvable(messages.group_is_scheduling(group.id))
         if pod.uid not in gang.pending:
-            return unresolvable(messages.member_not_pending(pod.key))
+            return verdict.unresolvable(messages.member_not_pending(pod.key))
         if group.representative in ("", pod.uid):
             group.representative = pod.uid
             return None
         other = self._gangs.gang_of_pod(group.representative)
         assert other is not None, "a representative is pending"
-        return unresolvable(messages.has_representative(other.pending[group.representative].key, group.id))
+        return verdict.unresolvable(messages.has_representative(other.pending[group.representative].key, group.id))
 
-    def _reject_unknown_gang(self, pod: PodInfo, gang: Gang | None) -> Reject | None:
+    def _reject_unknown_gang(self, pod: PodInfo, gang: Gang | None) -> verdict.Reject | None:
         """Reject a pod whose gang is not known yet; return None for a pod of no gang."""
         if gang is not None:
-            return unresolvable(messages.gang_not_initialized(gang.id, pod.key))
+            return verdict.unresolvable(messages.gang_not_initialized(gang.id, pod.key))
         gang_id = gang_id_of_pod(pod.namespace, pod.labels, pod.annotations)
-        return None if gang_id is None else unresolvable(messages.gang_not_found(gang_id, pod.key))
+        return None if gang_id is None else verdict.unresolvable(messages.gang_not_found(gang_id, pod.key))
 
-    def _reject_incomplete_gang(self, group: GangGroup, gang: Gang, pod: PodInfo) -> Reject:
+    def _reject_incomplete_gang(self, group: GangGroup, gang: Gang, pod: PodInfo) -> verdict.Reject:
         if group.representative == pod.uid:
             group.representative = ""
-        return unresolvable(messages.group_incomplete(self._gangs, group, gang, pod.key))
+        return verdict.unresolvable(messages.group_incomplete(self._gangs, group, gang, pod.key))
 
     def next_pod(self) -> str | None:
         round_ = self.gang_manager.round
@@ -131,7 +130,7 @@ class Coscheduling(Plugin):
 
     # An attempt --------------------------------------------------------------------------------------------------
 
-    def begin_attempt(self, pod: PodInfo) -> Reject | None:
+    def begin_attempt(self, pod: PodInfo) -> verdict.Reject | None:
         gang_manager = self.gang_manager
         gang = self._gangs.gang_of_pod(pod.uid)
         if gang is None or gang.spec is None:
@@ -234,12 +233,14 @@ class Coscheduling(Plugin):
         assert self._profile is not None
         for member in members:
             against = run_admit(self._profile, CycleState(refused.cycle.state), member)
-            if against is not None and isinstance(against.answer, Reject):
+            if against is not None and isinstance(against.answer, verdict.Reject):
                 return f"not helpful: {against.answer.text}"
         trials = run_pre_filters(self._profile, refused.cycle.state, members)
         if not isinstance(trials, dict):
             answer = trials.answer
-            return f"not helpful: {answer.message if isinstance(answer, Fault) else answer.text if answer else ''}"
+            return (
+                f"not helpful: {answer.message if isinstance(answer, verdict.Fault) else answer.text if answer else ''}"
+            )
         return self._search_preemption(self._profile, refused, members, trials)
 
     def _search_preemption(
@@ -305,16 +306,16 @@ class Coscheduling(Plugin):
 
     # After the choice --------------------------------------------------------------------------------------------
 
-    def permit(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Wait | None:
+    def permit(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> verdict.Reject | verdict.Wait | None:
         gang = self._gangs.gang_of_pod(pod.uid)
         if gang is None:
             declared_gang = gang_id_of_pod(pod.namespace, pod.labels, pod.annotations)
-            return None if declared_gang is None else reject("Gang not found")
+            return None if declared_gang is None else verdict.reject("Gang not found")
         group = self._gangs.group_of_gang(gang)
         self._gangs.mark_waiting(pod.uid, node.name)
         if not can_release_group(self._gangs, group, self._defaults):
             stated = gang.spec.wait_time_s if gang.spec is not None else 0.0
-            return Wait(self._defaults.wait_time_s if stated is None else stated)
+            return verdict.Wait(self._defaults.wait_time_s if stated is None else stated)
         waiting = self._gangs.waiting_in_group(group)
         group.binding = group.binding or frozenset(waiting)
         for uid in waiting:
@@ -343,26 +344,28 @@ class Coscheduling(Plugin):
         if round_ is not None:
             self.gang_manager.end_round(messages.ALL_MEMBERS_ATTEMPTED)
 
-    def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> BindEffect | None:
+    def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> verdict.BindEffect | None:
         """Annotate members that are bound together with their group and number."""
         gang = self._gangs.gang_of_pod(pod.uid)
         group = self._gangs.group_of_gang(gang) if gang is not None else None
         if group is not None and len(group.binding) > 1 and pod.uid in group.binding:
             count = str(len(group.binding))
-            return PodPatch(dict(zip(_BIND_ANNOTATIONS, (group.id, count, group.id, count), strict=True)))
+            return verdict.PodPatch(dict(zip(_BIND_ANNOTATIONS, (group.id, count, group.id, count), strict=True)))
         stale = [key for key in _BIND_ANNOTATIONS if key in pod.annotations]
         if not stale or pod.is_reserve_pod:
             return None
         patch = {"metadata": {"uid": pod.uid, "annotations": dict.fromkeys(stale)}}
-        return PreBindActions((ObjectPatch(PODS, pod.namespace, pod.name, patch),), 0.0, lambda: True)
+        return verdict.PreBindActions((verdict.ObjectPatch(PODS, pod.namespace, pod.name, patch),), 0.0, lambda: True)
 
     def post_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
         self.gang_manager.handle_gang_changes(self._gangs.mark_bound(pod.uid, node_name))
 
-    def on_attempt_failed(self, pod: PodInfo, message: str, rejectors: frozenset[str]) -> FailureOverride | None:
+    def on_attempt_failed(
+        self, pod: PodInfo, message: str, rejectors: frozenset[str]
+    ) -> verdict.FailureOverride | None:
         """Nominate the lost node again for a member whose binding failed while its gang starts: the gang needs it."""
         kept = self.gang_manager.kept_nominations.pop(pod.uid, None)  # victims are being evicted for other members
         node = self.gang_manager.lost_nodes.pop(pod.uid, None)
         if node is not None and not rejectors:
-            return FailureOverride(nominate=node)
-        return FailureOverride(nominate=kept) if kept is not None and JOB_REJECT_PLUGIN in rejectors else None
+            return verdict.FailureOverride(nominate=node)
+        return verdict.FailureOverride(nominate=kept) if kept is not None and JOB_REJECT_PLUGIN in rejectors else None

@@ -25,9 +25,8 @@ from koord.api.kubernetes.builtin_kinds import NODES
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
-from koord.scheduler.framework.bind_effects import BindEffect, ObjectPatch, PodPatch, PreBindActions
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.verdict import Fault
+from koord.scheduler.framework.verdict import BindEffect, Fault, ObjectPatch, PodPatch, PreBindActions
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices
 from koord.scheduler.plugins.device_share.device_amounts import Amounts, DeviceAmounts, vf_key
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory

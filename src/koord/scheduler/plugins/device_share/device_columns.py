@@ -18,8 +18,7 @@ from koord.scheduler.cache.columns import CodedColumn, grow_array
 from koord.scheduler.cache.node_table import Bools, Ints, NodeTable, RowList, Rows
 from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.plugins.device_share.cache import NodeDeviceCache
-from koord.scheduler.plugins.device_share.device_amounts import Amounts
-from koord.scheduler.plugins.device_share.device_score import MAX_DEVICE_SCORE, DeviceScorer
+from koord.scheduler.plugins.device_share.device_amounts import MAX_DEVICE_SCORE, Amounts, DeviceScorer
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT, KNOWN_TYPES
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
 

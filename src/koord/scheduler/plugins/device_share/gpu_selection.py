@@ -18,10 +18,18 @@ from koord.api.annotations.device_codecs import (
     node_gpu_partition_policy,
 )
 from koord.api.koordinator.protocol import L_GPU_ISOLATION_PROVIDER, L_GPU_MODEL, L_GPU_VENDOR
-from koord.scheduler.plugins.device_share import gpu_topology, refusal
-from koord.scheduler.plugins.device_share.device_amounts import Amounts
-from koord.scheduler.plugins.device_share.device_score import DeviceScorer
-from koord.scheduler.plugins.device_share.inventory import DeviceInventory
+from koord.scheduler.plugins.device_share import refusal
+from koord.scheduler.plugins.device_share.device_amounts import Amounts, DeviceScorer
+from koord.scheduler.plugins.device_share.inventory import (
+    NODE,
+    NUMA_NODE,
+    PCIE,
+    DeviceInventory,
+    GpuSearchQuery,
+    GpuTreeNode,
+    largest_fitting_group,
+    search_gpu_tree,
+)
 from koord.scheduler.plugins.device_share.request import DeviceDemand, GpuPartitionRequest, model_key
 from koord.scheduler.plugins.device_share.selection import (
     DeviceTypeRequest,
@@ -128,7 +136,7 @@ def _larger_partitions_left(
     return worth
 
 
-_LEVEL_NAMES = {gpu_topology.PCIE: "PCIe switch", gpu_topology.NUMA_NODE: "NUMA node", gpu_topology.NODE: "node"}
+_LEVEL_NAMES = {PCIE: "PCIe switch", NUMA_NODE: "NUMA node", NODE: "node"}
 
 
 class GpuNodeLabels(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,9 +270,9 @@ def _select_by_topology(
         )
     shares = fitting_devices(view, wanted)
     scores = _tree_scores(view, wanted, shares, order.scorer if shared else None)
-    found = gpu_topology.search_gpu_tree(
+    found = search_gpu_tree(
         tree,
-        gpu_topology.GpuSearchQuery(
+        GpuSearchQuery(
             count=wanted.count,
             fitting=scores,
             used=view.used_mask,
@@ -293,18 +301,18 @@ def _tree_scores(
 
 
 def _near_miss(
-    view: UsableDevices, wanted: DeviceTypeRequest, tree: gpu_topology.GpuTreeNode, scores: dict[int, int]
+    view: UsableDevices, wanted: DeviceTypeRequest, tree: GpuTreeNode, scores: dict[int, int]
 ) -> refusal.DeviceNearMiss:
     hint = wanted.hint
-    level = min(max(hint.scope_level, gpu_topology.NODE), gpu_topology.PCIE)
+    level = min(max(hint.scope_level, NODE), PCIE)
     return refusal.DeviceNearMiss(
         device_type=wanted.type,
         wanted=wanted.count,
         fitting=len(scores),
         unhealthy=sum(not card.healthy for card in view.cards.values()),
         group=_LEVEL_NAMES[level] if hint.scope else "",
-        best=gpu_topology.largest_fitting_group(tree, scores, level),
-        detail="no group of cards counts as the scope Device" if hint.scope_level > gpu_topology.PCIE else "",
+        best=largest_fitting_group(tree, scores, level),
+        detail="no group of cards counts as the scope Device" if hint.scope_level > PCIE else "",
     )
 
 

@@ -18,7 +18,7 @@ from koord.scheduler.plugins.device_share.device_amounts import (
     MinorAmounts,
 )
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
-from koord.scheduler.plugins.device_share.ledger import DeviceLedger, remaining_amounts
+from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger, remaining_amounts
 
 T = TypeVar("T")
 

@@ -16,9 +16,8 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, NodeTable, RowList, Rows
 from koord.scheduler.framework.plugin import Codes, Scores
 from koord.scheduler.framework.verdict import Reject
-from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts
+from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts, DeviceScorer
 from koord.scheduler.plugins.device_share.device_columns import DeviceColumns
-from koord.scheduler.plugins.device_share.device_score import DeviceScorer
 from koord.scheduler.plugins.device_share.gpu_selection import GpuNodeLabels, check_gpu_sharing, parse_gpu_labels
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
 from koord.scheduler.plugins.device_share.refusal import NO_GPU, NO_GPU_IN_SCOPE, DeviceRefusal, insufficient_devices

@@ -21,17 +21,15 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import BindEffect, PodPatch
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.normaliser import ScoreNormaliser
-from koord.scheduler.framework.numa_hint import NumaTopologyHints, numa_affinities
-from koord.scheduler.framework.plugin import Codes, Plugin, Scores
+from koord.scheduler.framework.plugin import Codes, Plugin, ScoreNormaliser, Scores
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.framework.reservation import reservations_of
-from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Reject, Skip
-from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions
+from koord.scheduler.framework.reservation import NumaTopologyHints, numa_affinities, reservations_of
+from koord.scheduler.framework.verdict import ROW, SKIP, BindEffect, Fault, PodPatch, Reject, Skip
+from koord.scheduler.plugins.device_share import request_cache
+from koord.scheduler.plugins.device_share.allocator import DeviceAllocateOptions, designated_hints, device_hints
 from koord.scheduler.plugins.device_share.annotations import (
     VendorAdapter,
     allocation_annotation,
@@ -39,20 +37,11 @@ from koord.scheduler.plugins.device_share.annotations import (
     resize_annotations,
 )
 from koord.scheduler.plugins.device_share.cache import AssumedDevices, NodeDeviceCache
-from koord.scheduler.plugins.device_share.device_amounts import NO_DEVICE_AMOUNTS, DeviceAmounts, add
+from koord.scheduler.plugins.device_share.device_amounts import NO_DEVICE_AMOUNTS, DeviceAmounts, add, build_scorer
 from koord.scheduler.plugins.device_share.device_columns import DeviceColumns
-from koord.scheduler.plugins.device_share.device_score import build_scorer
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
 from koord.scheduler.plugins.device_share.node_evaluator import NodeDeviceFilter, NodeDeviceScorer
-from koord.scheduler.plugins.device_share.numa_hints import designated_hints, device_hints
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
-from koord.scheduler.plugins.device_share.request_cache import (
-    PLUGIN_NAME,
-    GpuTemplateWatcher,
-    PodDeviceRequest,
-    PodDeviceRequestCache,
-    to_reject,
-)
 from koord.scheduler.plugins.device_share.trial import RESTRICTED, DeviceTrial
 from koord.values.bitmask import BitMask
 
@@ -70,7 +59,9 @@ class DeviceCycleState:
 
     __slots__ = ("device_request", "nodes", "taken_over")
 
-    def __init__(self, device_request: PodDeviceRequest, sites: dict[str, NodeDevices] | None = None) -> None:
+    def __init__(
+        self, device_request: request_cache.PodDeviceRequest, sites: dict[str, NodeDevices] | None = None
+    ) -> None:
         self.device_request = device_request
         self.nodes: dict[str, NodeDevices] = {} if sites is None else sites
         self.taken_over: dict[
@@ -84,7 +75,7 @@ class DeviceCycleState:
 
 
 class DeviceShare(Plugin):
-    name = PLUGIN_NAME
+    name = request_cache.PLUGIN_NAME
     scope = ROW  # the cache marks the rows whose devices changed
     normaliser = ScoreNormaliser()
     scores_as_it_filters = True
@@ -109,8 +100,8 @@ class DeviceShare(Plugin):
         scorer = build_scorer(args.scoring_strategy)
         self._aligns = not args.disable_device_numa_topology_alignment
         unsupported = frozenset((one.vendor, one.model) for one in args.gpu_share_unsupported_models)
-        self._request_cache = PodDeviceRequestCache()
-        self._template_watcher = GpuTemplateWatcher(
+        self._request_cache = request_cache.PodDeviceRequestCache()
+        self._template_watcher = request_cache.GpuTemplateWatcher(
             args.gpu_shared_resource_templates_config, handle, self._request_cache.set_templates
         )
         self._resizes = resizes
@@ -127,17 +118,17 @@ class DeviceShare(Plugin):
         self._card_selector = next((plugin for plugin in profile.plugins() if isinstance(plugin, CardSelector)), None)
 
     def signature(self, pod: PodInfo) -> Hashable:
-        if pod.shape.memo.get(PLUGIN_NAME) == ():  # it is known to ask for none
+        if pod.shape.memo.get(request_cache.PLUGIN_NAME) == ():  # it is known to ask for none
             return None
         device_request = self._request_cache.for_pod(pod)
-        return device_request.id if isinstance(device_request, PodDeviceRequest) else device_request
+        return device_request.id if isinstance(device_request, request_cache.PodDeviceRequest) else device_request
 
     # Waking ------------------------------------------------------------------------------------------------------
 
     def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         """Return whether the devices of the node that the event is about would fit the pod now."""
         device_request = self._request_cache.for_pod(pod)
-        if not isinstance(device_request, PodDeviceRequest):
+        if not isinstance(device_request, request_cache.PodDeviceRequest):
             return False
         kind, old, new = object_event.event.kind, object_event.old, object_event.new
         if kind == "Pod":
@@ -177,7 +168,7 @@ class DeviceShare(Plugin):
         if isinstance(known, DeviceCycleState):
             return known
         device_request = self._request_cache.for_pod(pod)
-        if not isinstance(device_request, PodDeviceRequest):
+        if not isinstance(device_request, request_cache.PodDeviceRequest):
             return device_request
         device_state = DeviceCycleState(device_request)
         cycle.write(self.name, device_state)
@@ -194,7 +185,7 @@ class DeviceShare(Plugin):
         inside = live.reservation_of_owner.get(other.uid, "") if live is not None else ""
         if held is None:
             device_request = self._request_cache.for_pod(other)
-            if not isinstance(device_request, PodDeviceRequest):
+            if not isinstance(device_request, request_cache.PodDeviceRequest):
                 return
             found = DeviceTrial(
                 node_devices=node_devices, device_request=device_request, gpu_labels=self._node_filter.gpu_labels(node)
@@ -234,7 +225,7 @@ class DeviceShare(Plugin):
             covered = DeviceTrial(
                 node_devices=live, device_request=device_request, gpu_labels=gpu_labels, taken_over=taken_over
             ).try_placement()
-            return to_reject(covered) if isinstance(covered, DeviceRefusal) else None
+            return request_cache.to_reject(covered) if isinstance(covered, DeviceRefusal) else None
         reserved = reservations_of(cycle).matched.get(node.name, ())
         if not reserved:
             return self._node_filter.verdict(device_request, node_devices, gpu_labels)
@@ -245,7 +236,7 @@ class DeviceShare(Plugin):
             reserved=reserved,
             needs_reservation=device_request.needs_reservation,
         ).try_placement()
-        return to_reject(found) if isinstance(found, DeviceRefusal) else None
+        return request_cache.to_reject(found) if isinstance(found, DeviceRefusal) else None
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         device_state = self._cycle_state(cycle, pod)
@@ -346,7 +337,7 @@ class DeviceShare(Plugin):
         if isinstance(found, DeviceRefusal) and card is not None:
             found = trial.try_allocation(zones)
         if isinstance(found, DeviceRefusal):
-            return to_reject(found)
+            return request_cache.to_reject(found)
         self.cache.assume(pod.uid, AssumedDevices(node.name, found, "" if nominated is None else nominated.uid, owners))
         return None
 
@@ -414,7 +405,7 @@ class DeviceShare(Plugin):
 
 def _check_numa_fit(trial: DeviceTrial, zones: BitMask | None) -> Reject | None:
     found = trial.try_placement(zones)
-    return to_reject(found) if isinstance(found, DeviceRefusal) else None
+    return request_cache.to_reject(found) if isinstance(found, DeviceRefusal) else None
 
 
 def _numa_hints(trial: DeviceTrial) -> NumaTopologyHints | Reject | None:
@@ -424,5 +415,5 @@ def _numa_hints(trial: DeviceTrial) -> NumaTopologyHints | Reject | None:
     else:
         found = device_hints(trial.device_request.demand, inventory, trial.try_allocation)
     if isinstance(found, DeviceRefusal):
-        return to_reject(found)
+        return request_cache.to_reject(found)
     return found or None

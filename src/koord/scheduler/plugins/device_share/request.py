@@ -28,16 +28,9 @@ from koord.api.koordinator.resource_name import (
     WHOLE_CARDS,
 )
 from koord.api.kubernetes.meta import label_selector_as_selector
+from koord.scheduler.plugins.device_share import refusal
 from koord.scheduler.plugins.device_share.device_amounts import Amounts
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT
-from koord.scheduler.plugins.device_share.refusal import (
-    HINT_INVALID,
-    JOINT_INVALID,
-    NO_TEMPLATE,
-    PARTITION_SPEC_INVALID,
-    DeviceRefusal,
-    unresolvable,
-)
 from koord.values import resources as vector
 from koord.values.quantity import Quantity
 from koord.values.quantity_syntax import QuantityError
@@ -63,7 +56,7 @@ def device_requests(requests: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, amount) for name, amount in requests.items() if amount and name in _ANY_DEVICE))
 
 
-def normalize_requests(requests: Mapping[str, int]) -> dict[str, Amounts] | DeviceRefusal:
+def normalize_requests(requests: Mapping[str, int]) -> dict[str, Amounts] | refusal.DeviceRefusal:
     """Return what is requested by device type, or a refusal of an invalid combination; empty without devices."""
     asked = {name: amount for name, amount in requests.items() if amount and name in _ANY_DEVICE}
     for old, new in DEPRECATED_DEVICES.items():
@@ -75,7 +68,7 @@ def normalize_requests(requests: Mapping[str, int]) -> dict[str, Amounts] | Devi
         if not mine:
             continue
         checked = _validated(device_type, mine)
-        if isinstance(checked, DeviceRefusal):
+        if isinstance(checked, refusal.DeviceRefusal):
             return checked
         result[device_type] = checked
     return result
@@ -93,16 +86,16 @@ def gpu_request_of(request: Amounts) -> GpuRequest:
     return GpuRequest(each, count, each.get(GPU_MEMORY_RATIO, 0) < FULL_CARD_PERCENT)
 
 
-def _validated(device_type: str, asked: dict[str, int]) -> Amounts | DeviceRefusal:
+def _validated(device_type: str, asked: dict[str, int]) -> Amounts | refusal.DeviceRefusal:
     for name in sorted(asked):
         amount = asked[name]
         if name in _IN_PERCENT_UNITS and (amount < 0 or not _is_valid_percent(amount)):
-            return unresolvable(f"invalid resource unit {name}: {amount}")
+            return refusal.unresolvable(f"invalid resource unit {name}: {amount}")
     if device_type != wire.GPU:
         return asked
     names = frozenset(asked)
     if names not in GPU_COMBINATIONS or min(asked.values()) < 0 or not _RULES.get(names, _always_valid)(asked):
-        return unresolvable(f"invalid resource device requests: [{' '.join(sorted(asked))}]")
+        return refusal.unresolvable(f"invalid resource device requests: [{' '.join(sorted(asked))}]")
     for name in WHOLE_CARDS:
         if name in asked:
             return {GPU_CORE: asked[name] * FULL_CARD_PERCENT, GPU_MEMORY_RATIO: asked[name] * FULL_CARD_PERCENT}
@@ -180,7 +173,7 @@ def model_key(vendor: str, model: str) -> str:
     return f"{vendor}-{model}"
 
 
-def matching_templates(templates: GpuTemplates, need: GpuRequest) -> TemplateCandidates | DeviceRefusal | None:
+def matching_templates(templates: GpuTemplates, need: GpuRequest) -> TemplateCandidates | refusal.DeviceRefusal | None:
     """Return the templates that match the request by model, a refusal when none does, None when none apply."""
     if not need.shared or templates.matched.isdisjoint(need.each):
         return None
@@ -189,7 +182,7 @@ def matching_templates(templates: GpuTemplates, need: GpuRequest) -> TemplateCan
         for key, listed in templates.by_model.items()
         if (names := tuple(sorted(name for name, amounts in listed.items() if amounts == need.each)))
     }
-    return found or unresolvable(NO_TEMPLATE)
+    return found or refusal.unresolvable(refusal.NO_TEMPLATE)
 
 
 class DeviceTypeHint(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,25 +242,25 @@ def parse_demand(
     annotations: Mapping[str, str],
     labels: Mapping[str, str],
     templates: GpuTemplates = _NO_TEMPLATES,
-) -> DeviceDemand | DeviceRefusal | None:
+) -> DeviceDemand | refusal.DeviceRefusal | None:
     """Parse the device demand of a pod; None when the pod requests no device."""
     asked = normalize_requests(requests)
-    if isinstance(asked, DeviceRefusal):
+    if isinstance(asked, refusal.DeviceRefusal):
         return asked
     if not asked:
         return None
     hints = _parse_hints(annotations)
-    if isinstance(hints, DeviceRefusal):
+    if isinstance(hints, refusal.DeviceRefusal):
         return hints
     joint = device_codecs.parse_device_joint_allocate(annotations)
     if isinstance(joint, MalformedAnnotation):
-        return unresolvable(JOINT_INVALID + joint.reason)
+        return refusal.unresolvable(refusal.JOINT_INVALID + joint.reason)
     spec = device_codecs.parse_gpu_partition_spec(annotations)
     if isinstance(spec, MalformedAnnotation):
-        return unresolvable(PARTITION_SPEC_INVALID + spec.reason)
+        return refusal.unresolvable(refusal.PARTITION_SPEC_INVALID + spec.reason)
     need = gpu_request_of(asked[wire.GPU]) if wire.GPU in asked else None
     matching = matching_templates(templates, need) if need is not None else None
-    if isinstance(matching, DeviceRefusal):
+    if isinstance(matching, refusal.DeviceRefusal):
         return matching
     together = joint.device_types if joint is not None else ()
     return DeviceDemand(
@@ -284,10 +277,10 @@ def parse_demand(
     )
 
 
-def _parse_hints(annotations: Mapping[str, str]) -> dict[str, DeviceTypeHint] | DeviceRefusal:
+def _parse_hints(annotations: Mapping[str, str]) -> dict[str, DeviceTypeHint] | refusal.DeviceRefusal:
     parsed = device_codecs.parse_device_hints(annotations)
     if isinstance(parsed, MalformedAnnotation):
-        return unresolvable(HINT_INVALID + parsed.reason)
+        return refusal.unresolvable(refusal.HINT_INVALID + parsed.reason)
     hints: dict[str, DeviceTypeHint] = {}
     for device_type, given in sorted((parsed or {}).items()):
         selectors: list[Selector | None] = []
@@ -295,7 +288,7 @@ def _parse_hints(annotations: Mapping[str, str]) -> dict[str, DeviceTypeHint] | 
             try:
                 selectors.append(None if labels is None else label_selector_as_selector(labels))
             except SelectorError as error:
-                return unresolvable(f"invalid {name} of DeviceHint, deviceType: {device_type}, err: {error}")
+                return refusal.unresolvable(f"invalid {name} of DeviceHint, deviceType: {device_type}, err: {error}")
         hints[device_type] = DeviceTypeHint(
             selector=selectors[0],
             vf_selector=selectors[1],

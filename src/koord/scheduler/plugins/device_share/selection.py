@@ -9,22 +9,14 @@ import msgspec
 from koord.api.annotations.device_codecs import APPLY_FOR_ALL, REQUESTS_AS_COUNT
 from koord.api.koordinator import device as wire
 from koord.api.koordinator.resource_name import GPU_MEMORY
-from koord.scheduler.plugins.device_share.device_amounts import Amounts
-from koord.scheduler.plugins.device_share.device_score import DeviceScorer, pooled_score
+from koord.scheduler.plugins.device_share import refusal
+from koord.scheduler.plugins.device_share.device_amounts import Amounts, DeviceScorer, pooled_score
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT, Card, CardVirtualFunction, DeviceInventory
-from koord.scheduler.plugins.device_share.ledger import DeviceLedger
-from koord.scheduler.plugins.device_share.refusal import (
-    DeviceNearMiss,
-    DeviceRefusal,
-    insufficient_devices,
-    insufficient_vfs,
-    unresolvable,
-    unschedulable,
-)
 from koord.scheduler.plugins.device_share.request import DeviceDemand, DeviceTypeHint
 from koord.scheduler.plugins.device_share.usable_devices import (
     NO_CONSTRAINTS,
     DeviceConstraints,
+    DeviceLedger,
     UsableDevices,
     usable_devices,
 )
@@ -82,7 +74,7 @@ def select_by_score(
     preferred: frozenset[int] = frozenset(),
     included: frozenset[int] = frozenset(),
     switches: frozenset[str] = frozenset(),
-) -> list[SelectedDevice] | DeviceRefusal:
+) -> list[SelectedDevice] | refusal.DeviceRefusal:
     """Select at least `desired` devices and up to `most`, by best score and then by minor, with the included
     ones in any case.
 
@@ -95,8 +87,8 @@ def select_by_score(
     functions = _free_virtual_functions(view, wanted, shares)
     usable = list(shares) if functions is None else list(functions)
     if len(usable) < desired or len(included) > most or not included.issubset(usable):
-        return unschedulable(
-            insufficient_devices(wanted.type), _near_miss(view, wanted, desired, len(usable), len(shares))
+        return refusal.unschedulable(
+            refusal.insufficient_devices(wanted.type), _near_miss(view, wanted, desired, len(usable), len(shares))
         )
     ordered = _order_minors(usable, view, wanted, scorer, preferred, switches)
     if included:
@@ -145,11 +137,11 @@ def _order_minors(
 
 def _near_miss(
     view: UsableDevices, wanted: DeviceTypeRequest, desired: int, found: int, with_room: int
-) -> DeviceNearMiss:
+) -> refusal.DeviceNearMiss:
     detail = ""
     if wanted.needs_virtual_function and with_room > found:
         detail = f"{with_room - found} more have room but no virtual function left"
-    return DeviceNearMiss(
+    return refusal.DeviceNearMiss(
         device_type=wanted.type,
         wanted=desired,
         fitting=found,
@@ -167,11 +159,11 @@ def types_to_select(demand: DeviceDemand, inventory: DeviceInventory, *, final: 
 
 def requests_on_node(
     demand: DeviceDemand, inventory: DeviceInventory, *, final: bool = False
-) -> dict[str, DeviceTypeRequest] | DeviceRefusal:
+) -> dict[str, DeviceTypeRequest] | refusal.DeviceRefusal:
     result: dict[str, DeviceTypeRequest] = {}
     for device_type in types_to_select(demand, inventory, final=final):
         wanted = _request_on_node(device_type, demand, inventory)
-        if isinstance(wanted, DeviceRefusal):
+        if isinstance(wanted, refusal.DeviceRefusal):
             return wanted
         result[device_type] = wanted
     return result
@@ -179,12 +171,13 @@ def requests_on_node(
 
 def _request_on_node(
     device_type: str, demand: DeviceDemand, inventory: DeviceInventory
-) -> DeviceTypeRequest | DeviceRefusal:
+) -> DeviceTypeRequest | refusal.DeviceRefusal:
     cards = inventory.of_type(device_type)
     hint = demand.hint(device_type)
     if not cards:
-        return unresolvable(
-            insufficient_devices(device_type), DeviceNearMiss(device_type=device_type, wanted=1, fitting=0)
+        return refusal.unresolvable(
+            refusal.insufficient_devices(device_type),
+            refusal.DeviceNearMiss(device_type=device_type, wanted=1, fitting=0),
         )
     found = per_device_amounts(device_type, demand)
     if found is None:
@@ -193,15 +186,15 @@ def _request_on_node(
     each, count = found
     if count == 0:
         detail = "no device has the labels asked for"
-        return unresolvable(
-            insufficient_devices(device_type),
-            DeviceNearMiss(device_type=device_type, wanted=1, fitting=0, detail=detail),
+        return refusal.unresolvable(
+            refusal.insufficient_devices(device_type),
+            refusal.DeviceNearMiss(device_type=device_type, wanted=1, fitting=0, detail=detail),
         )
     if hint.vf_selector is not None and not any(card.virtual_functions for card in cards.values()):
         detail = "no device has virtual functions"
-        return unresolvable(
-            insufficient_vfs(device_type),
-            DeviceNearMiss(device_type=device_type, wanted=count, fitting=0, detail=detail),
+        return refusal.unresolvable(
+            refusal.insufficient_vfs(device_type),
+            refusal.DeviceNearMiss(device_type=device_type, wanted=count, fitting=0, detail=detail),
         )
     return DeviceTypeRequest(type=device_type, each=each, count=count, hint=hint)
 
@@ -227,7 +220,7 @@ def score_node_devices(
 ) -> int:
     """Return the sum of the scores of the requested types, not yet scaled to 100."""
     wanted = requests_on_node(demand, ledger.inventory)
-    if isinstance(wanted, DeviceRefusal):
+    if isinstance(wanted, refusal.DeviceRefusal):
         return 0
     total = 0
     for device_type, want in wanted.items():

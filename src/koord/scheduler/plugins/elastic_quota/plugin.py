@@ -26,8 +26,8 @@ from koord.scheduler.framework.verdict import ROW, Fault, Reject, reject, unreso
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache, ElasticQuotaCaches
 from koord.scheduler.plugins.elastic_quota.definition import QuotaRules
 from koord.scheduler.plugins.elastic_quota.victims import QuotaPreemptionRules, preemption_failure_message
-from koord.scheduler.preemption.disruption_budgets import DisruptionBudgetLister
 from koord.scheduler.preemption.evaluator import CandidateLimit, conclude_search, find_candidates, not_eligible_reason
+from koord.scheduler.preemption.victims import DisruptionBudgetLister
 
 # Of every node that could be freed the best is taken.
 _ALL_CANDIDATES = CandidateLimit(percent=100, at_least=0)

@@ -14,18 +14,22 @@ import numpy as np
 
 from koord.api.config.scheduler.in_tree_args import InterPodAffinityArgs
 from koord.api.kubernetes.node import Node
-from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.cluster_state import ClusterState, TopologyDomainIndex
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.selector_counts import SelectorCounts
-from koord.scheduler.cache.topology_domains import TopologyDomainIndex
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
-from koord.scheduler.plugins.inter_pod_affinity.filter import REJECTIONS, AffinityFilterState
-from koord.scheduler.plugins.inter_pod_affinity.score import AffinityScoreNormaliser, AffinityScoreState, WeightedSource
+from koord.scheduler.plugins.inter_pod_affinity.filter import (
+    REJECTIONS,
+    AffinityFilterState,
+    AffinityScoreNormaliser,
+    AffinityScoreState,
+    WeightedSource,
+)
 from koord.scheduler.plugins.inter_pod_affinity.term_counts import (
     NO_MATCHING_TERMS,
     ExistingTermCounts,

@@ -14,11 +14,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.cluster_state import ClusterState, DomainIds, TopologyDomainIndex, TopologyDomains
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import LabelGroup, PodInfo
 from koord.scheduler.cache.selector_counts import PodQuery, SelectorCount, SelectorCounts
-from koord.scheduler.cache.topology_domains import DomainIds, TopologyDomainIndex, TopologyDomains
 from koord.scheduler.plugins.inter_pod_affinity.terms import AffinityTerm, NamespaceLabels, affinity_terms_of
 from koord.values.selector import Operator
 

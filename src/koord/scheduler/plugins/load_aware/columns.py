@@ -11,7 +11,7 @@ from koord.scheduler.cache.columns import grow_array
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Ints, NodeTable, Rows
 from koord.scheduler.framework.plugin import Codes, Scores
-from koord.scheduler.plugins.load_aware.usage_estimate import MAX_LOAD_SCORE, LoadScoreWeights, load_score
+from koord.scheduler.plugins.load_aware.estimator import MAX_LOAD_SCORE, LoadScoreWeights, load_score
 
 Floats = npt.NDArray[np.float64]
 

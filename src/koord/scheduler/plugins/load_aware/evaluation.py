@@ -13,9 +13,8 @@ from koord.scheduler.cache.node_table import NodeTable
 from koord.scheduler.framework.verdict import Reject, reject
 from koord.scheduler.plugins.load_aware import thresholds
 from koord.scheduler.plugins.load_aware.columns import RowFree, RowHeadroom
-from koord.scheduler.plugins.load_aware.estimator import PodEstimate
+from koord.scheduler.plugins.load_aware.estimator import LoadScoreWeights, PodEstimate, load_score, unamplified_capacity
 from koord.scheduler.plugins.load_aware.node_load import NodeLoadEstimate
-from koord.scheduler.plugins.load_aware.usage_estimate import LoadScoreWeights, load_score, unamplified_capacity
 from koord.values import duration
 
 _SPARE = 64

@@ -9,9 +9,8 @@ from koord.api.config.scheduler.koordinator_args import NodeNUMAResourceArgs
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework import reservation
 from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.numa_hint import NumaHintProvider, NumaTopologyHints
-from koord.scheduler.framework.reservation import MatchedReservation, reservations_of
 from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.plugins.node_numa_resource.available import available_resources
 from koord.scheduler.plugins.node_numa_resource.cache import (
@@ -21,15 +20,16 @@ from koord.scheduler.plugins.node_numa_resource.cache import (
     NodeTopologyProfiles,
 )
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import InvalidCpuTopology
-from koord.scheduler.plugins.node_numa_resource.cycle_state import NumaCycleState, to_reject
-from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
-from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
-from koord.scheduler.plugins.node_numa_resource.numa_score import (
+from koord.scheduler.plugins.node_numa_resource.cycle_state import (
+    NumaCycleState,
     NumaScorer,
     numa_allocate_strategy,
     score_allocation,
     score_node,
+    to_reject,
 )
+from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
+from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
 from koord.scheduler.plugins.node_numa_resource.placement import NumaTrial, check_before_placement, resolve_terms
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.reserved_cpus import request_with_all
@@ -44,9 +44,9 @@ class NumaNodeEvaluator:
         self.zone_scorer = NumaScorer.for_zones(args.numa_scoring_strategy, args.scoring_strategy)
         self.cache = cache
         self.profiles = NodeTopologyProfiles(cache, numa_allocate_strategy(args.numa_scoring_strategy), state)
-        self.hint_providers: tuple[NumaHintProvider, ...] = ()  # of the profile
+        self.hint_providers: tuple[reservation.NumaHintProvider, ...] = ()  # of the profile
 
-    def hint_plugins(self, cycle: CycleState) -> list[NumaHintProvider]:
+    def hint_plugins(self, cycle: CycleState) -> list[reservation.NumaHintProvider]:
         """Return the other plugins that give NUMA hints for such a pod; one that skips the pod has none."""
         return [plugin for plugin in self.hint_providers if plugin.name not in cycle.skip_filter]
 
@@ -83,7 +83,7 @@ class NumaNodeEvaluator:
 
     def admit(self, cycle: CycleState, pod: PodInfo, node: NodeInfo, trial: NumaTrial) -> NumaAffinity | NumaRefusal:
         """Return the NUMA nodes that all hint providers agree on, and on which each can allocate its part."""
-        told: list[tuple[NumaHintProvider, NumaTopologyHints | Reject]] = []
+        told: list[tuple[reservation.NumaHintProvider, reservation.NumaTopologyHints | Reject]] = []
         for plugin in self.hint_plugins(cycle):
             hints = plugin.numa_hints(cycle, pod, node)
             if hints is not None:
@@ -147,15 +147,15 @@ class NumaNodeEvaluator:
         )
 
 
-def reservations_on(cycle: CycleState, node: NodeInfo) -> Sequence[MatchedReservation]:
-    matched = reservations_of(cycle).matched
+def reservations_on(cycle: CycleState, node: NodeInfo) -> Sequence[reservation.MatchedReservation]:
+    matched = reservation.reservations_of(cycle).matched
     return matched.get(node.name, ()) if matched else ()
 
 
-def _hint_provider(hints: NumaTopologyHints | Reject) -> HintProvider:
+def _hint_provider(hints: reservation.NumaTopologyHints | Reject) -> HintProvider:
     """Return a provider of another plugin's hints, limited to masks of at most `width` NUMA nodes."""
 
-    def provide(width: int) -> NumaTopologyHints | NumaRefusal:
+    def provide(width: int) -> reservation.NumaTopologyHints | NumaRefusal:
         if isinstance(hints, Reject):
             return NumaRefusal(hints.reasons)
         return {

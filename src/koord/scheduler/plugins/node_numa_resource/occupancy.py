@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -122,19 +122,17 @@ def _holder_name(mark: str, holders: Iterable[CpuHolder]) -> str:
     return next((holder.name for holder in holders if holder.mark == mark), "others")
 
 
-def _misplaced(tenant: CpuOccupant, allocation: NumaAllocation, node: TopologyOptions) -> list[str]:
+def _misplaced(tenant: CpuOccupant, allocation: NumaAllocation, node: TopologyOptions) -> Iterator[str]:
     """List what was allocated and is not there, or must not be allocated (any more)."""
-    said = []
     if isinstance(node.cpu, CpuTopology):
         if gone := allocation.cpus.bits & ~node.cpu.cpus:
-            said.append(f"{tenant.name} holds CPUs {CPUSet(gone)}, which the topology does not have")
+            yield f"{tenant.name} holds CPUs {CPUSet(gone)}, which the topology does not have"
         if kept := allocation.cpus.bits & node.reserved:
-            said.append(f"{tenant.name} holds CPUs {CPUSet(kept)}, which are reserved")
+            yield f"{tenant.name} holds CPUs {CPUSet(kept)}, which are reserved"
     known = set(node.zone_numbers)
-    said += [
+    yield from [
         f"{tenant.name} has amounts on NUMA node {n}, which is not there" for n in allocation.zones if n not in known
     ]
-    return said
 
 
 def _zones(node: TopologyOptions, ledger: NumaLedger, marks: Mapping[int, str]) -> Iterable[ZoneOccupancy]:

@@ -6,23 +6,36 @@ Nothing is allocated in the cache here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import combinations
 
 import msgspec
 
-from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS, NUMA_POLICY_NONE
+from koord.api.annotations.numa_codecs import (
+    CPU_BIND_FULL_PCPUS,
+    CPU_BIND_SPREAD_BY_PCPUS,
+    NUMA_POLICY_NONE,
+    NUMA_POLICY_RESTRICTED,
+)
 from koord.scheduler.cache.node_info import NodeInfo
-from koord.scheduler.framework.numa_hint import NumaTopologyHints
 from koord.scheduler.framework.reservation import MatchedReservation as Reservation
-from koord.scheduler.plugins.node_numa_resource import available, cpu_binding, topology_manager
-from koord.scheduler.plugins.node_numa_resource.allocator import allocate_designated, allocate_numa
+from koord.scheduler.framework.reservation import NumaTopologyHint, NumaTopologyHints
+from koord.scheduler.plugins.node_numa_resource import available, cpu_binding, refusal, topology_manager
+from koord.scheduler.plugins.node_numa_resource.allocator import allocate_designated, allocate_numa, can_allocate
+from koord.scheduler.plugins.node_numa_resource.available import AvailableResources, available_resources
 from koord.scheduler.plugins.node_numa_resource.cache import NodeAllocation, NodeTopologyProfile
+from koord.scheduler.plugins.node_numa_resource.cpu_binding import NumaRequest
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
+from koord.scheduler.plugins.node_numa_resource.cycle_state import NumaScorer
 from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
-from koord.scheduler.plugins.node_numa_resource.hint_provider import provide_numa_hints
-from koord.scheduler.plugins.node_numa_resource.ledger import SHARED, SINGLE, Amounts, NumaAllocation
-from koord.scheduler.plugins.node_numa_resource.numa_score import NumaScorer
-from koord.scheduler.plugins.node_numa_resource.refusal import MISSING_NUMA, NOT_ENOUGH_CPUS, NumaRefusal
+from koord.scheduler.plugins.node_numa_resource.ledger import (
+    SHARED,
+    SINGLE,
+    Amounts,
+    NumaAllocation,
+    NumaLedger,
+    ZoneAmounts,
+)
 from koord.scheduler.plugins.node_numa_resource.reserved_cpus import (
     NodeReservedCpus,
     ReservedCpus,
@@ -31,12 +44,66 @@ from koord.scheduler.plugins.node_numa_resource.reserved_cpus import (
     request_beside_reservations,
     request_with_all,
 )
+from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
 from koord.values.bitmask import BitMask
 from koord.values.resources import CPU, materialise
 
 RESTRICTED_RESERVATION = "Restricted"
 NO_NOMINATED = "no nominated reservation"
 OUT_OF_SCOPE = "pod has a nominated reservation but cannot be allocated within its NUMA scope"
+
+Feasible = Callable[[BitMask], bool]
+
+
+def provide_numa_hints(
+    node: TopologyOptions,
+    ledger: NumaLedger,
+    request: NumaRequest,
+    policy: str,
+    scorer: NumaScorer,
+    *,
+    widest: int | None = None,
+    feasible: Feasible | None = None,
+) -> NumaTopologyHints | refusal.NumaRefusal:
+    """Compute hints for sets of at most `widest` NUMA nodes. `feasible` replaces the trial allocation on a set."""
+    if not node.zones:
+        return refusal.NumaRefusal.unschedulable(refusal.INSUFFICIENT_NUMA_NODE)
+    available = available_resources(node, ledger, request)
+    takes = feasible or (lambda mask: can_allocate(node, available, request, mask))
+    known = {name for zone in node.zones for name in zone.amounts}
+    resources = sorted(name for name, amount in request.amounts.items() if amount > 0 and name in known)
+    found: dict[str, list[NumaTopologyHint]] = {name: [] for name in resources}
+    # A set with a NUMA node that has none left is not offered, though the others might do.
+    some = {name: sum(1 << n for n, left in available.zones.items() if left.get(name, 0) > 0) for name in resources}
+    numbers = node.zone_numbers
+    sizes, charged = {zone.number: zone.amounts for zone in node.zones}, request.amplified_amounts(node)
+    for size in range(1, (len(numbers) if widest is None else min(widest, len(numbers))) + 1):
+        for chosen in combinations(numbers, size):
+            mask = BitMask(sum(1 << number for number in chosen))
+            offered = [name for name in resources if not mask.value & ~some[name]]
+            if not offered or not takes(mask):
+                continue
+            score = _zone_set_score(available, sizes, charged, scorer, chosen)
+            for name in offered:
+                hints = found[name]
+                # Sets come smallest first, so the size of the first one found is the smallest that can do it.
+                smallest = not hints or size == len(hints[0].mask or ())
+                hints.append(
+                    NumaTopologyHint(mask, preferred=smallest or policy == NUMA_POLICY_RESTRICTED, score=score)
+                )
+    return found
+
+
+def _zone_set_score(
+    available: AvailableResources, sizes: ZoneAmounts, charged: Amounts, scorer: NumaScorer, chosen: tuple[int, ...]
+) -> int:
+    total: dict[str, int] = {}
+    taken: dict[str, int] = {}
+    for name, _ in scorer.weights:
+        there = sum(sizes[number].get(name, 0) for number in chosen)
+        total[name] = there
+        taken[name] = there - sum(available.zones.get(number, {}).get(name, 0) for number in chosen)
+    return scorer.score(taken, total, charged)
 
 
 class PlacementTerms(msgspec.Struct, frozen=True):
@@ -52,12 +119,12 @@ class PlacementTerms(msgspec.Struct, frozen=True):
         return self.binding is None and self.policy == NUMA_POLICY_NONE
 
 
-def resolve_terms(demand: NumaDemand, profile: NodeTopologyProfile) -> PlacementTerms | NumaRefusal:
+def resolve_terms(demand: NumaDemand, profile: NodeTopologyProfile) -> PlacementTerms | refusal.NumaRefusal:
     policy = topology_manager.resolve_numa_policy(profile.topology.numa_policy, demand.policy)
-    if isinstance(policy, NumaRefusal):
+    if isinstance(policy, refusal.NumaRefusal):
         return policy
     binding = cpu_binding.decide_binding(demand.wish, profile.topology)
-    if isinstance(binding, NumaRefusal):
+    if isinstance(binding, refusal.NumaRefusal):
         return binding
     return PlacementTerms(policy, binding, cpu_binding.NumaRequest(amounts=demand.amounts, binding=binding))
 
@@ -68,7 +135,7 @@ def check_before_placement(
     profile: NodeTopologyProfile,
     node_allocation: NodeAllocation,
     node: NodeInfo,
-) -> NumaRefusal | None:
+) -> refusal.NumaRefusal | None:
     """Return the refusal that is known before CPUs and NUMA nodes are considered."""
     refused = cpu_binding.check_amplified_cpu(
         demand.wish,
@@ -112,17 +179,17 @@ class NumaTrial(msgspec.Struct, frozen=True):
 
     def admit_zones(
         self, scorer: NumaScorer, others: Sequence[topology_manager.HintProvider]
-    ) -> topology_manager.NumaAffinity | NumaRefusal:
+    ) -> topology_manager.NumaAffinity | refusal.NumaRefusal:
         """Return the NUMA nodes that the policy admits; any without a policy."""
         policy, topology = self.terms.policy, self.profile.topology
         if policy == NUMA_POLICY_NONE:
             return topology_manager.NumaAffinity()
         if not topology.zones:
-            return NumaRefusal.unresolvable(MISSING_NUMA)
+            return refusal.NumaRefusal.unresolvable(refusal.MISSING_NUMA)
         zones = topology_manager.numa_zones_of(topology, self.node_allocation.ledger, self.demand.exclusive)
         return topology_manager.admit_pod(policy, zones, [lambda width: self.hints(scorer, width), *others])
 
-    def hints(self, scorer: NumaScorer, widest: int) -> NumaTopologyHints | NumaRefusal:
+    def hints(self, scorer: NumaScorer, widest: int) -> NumaTopologyHints | refusal.NumaRefusal:
         topology, ledger, request = self.profile.topology, self.node_allocation.ledger, self.terms.request
         if not self.reserved.matched:
             return provide_numa_hints(topology, ledger, request, self.terms.policy, scorer, widest=widest)
@@ -133,10 +200,10 @@ class NumaTrial(msgspec.Struct, frozen=True):
             self.terms.policy,
             scorer,
             widest=widest,
-            feasible=lambda mask: not isinstance(self.try_allocate(mask), NumaRefusal),
+            feasible=lambda mask: not isinstance(self.try_allocate(mask), refusal.NumaRefusal),
         )
 
-    def try_allocate(self, mask: BitMask | None) -> NumaAllocation | NumaRefusal:
+    def try_allocate(self, mask: BitMask | None) -> NumaAllocation | refusal.NumaRefusal:
         """Allocate in the first reservation that takes the demand, else outside of all of them."""
         topology, ledger, request = self.profile.topology, self.node_allocation.ledger, self.terms.request
         if self.demand.designated is not None:
@@ -147,7 +214,7 @@ class NumaTrial(msgspec.Struct, frozen=True):
             return allocate_numa(topology, ledger, request_with_all(request, self.reserved), mask)
         needed = self.demand.needs_reservation
         found = allocate_reserved(topology, ledger, request, self.reserved, mask, needed=needed)
-        if isinstance(found, NumaRefusal):
+        if isinstance(found, refusal.NumaRefusal):
             return found
         return (
             found[1]
@@ -155,7 +222,7 @@ class NumaTrial(msgspec.Struct, frozen=True):
             else allocate_numa(topology, ledger, request_beside_reservations(request, self.reserved), mask)
         )
 
-    def allocate_nominated(self, nominated: str | None, mask: BitMask | None) -> NumaAllocation | NumaRefusal:
+    def allocate_nominated(self, nominated: str | None, mask: BitMask | None) -> NumaAllocation | refusal.NumaRefusal:
         """Allocate for good: from the nominated reservation if it has CPUs or NUMA amounts, else outside of all."""
         topology, ledger, request, matched = (
             self.profile.topology,
@@ -168,12 +235,12 @@ class NumaTrial(msgspec.Struct, frozen=True):
         holding = next((one for one in matched if one.uid == nominated), None)
         if holding is None:
             if nominated is None and self.demand.needs_reservation:
-                return NumaRefusal.unschedulable(NO_NOMINATED)
+                return refusal.NumaRefusal.unschedulable(NO_NOMINATED)
             return allocate_numa(topology, ledger, request_beside_reservations(request, self.reserved), mask)
         found = allocate_within_reservation(topology, ledger, request, self.reserved, holding, mask)
-        return NumaRefusal.unschedulable(OUT_OF_SCOPE) if isinstance(found, NumaRefusal) else found
+        return refusal.NumaRefusal.unschedulable(OUT_OF_SCOPE) if isinstance(found, refusal.NumaRefusal) else found
 
-    def check_cpu_count(self) -> NumaRefusal | None:
+    def check_cpu_count(self) -> refusal.NumaRefusal | None:
         """Return the refusal for too few CPUs without NUMA policy, by counting, which is enough almost everywhere."""
         binding, topology = self.terms.binding, self.profile.topology
         if binding is None and self.demand.designated is None:
@@ -185,11 +252,11 @@ class NumaTrial(msgspec.Struct, frozen=True):
         )
         if not simple or binding is None or not isinstance(topology.cpu, CpuTopology):
             found = self.try_allocate(None)
-            return found if isinstance(found, NumaRefusal) else None
+            return found if isinstance(found, refusal.NumaRefusal) else None
         free = available.free_cpu_pool(topology, self.node_allocation.ledger).available
         if binding.required_policy:
             free = available.cpus_for_policy(topology.cpu, free, binding.required_policy)
-        return NumaRefusal.unschedulable(NOT_ENOUGH_CPUS) if free.bit_count() < binding.count else None
+        return refusal.NumaRefusal.unschedulable(refusal.NOT_ENOUGH_CPUS) if free.bit_count() < binding.count else None
 
 
 _BIND_POLICY_TEXT = {CPU_BIND_FULL_PCPUS: " on whole cores", CPU_BIND_SPREAD_BY_PCPUS: " on cores of their own"}

@@ -22,15 +22,24 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import BindEffect, PodPatch
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.numa_hint import NumaHintProvider, numa_affinities
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.framework.reservation import reservations_of
-from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
+from koord.scheduler.framework.reservation import NumaHintProvider, numa_affinities, reservations_of
+from koord.scheduler.framework.verdict import (
+    ROW,
+    SKIP,
+    BindEffect,
+    Fault,
+    PodPatch,
+    PreFilterResult,
+    Reject,
+    Skip,
+    reject,
+    unresolvable,
+)
 from koord.scheduler.plugins.node_numa_resource.batch_evaluator import NumaBatchEvaluator
 from koord.scheduler.plugins.node_numa_resource.cache import AssumedAllocation, NodeAllocationCache, PodAllocation
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import complete_resource_spec

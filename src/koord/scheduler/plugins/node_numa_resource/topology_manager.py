@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from koord.api.annotations import numa_codecs
-from koord.scheduler.framework.numa_hint import NumaTopologyHint, NumaTopologyHints
+from koord.scheduler.framework.reservation import NumaTopologyHint, NumaTopologyHints
 from koord.scheduler.plugins.node_numa_resource.ledger import SHARED, SINGLE, NumaLedger
 from koord.scheduler.plugins.node_numa_resource.refusal import (
     NUMA_POLICY_MISMATCH,

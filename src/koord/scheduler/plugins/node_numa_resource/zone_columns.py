@@ -23,9 +23,9 @@ from koord.scheduler.plugins.node_numa_resource.cache import (
     NodeTopologyProfiles,
 )
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
+from koord.scheduler.plugins.node_numa_resource.cycle_state import MAX_NUMA_SCORE, NumaScorer
 from koord.scheduler.plugins.node_numa_resource.demand import NumaDemand
 from koord.scheduler.plugins.node_numa_resource.ledger import SHARED
-from koord.scheduler.plugins.node_numa_resource.numa_score import MAX_NUMA_SCORE, NumaScorer
 from koord.scheduler.plugins.node_resources.allocation_columns import EXACT_FLOAT_LIMIT
 from koord.values.resources import CPU
 

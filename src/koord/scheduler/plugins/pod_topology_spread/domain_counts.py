@@ -11,14 +11,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from koord.policy.node_match import RequiredNodeAffinity, find_untolerated_taint
+from koord.scheduler.cache.cluster_state import DomainIds, TopologyDomainIndex, TopologyDomains
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import ALL_ROWS, Bools, Ints, NodeTable
 from koord.scheduler.cache.pod_shape import PodShape
 from koord.scheduler.cache.selector_counts import PodQuery, SelectorClause, SelectorCount, SelectorCounts
-from koord.scheduler.cache.topology_domains import DomainIds, TopologyDomainIndex, TopologyDomains
-from koord.scheduler.plugins.node_selector import node_affinity_mask
+from koord.scheduler.plugins.node_affinity import node_affinity_mask
+from koord.scheduler.plugins.node_filters import has_untolerated_taint, taint_column
 from koord.scheduler.plugins.pod_topology_spread.constraint import HOSTNAME, ResolvedSpreadConstraint
-from koord.scheduler.plugins.taint_toleration import has_untolerated_taint, taint_column
 
 # After more node changes than this the copies are made anew rather than compared row by row.
 _MAX_COMPARED_ROWS = 16

@@ -13,12 +13,12 @@ from typing import Final
 
 import numpy as np
 
+from koord.scheduler.cache.cluster_state import TopologyDomainIndex
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, Ints, NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_shape import PodShape
 from koord.scheduler.cache.selector_counts import SelectorCounts
-from koord.scheduler.cache.topology_domains import TopologyDomainIndex
 from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.framework.verdict import reject, unresolvable
 from koord.scheduler.plugins.pod_topology_spread.constraint import PodSpread, ResolvedSpreadConstraint

@@ -11,29 +11,24 @@ import numpy as np
 
 from koord.api.config.scheduler.in_tree_args import PodTopologySpreadArgs
 from koord.api.kubernetes.node import Node
-from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.cluster_state import ClusterState, TopologyDomainIndex
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.selector_counts import SelectorCounts
-from koord.scheduler.cache.topology_domains import TopologyDomainIndex
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.scoring import FeasibleNodes
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip
-from koord.scheduler.plugins.pod_topology_spread.constraint import (
-    PodSpread,
-    PodSpreadResolver,
-    ResolvedSpreadConstraint,
-)
+from koord.scheduler.plugins.node_filters import without_times
+from koord.scheduler.plugins.pod_topology_spread import constraint
 from koord.scheduler.plugins.pod_topology_spread.filter import REJECTIONS, SpreadFilterState
 from koord.scheduler.plugins.pod_topology_spread.owners import OwnerSelectors
 from koord.scheduler.plugins.pod_topology_spread.score import SpreadScoreNormaliser, SpreadScoreState
-from koord.scheduler.plugins.taint_toleration import without_times
 
 
-def pod_event_helps(pod: PodInfo, spread: PodSpread, object_event: ObjectEvent) -> bool:
+def pod_event_helps(pod: PodInfo, spread: constraint.PodSpread, object_event: ObjectEvent) -> bool:
     """Return whether a pod event changes what the waiting pod's constraints count."""
     old: PodInfo | None = object_event.old
     new: PodInfo | None = object_event.new
@@ -47,15 +42,15 @@ def pod_event_helps(pod: PodInfo, spread: PodSpread, object_event: ObjectEvent) 
     return one is not None and any(c.selector.matches(one.labels) for c in spread.hard)
 
 
-def _involved(one: PodInfo, pod: PodInfo, spread: PodSpread) -> bool:
+def _involved(one: PodInfo, pod: PodInfo, spread: constraint.PodSpread) -> bool:
     return one.uid == pod.uid or (bool(one.node_name) and one.namespace == spread.namespace)
 
 
-def _differ(spread: PodSpread, old: PodInfo, new: PodInfo) -> bool:
+def _differ(spread: constraint.PodSpread, old: PodInfo, new: PodInfo) -> bool:
     return any(c.selector.matches(old.labels) != c.selector.matches(new.labels) for c in spread.hard)
 
 
-def node_event_helps(spread: PodSpread, object_event: ObjectEvent) -> bool:
+def node_event_helps(spread: constraint.PodSpread, object_event: ObjectEvent) -> bool:
     """Return whether a node event changes the domains of the waiting pod's constraints."""
     old: Node | None = object_event.old
     new: Node | None = object_event.new
@@ -71,7 +66,7 @@ def node_event_helps(spread: PodSpread, object_event: ObjectEvent) -> bool:
     )
 
 
-def _has_keys(labels: Mapping[str, str], constraints: tuple[ResolvedSpreadConstraint, ...]) -> bool:
+def _has_keys(labels: Mapping[str, str], constraints: tuple[constraint.ResolvedSpreadConstraint, ...]) -> bool:
     return all(c.topology_key in labels for c in constraints)
 
 
@@ -105,7 +100,7 @@ class PodTopologySpread(Plugin):
 
     def __init__(self, args: PodTopologySpreadArgs, state: ClusterState, owners: OwnerSelectors) -> None:
         """Take defaulted arguments; `owners` say what default constraints count."""
-        self._resolver = PodSpreadResolver(args, owners)
+        self._resolver = constraint.PodSpreadResolver(args, owners)
         self._atlas = state.derived(TopologyDomainIndex)
         self._tallies = state.derived(SelectorCounts)
 
@@ -132,7 +127,7 @@ class PodTopologySpread(Plugin):
 
     def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
         spread = self._resolver.resolve(pod)
-        if not isinstance(spread, PodSpread):
+        if not isinstance(spread, constraint.PodSpread):
             return True
         return (
             pod_event_helps(pod, spread, object_event)

@@ -26,23 +26,9 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import HeldResources, PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod, is_terminal, reserve_pod_of
 from koord.scheduler.framework.handle import Handle
+from koord.scheduler.plugins.reservation import reservation_index, reservation_info
 from koord.scheduler.plugins.reservation.matches import ReservationMatches, reservation_request_of
 from koord.scheduler.plugins.reservation.owner_matching import OwnerKey, ReservationRequest, owner_keys_of_pod
-from koord.scheduler.plugins.reservation.reservation_index import (
-    OwnerAssigned,
-    OwnerReleased,
-    ReservationEvent,
-    ReservationGone,
-    ReservationIndex,
-    ReservationSeen,
-)
-from koord.scheduler.plugins.reservation.reservation_info import (
-    ReservationInfo,
-    ReservationOwnerPod,
-    ReservationUsage,
-    current_owner_of,
-    reservation_info_of_pod,
-)
 from koord.values.resources import CPU, MEMORY
 from koord.values.resources import PODS as PLACES
 
@@ -74,7 +60,7 @@ class WaitingOwners:
                 if not found:
                     del self._index[key]
 
-    def matching_owners(self, info: ReservationInfo) -> list[str]:
+    def matching_owners(self, info: reservation_info.ReservationInfo) -> list[str]:
         """Return the uids of pods that could use the reservation, those that waited longest first."""
         keys = {key for owner in info.owners for key in owner.index_keys()}
         found = {uid: None for key in sorted(keys) for uid in self._index.get(key, ())}
@@ -96,7 +82,7 @@ class ReservationCache:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self.register = ReservationIndex()
+        self.register = reservation_index.ReservationIndex()
         self.waiting_owners = WaitingOwners()
         self.reservations: dict[str, Reservation] = {}  # by uid, those that have not ended
         self.failure_messages: dict[str, str] = {}
@@ -126,14 +112,16 @@ class ReservationCache:
     def assume_owner(self, pod: PodInfo, reservation: str, node_name: str) -> None:
         """Assume that a pod owns a part of a reservation."""
         self._apply(
-            OwnerAssigned(
-                ReservationOwnerPod(uid=pod.uid, reservation=reservation, node=node_name, requests=pod.requests)
+            reservation_index.OwnerAssigned(
+                reservation_info.ReservationOwnerPod(
+                    uid=pod.uid, reservation=reservation, node=node_name, requests=pod.requests
+                )
             )
         )
 
     def forget_owner(self, uid: str) -> None:
         if self.register.owner_pod(uid) is not None:
-            self._apply(OwnerReleased(uid))
+            self._apply(reservation_index.OwnerReleased(uid))
 
     def _on_reservation(self, old: Reservation | None, new: Reservation | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -150,12 +138,12 @@ class ReservationCache:
             self._note_node(new.status.node_name)  # also when it holds the same: its annotations may have changed
         elif self.state.placed_pod(uid) is not None and not self.state.is_assumed(uid):
             self.state.drop_pod(uid)
-        self._set_reservation(ReservationInfo.from_reservation(new))
+        self._set_reservation(reservation_info.ReservationInfo.from_reservation(new))
 
     def _drop_reservation(self, uid: str) -> None:
         self.reservations.pop(uid, None)
         self.failure_messages.pop(uid, None)
-        self._apply(ReservationGone(uid))
+        self._apply(reservation_index.ReservationGone(uid))
         self.state.drop_pod(uid)
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -173,24 +161,24 @@ class ReservationCache:
         """Handle a real pod that may act as a reservation (an operating pod)."""
         uid = pod.metadata.uid
         same = cast(api_pod.Pod, pod)  # the slim pod has all that is read here
-        info = None if is_terminal(pod) else reservation_info_of_pod(same)
+        info = None if is_terminal(pod) else reservation_info.reservation_info_of_pod(same)
         if info is None:
             self._drop_operating_pod(uid)
             return
         self._set_reservation(info)
-        owner = current_owner_of(same)
-        current = owner.uid if isinstance(owner, ReservationOwnerPod) else ""
+        owner = reservation_info.current_owner_of(same)
+        current = owner.uid if isinstance(owner, reservation_info.ReservationOwnerPod) else ""
         before = self._current_owner.pop(uid, "")
         if before and before != current:
             self.forget_owner(before)
-        if isinstance(owner, ReservationOwnerPod):
+        if isinstance(owner, reservation_info.ReservationOwnerPod):
             self._current_owner[uid] = current
             if self.register.owner_pod(current) is None:
-                self._apply(OwnerAssigned(owner))
+                self._apply(reservation_index.OwnerAssigned(owner))
 
     def _drop_operating_pod(self, uid: str) -> None:
         owner = self._current_owner.pop(uid, "")
-        self._apply(ReservationGone(uid))
+        self._apply(reservation_index.ReservationGone(uid))
         if owner and self.state.placed_pod(owner) is None:
             self.forget_owner(owner)
 
@@ -200,7 +188,7 @@ class ReservationCache:
             self._note_node(node.name)
         if what == "remove":
             if self.register.owner_pod(pod.uid) is not None:
-                self._apply(OwnerReleased(pod.uid))
+                self._apply(reservation_index.OwnerReleased(pod.uid))
             return
         if self.waiting_owners.requests:
             self.waiting_owners.drop(pod.uid)
@@ -210,9 +198,9 @@ class ReservationCache:
         if allocated is not None and not isinstance(allocated, MalformedAnnotation):
             self.assume_owner(pod, allocated.uid, node.name)
 
-    def _set_reservation(self, info: ReservationInfo) -> None:
+    def _set_reservation(self, info: reservation_info.ReservationInfo) -> None:
         before = self.register.get(info.uid)
-        self._apply(ReservationSeen(info))
+        self._apply(reservation_index.ReservationSeen(info))
         after = self.register.get(info.uid)
         if after is None or not after.is_matchable or (before is not None and before.info == after.info):
             return
@@ -221,17 +209,17 @@ class ReservationCache:
 
     # What follows from it ----------------------------------------------------------------------------------------
 
-    def _apply(self, event: ReservationEvent) -> None:
+    def _apply(self, event: reservation_index.ReservationEvent) -> None:
         register = self.register
         match event:
-            case ReservationSeen(info):
+            case reservation_index.ReservationSeen(info):
                 touched = {info.uid}
-            case ReservationGone(uid):
+            case reservation_index.ReservationGone(uid):
                 touched = {uid}
-            case OwnerAssigned(occupant):
+            case reservation_index.OwnerAssigned(occupant):
                 known = register.owner_pod(occupant.uid)
                 touched = {occupant.reservation} | ({known.reservation} if known is not None else set())
-            case OwnerReleased(pod):
+            case reservation_index.OwnerReleased(pod):
                 known = register.owner_pod(pod)
                 touched = {known.reservation} if known is not None else set()
         before = {uid: register.get(uid) for uid in touched}
@@ -239,7 +227,7 @@ class ReservationCache:
         for uid in sorted(touched):
             self._update_holder(uid, before[uid])
 
-    def _update_holder(self, uid: str, before: ReservationUsage | None) -> None:
+    def _update_holder(self, uid: str, before: reservation_info.ReservationUsage | None) -> None:
         after = self.register.get(uid)
         self.state.set_held(uid, None if after is None else self._hold_of(after, uid))
         if before is not after:
@@ -248,7 +236,7 @@ class ReservationCache:
         for changed in self._callbacks:
             changed(uid)
 
-    def _hold_of(self, usage: ReservationUsage, uid: str) -> HeldResources | None:
+    def _hold_of(self, usage: reservation_info.ReservationUsage, uid: str) -> HeldResources | None:
         """Return what is left of a reservation, once something is taken."""
         if not usage.owner_count:
             return None
@@ -319,7 +307,7 @@ class ReservationCache:
         return known
 
 
-def unconsumed_hold(usage: ReservationUsage, holder: PodInfo | None) -> HeldResources:
+def unconsumed_hold(usage: reservation_info.ReservationUsage, holder: PodInfo | None) -> HeldResources:
     """Return what the reserve pod takes of its node while owners use a part of the reservation."""
     reserved = usage.info.reserved
     left = {name: amount for name, amount in usage.unallocated().items() if name != PLACES}

@@ -32,14 +32,6 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import ALL_ROWS, NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS
-from koord.scheduler.framework.bind_effects import (
-    BindEffect,
-    FailureOverride,
-    ObjectPatch,
-    PodPatch,
-    PreBindActions,
-    StatusBinding,
-)
 from koord.scheduler.framework.cluster_event import ADD, DELETE, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
@@ -48,25 +40,31 @@ from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of, writable_reservations
-from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
+from koord.scheduler.framework.verdict import (
+    ROW,
+    SKIP,
+    BindEffect,
+    FailureOverride,
+    Fault,
+    ObjectPatch,
+    PodPatch,
+    PreBindActions,
+    PreFilterResult,
+    Reject,
+    Skip,
+    StatusBinding,
+    reject,
+    unresolvable,
+)
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
-from koord.scheduler.plugins.reservation import fit, lifecycle, matching
+from koord.scheduler.plugins.reservation import cycle_state, fit, lifecycle, matching
 from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold
 from koord.scheduler.plugins.reservation.cycle_state import (
-    ALLOCATING_PLUGINS,
-    OwnerCycleState,
-    ReservePodCycleState,
-    assume_in_dry_run,
-    can_allocate_from,
-    dry_run_owners,
-    set_dry_run_owner,
-)
-from koord.scheduler.plugins.reservation.fit import ReservationRefusal as Against
-from koord.scheduler.plugins.reservation.nomination import (
     ReservationScoreNormaliser,
     encode_raw_score,
     score_reservation,
 )
+from koord.scheduler.plugins.reservation.fit import ReservationRefusal as Against
 from koord.scheduler.plugins.reservation.pre_allocation import (
     NO_CANDIDATE,
     NONE_FITS,
@@ -134,7 +132,9 @@ class ReservationPlugin(Plugin):
 
     def set_profile(self, profile: SchedulerProfile) -> None:
         self.scheduler_name = profile.scheduler_name
-        self._allocating_plugins = tuple(plugin for plugin in profile.plugins() if plugin.name in ALLOCATING_PLUGINS)
+        self._allocating_plugins = tuple(
+            plugin for plugin in profile.plugins() if plugin.name in cycle_state.ALLOCATING_PLUGINS
+        )
 
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
 
@@ -160,18 +160,18 @@ class ReservationPlugin(Plugin):
             and (request.ignores_reservations or (info.matches_owner(request) and info.has_resources_for(request)))
         )
 
-    def _reserve_state(self, pod: PodInfo) -> ReservePodCycleState:
+    def _reserve_state(self, pod: PodInfo) -> cycle_state.ReservePodCycleState:
         if not pod.is_reserve_pod:
-            return ReservePodCycleState("", ALIGNED)
+            return cycle_state.ReservePodCycleState("", ALIGNED)
         known = self.cache.reservations.get(pod.uid)
         if known is None:
-            return ReservePodCycleState("", "", "the reservation is gone")
+            return cycle_state.ReservePodCycleState("", "", "the reservation is gone")
         pinned = pod.annotations.get(protocol.A_RESERVATION_NODE, "")
         invalid, attempt = validation_error(known) or "", ""
         if known.spec.pre_allocation:
             invalid = invalid or pre_allocation_error(known, self.args.pre_allocation_config)
             attempt = f"{pod.uid} {self.cache.state.table.position}"
-        return ReservePodCycleState(pinned, known.spec.allocate_policy, invalid, attempt)
+        return cycle_state.ReservePodCycleState(pinned, known.spec.allocate_policy, invalid, attempt)
 
     # Before nodes are looked at ----------------------------------------------------------------------------------
 
@@ -195,14 +195,14 @@ class ReservationPlugin(Plugin):
         if matches.by_node or matches.request.affinity is not None:
             writable_reservations(cycle).matched = matches.reserved
             cycle.restored_nodes = matches
-            cycle.write(self.name, OwnerCycleState(matches, pod, self.cache.register, self._ignored))
+            cycle.write(self.name, cycle_state.OwnerCycleState(matches, pod, self.cache.register, self._ignored))
         return None
 
     def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | PreFilterResult | Fault | None:
         state = cycle.plugin_data.get(self.name)
         if state is None:
             return SKIP
-        if isinstance(state, ReservePodCycleState):
+        if isinstance(state, cycle_state.ReservePodCycleState):
             pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
             if isinstance(pre_allocation, PreAllocationCandidates) and pre_allocation.required:
                 return (
@@ -211,7 +211,7 @@ class ReservationPlugin(Plugin):
                     else unresolvable(NO_CANDIDATE)
                 )
             return unresolvable(state.invalid) if state.invalid else None
-        assert isinstance(state, OwnerCycleState)
+        assert isinstance(state, cycle_state.OwnerCycleState)
         if state.request.affinity is None:
             return None
         if not state.matches.by_node:
@@ -225,15 +225,15 @@ class ReservationPlugin(Plugin):
         register = self.cache.register
         if node.name not in register.nodes:
             return
-        part = register.owner_pod(other.uid) or dry_run_owners(cycle).get(other.uid)
+        part = register.owner_pod(other.uid) or cycle_state.dry_run_owners(cycle).get(other.uid)
         if part is None and other.uid in node.pods:
-            part = assume_in_dry_run(cycle, self.cache, other, node, self._ignored)
+            part = cycle_state.assume_in_dry_run(cycle, self.cache, other, node, self._ignored)
         elif part is not None and other.uid not in node.pods:
-            set_dry_run_owner(cycle, other.uid, None)
+            cycle_state.set_dry_run_owner(cycle, other.uid, None)
         usage = register.get(part.reservation) if part is not None else None
         holder = node.pods.get(usage.info.uid) if usage is not None else None
         if usage is not None and holder is not None:
-            after = register.with_owners(usage, node.pods, dry_run_owners(cycle).values())
+            after = register.with_owners(usage, node.pods, cycle_state.dry_run_owners(cycle).values())
             node.remove(holder.uid)
             node.add(holder.with_held(unconsumed_hold(after, holder)))
 
@@ -241,7 +241,7 @@ class ReservationPlugin(Plugin):
 
     def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
         state = cycle.plugin_data.get(self.name)
-        if isinstance(state, ReservePodCycleState):
+        if isinstance(state, cycle_state.ReservePodCycleState):
             room = fit.NodeFreeResources(node=node.name, allocatable={}, usages=self.cache.register.on_node(node.name))
             against = _to_reject(fit.filter_reserve_pod(state.node_name, state.policy, room))
             pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
@@ -253,23 +253,23 @@ class ReservationPlugin(Plugin):
             ):
                 return reject(NONE_FITS)
             return against
-        assert isinstance(state, OwnerCycleState)
+        assert isinstance(state, cycle_state.OwnerCycleState)
         matched = state.matched_on(cycle, node)
         if not matched:
             return None if state.request.affinity is None else _NO_MATCH
         # A dry run may have given an allocate-once reservation to another pod.
-        usable = [usage for usage in matched if usage.is_matchable] if dry_run_owners(cycle) else matched
+        usable = [usage for usage in matched if usage.is_matchable] if cycle_state.dry_run_owners(cycle) else matched
         return _to_reject(fit.filter_node(state.request, usable, state.node_room(node, matched), ignored=self._ignored))
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         """Return the codes of rows without a reservation for the pod; the others are filtered one by one."""
         codes = np.zeros(table.size, np.int32)
         state = cycle.plugin_data.get(self.name)
-        if isinstance(state, OwnerCycleState):
+        if isinstance(state, cycle_state.OwnerCycleState):
             if state.request.affinity is not None:
                 codes[:] = 1
             return codes[rows]
-        assert isinstance(state, ReservePodCycleState)
+        assert isinstance(state, cycle_state.ReservePodCycleState)
         index = table.index
         for name in self.cache.register.nodes:
             node = index.get(name)
@@ -333,13 +333,13 @@ class ReservationPlugin(Plugin):
 
     def pre_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | Fault | None:
         state = cycle.plugin_data.get(self.name)
-        if isinstance(state, OwnerCycleState):
+        if isinstance(state, cycle_state.OwnerCycleState):
             return SKIP if state.request.ignores_reservations else None
         return None if _PRE_ALLOCATION in cycle.plugin_data else SKIP
 
     def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         state = cycle.plugin_data.get(self.name)
-        if not isinstance(state, OwnerCycleState):
+        if not isinstance(state, cycle_state.OwnerCycleState):
             return cycle.read(_PRE_ALLOCATION, PreAllocationCandidates).score(node)
         nominated = state.nominate_on(cycle, node)
         return 0 if nominated is None else encode_raw_score(nominated, score_reservation(state.request, nominated))
@@ -359,13 +359,15 @@ class ReservationPlugin(Plugin):
         if isinstance(pre_allocation, PreAllocationCandidates):
             owners = pre_allocation.chosen_pods(node) or ()
             writable_reservations(cycle).pre_allocated[pod.uid] = tuple(one.uid for one in owners)
-        if not isinstance(state, OwnerCycleState):
+        if not isinstance(state, cycle_state.OwnerCycleState):
             return None
         told = {reserved.uid: reserved for reserved in reservations_of(cycle).matched.get(node.name, ())}
 
         def also(usage: ReservationUsage) -> bool:
             reserved = told.get(usage.info.uid)
-            return reserved is not None and can_allocate_from(allocating_plugins, cycle, pod, node, reserved)
+            return reserved is not None and cycle_state.can_allocate_from(
+                allocating_plugins, cycle, pod, node, reserved
+            )
 
         allocating_plugins = [
             allocating_plugin
@@ -420,7 +422,7 @@ class ReservationPlugin(Plugin):
         if usage is None:
             state = cycle.plugin_data.get(self.name)
             insists = (
-                isinstance(state, OwnerCycleState)
+                isinstance(state, cycle_state.OwnerCycleState)
                 and state.request.affinity is not None
                 and not state.request.ignores_reservations
             )

@@ -20,10 +20,10 @@ from koord.api.koordinator.scheduling import PRE_ALLOCATION_CLUSTER, RESTRICTED,
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.plugins.reservation.cycle_state import MAX_RESERVATION_SCORE
 from koord.scheduler.plugins.reservation.lifecycle import reserved_amounts
 from koord.scheduler.plugins.reservation.matches import reservation_request_of
 from koord.scheduler.plugins.reservation.matching import ReservationMatcher
-from koord.scheduler.plugins.reservation.nomination import MAX_RESERVATION_SCORE
 from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo
 from koord.values.amounts import Counts, add_amounts
 

@@ -18,7 +18,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
-from koord.scheduler.plugins.volumes import claims
+from koord.scheduler.plugins.volumes import pod_volumes
 
 
 class CsiVolume(msgspec.Struct, frozen=True):
@@ -48,24 +48,24 @@ class VolumeAttachments:
     def volumes_to_attach(self, pod: PodInfo) -> frozenset[CsiVolume] | str:
         """Return the volumes that a new pod needs attached, or a message if one of its claims cannot be used."""
         found: set[CsiVolume] = set()
-        for mention in claims.claim_references(pod):
+        for mention in pod_volumes.claim_references(pod):
             if not mention.claim:
                 return "PersistentVolumeClaim had no name"
             claim = self._claims.get(pod.namespace, mention.claim)
             if claim is None:
-                known = claims.not_found_message(claims.CLAIM_KIND, mention.claim)
+                known = pod_volumes.not_found_message(pod_volumes.CLAIM_KIND, mention.claim)
                 return f"looking up PVC {pod.namespace}/{mention.claim}: {known}"
-            if mention.ephemeral and not claims.is_owned_by_pod(claim, pod):
-                return claims.not_owner_message(claim, pod)
+            if mention.ephemeral and not pod_volumes.is_owned_by_pod(claim, pod):
+                return pod_volumes.not_owner_message(claim, pod)
             found |= self._volume_of_claim(claim)
         return frozenset(found)
 
     def volumes_of_placed_pod(self, pod: PodInfo) -> set[CsiVolume]:
         """Return the volumes that a placed pod has attached. Claims that are gone, or not its own, do not count."""
         found: set[CsiVolume] = set()
-        for mention in claims.claim_references(pod):
+        for mention in pod_volumes.claim_references(pod):
             claim = self._claims.get(pod.namespace, mention.claim)
-            if claim is not None and not (mention.ephemeral and not claims.is_owned_by_pod(claim, pod)):
+            if claim is not None and not (mention.ephemeral and not pod_volumes.is_owned_by_pod(claim, pod)):
                 found |= self._volume_of_claim(claim)
         return found
 
@@ -93,7 +93,7 @@ class VolumeAttachments:
         if volume is not None:
             csi = volume.spec.csi
             return {CsiVolume(csi.driver, csi.volume_handle)} if csi and csi.driver and csi.volume_handle else set()
-        storage_class = self._classes.get("", claims.storage_class_of(claim))
+        storage_class = self._classes.get("", pod_volumes.storage_class_of(claim))
         if storage_class is None or not storage_class.provisioner:
             return set()
         return {CsiVolume(storage_class.provisioner, "", f"{claim.metadata.namespace}/{claim.metadata.name}")}
@@ -128,20 +128,20 @@ class NodeVolumeLimits(Plugin):
         if kind == "CSINode":
             return old is None or _is_limit_raised(old, new)
         if kind == "PersistentVolumeClaim":
-            return claims.uses_claim(pod, new)
+            return pod_volumes.uses_claim(pod, new)
         if kind == "VolumeAttachment":
-            return bool(claims.named_claims(pod))
-        return bool(old.node_name or old.nominated_node) and bool(claims.claim_references(old))
+            return bool(pod_volumes.named_claims(pod))
+        return bool(old.node_name or old.nominated_node) and bool(pod_volumes.claim_references(old))
 
     def signature(self, pod: PodInfo) -> Hashable:
-        return self._attachments.volumes_to_attach(pod) if claims.claim_references(pod) else None
+        return self._attachments.volumes_to_attach(pod) if pod_volumes.claim_references(pod) else None
 
     def epoch(self, cycle: CycleState) -> Hashable:
         """Return the versions of the objects that tell which volumes the pods on a node have attached."""
         return self._attachments.version, self._nodes.version
 
     def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | PreFilterResult | Fault | None:
-        if not claims.claim_references(pod):
+        if not pod_volumes.claim_references(pod):
             return SKIP
         wanted = self._attachments.volumes_to_attach(pod)
         if not wanted:
@@ -159,7 +159,7 @@ class NodeVolumeLimits(Plugin):
             return None
         held: set[CsiVolume] = set()
         for other in node.pods.values():
-            if claims.claim_references(other):
+            if pod_volumes.claim_references(other):
                 held |= self._attachments.volumes_of_placed_pod(other)
         counts = Counter(volume.driver for volume in held | self._attachments.attached_to_node(node.name))
         new = Counter(volume.driver for volume in wanted - held)

@@ -13,8 +13,8 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.kubernetes.volume import CSIStorageCapacity, PersistentVolumeClaim, StorageClass
 from koord.scheduler.cache.node_table import Bools, NodeTable, Rows
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.plugins.node_selector import selector_mask
-from koord.scheduler.plugins.volumes.claims import storage_class_of
+from koord.scheduler.plugins.node_affinity import selector_mask
+from koord.scheduler.plugins.volumes.pod_volumes import storage_class_of
 from koord.scheduler.plugins.volumes.pv_matcher import label_values_mask, storage_quantity
 from koord.values.quantity import Quantity
 from koord.values.selector import Operator, Selector

@@ -23,9 +23,8 @@ from koord.api.model import ResourceList
 from koord.policy.node_match import NodeTerms
 from koord.scheduler.cache.node_table import Bools, NodeTable, RowList, Rows
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.plugins.node_selector import node_terms_mask
-from koord.scheduler.plugins.volumes.claims import storage_class_of
-from koord.scheduler.plugins.volumes.pod_volumes import is_reserved_for
+from koord.scheduler.plugins.node_affinity import node_terms_mask
+from koord.scheduler.plugins.volumes.pod_volumes import is_reserved_for, storage_class_of
 from koord.values.quantity import Quantity
 from koord.values.selector import Selector
 

@@ -22,25 +22,23 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes
 from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
-from koord.scheduler.plugins.node_selector import node_terms_mask
-from koord.scheduler.plugins.volumes.claims import (
+from koord.scheduler.plugins.node_affinity import node_terms_mask
+from koord.scheduler.plugins.volumes.pod_volumes import (
     CLAIM_KIND,
+    SELECTED_NODE,
+    AssumedVolumes,
     ClaimReference,
+    DynamicProvision,
+    PodVolumes,
+    StaticBinding,
+    bind_volume,
     claim_references,
     is_bound,
     is_owned_by_pod,
     not_found_message,
     not_owner_message,
-    storage_class_of,
-)
-from koord.scheduler.plugins.volumes.pod_volumes import (
-    SELECTED_NODE,
-    AssumedVolumes,
-    DynamicProvision,
-    PodVolumes,
-    StaticBinding,
-    bind_volume,
     provision_on_node,
+    storage_class_of,
 )
 from koord.scheduler.plugins.volumes.provisioning import CANNOT_PROVISION, NO_CAPACITY, ProvisioningCheck
 from koord.scheduler.plugins.volumes.pv_matcher import (

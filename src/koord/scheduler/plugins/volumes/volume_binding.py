@@ -12,13 +12,12 @@ from koord.api.kubernetes.builtin_kinds import CSI_NODES
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.bind_effects import PreBindActions
+from koord.scheduler.framework import verdict
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Codes, Plugin
-from koord.scheduler.framework.verdict import CLUSTER, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
-from koord.scheduler.plugins.volumes.claims import claim_references, uses_claim
+from koord.scheduler.plugins.volumes.pod_volumes import claim_references, uses_claim
 from koord.scheduler.plugins.volumes.provisioning import largest_volume
 from koord.scheduler.plugins.volumes.volume_binder import REASONS, BindingProgress, PodClaims, VolumeBinder
 
@@ -28,7 +27,7 @@ _MIGRATED = "storage.alpha.kubernetes.io/migrated-plugins"
 
 class VolumeBinding(Plugin):
     name = "VolumeBinding"
-    scope = CLUSTER
+    scope = verdict.CLUSTER
     reads_pods = "nothing"
     wakes_on = (
         ClusterEvent("StorageClass", ADD),
@@ -79,26 +78,28 @@ class VolumeBinding(Plugin):
         kept = cycle.plugin_data.get(self.name)
         return self._binder.version if isinstance(kept, PodClaims) and kept.unbound else 0
 
-    def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | PreFilterResult | Fault | None:
+    def pre_filter(
+        self, cycle: CycleState, pod: PodInfo
+    ) -> verdict.Reject | verdict.Skip | verdict.PreFilterResult | verdict.Fault | None:
         if not claim_references(pod):
-            return SKIP
+            return verdict.SKIP
         pod_claims = self._binder.pod_claims(pod)
         if not isinstance(pod_claims, PodClaims):
             return pod_claims
         cycle.write(self.name, pod_claims)
         return None
 
-    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> verdict.Reject | None:
         found = self._binder.find_pod_volumes(cycle.read(self.name, PodClaims), node)
-        return found if isinstance(found, Reject) else None
+        return found if isinstance(found, verdict.Reject) else None
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         return self._binder.find_pod_volumes_columns(cycle.read(self.name, PodClaims), table, rows)
 
-    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
-        return unresolvable(*(reason for i, reason in enumerate(REASONS) if code >> i & 1))
+    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> verdict.Reject:
+        return verdict.unresolvable(*(reason for i, reason in enumerate(REASONS) if code >> i & 1))
 
-    def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+    def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> verdict.Reject | verdict.Fault | None:
         """Decide again for this pod alone: its class may have been evaluated before other pods took volumes."""
         if not claim_references(pod):
             return None
@@ -106,7 +107,7 @@ class VolumeBinding(Plugin):
         if not isinstance(pod_claims, PodClaims):
             return pod_claims
         plan = self._binder.find_pod_volumes(pod_claims, node)
-        if isinstance(plan, Reject):
+        if isinstance(plan, verdict.Reject):
             return plan
         if pod_claims.unbound:
             self._binder.assumed.assume(pod.uid, plan.to_pod_volumes())
@@ -115,15 +116,15 @@ class VolumeBinding(Plugin):
     def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
         self._binder.assumed.revert(pod.uid)
 
-    def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> PreBindActions | None:
+    def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> verdict.PreBindActions | None:
         pod_volumes = self._binder.assumed.get(pod.uid)
         return (
             None
             if pod_volumes is None
-            else PreBindActions(pod_volumes.writes(), self._timeout_s, lambda: self.is_bound(pod))
+            else verdict.PreBindActions(pod_volumes.writes(), self._timeout_s, lambda: self.is_bound(pod))
         )
 
-    def is_bound(self, pod: PodInfo) -> bool | Fault:
+    def is_bound(self, pod: PodInfo) -> bool | verdict.Fault:
         """Return whether the pod can be bound now; called after `pre_bind` whenever a claim or volume changed."""
         pod_volumes = self._binder.assumed.get(pod.uid)
         return True if pod_volumes is None else self._progress.is_complete(pod_volumes)

@@ -15,7 +15,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, reject, unresolvable
-from koord.scheduler.plugins.volumes.claims import CLAIM_KIND, named_claims, names_claim, not_found_message
+from koord.scheduler.plugins.volumes.pod_volumes import CLAIM_KIND, named_claims, names_claim, not_found_message
 
 _MEMO = "volumes/disks"
 

@@ -15,7 +15,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, PreFilterResult, Reject, Skip, unresolvable
-from koord.scheduler.plugins.volumes import claims
+from koord.scheduler.plugins.volumes import pod_volumes
 from koord.values.go_format import quoted
 
 _ZONE, _REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
@@ -76,7 +76,7 @@ class VolumeZone(Plugin):
         if kind == "StorageClass":
             return bool(new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER)
         if kind == "PersistentVolumeClaim":
-            return claims.names_claim(pod, new)
+            return pod_volumes.names_claim(pod, new)
         if kind == "PersistentVolume":
             return old is None or zone_labels(old) != zone_labels(new)
         return True
@@ -102,20 +102,20 @@ class VolumeZone(Plugin):
 
     def _zone_labels(self, pod: PodInfo) -> tuple[ZoneLabel, ...] | Reject:
         found: tuple[ZoneLabel, ...] = ()
-        for name in claims.named_claims(pod):
+        for name in pod_volumes.named_claims(pod):
             if not name:
                 return unresolvable("PersistentVolumeClaim had no name")
             claim = self._claims.get(pod.namespace, name)
             if claim is None:
-                return unresolvable(claims.not_found_message(claims.CLAIM_KIND, name))
+                return unresolvable(pod_volumes.not_found_message(pod_volumes.CLAIM_KIND, name))
             if not claim.spec.volume_name:
-                refused = self._check_unbound_claim(claims.storage_class_of(claim))
+                refused = self._check_unbound_claim(pod_volumes.storage_class_of(claim))
                 if refused is not None:
                     return refused
                 continue
             volume = self._volumes.get("", claim.spec.volume_name)
             if volume is None:
-                return unresolvable(claims.not_found_message(claims.VOLUME_KIND, claim.spec.volume_name))
+                return unresolvable(pod_volumes.not_found_message(pod_volumes.VOLUME_KIND, claim.spec.volume_name))
             found += zone_labels(volume)
         return found
 
@@ -125,7 +125,7 @@ class VolumeZone(Plugin):
             return unresolvable("PersistentVolumeClaim had no pv name and storageClass name")
         storage_class = self._classes.get("", name)
         if storage_class is None:
-            return unresolvable(claims.not_found_message(claims.STORAGE_CLASS_KIND, name))
+            return unresolvable(pod_volumes.not_found_message(pod_volumes.STORAGE_CLASS_KIND, name))
         if storage_class.volume_binding_mode is None:
             return unresolvable(f"VolumeBindingMode not set for StorageClass {quoted(name)}")
         return (

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from koord.api.kubernetes.pod import PodSpec
 from koord.api.kubernetes.pod_resources import compute_qos_class
-from koord.api.model import convert
+from koord.api.model import Obj, convert
 from koord.embedded.apiserver.api_errors import ApiFieldError
 from koord.embedded.apiserver.kinds.pod.defaults import default_pod
 from koord.embedded.apiserver.kinds.pod.scheduling import merge_label_keys
 from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, pod_spec_errors
 from koord.embedded.apiserver.kinds.pod.update import pod_update_errors, prepare_pod_update
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, begin_generation
-
-Obj = dict[str, Any]
 
 
 def _qos_class(spec: Obj) -> str:

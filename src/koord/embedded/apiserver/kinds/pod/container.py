@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -23,7 +23,6 @@ from koord.embedded.apiserver.kinds.pod.defaults import SIMPLE_CONTAINER_FIELDS
 from koord.embedded.apiserver.kinds.validators import NO_ERRORS, PORT_NUMBER, FieldErrors, Validator, fields, one_of
 from koord.values import names
 
-Obj = dict[str, Any]
 _PROTOCOLS = ("SCTP", "TCP", "UDP")
 _ONLY_RESTARTABLE = ("lifecycle", "livenessProbe", "readinessProbe", "startupProbe")
 _RESTART_POLICIES = ("Always", "Never", "OnFailure")
@@ -90,8 +89,7 @@ def host_port_conflict_errors(containers: list[Obj], path: str) -> list[ApiField
     return errors
 
 
-def _mount_errors(container: Obj, path: str, pod: EnclosingPod) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _mount_errors(container: Obj, path: str, pod: EnclosingPod) -> Iterator[ApiFieldError]:
     seen: set[str] = set()
     devices = {device.get("name", "") for device in container.get("volumeDevices") or ()}
     device_paths = {device.get("devicePath", "") for device in container.get("volumeDevices") or ()}
@@ -99,30 +97,29 @@ def _mount_errors(container: Obj, path: str, pod: EnclosingPod) -> list[ApiField
         at = f"{path}[{i}]"
         name, place = mount.get("name", ""), mount.get("mountPath", "")
         if not name:
-            errors.append(required(f"{at}.name"))
+            yield required(f"{at}.name")
         if name in devices:
-            errors.append(invalid_value(f"{at}.name", name, "must not already exist in volumeDevices"))
+            yield invalid_value(f"{at}.name", name, "must not already exist in volumeDevices")
         if name not in pod.volumes:
-            errors.append(not_found_field(f"{at}.name", name))
+            yield not_found_field(f"{at}.name", name)
         if not place:
-            errors.append(required(f"{at}.mountPath"))
+            yield required(f"{at}.mountPath")
         elif place in seen:
-            errors.append(invalid_value(f"{at}.mountPath", place, "must be unique"))
+            yield invalid_value(f"{at}.mountPath", place, "must be unique")
         seen.add(place)
         if place and place in device_paths:
-            errors.append(invalid_value(f"{at}.mountPath", place, "must not already exist as a path in volumeDevices"))
+            yield invalid_value(f"{at}.mountPath", place, "must not already exist as a path in volumeDevices")
         if mount.get("subPath"):
-            errors += security.relative_path_errors(mount["subPath"], f"{path}.subPath")
+            yield from security.relative_path_errors(mount["subPath"], f"{path}.subPath")
         if mount.get("subPathExpr"):
             if mount.get("subPath"):
                 detail = "subPathExpr and subPath are mutually exclusive"
-                errors.append(invalid_value(f"{at}.subPathExpr", mount["subPathExpr"], detail))
-            errors += security.relative_path_errors(mount["subPathExpr"], f"{path}.subPathExpr")
+                yield invalid_value(f"{at}.subPathExpr", mount["subPathExpr"], detail)
+            yield from security.relative_path_errors(mount["subPathExpr"], f"{path}.subPathExpr")
         if mount.get("mountPropagation") is not None:
-            errors += _mount_propagation_errors(mount["mountPropagation"], container, path)
+            yield from _mount_propagation_errors(mount["mountPropagation"], container, path)
         if mount.get("recursiveReadOnly") is not None:
-            errors += _recursive_read_only_errors(mount, path)
-    return errors
+            yield from _recursive_read_only_errors(mount, path)
 
 
 def _mount_propagation_errors(value: str, container: Obj, path: str) -> list[ApiFieldError]:
@@ -150,8 +147,7 @@ def _recursive_read_only_errors(mount: Obj, path: str) -> list[ApiFieldError]:
     return errors
 
 
-def _volume_device_errors(container: Obj, path: str, pod: EnclosingPod) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _volume_device_errors(container: Obj, path: str, pod: EnclosingPod) -> Iterator[ApiFieldError]:
     names_seen: set[str] = set()
     paths_seen: set[str] = set()
     mounted = {mount.get("mountPath", "") for mount in container.get("volumeMounts") or ()}
@@ -160,52 +156,49 @@ def _volume_device_errors(container: Obj, path: str, pod: EnclosingPod) -> list[
         at = f"{path}[{i}]"
         name, place = device.get("name", ""), device.get("devicePath", "")
         if not name:
-            errors.append(required(f"{at}.name"))
+            yield required(f"{at}.name")
         if name in names_seen:
-            errors.append(invalid_value(f"{at}.name", name, "must be unique"))
+            yield invalid_value(f"{at}.name", name, "must be unique")
         volume = pod.volumes.get(name)
         if volume is not None and not (volume.get("persistentVolumeClaim") or volume.get("ephemeral")):
             detail = "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"
-            errors.append(invalid_value(f"{at}.name", name, detail))
+            yield invalid_value(f"{at}.name", name, detail)
         if volume is None:
-            errors.append(not_found_field(f"{at}.name", name))
+            yield not_found_field(f"{at}.name", name)
         if not place:
-            errors.append(required(f"{at}.devicePath"))
+            yield required(f"{at}.devicePath")
         if place in paths_seen:
-            errors.append(invalid_value(f"{at}.devicePath", place, "must be unique"))
+            yield invalid_value(f"{at}.devicePath", place, "must be unique")
         if place and ".." in place.split("/"):
-            errors.append(invalid_value(f"{at}.devicePath", place, "can not contain backsteps ('..')"))
+            yield invalid_value(f"{at}.devicePath", place, "can not contain backsteps ('..')")
         elif place:
             paths_seen.add(place)
         if name:
             names_seen.add(name)
         if name and name in mounts:
-            errors.append(invalid_value(f"{at}.name", name, "must not already exist in volumeMounts"))
+            yield invalid_value(f"{at}.name", name, "must not already exist in volumeMounts")
         if place and place in mounted:
-            errors.append(invalid_value(f"{at}.devicePath", place, "must not already exist as a path in volumeMounts"))
-    return errors
+            yield invalid_value(f"{at}.devicePath", place, "must not already exist as a path in volumeMounts")
 
 
-def _resize_policy_errors(found: list[Obj], path: str, restart_policy: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _resize_policy_errors(found: list[Obj], path: str, restart_policy: str) -> Iterator[ApiFieldError]:
     seen: set[str] = set()
     for i, policy in enumerate(found):
         resource, restart = policy.get("resourceName", ""), policy.get("restartPolicy", "")
         if resource in seen:
-            errors.append(duplicate(f"{path}[{i}]", resource))
+            yield duplicate(f"{path}[{i}]", resource)
         seen.add(resource)
         if not resource:
-            errors.append(required(path))
+            yield required(path)
         elif resource not in ("cpu", "memory"):
-            errors.append(not_supported(path, resource, ("cpu", "memory")))
+            yield not_supported(path, resource, ("cpu", "memory"))
         if not restart:
-            errors.append(required(path))
+            yield required(path)
         elif restart not in ("NotRequired", "RestartContainer"):
-            errors.append(not_supported(path, restart, ("NotRequired", "RestartContainer")))
+            yield not_supported(path, restart, ("NotRequired", "RestartContainer"))
         if restart_policy == "Never" and restart == "RestartContainer":
             detail = "must be 'NotRequired' when `restartPolicy` is 'Never'"
-            errors.append(invalid_value(path, restart, detail))
-    return errors
+            yield invalid_value(path, restart, detail)
 
 
 _FIELD_RULES: Validator = fields(
@@ -249,24 +242,20 @@ def container_errors(container: Obj, path: str, pod: EnclosingPod) -> list[ApiFi
     return errors
 
 
-def _probe_and_lifecycle_errors(container: Obj, path: str, pod: EnclosingPod) -> list[ApiFieldError]:
+def _probe_and_lifecycle_errors(container: Obj, path: str, pod: EnclosingPod) -> Iterator[ApiFieldError]:
     """Return the errors of lifecycle handlers and probes."""
-    errors: list[ApiFieldError] = []
     if container.get("lifecycle"):
-        errors += probe.lifecycle_errors(container["lifecycle"], f"{path}.lifecycle", pod.grace_period_s)
-    errors += probe.container_probe_errors(container, path)
-    return errors
+        yield from probe.lifecycle_errors(container["lifecycle"], f"{path}.lifecycle", pod.grace_period_s)
+    yield from probe.container_probe_errors(container, path)
 
 
-def _restart_policy_errors(container: Obj, path: str) -> list[ApiFieldError]:
+def _restart_policy_errors(container: Obj, path: str) -> Iterator[ApiFieldError]:
     policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules")
-    errors: list[ApiFieldError] = []
     if policy is not None and policy not in _RESTART_POLICIES:
-        errors.append(not_supported(f"{path}.restartPolicy", policy, _RESTART_POLICIES))
+        yield not_supported(f"{path}.restartPolicy", policy, _RESTART_POLICIES)
     if rules and policy is None:
         detail = "must specify restartPolicy when restart rules are used"
-        errors.append(required(f"{path}.restartPolicy", detail))
-    return errors
+        yield required(f"{path}.restartPolicy", detail)
 
 
 def main_container_errors(found: list[Obj] | None, path: str, pod: EnclosingPod, taken: set[str]) -> FieldErrors:

@@ -6,6 +6,7 @@ import functools
 import re
 from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.kinds.resource_validation import default_pod_resources
 
 MAX_IMAGE_NAME_CHARS = 255
@@ -30,7 +31,6 @@ def default_pull_policy(image: str) -> str:
     return "Always" if match["tag"] in (None, "latest") else "IfNotPresent"
 
 
-Obj = dict[str, Any]
 DEFAULT_FILE_MODE = 0o644
 TOKEN_EXPIRATION_S = 3600
 
@@ -88,13 +88,7 @@ CONTAINER_LISTS = ("containers", "initContainers", "ephemeralContainers")
 # A container with only these has nothing else to look at.
 SIMPLE_CONTAINER_FIELDS = frozenset(
     (
-        "name",
-        "image",
-        "command",
-        "args",
-        "resources",
-        "terminationMessagePath",
-        "terminationMessagePolicy",
+        *("name", "image", "command", "args", "resources", "terminationMessagePath", "terminationMessagePolicy"),
         "imagePullPolicy",
     )
 )

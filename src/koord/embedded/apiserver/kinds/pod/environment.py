@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value, not_supported, required
 from koord.embedded.apiserver.kinds.validators import (
     NO_ERRORS,
@@ -17,18 +18,10 @@ from koord.embedded.apiserver.kinds.validators import (
 )
 from koord.values import names
 
-Obj = dict[str, Any]
 _ENV_FIELD_PATHS = frozenset(
     [
-        "metadata.name",
-        "metadata.namespace",
-        "metadata.uid",
-        "spec.nodeName",
-        "spec.serviceAccountName",
-        "status.hostIP",
-        "status.hostIPs",
-        "status.podIP",
-        "status.podIPs",
+        *("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName"),
+        *("status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs"),
     ]
 )
 VOLUME_FIELD_PATHS = frozenset(
@@ -114,29 +107,27 @@ _FILE_REF = fields(
 )
 
 
-def _value_from_errors(found: Obj, path: str, value: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _value_from_errors(found: Obj, path: str, value: str) -> Iterator[ApiFieldError]:
     chosen = 0
     if found.get("fieldRef") is not None:
         chosen += 1
-        errors += field_ref_errors(found["fieldRef"], f"{path}.fieldRef", _ENV_FIELD_PATHS)
+        yield from field_ref_errors(found["fieldRef"], f"{path}.fieldRef", _ENV_FIELD_PATHS)
     if found.get("resourceFieldRef") is not None:
         chosen += 1
-        errors += resource_field_ref_errors(found["resourceFieldRef"], f"{path}.resourceFieldRef", volume=False)
+        yield from resource_field_ref_errors(found["resourceFieldRef"], f"{path}.resourceFieldRef", volume=False)
     for key in ("configMapKeyRef", "secretKeyRef"):
         if found.get(key) is not None:
             chosen += 1
-            errors += _KEY_REF(found[key], f"{path}.{key}")
+            yield from _KEY_REF(found[key], f"{path}.{key}")
     if found.get("fileKeyRef") is not None:
         chosen += 1
-        errors += _FILE_REF(found["fileKeyRef"], f"{path}.fileKeyRef")
+        yield from _FILE_REF(found["fileKeyRef"], f"{path}.fileKeyRef")
     if not chosen:
-        errors.append(invalid_value(path, "", _ONE_SOURCE_REQUIRED))
+        yield invalid_value(path, "", _ONE_SOURCE_REQUIRED)
     elif value:
-        errors.append(invalid_value(path, "", "may not be specified when `value` is not empty"))
+        yield invalid_value(path, "", "may not be specified when `value` is not empty")
     elif chosen > 1:
-        errors.append(invalid_value(path, "", "may not have more than one field specified at a time"))
-    return errors
+        yield invalid_value(path, "", "may not have more than one field specified at a time")
 
 
 def env_var_errors(found: Obj, path: str) -> FieldErrors:

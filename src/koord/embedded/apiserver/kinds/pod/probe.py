@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
-from koord.embedded.apiserver.kinds.validators import (
-    NO_ERRORS,
-    NOT_NEGATIVE,
-    PORT_NUMBER,
-    FieldErrors,
-    Validator,
-    even_if_absent,
-    fields,
-    one_of,
-)
+from koord.embedded.apiserver.kinds import validators
 from koord.values import names
 
-Obj = dict[str, Any]
 
-
-def port_or_name_errors(value: int | str, path: str) -> FieldErrors:
+def port_or_name_errors(value: int | str, path: str) -> validators.FieldErrors:
     if isinstance(value, int):
-        return PORT_NUMBER(value, path)
+        return validators.PORT_NUMBER(value, path)
     return [invalid_value(path, value, reason) for reason in names.port_name(value)]
 
 
-def _exec_errors(found: Obj, path: str) -> FieldErrors:
-    return NO_ERRORS if found.get("command") else [required(f"{path}.command")]
+def _exec_errors(found: Obj, path: str) -> validators.FieldErrors:
+    return validators.NO_ERRORS if found.get("command") else [required(f"{path}.command")]
 
 
-def _http_header_errors(found: list[Obj], path: str) -> FieldErrors:
+def _http_header_errors(found: list[Obj], path: str) -> validators.FieldErrors:
     return [
         invalid_value(path, header.get("name", ""), reason)
         for header in found
@@ -38,17 +26,17 @@ def _http_header_errors(found: list[Obj], path: str) -> FieldErrors:
     ]
 
 
-_HANDLERS: dict[str, Validator] = {
+_HANDLERS: dict[str, validators.Validator] = {
     "exec": _exec_errors,
-    "httpGet": fields(
+    "httpGet": validators.fields(
         {
-            "port": even_if_absent(port_or_name_errors, 0),
-            "scheme": even_if_absent(one_of("HTTP", "HTTPS")),
+            "port": validators.even_if_absent(port_or_name_errors, 0),
+            "scheme": validators.even_if_absent(validators.one_of("HTTP", "HTTPS")),
             "httpHeaders": _http_header_errors,
         }
     ),
-    "tcpSocket": fields({"port": even_if_absent(port_or_name_errors, 0)}),
-    "grpc": fields({"port": even_if_absent(PORT_NUMBER, 0)}),
+    "tcpSocket": validators.fields({"port": validators.even_if_absent(port_or_name_errors, 0)}),
+    "grpc": validators.fields({"port": validators.even_if_absent(validators.PORT_NUMBER, 0)}),
 }
 
 
@@ -72,17 +60,18 @@ def _handler_errors(found: Obj, path: str, grace: int | None) -> list[ApiFieldEr
     return errors
 
 
-def _sleep_errors(found: Obj, path: str, grace: int | None) -> FieldErrors:
+def _sleep_errors(found: Obj, path: str, grace: int | None) -> validators.FieldErrors:
     seconds = found.get("seconds", 0)
     if grace is None or 0 <= seconds <= grace:
-        return NO_ERRORS
+        return validators.NO_ERRORS
     detail = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
     return [invalid_value(path, seconds, detail)]
 
 
-_TIMING_RULES = fields(
+_TIMING_RULES = validators.fields(
     dict.fromkeys(
-        ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"), NOT_NEGATIVE
+        ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"),
+        validators.NOT_NEGATIVE,
     )
 )
 

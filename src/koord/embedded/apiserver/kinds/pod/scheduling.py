@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -13,11 +13,10 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.validators import FieldErrors, each, fields, one_of
 from koord.values import names
 
-Obj = dict[str, Any]
 TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -33,15 +32,15 @@ def _node_expression_errors(found: Obj, path: str) -> FieldErrors:
             detail = "must be specified single value when `operator` is 'Lt' or 'Gt'"
             errors.append(required(f"{path}.values", detail))
     else:
-        errors = label_validation.operator_errors(found, path)
-    return [*errors, *label_validation.qualified_name_errors(found.get("key", ""), f"{path}.key")]
+        errors = validators.operator_errors(found, path)
+    return [*errors, *validators.qualified_name_errors(found.get("key", ""), f"{path}.key")]
 
 
 def _required_node_expression_errors(found: Obj, path: str) -> FieldErrors:
     """Return the errors of an expression of a required term; values of preferred terms are not checked."""
     return [
         *_node_expression_errors(found, path),
-        *each(label_validation.label_value_errors)(found.get("values") or [], f"{path}.values"),
+        *each(validators.label_value_errors)(found.get("values") or [], f"{path}.values"),
     ]
 
 
@@ -91,15 +90,15 @@ def _preferred_node_term_errors(found: Obj, path: str) -> FieldErrors:
 
 def _pod_affinity_term_errors(found: Obj, path: str) -> FieldErrors:
     errors: list[ApiFieldError] = []
-    errors += label_validation.label_selector_errors(found.get("labelSelector"), f"{path}.labelSelector")
-    errors += label_validation.label_selector_errors(found.get("namespaceSelector"), f"{path}.namespaceSelector")
+    errors += validators.label_selector_errors(found.get("labelSelector"), f"{path}.labelSelector")
+    errors += validators.label_selector_errors(found.get("namespaceSelector"), f"{path}.namespaceSelector")
     for name in found.get("namespaces") or ():
         errors += [invalid_value(f"{path}.namespace", name, reason) for reason in names.dns1123_label(name)]
     errors += label_key_errors(found, path)
     topology = found.get("topologyKey", "")
     if not topology:
         errors.append(required(f"{path}.topologyKey", "can not be empty"))
-    return [*errors, *label_validation.qualified_name_errors(topology, f"{path}.topologyKey")]
+    return [*errors, *validators.qualified_name_errors(topology, f"{path}.topologyKey")]
 
 
 def _preferred_pod_term_errors(found: Obj, path: str) -> FieldErrors:
@@ -126,7 +125,7 @@ def _toleration_errors(found: Obj, path: str) -> FieldErrors:
     errors: list[ApiFieldError] = []
     key, operator, effect = found.get("key", ""), found.get("operator", ""), found.get("effect", "")
     if key:
-        errors += label_validation.qualified_name_errors(key, f"{path}.key")
+        errors += validators.qualified_name_errors(key, f"{path}.key")
     elif operator != "Exists":
         detail = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
         errors.append(invalid_value(f"{path}.operator", operator, detail))
@@ -134,7 +133,7 @@ def _toleration_errors(found: Obj, path: str) -> FieldErrors:
         detail = "effect must be 'NoExecute' when `tolerationSeconds` is set"
         errors.append(invalid_value(f"{path}.effect", effect, detail))
     if operator in ("", "Equal"):
-        errors += label_validation.label_value_errors(found.get("value", ""), f"{path}.operator")
+        errors += validators.label_value_errors(found.get("value", ""), f"{path}.operator")
     elif operator == "Exists":
         if found.get("value"):
             detail = "value must be empty when `operator` is 'Exists'"
@@ -156,26 +155,24 @@ toleration_errors = each(_toleration_errors)
 _NODE_INCLUSION_POLICIES = fields(dict.fromkeys(("nodeAffinityPolicy", "nodeTaintsPolicy"), one_of("Honor", "Ignore")))
 
 
-def _spread_constraint_errors(found: Obj, path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _spread_constraint_errors(found: Obj, path: str) -> Iterator[ApiFieldError]:
     skew, when = found.get("maxSkew", 0), found.get("whenUnsatisfiable", "")
     if skew <= 0:
-        errors.append(invalid_value(f"{path}.maxSkew", skew, "must be greater than zero"))
+        yield invalid_value(f"{path}.maxSkew", skew, "must be greater than zero")
     if not found.get("topologyKey"):
-        errors.append(required(f"{path}.topologyKey", "can not be empty"))
+        yield required(f"{path}.topologyKey", "can not be empty")
     if when not in ("DoNotSchedule", "ScheduleAnyway"):
-        errors.append(not_supported(f"{path}.whenUnsatisfiable", when, ("DoNotSchedule", "ScheduleAnyway")))
+        yield not_supported(f"{path}.whenUnsatisfiable", when, ("DoNotSchedule", "ScheduleAnyway"))
     domains = found.get("minDomains")
     if domains is not None:
         if domains <= 0:
-            errors.append(invalid_value(f"{path}.minDomains", domains, "must be greater than zero"))
+            yield invalid_value(f"{path}.minDomains", domains, "must be greater than zero")
         if when != "DoNotSchedule":
             detail = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
-            errors.append(invalid_value(f"{path}.minDomains", domains, detail))
-    errors += _NODE_INCLUSION_POLICIES(found, path)
-    errors += label_key_errors(found, path)
-    errors += label_validation.label_selector_errors(found.get("labelSelector"), f"{path}.labelSelector")
-    return errors
+            yield invalid_value(f"{path}.minDomains", domains, detail)
+    yield from _NODE_INCLUSION_POLICIES(found, path)
+    yield from label_key_errors(found, path)
+    yield from validators.label_selector_errors(found.get("labelSelector"), f"{path}.labelSelector")
 
 
 def topology_spread_errors(found: list[Obj], path: str) -> FieldErrors:
@@ -196,7 +193,7 @@ def scheduling_gate_errors(found: list[Obj], path: str) -> FieldErrors:
     seen: set[str] = set()
     for i, gate in enumerate(found):
         name = gate.get("name", "")
-        errors += label_validation.qualified_name_errors(name, f"{path}[{i}]")
+        errors += validators.qualified_name_errors(name, f"{path}[{i}]")
         if name in seen:
             errors.append(duplicate(f"{path}[{i}]", name))
         seen.add(name)
@@ -241,7 +238,7 @@ def label_key_errors(term: Obj, path: str) -> list[ApiFieldError]:
     for field, _ in _LABEL_KEY_OPERATORS:
         listed = term.get(field) or []
         for i, name in enumerate(listed):
-            errors += label_validation.qualified_name_errors(name, f"{path}.{field}[{i}]")
+            errors += validators.qualified_name_errors(name, f"{path}.{field}[{i}]")
         if listed and selector is None:
             errors.append(forbidden_field(f"{path}.{field}", "must not be specified when labelSelector is not set"))
     matched, mismatched = term.get("matchLabelKeys") or [], term.get("mismatchLabelKeys") or []

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -16,7 +16,6 @@ from koord.embedded.apiserver.api_errors import (
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.validators import NO_ERRORS, FieldErrors, between, each, fields, one_of
 
-Obj = dict[str, Any]
 _USER_OR_GROUP_ID = between(0, 2147483647)
 _PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _IPC_SYSCTLS = ("kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni", "kernel.shm_rmid_forced")
@@ -156,33 +155,13 @@ _NOT_ON_WINDOWS = "cannot be set for a windows pod"
 _NOT_ON_LINUX = "windows options cannot be set for a linux pod"
 # In the order in which the real server looks; a bare name is a field of the spec, a dotted one of its security context.
 _LINUX_ONLY_POD_FIELDS = (
-    ".appArmorProfile",
-    ".seLinuxOptions",
-    "hostUsers",
-    "hostPID",
-    "hostIPC",
-    ".seccompProfile",
-    ".fsGroup",
-    ".fsGroupChangePolicy",
-    ".sysctls",
-    "shareProcessNamespace",
-    ".runAsUser",
-    ".runAsGroup",
-    ".supplementalGroups",
-    ".supplementalGroupsPolicy",
-    ".seLinuxChangePolicy",
+    *(".appArmorProfile", ".seLinuxOptions", "hostUsers", "hostPID", "hostIPC", ".seccompProfile", ".fsGroup"),
+    *(".fsGroupChangePolicy", ".sysctls", "shareProcessNamespace", ".runAsUser", ".runAsGroup"),
+    *(".supplementalGroups", ".supplementalGroupsPolicy", ".seLinuxChangePolicy"),
 )
 _LINUX_ONLY_CONTAINER_FIELDS = (
-    "appArmorProfile",
-    "seLinuxOptions",
-    "seccompProfile",
-    "capabilities",
-    "readOnlyRootFilesystem",
-    "privileged",
-    "allowPrivilegeEscalation",
-    "procMount",
-    "runAsUser",
-    "runAsGroup",
+    *("appArmorProfile", "seLinuxOptions", "seccompProfile", "capabilities", "readOnlyRootFilesystem", "privileged"),
+    *("allowPrivilegeEscalation", "procMount", "runAsUser", "runAsGroup"),
 )
 _FALSE_MEANS_UNSET = ("hostPID", "hostIPC")  # false is as good as absent
 

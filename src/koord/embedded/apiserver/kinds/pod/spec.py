@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterator
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -13,28 +14,14 @@ from koord.embedded.apiserver.api_errors import (
     not_supported,
     required,
 )
-from koord.embedded.apiserver.kinds import label_validation, resource_validation
+from koord.embedded.apiserver.kinds import resource_validation, validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
 from koord.embedded.apiserver.kinds.pod import container, scheduling, security, volume
-from koord.embedded.apiserver.kinds.validators import (
-    NO_ERRORS,
-    FieldErrors,
-    Validator,
-    between,
-    each,
-    even_if_absent,
-    fields,
-    first_of,
-    ip_address_errors,
-    one_of,
-    valid_name,
-)
 from koord.values import names
 from koord.values.selector import Selector
 
-Obj = dict[str, Any]
-_SUBDOMAIN = valid_name(names.dns1123_subdomain)
-_LABEL = valid_name(names.dns1123_label)
+_SUBDOMAIN = validators.valid_name(names.dns1123_subdomain)
+_LABEL = validators.valid_name(names.dns1123_label)
 
 
 _SEARCH_PART = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
@@ -53,27 +40,25 @@ def _search_path_reasons(text: str) -> list[str]:
     return reasons
 
 
-def _dns_config_errors(found: Obj, path: str) -> FieldErrors:
-    errors: list[ApiFieldError] = []
+def _dns_config_errors(found: Obj, path: str) -> Iterator[ApiFieldError]:
     servers, searches = found.get("nameservers") or [], found.get("searches") or []
     if len(servers) > 3:
-        errors.append(invalid_value(f"{path}.nameservers", servers, "must not have more than 3 nameservers"))
-    errors += each(ip_address_errors)(servers, f"{path}.nameservers")
+        yield invalid_value(f"{path}.nameservers", servers, "must not have more than 3 nameservers")
+    yield from validators.each(validators.ip_address_errors)(servers, f"{path}.nameservers")
     if len(searches) > 32:
-        errors.append(invalid_value(f"{path}.searches", searches, "must not have more than 32 search paths"))
+        yield invalid_value(f"{path}.searches", searches, "must not have more than 32 search paths")
     if len(" ".join(searches)) > 2048:
         detail = "must not have more than 2048 characters (including spaces) in the search list"
-        errors.append(invalid_value(f"{path}.searches", searches, detail))
+        yield invalid_value(f"{path}.searches", searches, detail)
     for i, search in enumerate(searches):
         if search != ".":
             reasons = _search_path_reasons(search.removesuffix("."))
-            errors += [invalid_value(f"{path}.searches[{i}]", search, reason) for reason in reasons]
-    errors += [
+            yield from [invalid_value(f"{path}.searches[{i}]", search, reason) for reason in reasons]
+    yield from [
         required(f"{path}.options[{i}]", "must not be empty")
         for i, option in enumerate(found.get("options") or ())
         if not option.get("name")
     ]
-    return errors
 
 
 def _dns_errors(spec: Obj, path: str) -> list[ApiFieldError]:
@@ -91,48 +76,45 @@ def _dns_errors(spec: Obj, path: str) -> list[ApiFieldError]:
     return errors
 
 
-def _host_alias_errors(found: Obj, path: str) -> FieldErrors:
+def _host_alias_errors(found: Obj, path: str) -> validators.FieldErrors:
     return [
-        *ip_address_errors(found.get("ip", ""), f"{path}.ip"),
-        *each(_SUBDOMAIN)(found.get("hostnames") or [], f"{path}.hostnames"),
+        *validators.ip_address_errors(found.get("ip", ""), f"{path}.ip"),
+        *validators.each(_SUBDOMAIN)(found.get("hostnames") or [], f"{path}.hostnames"),
     ]
 
 
-def _resource_claim_errors(found: list[Obj], path: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _resource_claim_errors(found: list[Obj], path: str) -> Iterator[ApiFieldError]:
     seen: set[str] = set()
     for i, claim in enumerate(found):
         at, name = f"{path}[{i}]", claim.get("name", "")
         if not name:
-            errors.append(required(f"{at}.name"))
+            yield required(f"{at}.name")
         elif name in seen:
-            errors.append(duplicate(f"{at}.name", name))
+            yield duplicate(f"{at}.name", name)
         else:
-            errors += [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
+            yield from [invalid_value(f"{at}.name", name, reason) for reason in names.dns1123_label(name)]
         seen.add(name)
         direct, template = claim.get("resourceClaimName"), claim.get("resourceClaimTemplateName")
         shown = to_internal("PodClaim", claim)
         if direct is not None and template is not None:
             detail = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified"
-            errors.append(invalid_value(at, shown, detail))
+            yield invalid_value(at, shown, detail)
         if direct is None and template is None:
             detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
-            errors.append(invalid_value(at, shown, detail))
+            yield invalid_value(at, shown, detail)
         for key in ("resourceClaimName", "resourceClaimTemplateName"):
             if claim.get(key) is not None:
-                errors += _SUBDOMAIN(claim[key], f"{at}.{key}")
-    return errors
+                yield from _SUBDOMAIN(claim[key], f"{at}.{key}")
 
 
-def _host_namespace_errors(spec: Obj, path: str) -> list[ApiFieldError]:
+def _host_namespace_errors(spec: Obj, path: str) -> Iterator[ApiFieldError]:
     """Return the errors of fields that cannot be combined with the host's namespaces."""
-    errors: list[ApiFieldError] = []
     at = f"{path}.securityContext"
     if spec.get("hostPID") and spec.get("shareProcessNamespace"):
         detail = "ShareProcessNamespace and HostPID cannot both be enabled"
-        errors.append(invalid_value(f"{at}.shareProcessNamespace", True, detail))
+        yield invalid_value(f"{at}.shareProcessNamespace", True, detail)
     if spec.get("hostUsers") is False:
-        errors += [
+        yield from [
             forbidden_field(f"{path}.{shown}", "when `hostUsers` is false")
             for key, shown in (("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC"))
             if spec.get(key)
@@ -141,41 +123,45 @@ def _host_namespace_errors(spec: Obj, path: str) -> list[ApiFieldError]:
         key = security.host_namespace_field(sysctl.get("name", ""))
         if key and spec.get(key):
             detail = f"may not be specified when '{key}' is true"
-            errors.append(invalid_value(f"{at}.sysctls[{i}].name", sysctl["name"], detail))
-    return errors
+            yield invalid_value(f"{at}.sysctls[{i}].name", sysctl["name"], detail)
 
 
-_leading_field_errors: Validator = fields(
+_leading_field_errors: validators.Validator = validators.fields(
     {
-        "restartPolicy": even_if_absent(
-            first_of(lambda v, p: NO_ERRORS if v else [required(p)], one_of("Always", "OnFailure", "Never"))
-        ),
-        "dnsPolicy": even_if_absent(
-            first_of(
-                lambda v, p: NO_ERRORS if v else [required(p)],
-                one_of("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
+        "restartPolicy": validators.even_if_absent(
+            validators.first_of(
+                lambda v, p: validators.NO_ERRORS if v else [required(p)],
+                validators.one_of("Always", "OnFailure", "Never"),
             )
         ),
-        "nodeSelector": label_validation.label_errors,
+        "dnsPolicy": validators.even_if_absent(
+            validators.first_of(
+                lambda v, p: validators.NO_ERRORS if v else [required(p)],
+                validators.one_of("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"),
+            )
+        ),
+        "nodeSelector": validators.label_errors,
         "securityContext": security.pod_security_context_errors,
         "affinity": scheduling.affinity_errors,
     }
 )
-_trailing_field_errors: Validator = fields(
+_trailing_field_errors: validators.Validator = validators.fields(
     {
-        "readinessGates": each(fields({"conditionType": even_if_absent(label_validation.qualified_name_errors)})),
+        "readinessGates": validators.each(
+            validators.fields({"conditionType": validators.even_if_absent(validators.qualified_name_errors)})
+        ),
         "schedulingGates": scheduling.scheduling_gate_errors,
         "topologySpreadConstraints": scheduling.topology_spread_errors,
         "serviceAccountName": _SUBDOMAIN,
         "nodeName": _SUBDOMAIN,
-        "activeDeadlineSeconds": between(1, 2147483647),
+        "activeDeadlineSeconds": validators.between(1, 2147483647),
         "hostname": _LABEL,
         "subdomain": _LABEL,
         "tolerations": scheduling.toleration_errors,
-        "hostAliases": each(_host_alias_errors),
+        "hostAliases": validators.each(_host_alias_errors),
         "priorityClassName": _SUBDOMAIN,
         "runtimeClassName": _SUBDOMAIN,
-        "preemptionPolicy": one_of("PreemptLowerPriority", "Never"),
+        "preemptionPolicy": validators.one_of("PreemptLowerPriority", "Never"),
         "overhead": lambda value, path: resource_validation.resource_list_errors(
             value, path, resource_validation.container_resource_reasons
         ),
@@ -246,8 +232,8 @@ def pod_template_errors(template: Obj, path: str) -> list[ApiFieldError]:
     """Return the errors of the template by itself. Label errors leave `metadata` out of the path, as upstream."""
     meta, spec = template.get("metadata") or {}, template.get("spec") or {}
     errors: list[ApiFieldError] = []
-    errors += label_validation.label_errors(meta.get("labels") or {}, f"{path}.labels")
-    errors += label_validation.annotation_errors(meta.get("annotations") or {}, f"{path}.annotations")
+    errors += validators.label_errors(meta.get("labels") or {}, f"{path}.labels")
+    errors += validators.annotation_errors(meta.get("annotations") or {}, f"{path}.annotations")
     errors += pod_spec_errors(spec, f"{path}.spec")
     if spec.get("ephemeralContainers"):
         detail = "ephemeral containers not allowed in pod template"
@@ -271,7 +257,7 @@ def required_selector_errors(selector: Obj | None, path: str, kind: str) -> list
     """Return the errors of a selector that must be present and must not select everything."""
     if selector is None:
         return [required(path)]
-    errors = list(label_validation.label_selector_errors(selector, path))
+    errors = list(validators.label_selector_errors(selector, path))
     if not selector.get("matchLabels") and not selector.get("matchExpressions"):
         errors.append(invalid_value(path, selector_for_message(selector), f"empty selector is invalid for {kind}"))
     return errors

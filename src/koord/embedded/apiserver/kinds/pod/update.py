@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
 from koord.embedded.apiserver.kinds.internal_types import internal_diff, to_internal
 from koord.embedded.apiserver.kinds.pod.scheduling import toleration_errors
@@ -11,7 +12,6 @@ from koord.embedded.apiserver.kinds.pod.spec import pod_only_errors, pod_spec_er
 from koord.embedded.apiserver.kinds.strategy import copy_or_drop
 from koord.embedded.apiserver.kinds.validators import between
 
-Obj = dict[str, Any]
 _IMMUTABLE_SPEC = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -113,25 +113,23 @@ def _is_same_toleration(new: Obj, old: Obj) -> bool:
 # Gated pods --------------------------------------------------------------------------------------------------------
 
 
-def _gated_pod_errors(munged: Obj, spec: Obj, before: Obj) -> list[ApiFieldError]:
+def _gated_pod_errors(munged: Obj, spec: Obj, before: Obj) -> Iterator[ApiFieldError]:
     """Return errors for changes that do not narrow a gated pod's node selector or required node affinity terms."""
-    errors: list[ApiFieldError] = []
     selector, was = spec.get("nodeSelector") or {}, before.get("nodeSelector") or {}
     if any(selector.get(key) != value for key, value in was.items()):
         detail = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
-        errors.append(invalid_value("spec.nodeSelector", selector or None, detail))
+        yield invalid_value("spec.nodeSelector", selector or None, detail)
     copy_or_drop(munged, before, "nodeSelector")
     affinity, affinity_was = _node_affinity(spec), _node_affinity(before)
     if affinity != affinity_was:
         if affinity_was is not None:
-            errors += _narrowing_errors(affinity or {}, affinity_was, f"spec.affinity.nodeAffinity.{_REQUIRED}")
+            yield from _narrowing_errors(affinity or {}, affinity_was, f"spec.affinity.nodeAffinity.{_REQUIRED}")
         whole = {key: value for key, value in (spec.get("affinity") or {}).items() if key != "nodeAffinity"}
         if affinity_was is not None:
             whole["nodeAffinity"] = affinity_was
         munged["affinity"] = whole
         if not whole and "affinity" not in before:
             del munged["affinity"]
-    return errors
 
 
 def _node_affinity(spec: Obj) -> Obj | None:

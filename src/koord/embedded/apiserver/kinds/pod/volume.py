@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
+from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import (
     ApiFieldError,
     duplicate,
@@ -15,7 +15,7 @@ from koord.embedded.apiserver.api_errors import (
     required,
     too_long,
 )
-from koord.embedded.apiserver.kinds import label_validation
+from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.pod.container import dns_label_reasons
 from koord.embedded.apiserver.kinds.pod.environment import (
     VOLUME_FIELD_PATHS,
@@ -41,7 +41,6 @@ from koord.embedded.apiserver.kinds.validators import (
 from koord.values import names
 from koord.values.quantity import Quantity
 
-Obj = dict[str, Any]
 _REQUIRED = even_if_absent(non_empty())
 _FILE_MODE = between(0, 0o777, "must be a number between 0 and 0777 (octal), both inclusive")
 HOST_PATH_TYPES = ("", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket")
@@ -126,20 +125,18 @@ def _projected_errors(found: Obj, path: str) -> FieldErrors:
     return errors
 
 
-def _service_account_token_errors(found: Obj, path: str, volume: str) -> list[ApiFieldError]:
-    errors: list[ApiFieldError] = []
+def _service_account_token_errors(found: Obj, path: str, volume: str) -> Iterator[ApiFieldError]:
     seconds = found.get("expirationSeconds", 0)
     if seconds < 600:
         detail = "may not specify a duration less than 10 minutes"
-        errors.append(invalid_value(f"{path}.expirationSeconds", seconds, detail))
+        yield invalid_value(f"{path}.expirationSeconds", seconds, detail)
     elif seconds > 1 << 32:
         detail = "may not specify a duration larger than 2^32 seconds"
-        errors.append(invalid_value(f"{path}.expirationSeconds", seconds, detail))
+        yield invalid_value(f"{path}.expirationSeconds", seconds, detail)
     if not found.get("path"):
-        errors.append(required(f"{volume}.path"))
+        yield required(f"{volume}.path")
     else:
-        errors += _relative_path_errors(found["path"], f"{volume}.path")
-    return errors
+        yield from _relative_path_errors(found["path"], f"{volume}.path")
 
 
 def _empty_dir_errors(found: Obj, path: str) -> FieldErrors:
@@ -314,8 +311,8 @@ def _ephemeral_errors(found: Obj, path: str) -> list[ApiFieldError]:
         return [required(at)]
     meta = template.get("metadata") or {}
     errors: list[ApiFieldError] = []
-    errors += label_validation.annotation_errors(meta.get("annotations") or {}, f"{at}.metadata.annotations")
-    errors += label_validation.label_errors(meta.get("labels") or {}, f"{at}.metadata.labels")
+    errors += validators.annotation_errors(meta.get("annotations") or {}, f"{at}.metadata.annotations")
+    errors += validators.label_errors(meta.get("labels") or {}, f"{at}.metadata.labels")
     errors += [
         forbidden_field(f"{at}.metadata.{key}", "cannot be set")
         for key in ("name", "generateName", "namespace", "ownerReferences", "finalizers")
