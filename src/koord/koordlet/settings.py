@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from koord.gpu.mps import MpsSettings
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.hook_settings import HookServiceSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
@@ -45,6 +46,7 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     topology: TopologyReporterSettings = TopologyReporterSettings()
     devices: DeviceReporterSettings = DeviceReporterSettings()
     reports_node_metric: bool = True
+    mps: MpsSettings = MpsSettings()
     cri_eviction: CriEvictionSettings | None = None  # None: pods are evicted through the API server
     interference: InterferenceReporterSettings | None = None  # None: interference is not detected
 

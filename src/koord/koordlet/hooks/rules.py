@@ -42,4 +42,5 @@ def build_node_rules(
         cache=cache,
         has_group_identity=has_group_identity,
         settings=settings,
+        mps_daemons=inputs.mps_daemons,
     )
