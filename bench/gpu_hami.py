@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu_session import GIB, Tenant, first_card, run_tenants, why_no_card, without_stderr
-from bench.gpu_shares import alone, rate
+from bench.gpu_shares import alone, percent, rate
 from koord.gpu.hami_region import HamiRegion, read_region
 from koord.gpu.isolation import HAMI_CACHE, HAMI_POLICY, PRELOAD, GpuLimits, hami_env
 from koord.host.io_error import IoError
@@ -100,10 +100,11 @@ def limiter_experiment(
         region = read_region(f"{folder}/region.cache", lambda _: True)
     seen = [tuple(map(int, match.groups())) for match in _WATCHER.finditer(found.get("stderr", ""))]
     lines = [line for line in found.get("stderr", "").splitlines() if "watcher" in line or "limit" in line]
+    got = percent(found, whole)
     return {
         "experiment": name,
         "asked_percent": CORES,
-        "got_percent": 100 * rate(found) / whole if whole else None,
+        "got_percent": got,
         "by_second": found.get("by_second"),
         "error": found.get("error", ""),
         "region": _region_evidence(region),
@@ -114,7 +115,7 @@ def limiter_experiment(
         "watcher_first": [list(one) for one in seen[:3]],
         "watcher_last": [list(one) for one in seen[-3:]],
         "log_lines": lines[:4] if not seen else [],
-        "conclusion": conclusion(region, seen, 100 * rate(found) / whole if whole else 0.0),
+        "conclusion": conclusion(region, seen, got),
     }
 
 
@@ -174,9 +175,11 @@ def run() -> dict[str, Any]:
     if missing:
         sys.exit(missing)
     whole = alone(3.0)
-    return {
-        "card": first_card().model,
-        "whole_card": whole,
-        "memory": [memory(limit) for limit in (2, 10)],
-        "cores": [limiter_experiment(name, extra, more, rate(whole)) for name, extra, more in EXPERIMENTS],
-    }
+    results: dict[str, Any] = {"card": first_card().model, "whole_card": whole, "memory": [], "cores": []}
+    for limit in (2, 10):
+        results["memory"].append(memory(limit))
+        print(results["memory"][-1], file=sys.stderr, flush=True)  # at once: a later experiment may end the run
+    for name, extra, arguments in EXPERIMENTS:
+        results["cores"].append(limiter_experiment(name, extra, arguments, rate(whole)))
+        print(results["cores"][-1], file=sys.stderr, flush=True)
+    return results

@@ -24,6 +24,12 @@ def rate(found: Mapping[str, Any]) -> float:
     return float(value)
 
 
+def percent(found: Mapping[str, Any] | float, whole: float) -> float:
+    """Return the share of the whole card; 0 where nothing ran."""
+    done = found if isinstance(found, float) else rate(found)
+    return 100 * done / whole if whole else 0.0
+
+
 def alone(seconds: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     (found,) = run_tenants([Tenant(env=env or {})], seconds)
     return without_stderr(found)
@@ -32,14 +38,14 @@ def alone(seconds: float, env: Mapping[str, str] | None = None) -> dict[str, Any
 def split(session: MpsSession, percents: Sequence[int], whole: float, seconds: float) -> dict[str, Any]:
     """Run tenants with these shares together; percents are of what one tenant alone does without a limit."""
     found = run_tenants([Tenant(env=session.env(cores=percent)) for percent in percents], seconds)
-    got = [100 * rate(one) / whole for one in found]
+    got = [percent(one, whole) for one in found]
     return {
         "asked_percent": list(percents),
         "got_percent": got,
         "worst_error_points": max(abs(asked - part) for asked, part in zip(percents, got, strict=True)),
         "sum_percent": sum(got),
         "sms_reached": [one.get("sms_reached") for one in found],
-        "errors": [one["error"] for one in found if "error" in one],
+        "errors": [without_stderr(one) for one in found if "error" in one],
     }
 
 
@@ -50,7 +56,7 @@ def limits_alone(session: MpsSession, whole: float, percents: Sequence[int], sec
         rows.append(
             {
                 "asked_percent": percent,
-                "got_percent": 100 * rate(one) / whole,
+                "got_percent": percent(one, whole),
                 "sms_reached": one.get("sms_reached"),
                 "sms_admitted": one.get("sms_admitted"),
                 "sms": one.get("sms"),
@@ -84,11 +90,11 @@ def killed(session: MpsSession, whole: float, seconds: float) -> dict[str, Any]:
     half = len(series) // 2
     (after,) = run_tenants([Tenant(env=session.env(cores=70))], ALONE_S)
     return {
-        "percent_before": 100 * _mean(series[1:half]) / whole,
-        "percent_after": 100 * _mean(series[half + 1 : -1]) / whole,
+        "percent_before": percent(_mean(series[1:half]), whole),
+        "percent_after": percent(_mean(series[half + 1 : -1]), whole),
         "by_second": series,
         "survivor_error": found.get("error", ""),
-        "new_tenant_percent": 100 * rate(after) / whole,
+        "new_tenant_percent": percent(after, whole),
     }
 
 
@@ -128,27 +134,31 @@ def run() -> dict[str, Any]:
     missing = why_no_mps()
     if missing:
         sys.exit(missing)
-    plain = alone(ALONE_S)
+    results: dict[str, Any] = {}
+
+    def keep(name: str, found: Any) -> Any:
+        """Keep a result, and tell it at once: a later experiment may end the run."""
+        results[name] = found
+        print(f"{name}: {found}", file=sys.stderr, flush=True)
+        return found
+
+    plain = keep("whole_card_without_mps", alone(ALONE_S))
     pair = run_tenants([Tenant(), Tenant()], TOGETHER_S)
+    keep("two_busy_without_mps_percent", [percent(one, rate(plain)) for one in pair])
     with mps_session() as session:
-        served = alone(ALONE_S, session.env())
+        keep("card", session.card.model)
+        keep("memory_gib", session.card.total_bytes / GIB)
+        served = keep("whole_card_with_mps", alone(ALONE_S, session.env()))
         whole = rate(served) or rate(plain)
-        results: dict[str, Any] = {
-            "card": session.card.model,
-            "memory_gib": session.card.total_bytes / GIB,
-            "sms": plain.get("sms"),
-            "whole_card": {"without_mps": plain, "with_mps": served},
-            "without_mps_two_busy_percent": [100 * rate(one) / rate(plain) for one in pair] if rate(plain) else pair,
-            "together": [split(session, percents, whole, TOGETHER_S) for percents in SPLITS],
-            "alone": limits_alone(session, whole, ALONE_PERCENT, ALONE_S),
-            "memory": [memory(session, limit) for limit in MEMORY_LIMITS_GIB],
-            "killed_tenant": killed(session, whole, KILL_S),
-            "small_kernel_us": latencies(session, LATENCY_S),
-            "servers": len(session.servers()),
-        }
-        results["faulting_tenant"] = faulted(session, KILL_S / 2)  # last: it may take the server with it
-        results["log_end"] = session.log()
-        return results
+        keep("together", [split(session, percents, whole, TOGETHER_S) for percents in SPLITS])
+        keep("alone", limits_alone(session, whole, ALONE_PERCENT, ALONE_S))
+        keep("memory", [memory(session, limit) for limit in MEMORY_LIMITS_GIB])
+        keep("killed_tenant", killed(session, whole, KILL_S))
+        keep("small_kernel", latencies(session, LATENCY_S))
+        keep("servers", len(session.servers()))
+        keep("faulting_tenant", faulted(session, KILL_S / 2))  # last: it may take the server with it
+        keep("log_end", session.log())
+    return results
 
 
 def _mean(values: Sequence[float]) -> float:
