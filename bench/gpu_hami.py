@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu_session import GIB, Tenant, first_card, run_tenants, why_no_card, without_stderr
-from bench.gpu_shares import alone, percent, rate
+from bench.gpu_shares import alone, rate, share_percent
 from koord.gpu.hami_region import HamiRegion, read_region
 from koord.gpu.isolation import HAMI_CACHE, HAMI_POLICY, PRELOAD, GpuLimits, hami_env
 from koord.host.io_error import IoError
@@ -100,7 +100,7 @@ def limiter_experiment(
         region = read_region(f"{folder}/region.cache", lambda _: True)
     seen = [tuple(map(int, match.groups())) for match in _WATCHER.finditer(found.get("stderr", ""))]
     lines = [line for line in found.get("stderr", "").splitlines() if "watcher" in line or "limit" in line]
-    got = percent(found, whole)
+    got = share_percent(found, whole)
     return {
         "experiment": name,
         "asked_percent": CORES,

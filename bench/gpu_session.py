@@ -18,8 +18,8 @@ from typing import IO, Any
 import msgspec
 
 from koord.gpu.driver import CudaDriver, CudaError
-from koord.gpu.isolation import GpuLimits, mps_env
-from koord.gpu.mps import CONTROL, MpsControl, MpsServers, MpsSettings, pipe_directory
+from koord.gpu.isolation import GpuLimits, mps_env, pipe_directory
+from koord.gpu.mps import CONTROL, MpsControl, MpsServers, MpsSettings
 from koord.host.io_error import IoError
 from koord.host.nvml import GpuCard, Nvml
 

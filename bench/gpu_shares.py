@@ -24,7 +24,7 @@ def rate(found: Mapping[str, Any]) -> float:
     return float(value)
 
 
-def percent(found: Mapping[str, Any] | float, whole: float) -> float:
+def share_percent(found: Mapping[str, Any] | float, whole: float) -> float:
     """Return the share of the whole card; 0 where nothing ran."""
     done = found if isinstance(found, float) else rate(found)
     return 100 * done / whole if whole else 0.0
@@ -38,7 +38,7 @@ def alone(seconds: float, env: Mapping[str, str] | None = None) -> dict[str, Any
 def split(session: MpsSession, percents: Sequence[int], whole: float, seconds: float) -> dict[str, Any]:
     """Run tenants with these shares together; percents are of what one tenant alone does without a limit."""
     found = run_tenants([Tenant(env=session.env(cores=percent)) for percent in percents], seconds)
-    got = [percent(one, whole) for one in found]
+    got = [share_percent(one, whole) for one in found]
     return {
         "asked_percent": list(percents),
         "got_percent": got,
@@ -56,7 +56,7 @@ def limits_alone(session: MpsSession, whole: float, percents: Sequence[int], sec
         rows.append(
             {
                 "asked_percent": percent,
-                "got_percent": percent(one, whole),
+                "got_percent": share_percent(one, whole),
                 "sms_reached": one.get("sms_reached"),
                 "sms_admitted": one.get("sms_admitted"),
                 "sms": one.get("sms"),
@@ -90,11 +90,11 @@ def killed(session: MpsSession, whole: float, seconds: float) -> dict[str, Any]:
     half = len(series) // 2
     (after,) = run_tenants([Tenant(env=session.env(cores=70))], ALONE_S)
     return {
-        "percent_before": percent(_mean(series[1:half]), whole),
-        "percent_after": percent(_mean(series[half + 1 : -1]), whole),
+        "percent_before": share_percent(_mean(series[1:half]), whole),
+        "percent_after": share_percent(_mean(series[half + 1 : -1]), whole),
         "by_second": series,
         "survivor_error": found.get("error", ""),
-        "new_tenant_percent": percent(after, whole),
+        "new_tenant_percent": share_percent(after, whole),
     }
 
 
@@ -144,7 +144,7 @@ def run() -> dict[str, Any]:
 
     plain = keep("whole_card_without_mps", alone(ALONE_S))
     pair = run_tenants([Tenant(), Tenant()], TOGETHER_S)
-    keep("two_busy_without_mps_percent", [percent(one, rate(plain)) for one in pair])
+    keep("two_busy_without_mps_percent", [share_percent(one, rate(plain)) for one in pair])
     with mps_session() as session:
         keep("card", session.card.model)
         keep("memory_gib", session.card.total_bytes / GIB)

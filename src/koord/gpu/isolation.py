@@ -98,6 +98,11 @@ def mps_env(limits: GpuLimits, pipe_directory: str) -> Env | str:
     return tuple(env)
 
 
+def pipe_directory(folder: str, minor: int) -> str:
+    """Return where the daemon of a card meets its clients; all daemons lie in one folder."""
+    return f"{folder}/{minor}/pipe"
+
+
 def limits_in(environment: Mapping[str, str]) -> GpuLimits:
     """Return the limits that a process has by its environment, on its first card."""
     if any(environment.get(name) for name in (MPS_MEMORY, MPS_CORES)):

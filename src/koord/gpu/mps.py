@@ -13,10 +13,12 @@ from pathlib import Path
 
 import msgspec
 
+from koord.gpu.isolation import pipe_directory
+
 CONTROL = "nvidia-cuda-mps-control"
 CALL_S = 10.0
 _OPEN_TO_ALL = 0o755
-PIPE, LOG = "pipe", "log"
+LOG = "log"
 _STARTED = "start.log"
 
 
@@ -26,10 +28,6 @@ class MpsSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = "/var/run/koordlet/mps"
     command: tuple[str, ...] = (CONTROL,)
     call_s: float = CALL_S
-
-
-def pipe_directory(folder: str, minor: int) -> str:
-    return f"{folder}/{minor}/{PIPE}"
 
 
 class MpsServers(msgspec.Struct, frozen=True):
@@ -48,7 +46,7 @@ class MpsControl:
         """Start the daemon of a card; it goes into the background by itself."""
         folder = Path(self._settings.folder, str(minor))
         # Into a file: a pipe would stay open for as long as the daemon runs.
-        output = _make_folders(folder)
+        output = _make_folders(folder, pipe_directory(self._settings.folder, minor))
         if isinstance(output, str):
             return output
         with output:
@@ -125,12 +123,12 @@ class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-def _make_folders(folder: Path) -> BufferedRandom | str:
+def _make_folders(folder: Path, pipe: str) -> BufferedRandom | str:
     """Make the folders of a daemon; return the file for what its start prints, or what failed."""
     try:
-        for name in (PIPE, LOG):
-            Path(folder, name).mkdir(parents=True, exist_ok=True)
-            Path(folder, name).chmod(_OPEN_TO_ALL)
+        for made in (Path(pipe), folder / LOG):
+            made.mkdir(parents=True, exist_ok=True)
+            made.chmod(_OPEN_TO_ALL)
         return open(Path(folder, _STARTED), "w+b")
     except OSError as error:
         return f"{error.filename}: {error.strerror}"

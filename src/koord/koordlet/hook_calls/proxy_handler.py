@@ -6,7 +6,9 @@ from koord.koordlet.hook_calls.answers import proxy_container_response, proxy_po
 from koord.koordlet.hook_calls.hook_calls import FailedHooks, HookCalls
 from koord.koordlet.hook_server.handler import HookFailed
 from koord.koordlet.hooks.contexts import cgroup_resources, container_context, pod_context
+from koord.koordlet.hooks.gpu_env import NAME as _GPU_HOOK
 from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage
+from koord.koordlet.hooks.registry import HookProblem
 from koord.wire.runtime_hook import (
     ContainerMetadata,
     ContainerResourceHookRequest,
@@ -56,9 +58,14 @@ class ProxyHookHandler:
     def _answer(
         self, request: ContainerResourceHookRequest, stage: HookStage
     ) -> ContainerResourceHookResponse | HookFailed:
-        decision = self._calls.decide_container(self._container(request), stage)
+        context = self._container(request)
+        decision = self._calls.decide_container(context, stage)
         if isinstance(decision, FailedHooks):
             return HookFailed(decision.message)
+        if decision is not None and decision.mounts:
+            places = ", ".join(one.destination for one in decision.mounts)
+            problem = f"the protocol of the runtime proxy has no mounts: the pod itself must mount {places}"
+            self._calls.record_problem(context.pod, HookProblem(hook=_GPU_HOOK, problem=problem))
         return echo_container(request) if decision is None else proxy_container_response(request, decision)
 
     def _container(self, request: ContainerResourceHookRequest) -> ContainerContext:

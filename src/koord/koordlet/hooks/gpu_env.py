@@ -18,7 +18,7 @@ from koord.api.koordinator.protocol import (
     L_GPU_ISOLATION_PROVIDER,
 )
 from koord.gpu import isolation
-from koord.gpu.isolation import GpuLimits
+from koord.gpu.isolation import GpuLimits, pipe_directory
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, Mount, NodeRules
 
 NAME = "gpu env inject"
@@ -26,7 +26,6 @@ MONITOR_GATE = "HamiCoreVGPUMonitor"
 MPS_GATE = "MPSControlDaemon"
 LOCK_DIR = "/tmp/vgpulock"
 SHARED_MEMORY = "/dev/shm"
-MPS_PIPE_IN_CONTAINER = "/run/koord-mps"
 _CORE_POLICIES = ("default", "force", "disable")
 
 Cards = tuple[AllocatedDevice, ...]
@@ -106,14 +105,14 @@ def limit_by_mps(container: ContainerContext, rules: NodeRules, cards: Cards, li
         return HookPlan(
             problem=f"the container preloads {GPU_ISOLATION_HAMI_CORE}: it and {GPU_ISOLATION_MPS} exclude each other"
         )
-    env = isolation.mps_env(limits, MPS_PIPE_IN_CONTAINER)
+    pipe = pipe_directory(rules.settings.mps_folder, minor)
+    env = isolation.mps_env(limits, pipe)
     if isinstance(env, str):
         return HookPlan(problem=env)
-    settings = rules.settings
-    pipe = Mount(source=f"{settings.mps_folder}/{minor}/pipe", destination=MPS_PIPE_IN_CONTAINER)
-    # Server and clients meet in shared memory as well.
-    shared = Mount(source=settings.mps_shared_memory, destination=SHARED_MEMORY)
-    return HookPlan(env=env, mounts=(pipe, shared))
+    # Under the same path as on the machine: where a runtime proxy carries no mounts, a volume of the pod does as well.
+    # Server and clients meet in shared memory too.
+    shared = Mount(source=rules.settings.mps_shared_memory, destination=SHARED_MEMORY)
+    return HookPlan(env=env, mounts=(Mount(source=pipe, destination=pipe), shared))
 
 
 PROVIDERS: Mapping[str, Provider] = {GPU_ISOLATION_HAMI_CORE: limit_by_hami, GPU_ISOLATION_MPS: limit_by_mps}
