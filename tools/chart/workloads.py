@@ -98,7 +98,10 @@ def koordlet_template() -> str:
         _kubelet_rights(one["rules"])
     role["rules"] = When(".Values.koordlet.tellInterference", told_role["rules"], role["rules"])
     (workload,) = koordlet_daemonset.koordlet_objects(
-        NAMESPACE, image("koordlet"), f"{koordlet_daemonset.TERWAY_GATE}=true", runtime_hooks="proxy"
+        NAMESPACE,
+        image("koordlet"),
+        ",".join(f"{gate}=true" for gate in koordlet_daemonset.GATE_MOUNTS),
+        runtime_hooks="proxy",
     )
     container = _pod(workload, "koordlet")
     port = "{{ .Values.koordlet.metrics.port }}"
@@ -158,7 +161,7 @@ def _host_paths(workload: Obj, proxied: str) -> None:
     if named:
         raise KeyError(f"koordlet has no volumes {', '.join(named)}")
     needed = {name: proxied for name, _, _, _ in koordlet_daemonset.PROXY_MOUNTS}
-    needed[koordlet_daemonset.TERWAY_MOUNT[0]] = f"$gates.{koordlet_daemonset.TERWAY_GATE}"
+    needed |= {mount[0]: f"$gates.{gate}" for gate, mount in koordlet_daemonset.GATE_MOUNTS.items()}
     for holder, field in ((pod, "volumes"), (pod["containers"][0], "volumeMounts")):
         holder[field] = [When(needed[one["name"]], one) if one["name"] in needed else one for one in holder[field]]
 
