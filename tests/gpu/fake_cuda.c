@@ -71,6 +71,7 @@ int cuDeviceGetAttribute(int *value, int attribute, int device) {
 int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = table, device ? INVALID : OK; }
 int cuDevicePrimaryCtxRelease_v2(int device) { return device ? INVALID : OK; }
 int cuCtxSetCurrent(void *context) { return context ? OK : INVALID; }
+int cuCtxSynchronize(void) { return sleep_until(stream_end_s), OK; }
 int cuGetErrorName(int code, const char **name) {
   *name = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_UNKNOWN";
   return OK;

@@ -151,9 +151,9 @@ class CudaCard:
         return self._driver.call("cuMemFree_v2", ctypes.c_uint64(address))
 
     def clear(self, address: int, size_bytes: int) -> CudaError | None:
-        return self._driver.call(
-            "cuMemsetD8_v2", ctypes.c_uint64(address), ctypes.c_ubyte(0), ctypes.c_size_t(size_bytes)
-        )
+        """Set memory to 0, and wait for it: the kernel's stream does not."""
+        arguments = (ctypes.c_uint64(address), ctypes.c_ubyte(0), ctypes.c_size_t(size_bytes))
+        return self._driver.call("cuMemsetD8_v2", *arguments) or self._driver.call("cuCtxSynchronize")
 
     def read(self, address: int, size_bytes: int) -> bytes | CudaError:
         found = ctypes.create_string_buffer(size_bytes)

@@ -7,6 +7,8 @@ first block also adds up its cycles and nanoseconds, from which the clock follow
 
 from __future__ import annotations
 
+import struct
+
 ENTRY = "koord_probe"
 THREADS = 256  # of a block; eight blocks fill a multiprocessor
 BLOCKS_PER_SM = 8
@@ -34,7 +36,8 @@ def probe_ptx(capability: tuple[int, int]) -> str:
     """Return the kernel for a card: entry(counters, clock, out, rounds)."""
     target = min(capability[0] * 10 + capability[1], _NEWEST_TARGET)
     chains = range(1, CHAINS + 1)
-    starts = "\n".join(f"    add.f32 %f{n}, %f9, 0f3F800000;" for n in chains)
+    # Chains that began alike would be one to the driver's compiler.
+    starts = "\n".join(f"    add.f32 %f{n}, %f9, 0f{struct.pack('>f', n).hex().upper()};" for n in chains)
     step = "\n".join(f"    fma.rn.f32 %f{n}, %f{n}, %f10, %f11;" for n in chains)
     total = "\n".join(f"    add.f32 %f1, %f1, %f{n};" for n in list(chains)[1:])
     body = "\n".join([step] * REPEATS)
