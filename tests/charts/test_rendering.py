@@ -76,7 +76,7 @@ def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, 
         runtime_hooks=hooks,
         tell_interference=bool(gates),
         koordlet_restores=bool(gates),
-        koordlet_gates="TerwayQoS=true" if gates else "",
+        koordlet_gates="TerwayQoS=true,MPSControlDaemon=true,HamiCoreVGPUMonitor=true" if gates else "",
     )
     assert isinstance(printed, list)
     sets = {
@@ -85,7 +85,7 @@ def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, 
         "featureGates": gates.replace(",", "\\,"),
         "koordlet.tellInterference": str(bool(gates)).lower(),
         "koordlet.restore": str(bool(gates)).lower(),
-        "koordlet.features": "TerwayQoS=true" if gates else "",
+        "koordlet.features": "TerwayQoS=true\\,MPSControlDaemon=true\\,HamiCoreVGPUMonitor=true" if gates else "",
     }
     rendered = render(*(word for name, value in sets.items() for word in ("--set", f"{name}={value}")))
     theirs, ours = by_name(printed), by_name(without_hooks(rendered))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.gpu.mps import MpsControl, MpsServers, MpsSettings
+from koord.gpu.mps import MpsControl, MpsServers, MpsSettings, end_daemons
 from koord.host.nvml import GpuCard
 from koord.koordlet.mps_keeper import MpsKeeper
 from koord.telemetry.clock import ManualClock
@@ -50,7 +50,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Node]:
     yield made
     for minor in (0, 1):
         (tmp_path / str(minor) / "broken").unlink(missing_ok=True)
-    await made.keeper.end_all()
+    assert await end_daemons(made.control) == []
 
 
 async def test_each_card_has_a_daemon(node: Node) -> None:

@@ -118,6 +118,17 @@ class MpsControl:
         return _Answer(text=text)
 
 
+async def end_daemons(control: MpsControl) -> list[str]:
+    """End all daemons that were started on this machine; return what is wrong with those that stay."""
+    left: list[str] = []
+    for minor in control.minors():
+        if isinstance(await control.servers(minor), MpsServers):  # one that does not answer is gone already
+            problem = await control.quit(minor)
+            if problem is not None:
+                left.append(f"the MPS daemon of GPU {minor} still runs: {problem}")
+    return left
+
+
 class _Answer(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     problem: str = ""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from koord.gpu.mps import MpsControl, MpsServers
+from koord.gpu.mps import MpsControl, MpsServers, end_daemons
 from koord.host.nvml import GpuCard
 from koord.koordlet.problem_log import ProblemLog
 from koord.telemetry.clock import Clock
@@ -94,7 +94,8 @@ class MpsKeeper:
 
     async def run(self) -> None:
         if not self._enabled:
-            await self.end_all()
+            for problem in await end_daemons(self._control):
+                _LOG.warning("%s", problem)
             return
         while True:
             await self.check()
@@ -107,14 +108,6 @@ class MpsKeeper:
             if known is None or known.card.uuid != card.uuid:
                 self._daemons[card.minor] = _Daemon(card, self._clock.time())
         await asyncio.gather(*(self._check(daemon) for daemon in self._daemons.values()))
-
-    async def end_all(self) -> None:
-        """End the daemons that any agent started here; those that do not answer are gone already."""
-        for minor in self._control.minors():
-            if isinstance(await self._control.servers(minor), MpsServers):
-                left = await self._control.quit(minor)
-                if left is not None:
-                    _LOG.warning("the MPS daemon of GPU %d still runs: %s", minor, left)
 
     async def _check(self, daemon: _Daemon) -> None:
         minor = daemon.card.minor
