@@ -14,7 +14,8 @@ import pytest
 
 from koord.gpu import kernel, probe
 from koord.gpu.driver import CudaCard, CudaDriver, CudaError
-from koord.gpu.isolation import GpuLimits
+from koord.gpu.isolation import GpuLimits, limits_in
+from koord.gpu.verdict import VerifyReport, judge
 
 GIB = 1 << 30
 MPS = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
@@ -44,25 +45,21 @@ def verify(fake_driver: Path, env: dict[str, str], *arguments: str) -> tuple[int
     return done.returncode, json.loads(done.stdout)
 
 
-def rows(report: dict[str, Any]) -> dict[str, Any]:
-    return {one["resource"]: (one["verdict"], one["measured"]) for one in report["limits"]}
+def judged(
+    fake_driver: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], whole_card: float = 0.0
+) -> VerifyReport:
+    """Measure in this process: the driver of tests reads the environment when it is called."""
+    for name, text in env.items():
+        monkeypatch.setenv(name, text)
+    granted = limits_in(env)
+    found = probe.measure(granted, seconds=0.3, whole_card_fma_per_s=whole_card, library=str(fake_driver))
+    return judge(granted, granted, str(found) if isinstance(found, CudaError) else found)
 
 
-@pytest.mark.parametrize(("env", "provider"), [(MPS, "MPS"), (HAMI, "HAMi-core")])
-def test_limits_that_hold(fake_driver: Path, env: dict[str, str], provider: str) -> None:
-    status, report = verify(fake_driver, env)
-    assert (status, report["verdict"], report["provider"]) == (0, "holds", provider)
-    found = rows(report)
-    assert found["memory"] == ("holds", 4 * GIB)
-    assert found["cores"][0] == "holds"
-    assert found["cores"][1] == pytest.approx(30, abs=5)
-    assert report["sms_reached"] == (30 if provider == "MPS" else 100)
-
-
-def test_limits_that_nobody_enforces(fake_driver: Path) -> None:
-    status, report = verify(fake_driver, {**HAMI, "FAKE_CUDA_IGNORES": "cores,memory"})
-    assert (status, report["verdict"]) == (1, "does not hold")
-    assert {name: one for name, (one, _) in rows(report).items()} == dict.fromkeys(("memory", "cores"), "does not hold")
+def test_a_container_measures_its_own_limits(fake_driver: Path) -> None:
+    status, report = verify(fake_driver, MPS)
+    assert (status, report["verdict"], report["provider"]) == (0, "holds", "MPS")
+    assert {one["resource"]: one["granted"] for one in report["limits"]} == {"memory": 4 * GIB, "cores": 30}
 
 
 def test_a_share_that_was_asked_for_and_not_granted(fake_driver: Path) -> None:
@@ -75,19 +72,32 @@ def test_a_share_that_was_asked_for_and_not_granted(fake_driver: Path) -> None:
     assert "no provider limits this process" in memory["reason"]
 
 
-def test_what_cannot_be_told(fake_driver: Path) -> None:
-    assert verify(fake_driver, {})[0] == 3
-    status, report = verify(fake_driver, {**MPS, "FAKE_CUDA_INIT": "999"})
-    assert status == 3
-    assert "cuInit: CUDA_ERROR_UNKNOWN (999)" in report["limits"][0]["reason"]
+@pytest.mark.parametrize(("env", "provider", "sms"), [(MPS, "MPS", 30), (HAMI, "HAMi-core", 100)])
+def test_limits_that_hold(
+    fake_driver: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], provider: str, sms: int
+) -> None:
+    report = judged(fake_driver, monkeypatch, env)
+    assert (report.verdict, report.provider, report.sms_reached) == ("holds", provider, sms)
+    found = {one.resource: one.measured for one in report.limits}
+    assert found["memory"] == 4 * GIB
+    assert found["cores"] == pytest.approx(30, abs=5)
 
 
-def test_a_rate_that_is_given_counts(fake_driver: Path) -> None:
-    """A card of which others hold the other half: half of its rate is all that can be had."""
-    status, report = verify(fake_driver, MPS, "--whole-card", "1.28e13")
-    assert status == 0
-    _, doubled = verify(fake_driver, MPS, "--whole-card", "2.56e13")
-    assert rows(doubled)["cores"][1] == pytest.approx(rows(report)["cores"][1] / 2, rel=0.2)
+def test_limits_that_nobody_enforces(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = judged(fake_driver, monkeypatch, {**HAMI, "FAKE_CUDA_IGNORES": "cores,memory"})
+    assert {one.resource: one.verdict for one in report.limits} == dict.fromkeys(("memory", "cores"), "does not hold")
+
+
+def test_a_driver_that_does_not_start_cannot_tell(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = judged(fake_driver, monkeypatch, {**MPS, "FAKE_CUDA_INIT": "999"})
+    assert report.verdict == "cannot tell"
+    assert "cuInit: CUDA_ERROR_UNKNOWN (999)" in report.limits[0].reason
+
+
+def test_a_rate_that_is_given_counts(fake_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = judged(fake_driver, monkeypatch, MPS, whole_card=2.56e13)  # twice what the driver of tests does
+    assert report.limits[1].measured == pytest.approx(15, abs=3)
+    assert "less than 30 %" in report.limits[1].reason
 
 
 def test_memory_is_given_back(card: CudaCard) -> None:

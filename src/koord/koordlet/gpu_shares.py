@@ -170,7 +170,7 @@ class GpuShares:
             problem = problem or _region_problem(region, index, granted)
         elif isinstance(region, IoError) and granted.is_share and not region.vanished:
             problem = problem or str(region)  # one that is absent belongs to a container without a CUDA program
-        if granted.is_share and not granted.provider:
+        if granted.is_share and not provider:
             problem = problem or "nobody enforces this share"
         return GpuShareStatus(
             namespace=pod.namespace,
