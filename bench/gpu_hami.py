@@ -25,14 +25,14 @@ from bench.gpu_session import GIB, Tenant, first_card, run_tenants, why_no_card,
 from bench.gpu_shares import alone, rate, share_percent
 from koord.gpu.hami_region import HamiRegion, read_region
 from koord.gpu.isolation import HAMI_CACHE, HAMI_POLICY, PRELOAD, GpuLimits, hami_env
-from koord.host.io_error import IoError
+from koord.host.io_error import IoError, unsupported
 from koord.host.nvml import Nvml
 
 LIBRARY = "KOORD_HAMI_CORE"
 LOCKS = Path("/tmp/vgpulock")
 RUN_S, CORES = 12.0, 30
 # What the library logs of its limiter at level 3: utilization, tokens that are left and are added.
-_WATCHER = re.compile(r"userutil=(-?\d+) currentcores=(-?\d+) total=(-?\d+) limit=(-?\d+) share=(-?\d+)")
+_WATCHER = re.compile(r"userutil\d*=(-?\d+) currentcores=(-?\d+) total=(-?\d+) limit=(-?\d+) share=(-?\d+)")
 EXPERIMENTS: tuple[tuple[str, dict[str, str], tuple[str, ...]], ...] = (
     ("default policy, many blocks, cuLaunchKernel", {}, ()),
     ("force, many blocks, cuLaunchKernel", {HAMI_POLICY: "force"}, ()),
@@ -56,17 +56,21 @@ def why_no_hami() -> str:
     return why_no_card() if Path(library).is_file() else f"{library} of {LIBRARY} is no file"
 
 
-class UtilizationSampler:
-    """UtilizationSampler asks NVML beside a run what each process uses of the card, as the library does."""
+class LimiterSampler:
+    """LimiterSampler looks beside a run at what the limiter sees: NVML's use of cores by process, and its region, from
+    which a process that ends takes itself out.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, region: str) -> None:
+        self._path = region
+        self.region: HamiRegion | IoError = unsupported(region, "nobody made it")
         self.samples: list[int] = []
         self.pids: set[int] = set()
         self.problem = ""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
-    def __enter__(self) -> UtilizationSampler:
+    def __enter__(self) -> LimiterSampler:
         self._thread.start()
         return self
 
@@ -78,6 +82,8 @@ class UtilizationSampler:
         nvml = Nvml.open()
         if isinstance(nvml, IoError):
             self.problem = str(nvml)
+            while not self._ended.wait(0.5):
+                self._look_at_region()
             return
         cards = nvml.cards()
         while not isinstance(cards, IoError) and not self._ended.wait(0.5):
@@ -87,17 +93,26 @@ class UtilizationSampler:
                 break
             self.pids |= {one.pid for one in uses}
             self.samples += [one.core_percent for one in uses]
+            self._look_at_region()
         nvml.close()
+
+    def _look_at_region(self) -> None:
+        found = read_region(self._path, lambda _: True)
+        if isinstance(self.region, IoError) or (isinstance(found, HamiRegion) and found.processes):
+            self.region = found
 
 
 def limiter_experiment(
     name: str, extra: Mapping[str, str], arguments: tuple[str, ...], whole: float, seconds: float = RUN_S
 ) -> dict[str, Any]:
     """Run one tenant under the limiter; return what it got, and the evidence of each part of the limiter."""
-    with tempfile.TemporaryDirectory(prefix="hami", dir="/tmp") as folder, UtilizationSampler() as nvml:
+    with (
+        tempfile.TemporaryDirectory(prefix="hami", dir="/tmp") as folder,
+        LimiterSampler(f"{folder}/region.cache") as sampler,
+    ):
         env = hami_environment(folder, GpuLimits(core_percent=CORES), {"LIBCUDA_LOG_LEVEL": "3", **extra})
         (found,) = run_tenants([Tenant(env=env, arguments=arguments)], seconds)
-        region = read_region(f"{folder}/region.cache", lambda _: True)
+    region = sampler.region
     seen = [tuple(map(int, match.groups())) for match in _WATCHER.finditer(found.get("stderr", ""))]
     lines = [line for line in found.get("stderr", "").splitlines() if "watcher" in line or "limit" in line]
     got = share_percent(found, whole)
@@ -108,9 +123,9 @@ def limiter_experiment(
         "by_second": found.get("by_second"),
         "error": found.get("error", ""),
         "region": _region_evidence(region),
-        "nvml_process_percent_max": max(nvml.samples, default=None),
-        "nvml_processes": len(nvml.pids),
-        "nvml_problem": nvml.problem,
+        "nvml_process_percent_max": max(sampler.samples, default=None),
+        "nvml_processes": len(sampler.pids),
+        "nvml_problem": sampler.problem,
         "watcher_rounds": len(seen),
         "watcher_first": [list(one) for one in seen[:3]],
         "watcher_last": [list(one) for one in seen[-3:]],
