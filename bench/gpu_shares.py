@@ -59,7 +59,6 @@ def limits_alone(session: MpsSession, whole: float, percents: Sequence[int], sec
                 "got_percent": share_percent(one, whole),
                 "sms_reached": one.get("sms_reached"),
                 "sms_admitted": one.get("sms_admitted"),
-                "sms": one.get("sms"),
                 "error": one.get("error", ""),
             }
         )
@@ -157,7 +156,7 @@ def run() -> dict[str, Any]:
         keep("small_kernel", latencies(session, LATENCY_S))
         keep("servers", len(session.servers()))
         keep("faulting_tenant", faulted(session, KILL_S / 2))  # last: it may take the server with it
-        keep("log_end", session.log())
+        print(session.log(), file=sys.stderr)
     return results
 
 

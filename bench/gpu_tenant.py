@@ -87,8 +87,7 @@ def _load(card: CudaCard, *, few_blocks: bool) -> dict[str, Any] | CudaError:
     return {
         "tera_fma_per_s": rate / 1e12,
         "by_second": by_second,
-        "sms": counters[-1],
-        "sms_reached": sum(1 for blocks in counters[:-1] if blocks),
+        "sms_reached": sum(1 for blocks in counters if blocks),
         "sms_admitted": card.sm_count,
         "clock_ghz": cycles / elapsed_ns if elapsed_ns else 0.0,
         "launches": load.launches,

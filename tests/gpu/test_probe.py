@@ -52,7 +52,7 @@ def judged(
     for name, text in env.items():
         monkeypatch.setenv(name, text)
     granted = limits_in(env)
-    found = probe.measure(granted, seconds=0.3, whole_card_fma_per_s=whole_card, library=str(fake_driver))
+    found = probe.measure(granted, os.environ, seconds=0.3, whole_card_fma_per_s=whole_card, library=str(fake_driver))
     return judge(granted, granted, str(found) if isinstance(found, CudaError) else found)
 
 
@@ -128,11 +128,17 @@ def test_both_ways_of_launching_count_the_same(fake_driver: Path) -> None:
         assert counted[0][0] == 3, "two launches were in flight, and one came for the first"
 
 
+def test_all_multiprocessors_are_counted_by_a_process_without_limits(fake_driver: Path) -> None:
+    assert probe.count_all_sms({**os.environ, **MPS}, str(fake_driver)) == 100
+    refused = probe.count_all_sms({**os.environ, "FAKE_CUDA_INIT": "999"}, str(fake_driver))
+    assert str(refused) == "count: cuInit: CUDA_ERROR_UNKNOWN (999)"
+
+
 def test_without_a_driver() -> None:
     found = CudaDriver.open("libnone.so.1")
     assert isinstance(found, CudaError)
     assert (found.call, found.code) == ("load", 0)
-    nothing = probe.measure(GpuLimits(core_percent=30), library="libnone.so.1")
+    nothing = probe.measure(GpuLimits(core_percent=30), os.environ, library="libnone.so.1")
     assert isinstance(nothing, CudaError)
     assert probe.busy_percent("libnone.so.1") is None
 

@@ -7,6 +7,7 @@ in the loader's path takes part, as it does in any CUDA program.
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any
 
 import msgspec
@@ -80,6 +81,11 @@ class CudaDriver:
         count = ctypes.c_int()
         return self.call("cuDeviceGetCount", ctypes.byref(count)) or count.value
 
+    def sm_count(self, device: int = 0) -> int | CudaError:
+        """Return the multiprocessors of a card that the driver admits to this process."""
+        count = ctypes.c_int()
+        return self.call("cuDeviceGetAttribute", ctypes.byref(count), _SM_COUNT, device) or count.value
+
     def _error_name(self, code: int) -> str:
         name = ctypes.c_char_p()
         try:
@@ -115,19 +121,21 @@ class CudaCard:
     def _prepare(self) -> CudaError | None:
         call, context, module = self._driver.call, ctypes.c_void_p(), ctypes.c_void_p()
         name = ctypes.create_string_buffer(_TEXT)
-        sms, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        major, minor = ctypes.c_int(), ctypes.c_int()
         # The context first: with MPS the number of multiprocessors is that of the client's share only with one.
         failed = (
             call("cuDevicePrimaryCtxRetain", ctypes.byref(context), self._device)
             or call("cuCtxSetCurrent", context)
             or call("cuDeviceGetName", name, ctypes.c_int(_TEXT), self._device)
-            or call("cuDeviceGetAttribute", ctypes.byref(sms), _SM_COUNT, self._device)
             or call("cuDeviceGetAttribute", ctypes.byref(major), _MAJOR, self._device)
             or call("cuDeviceGetAttribute", ctypes.byref(minor), _MINOR, self._device)
         )
         if failed is not None:
             return failed
-        self.name, self.sm_count = name.value.decode("utf-8", "replace"), sms.value
+        sms = self._driver.sm_count(self._device)
+        if isinstance(sms, CudaError):
+            return sms
+        self.name, self.sm_count = name.value.decode("utf-8", "replace"), sms
         self.capability = (major.value, minor.value)
         text = kernel.probe_ptx(self.capability).encode()
         return (
@@ -188,3 +196,15 @@ class CudaCard:
 
     def close(self) -> CudaError | None:
         return self._driver.call("cuDevicePrimaryCtxRelease_v2", self._device)
+
+
+def main(library: str) -> int:
+    """Print how many multiprocessors the driver admits to this process; to a client of MPS, those of its share."""
+    driver = CudaDriver.open(library)
+    found = driver if isinstance(driver, CudaError) else driver.sm_count()
+    sys.stdout.write(f"{found}\n")
+    return 1 if isinstance(found, CudaError) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

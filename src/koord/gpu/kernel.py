@@ -16,7 +16,7 @@ CHAINS, REPEATS = 8, 32
 FMA_PER_ROUND = CHAINS * REPEATS  # of one thread
 # Of the instructions of a round these are no arithmetic: subtract, compare, branch.
 ISSUE_SHARE = FMA_PER_ROUND / (FMA_PER_ROUND + 3)
-SM_SLOTS = 1024  # counters of multiprocessors; the last one holds how many identifiers there are
+SM_SLOTS = 1024  # counters of multiprocessors, more than any card has
 COUNTER_BYTES = SM_SLOTS * 4
 CLOCK_BYTES = 16  # cycles, nanoseconds
 
@@ -77,8 +77,6 @@ def probe_ptx(capability: tuple[int, int]) -> str:
     mul.wide.u32 %rd7, %r5, 4;
     add.u64 %rd8, %rd4, %rd7;
     red.global.add.u32 [%rd8], 1;
-    mov.u32 %r6, %nsmid;
-    st.global.u32 [%rd4+{(SM_SLOTS - 1) * 4}], %r6;
     mov.u64 %rd9, %clock64;
     mov.u64 %rd10, %globaltimer;
 WORK:

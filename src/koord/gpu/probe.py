@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import subprocess
+import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from koord.gpu import driver as driver_module
 from koord.gpu import kernel
-from koord.gpu.driver import OUT_OF_MEMORY, CudaCard, CudaDriver, CudaError
-from koord.gpu.isolation import GpuLimits
+from koord.gpu.driver import LIBRARY, OUT_OF_MEMORY, CudaCard, CudaDriver, CudaError
+from koord.gpu.isolation import MPS_PIPE, GpuLimits, without_limits
 
 MEBI = 1 << 20
 _FIRST_STEPS = 64  # that the limit is cut into
@@ -26,6 +29,7 @@ _ROUNDS = 40  # of one thread: a full multiprocessor is busy with its blocks for
 _WAVES = 40  # blocks of one launch for each place on the card, so that the last wave weighs little
 _IN_FLIGHT = 4  # launches, so that the card never waits for the host
 NVML = "libnvidia-ml.so.1"
+_COUNT_S = 60.0  # for a process to load the driver
 
 
 class MemoryMeasure(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,11 +68,19 @@ class ProbeMeasures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(
-    limits: GpuLimits, *, seconds: float = 2.0, whole_card_fma_per_s: float = 0.0, library: str = ""
+    limits: GpuLimits,
+    environment: Mapping[str, str],
+    *,
+    seconds: float = 2.0,
+    whole_card_fma_per_s: float = 0.0,
+    library: str = LIBRARY,
 ) -> ProbeMeasures | CudaError:
     """Measure the first card of this process against its limits; what has no limit is not measured."""
     busy = busy_percent()
-    driver = CudaDriver.open(library) if library else CudaDriver.open()
+    sms = count_all_sms(environment, library) if limits.core_percent is not None else 0
+    if isinstance(sms, CudaError):
+        return sms
+    driver = CudaDriver.open(library)
     if isinstance(driver, CudaError):
         return driver
     version = driver.version()
@@ -80,7 +92,7 @@ def measure(
     memory: MemoryMeasure | CudaError | None = None
     cores: CoreMeasure | CudaError | None = None
     if limits.core_percent is not None:  # first: a card full of memory has no room for the kernel's counters
-        cores = measure_cores(card, seconds, whole_card_fma_per_s, busy)
+        cores = measure_cores(card, sms, seconds, whole_card_fma_per_s, busy)
     if isinstance(cores, CudaError):
         return cores
     if limits.memory_bytes is not None:
@@ -201,9 +213,26 @@ def full_load(card: CudaCard) -> KernelLoad:
     return KernelLoad(card, blocks=max(card.sm_count, 1) * kernel.BLOCKS_PER_SM * _WAVES, rounds=_ROUNDS)
 
 
+def count_all_sms(environment: Mapping[str, str], library: str = LIBRARY) -> int | CudaError:
+    """Return the multiprocessors of the card, asked by a process without limits: a client of MPS is told of its share
+    alone, by the driver and by the card.
+    """
+    free = {name: text for name, text in without_limits(environment).items() if name != MPS_PIPE}
+    command = [sys.executable, "-m", driver_module.__name__, library]
+    try:
+        done = subprocess.run(command, env=free, capture_output=True, text=True, timeout=_COUNT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return CudaError("count", 0, f"the driver did not answer within {_COUNT_S:.0f} s")
+    text = done.stdout.strip()
+    if done.returncode or not text.isdecimal():
+        return CudaError("count", 0, text or done.stderr.strip() or f"status {done.returncode}")
+    return int(text)
+
+
 def measure_cores(
-    card: CudaCard, seconds: float, whole_card_fma_per_s: float = 0.0, busy: int | None = None
+    card: CudaCard, sms: int, seconds: float, whole_card_fma_per_s: float = 0.0, busy: int | None = None
 ) -> CoreMeasure | CudaError:
+    """Run arithmetic for so long; `sms` are the multiprocessors of the card."""
     load = full_load(card)
     failed = load.start()
     if failed is not None:
@@ -219,11 +248,11 @@ def measure_cores(
     if isinstance(counted, CudaError):
         return counted
     counters, cycles, elapsed_ns = counted
-    sms, clock_hz = counters[-1], 1e9 * cycles / elapsed_ns if elapsed_ns else 0.0
+    clock_hz = 1e9 * cycles / elapsed_ns if elapsed_ns else 0.0
     lanes = kernel.fma_lanes(card.capability)
     return CoreMeasure(
         sms=sms,
-        sms_reached=sum(1 for blocks in counters[:-1] if blocks),
+        sms_reached=sum(1 for blocks in counters if blocks),
         fma_per_s=done * load.fma_per_launch / took,
         whole_card_fma_per_s=whole_card_fma_per_s or sms * lanes * clock_hz * kernel.ISSUE_SHARE,
         clock_hz=clock_hz,

@@ -138,7 +138,7 @@ def verify_here(asked: GpuLimits, environ: Mapping[str, str], seconds: float, wh
     wanted = verdict.wanted_limits(asked, granted)
     if not wanted.is_share:
         return verdict.judge(asked, granted, "no share was asked for or granted")
-    measured = probe.measure(wanted, seconds=seconds, whole_card_fma_per_s=whole_card)
+    measured = probe.measure(wanted, environ, seconds=seconds, whole_card_fma_per_s=whole_card)
     return verdict.judge(asked, granted, str(measured) if isinstance(measured, CudaError) else measured)
 
 
