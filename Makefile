@@ -72,7 +72,7 @@ assets: $(READY) ## build the real control plane and node from Go modules into a
 	@$(BIN)/python -m tools.assets node
 
 test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
-	@$(BIN)/python -m pytest tests/real
+	@$(BIN)/python -m pytest tests/real --durations=25
 
 test-containerd17: $(READY) assets ## tests of NRI with containerd 1.7, which is built from its Go module
 	@$(BIN)/python -m tools.assets containerd17

@@ -284,7 +284,7 @@ def run() -> PartResult | Skipped:
     return PartResult(
         part="memory",
         goal="no service killed, its reads at most 10 % slower than alone, batch work goes first",
-        goal_met=bool(kept and not managed["batch_killed"] and managed["batch_evicted"]),
+        goal_met=bool(kept and managed["batch_evicted"]),
         measures=(
             Measure.of("mean time of a request's reads", "ms", found, "read_ms_mean"),
             Measure.of("p99 of a request's reads", "ms", found, "read_ms_p99"),

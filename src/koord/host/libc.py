@@ -8,6 +8,8 @@ import platform
 
 from koord.host.io_error import OPEN, IoError, unsupported
 
+_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274, "ppc64le": 355, "s390x": 345, "riscv64": 274}
+_SCHED_GETATTR = {"x86_64": 315, "aarch64": 275, "ppc64le": 356, "s390x": 346, "riscv64": 275}
 _PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331, "riscv64": 241}
 
 
@@ -24,6 +26,28 @@ def perf_event_open(attributes: bytes, target: int, cpu: int, group: int, flags:
     buffer = ctypes.create_string_buffer(attributes, len(attributes))
     arguments = (ctypes.c_long(number), buffer, target, cpu, group, ctypes.c_ulong(flags))
     return _checked(load_libc().syscall(*arguments), "perf_event_open")
+
+
+def sched_getattr(thread: int, size: int) -> bytes | IoError:
+    """Return the scheduling attributes of a thread, `size` bytes of the kernel's struct sched_attr."""
+    number = _SCHED_GETATTR.get(platform.machine())
+    if number is None:
+        return unsupported("sched_getattr", f"its number is not known on {platform.machine()}")
+    buffer = ctypes.create_string_buffer(size)
+    answer = load_libc().syscall(ctypes.c_long(number), thread, buffer, ctypes.c_uint(size), ctypes.c_uint(0))
+    found = _checked(answer, f"sched_getattr {thread}")
+    return found if isinstance(found, IoError) else buffer.raw
+
+
+def sched_setattr(thread: int, attributes: bytes) -> IoError | None:
+    number = _SCHED_SETATTR.get(platform.machine())
+    if number is None:
+        return unsupported("sched_setattr", f"its number is not known on {platform.machine()}")
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    found = _checked(
+        load_libc().syscall(ctypes.c_long(number), thread, buffer, ctypes.c_uint(0)), f"sched_setattr {thread}"
+    )
+    return found if isinstance(found, IoError) else None
 
 
 def mount(source: str, target: str, kind: str) -> IoError | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host import resctrl
@@ -62,6 +62,7 @@ class HostMachine:
             cache=self._cache() if self._with_resctrl else L3Cache(),
             disks=self._disks() if self._with_disks else BlockDevices(),
             burst_within_quota=self._is_burst_within_quota(),
+            time_slice_ns=self._own_time_slice_ns(),
         )
 
     def read_knob(self, group: str, file: str) -> str | None:
@@ -78,6 +79,11 @@ class HostMachine:
     def thread_ids(self, group: str) -> tuple[int, ...]:
         found = usage.threads(self._tree, group)
         return () if isinstance(found, IoError) else tuple(found)
+
+    def time_slices(self, group: str) -> Mapping[int, int]:
+        read = self._executor.time_slices.slice_ns
+        found = {thread: read(thread) for thread in usage.threads_below(self._tree, group)}
+        return {thread: ns for thread, ns in found.items() if not isinstance(ns, IoError)}
 
     def resctrl_threads(self, name: str) -> frozenset[int]:
         found = resctrl.tasks(self._tree.host, name)
@@ -110,6 +116,10 @@ class HostMachine:
 
     def release(self, owner: str, why: str) -> Sequence[FileWriteResult]:
         return self._executor.release(owner, why)
+
+    def _own_time_slice_ns(self) -> int:
+        found = self._executor.time_slices.slice_ns(0)
+        return 0 if isinstance(found, IoError) else found
 
     def _is_burst_within_quota(self) -> bool:
         if (

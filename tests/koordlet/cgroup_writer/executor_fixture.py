@@ -6,6 +6,7 @@ from pathlib import Path
 
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
+from koord.host.time_slice import TimeSliceSystem
 from koord.koordlet.cgroup_writer.effects import FileEffect, WriteCgroup, WriteOutcome, WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
@@ -41,11 +42,13 @@ class ExecutorFixture:
         self.journal_path = str(root / "state/journal.jsonl") if journal else None
         self.start()
 
-    def start(self) -> None:
+    def start(self, slices: TimeSliceSystem | None = None) -> None:
         """Start a new process on the same machine."""
         self.tree = CgroupTree(self.kernel, self.machine.version, self.machine.layout)
         self.journal = WriteJournal(self.kernel, self.journal_path)
-        self.executor = CgroupExecutor(self.tree, self.clock, journal=self.journal, audit=self.records.append)
+        self.executor = CgroupExecutor(
+            self.tree, self.clock, journal=self.journal, audit=self.records.append, time_slices=slices
+        )
 
     def do(self, *effects: FileEffect) -> list[WriteOutcome]:
         return [result.status for result in self.executor.execute(effects)]

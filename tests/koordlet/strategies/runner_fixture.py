@@ -12,6 +12,7 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import CPUBurstStrategy, ResourceThresholdStrategy
 from koord.host.cgroup import knob
+from koord.host.time_slice import TimeSliceSystem
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
@@ -78,12 +79,13 @@ class RunnerFixture:
         self.world.machine.pod(BURSTABLE, "ls", "containerd://two")
         self._limit_ls()
         self.settings = settings
+        self.slices: TimeSliceSystem | None = None
         self.now_s = self.world.clock.time()
         self.start(gates)
 
     def start(self, gates: frozenset[str] = GATES) -> None:
         """Start a new process on the same machine."""
-        self.world.start()
+        self.world.start(self.slices)
         self.store = SeriesStore({}, interval_s=1.0)
         self.machine = HostMachine(self.world.tree, self.world.executor, may_write=False, resctrl=False, disks=False)
         self.round = StrategyRunner(self.machine, self.store, gates, self.settings)

@@ -25,7 +25,8 @@ def test_a_file_has_one_owner_at_each_place() -> None:
 
 
 def test_names_are_upstreams() -> None:
-    assert [strategy.name for strategy in STRATEGIES] == [
+    ours = {"TimeSlice"}  # upstream has nothing like it
+    assert [strategy.name for strategy in STRATEGIES if strategy.name not in ours] == [
         "RuntimeHooks",
         "CPUSuppresss",
         "CPUBurst",

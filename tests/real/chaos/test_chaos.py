@@ -1,6 +1,6 @@
 """koord's programs on a real kube-apiserver and etcd while processes, servers and networks fail: what must hold, holds.
 
-Three minutes in a usual run; KOORD_CHAOS_MINUTES makes it as long as wanted (`make soak`), KOORD_CHAOS_SEED another
+Two minutes in a usual run; KOORD_CHAOS_MINUTES makes it as long as wanted (`make soak`), KOORD_CHAOS_SEED another
 run. The figures are written as JSON to KOORD_CHAOS_FIGURES, or to the test's folder.
 """
 
@@ -21,7 +21,7 @@ from tools.controlplane import ControlPlane
 
 pytestmark = pytest.mark.real
 
-MINUTES = float(os.environ.get("KOORD_CHAOS_MINUTES", "3"))
+MINUTES = float(os.environ.get("KOORD_CHAOS_MINUTES", "2"))
 SEEDS = [int(os.environ.get("KOORD_CHAOS_SEED", "1"))]
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",

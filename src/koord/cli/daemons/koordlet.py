@@ -19,7 +19,7 @@ from koord.gpu.mps import MpsControl, end_daemons
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host
 from koord.koordlet.agent import Koordlet
-from koord.koordlet.cgroup_writer.effects import AddTasks, WriteOutcome, file_of_effect
+from koord.koordlet.cgroup_writer.effects import TaskEffect, WriteOutcome, file_of_effect
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.control_loop import JOURNAL_FILE
@@ -124,7 +124,7 @@ def restore_files(plan: KoordletPlan) -> int:
     failed = [result for result in results if not result.is_settled]
     for result in results:
         if result in failed or result.status is WriteOutcome.OVERWRITTEN:
-            file = file_of_effect(result.effect) if not isinstance(result.effect, AddTasks) else result.effect
+            file = file_of_effect(result.effect) if not isinstance(result.effect, TaskEffect) else result.effect
             print(f"{PROGRAM}: {file}: {result.status.value}: {result.detail}", file=sys.stderr)
     if journal.io_error is not None:
         print(f"{PROGRAM}: the journal still has entries that are done with: {journal.io_error}", file=sys.stderr)

@@ -106,6 +106,13 @@ def threads(tree: CgroupTree, group: str) -> list[int] | IoError:
     return _read_parsed(tree, TASKS, group, stat.parse_ids)
 
 
+def threads_below(tree: CgroupTree, group: str) -> list[int]:
+    """Return the threads of a group and of the groups below it; none of those that are gone."""
+    found, below = threads(tree, group), tree.children(group)
+    here = [] if isinstance(found, IoError) else found
+    return here + [one for child in ([] if isinstance(below, IoError) else below) for one in threads_below(tree, child)]
+
+
 def _read_parsed(tree: CgroupTree, knob: str, group: str, parse: Callable[[str], T | None]) -> T | IoError:
     text = tree.read(knob, group)
     if isinstance(text, IoError):

@@ -70,8 +70,21 @@ class AddTasks(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     why: str
 
 
+class SetTimeSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Let threads run for `slice_ns` at a stretch; 0 is the scheduler's own. A thread that has ended by then is no
+    error.
+    """
+
+    tasks: tuple[int, ...]
+    slice_ns: int
+    owner: str
+    cause: str
+    why: str
+
+
 WriteEffect: TypeAlias = WriteCgroup | WriteSystem | WriteSchemata
-FileEffect: TypeAlias = WriteEffect | AddTasks
+TaskEffect: TypeAlias = AddTasks | SetTimeSlice
+FileEffect: TypeAlias = WriteEffect | TaskEffect
 
 
 class WriteOutcome(enum.Enum):

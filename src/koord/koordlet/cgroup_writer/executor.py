@@ -17,11 +17,14 @@ from koord.host.cgroup.codec import loosest
 from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, CgroupFile, KnobFile, KnobRoot, KnobSupport
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import JOURNAL, IoError, malformed
+from koord.host.time_slice import KernelTimeSlices, TimeSliceSystem
 from koord.koordlet.cgroup_writer.effects import (
     AddTasks,
     FileEffect,
     FileKey,
     FileWriteResult,
+    SetTimeSlice,
+    TaskEffect,
     WriteCgroup,
     WriteEffect,
     WriteOutcome,
@@ -69,8 +72,11 @@ class CgroupExecutor:
         audit: AuditCallback = no_op,
         measure: MeasureCallback = no_op,
         refresh_s: float = REFRESH_S,
+        time_slices: TimeSliceSystem | None = None,
     ) -> None:
+        """`time_slices` are those of another kernel than this machine's."""
         self._tree = tree
+        self.time_slices = KernelTimeSlices(tree.host) if time_slices is None else time_slices
         self._clock = clock
         self._journal = journal if journal is not None else WriteJournal(tree.host)
         self._state = ExecutorState(refresh_s)
@@ -140,8 +146,8 @@ class CgroupExecutor:
         """Execute; return the results, and those of files by their keys where each effect has a file of its own."""
         now = self._clock.monotonic()
         self._journal.retry()
-        keys = [None if isinstance(effect, AddTasks) else self._key(effect) for effect in effects]
-        writes = [(key, effect) for key, effect in zip(keys, effects) if key and not isinstance(effect, AddTasks)]
+        keys = [None if isinstance(effect, TaskEffect) else self._key(effect) for effect in effects]
+        writes = [(key, effect) for key, effect in zip(keys, effects) if key and not isinstance(effect, TaskEffect)]
         self._state.claim(writes)
         last = dict(writes)
         results: dict[FileKey, FileWriteResult] = {}
@@ -163,8 +169,8 @@ class CgroupExecutor:
         if now >= self._sweep_at:
             self.sweep()
         in_order = [
-            self._add_tasks(effect)
-            if isinstance(effect, AddTasks)
+            self._act_on_tasks(effect)
+            if isinstance(effect, TaskEffect)
             else results[key]
             if key and last[key] is effect
             else FileWriteResult(effect, WriteOutcome.REPLACED)
@@ -188,7 +194,7 @@ class CgroupExecutor:
         steady = None if verify else self._steady_results(name, effects, kept)
         if steady is not None:
             return steady
-        wanted = {self._key(effect) for effect in effects if not isinstance(effect, AddTasks)}
+        wanted = {self._key(effect) for effect in effects if not isinstance(effect, TaskEffect)}
         wanted |= {(knob, group, "") for group, knob in kept}
         results, by_file = self._execute(effects, verify=verify)
         left = [
@@ -244,15 +250,22 @@ class CgroupExecutor:
         """Return whether the group is idle, whoever made it so: an earlier process may have."""
         return self._tree.value(CPU_IDLE, group) == "1"
 
-    def _add_tasks(self, effect: AddTasks) -> FileWriteResult:
-        """Move threads into a resctrl group. Threads that ended meanwhile are no failure."""
-        host = self._tree.host
-        io_error = resctrl.make_group(host, effect.group)
-        io_errors = [io_error] if io_error is not None else resctrl.add_tasks(host, effect.group, effect.tasks)
+    def _act_on_tasks(self, effect: TaskEffect) -> FileWriteResult:
+        """Act on threads. Those that ended meanwhile are no failure."""
+        io_errors = self._add_tasks(effect) if isinstance(effect, AddTasks) else self._set_time_slice(effect)
         lost = [one for one in io_errors if one.errno != errno.ESRCH]
         if not lost:
             return FileWriteResult(effect, WriteOutcome.WRITTEN)
         return FileWriteResult(effect, WriteOutcome.FAILED, detail=str(lost[0]), io_error=lost[0])
+
+    def _add_tasks(self, effect: AddTasks) -> list[IoError]:
+        """Move threads into a resctrl group."""
+        io_error = resctrl.make_group(self._tree.host, effect.group)
+        return [io_error] if io_error is not None else resctrl.add_tasks(self._tree.host, effect.group, effect.tasks)
+
+    def _set_time_slice(self, effect: SetTimeSlice) -> list[IoError]:
+        tried = (self.time_slices.set_slice(thread, effect.slice_ns) for thread in effect.tasks)
+        return [one for one in tried if one is not None]
 
     def _prepare(
         self, key: FileKey, effect: WriteEffect, now: float, hierarchy: HierarchyState, *, fresh: bool

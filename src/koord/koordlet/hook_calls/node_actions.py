@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from koord.api.koordinator.qos_class import BEST_EFFORT
 from koord.api.koordinator.resource_name import MEMORY
 from koord.host import resctrl, tc
 from koord.host.cgroup import usage
@@ -20,6 +21,7 @@ from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.host.iproute import IprouteProgram, run_iproute
 from koord.host.tc import TrafficControl, TrafficOutcome
+from koord.host.time_slice import DEFAULT, KernelTimeSlices, TimeSliceSystem
 from koord.host.traffic_class import TrafficPlan
 from koord.koordlet.cgroup_writer.effects import WriteSystem
 from koord.koordlet.control_loop import ControlLoop
@@ -35,6 +37,7 @@ from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.oom_scores import OomScores, OomScoreTarget
 from koord.koordlet.pod_resctrl import PodResctrlGroups, PodResctrlTarget
 from koord.koordlet.problem_log import ProblemLog
+from koord.koordlet.strategies import time_slice
 from koord.koordlet.strategies.file_ownership import CORE_SCHED_SWITCH, earlier_owners
 from koord.koordlet.strategies.runtime_hooks import HookedGroup, RuntimeHooksState
 from koord.koordlet.terway_files import FileOutcome, TerwayFiles
@@ -240,6 +243,13 @@ def _processes(tree: CgroupTree, group: str) -> Sequence[int]:
     return () if isinstance(found, IoError) else found
 
 
+def undo_time_slices(tree: CgroupTree, slices: TimeSliceSystem) -> list[str]:
+    """Give BE threads that have an agent's slice the scheduler's own; return what kept that from working."""
+    threads = usage.threads_below(tree, tree.layout.qos_dir(BEST_EFFORT))
+    tried = [slices.set_slice(one, DEFAULT) for one in threads if slices.slice_ns(one) == time_slice.LONG_NS]
+    return [str(one) for one in tried if one is not None and not one.vanished]
+
+
 def undo_node_actions(tree: CgroupTree, state_dir: str) -> list[str]:
     """Undo what an agent left on the node besides cgroup values; return what could not be undone."""
     host = tree.host
@@ -247,6 +257,7 @@ def undo_node_actions(tree: CgroupTree, state_dir: str) -> list[str]:
     failed = [one.problem for one in scores if one.problem]
     failed += CoreSchedManager(tree, PrctlCookies(host), f"{state_dir}/{CORE_SCHED_RECORD}").release()
     failed += TerwayFiles(host, f"{state_dir}/{TERWAY_RECORD}").release()
+    failed += undo_time_slices(tree, KernelTimeSlices(host))
     record = f"{state_dir}/{TC_RECORD}"
     if host.exists(record):
         result = TrafficControl(host, record).apply(TrafficPlan(enabled=False))

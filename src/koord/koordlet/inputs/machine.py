@@ -46,6 +46,7 @@ class MachineShape(msgspec.Struct, frozen=True, kw_only=True):
     cache: L3Cache = L3Cache()
     disks: BlockDevices = BlockDevices()
     burst_within_quota: bool = True  # mainline kernels refuse a burst above the quota
+    time_slice_ns: int = 0  # of a thread without a setting; 0 where the kernel has none to set
 
     @property
     def kubepods(self) -> str:
@@ -78,6 +79,10 @@ class NodeMachine(Protocol):
         ...
 
     def thread_ids(self, group: str) -> tuple[int, ...]: ...
+
+    def time_slices(self, group: str) -> Mapping[int, int]:
+        """Return the time slices, in nanoseconds, of the threads in a group and below it."""
+        ...
 
     def resctrl_threads(self, name: str) -> frozenset[int]: ...
 

@@ -23,6 +23,7 @@ from koord.koordlet.strategies import (
     resctrl,
     runtime_hooks,
     system_config,
+    time_slice,
     victim_selection,
 )
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
@@ -72,6 +73,15 @@ STRATEGIES = (
         decide=cpu_suppress.decide_cpu_suppress,
         files=(knob.CPUSET, knob.CPU_QUOTA),
         restores=(cpu_suppress.OWNER,),
+    ),
+    StrategyEntry(
+        name=time_slice.OWNER,
+        gates=("BECPUSuppress", "GroupIdentity"),  # so that slices are taken back when either is switched off
+        observe=time_slice.observe_time_slice,
+        decide=time_slice.decide_time_slice,
+        depends_on=time_slice.depends_on,
+        period_s=time_slice.PERIOD_S,
+        restores=(time_slice.OWNER,),
     ),
     StrategyEntry(
         name=cpu_burst.OWNER,

@@ -11,7 +11,7 @@ from koord.api.koordinator.qos_class import BATCH, MID
 from koord.api.koordinator.resource_name import TIER_RESOURCE_NAMES
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.api.koordinator.slo_strategy import ResourceQOSStrategy, ResourceThresholdStrategy
-from koord.koordlet.cgroup_writer.effects import AddTasks, WriteCgroup, WriteSchemata, WriteSystem
+from koord.koordlet.cgroup_writer.effects import FileEffect
 from koord.koordlet.hooks.hook import HookSettings
 from koord.koordlet.inputs.machine import NodeMachine
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
@@ -22,7 +22,7 @@ from koord.koordlet.strategies.eviction_tracker import EvictionRequest, Eviction
 from koord.values.cpuset import CPUSet
 from koord.values.go_format import parse_decimal_int
 
-Effect: TypeAlias = WriteCgroup | WriteSystem | WriteSchemata | AddTasks | EvictionRequest
+Effect: TypeAlias = FileEffect | EvictionRequest
 
 
 class StrategyPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import (
-    AddTasks,
     FileEffect,
     FileWriteResult,
+    TaskEffect,
     WriteCgroup,
     WriteOutcome,
     WriteSchemata,
@@ -108,8 +108,8 @@ class SimulatedCgroupFiles:
         return frozenset(found)
 
     def write(self, effect: FileEffect) -> FileWriteResult:
-        if isinstance(effect, AddTasks | WriteSchemata):
-            return FileWriteResult(effect, WriteOutcome.OFF, detail="this machine cannot divide its cache")
+        if isinstance(effect, TaskEffect | WriteSchemata):
+            return FileWriteResult(effect, WriteOutcome.OFF, detail="this machine has neither resctrl nor time slices")
         group = effect.group if isinstance(effect, WriteCgroup) else ""
         before = self.read(group, effect.file)
         if effect.file not in self.known:

@@ -118,6 +118,9 @@ class SimulatedMachine:
     def thread_ids(self, group: str) -> tuple[int, ...]:
         return ()
 
+    def time_slices(self, group: str) -> Mapping[int, int]:
+        return {}
+
     def resctrl_threads(self, name: str) -> frozenset[int]:
         return frozenset()
 
