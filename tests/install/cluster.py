@@ -87,6 +87,11 @@ class InstalledCluster(Site):
         pods = [one["metadata"]["name"] for app in (*DEPLOYMENTS, "koordlet") for one in self.program_pods(app)]
         return [name for name in pods if "Traceback" in self.kubectl("-n", SYSTEM, "logs", name)]
 
+    def webhook_failures(self) -> list[str]:
+        """Return what the API server logged about calls of webhooks that failed and were let pass."""
+        log = (self.node.plane.folder / "kube-apiserver.log").read_text()
+        return [line for line in log.splitlines() if "failing open" in line]
+
     def lease_holder(self, name: str) -> str:
         """Return the pod that leads, which is the part of the identity that programs take from their pod."""
         lease = self.api.seen(f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{name}")
