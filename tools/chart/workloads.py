@@ -100,7 +100,7 @@ def koordlet_template() -> str:
     (workload,) = koordlet_daemonset.koordlet_objects(
         NAMESPACE,
         image("koordlet"),
-        f"{koordlet_daemonset.TERWAY_GATE}=true,{koordlet_daemonset.POD_RESOURCES_GATE}=true",
+        ",".join(f"{gate}=true" for gate in koordlet_daemonset.GATE_MOUNTS),
         runtime_hooks="proxy",
     )
     container = _pod(workload, "koordlet")
@@ -171,8 +171,7 @@ def _host_paths(workload: Obj, proxied: str) -> None:
     if named:
         raise KeyError(f"koordlet has no volumes {', '.join(named)}")
     needed = {name: proxied for name, _, _, _ in koordlet_daemonset.PROXY_MOUNTS}
-    needed[koordlet_daemonset.TERWAY_MOUNT[0]] = f"$gates.{koordlet_daemonset.TERWAY_GATE}"
-    needed[koordlet_daemonset.POD_RESOURCES_MOUNT[0]] = f"$gates.{koordlet_daemonset.POD_RESOURCES_GATE}"
+    needed |= {mount[0]: f"$gates.{gate}" for gate, mount in koordlet_daemonset.GATE_MOUNTS.items()}
     for holder, field in ((pod, "volumes"), (pod["containers"][0], "volumeMounts")):
         holder[field] = [When(needed[one["name"]], one) if one["name"] in needed else one for one in holder[field]]
 

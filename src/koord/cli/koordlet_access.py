@@ -20,6 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 HOOKS_PATH = "/apis/v1/hooks"
 CONTAINERS_PATH = "/apis/v1/containers"
+GPUS_PATH = "/apis/v1/gpus"
 _STATE_PATH = "/apis/v1/state"
 _SIMULATED = "simulated://"  # what simulated nodes call their runtime
 

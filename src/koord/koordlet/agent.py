@@ -24,6 +24,7 @@ from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop, run_steps_cooperatively
 from koord.koordlet.evictor import FILE_NAME, EvictionJournal, KoordletEvictor, build_pod_stopper
+from koord.koordlet.gpu_shares import GpuSharing, GpusStatus
 from koord.koordlet.hook_calls.service import HookService
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
@@ -124,6 +125,7 @@ class Koordlet:
         self._volumes: VolumeMounts | None = None
         self.hooks: HookService | None = None
         self._pod_resources: PodResourcesProxy | None = None
+        self.gpu_sharing: GpuSharing | None = None
         self._audit_problem = ProblemLog(_LOG, "the audit log cannot be written")
         self._capabilities: list[Capability] = []
         self._cgroup_problem = "not looked yet"
@@ -244,6 +246,18 @@ class Koordlet:
         for name, work in self.hooks.tasks:
             self._spawn(name, work)
         self._serve_pod_resources(self.pod_source)
+        self.gpu_sharing = GpuSharing(
+            self._settings,
+            self._host,
+            self._clock,
+            self.store,
+            control_loop,
+            self._pods,
+            self._record_node_problem,
+        )
+        self.metrics.external.source(self.gpu_sharing.readings)
+        for name, work in self.gpu_sharing.tasks:
+            self._spawn(name, work)
         self._spawn("capabilities", lambda: self._publish_capabilities(control_loop))
         self.control_loop = control_loop
         return control_loop
@@ -304,6 +318,7 @@ class Koordlet:
             mounts={} if self._volumes is None else self._volumes.mounts,
             earlier_writes=self._has_earlier_writes(),
             safe_mode=self._settings.safe_mode,
+            mps_daemons={} if self.gpu_sharing is None else self.gpu_sharing.daemon_problems,
         )
 
     async def _evict(self) -> None:
@@ -377,6 +392,7 @@ class Koordlet:
             strategy_statuses=lambda: [] if self.control_loop is None else self.control_loop.strategy_statuses(),
             hooks=self._hooks_status,
             containers=self._containers_status,
+            gpus=lambda: GpusStatus() if self.gpu_sharing is None else self.gpu_sharing.status(),
             state=self.state,
             checks=self._checks(),
         )
@@ -395,6 +411,12 @@ class Koordlet:
 
     def _record_hook_event(self, regarding: ObjectReference, reason: str, message: str) -> None:
         self._recorder.record(regarding, "Warning", reason, message)
+
+    def _record_node_problem(self, reason: str, message: str) -> None:
+        node = self.node_watcher.node
+        if node is not None:
+            about = ObjectReference(kind="Node", api_version="v1", name=node.metadata.name, uid=node.metadata.uid)
+            self._recorder.record(about, "Warning", reason, message)
 
     def _checks(self) -> Mapping[str, HealthCheck]:
         return {

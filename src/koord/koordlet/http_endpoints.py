@@ -1,4 +1,4 @@
-"""The agent's HTTP endpoints: metrics, audit events, evictions, capabilities, hooks, and what each strategy did."""
+"""The agent's HTTP endpoints: metrics, audit events, evictions, capabilities, hooks, GPUs and strategies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from koord.host.audit_log import AuditLog, AuditPageRefused
 from koord.host.io_error import IoError
+from koord.koordlet.gpu_shares import GpusStatus
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders.node_conditions import CapabilityRow
@@ -33,6 +34,7 @@ class EndpointSources(msgspec.Struct, frozen=True, kw_only=True):
     strategy_statuses: Callable[[], list[StrategyStatus]]
     hooks: Callable[[], HooksStatus]
     containers: Callable[[str, str], ContainersStatus]  # of a namespace and a pod; empty texts are all
+    gpus: Callable[[], GpusStatus]
     state: Callable[[], Mapping[str, Any]]
     checks: Mapping[str, HealthCheck]
 
@@ -57,6 +59,7 @@ def build_endpoint(source: EndpointSources, clock: Clock, *, events: bool) -> Co
         "/containers",
         lambda call: source.containers(call.first_value("namespace") or "", call.first_value("name") or ""),
     )
+    services.add("GET", "/gpus", lambda _: source.gpus())
     services.add("GET", "/state", lambda _: source.state())
     return endpoint
 

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from koord.gpu.mps import MpsSettings
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.nri.settings import HookServiceSettings
@@ -88,6 +89,7 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     topology: TopologyReporterSettings = TopologyReporterSettings()
     devices: DeviceReporterSettings = DeviceReporterSettings()
     reports_node_metric: bool = True
+    mps: MpsSettings = MpsSettings()
     cri_eviction: CriEvictionSettings | None = None  # None: pods are evicted through the API server
     interference: InterferenceReporterSettings | None = None  # None: interference is not detected
     pod_resources: PodResourcesProxySettings | None = None  # None: pod resources are not served

@@ -17,7 +17,7 @@ from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
 from koord.cli.daemons.scheduler_config import scheduler_flags
 from koord.cli.main import cli
-from koord.cli.manifests.koordlet_daemonset import PROXY_MOUNTS, RuntimeHooks
+from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS, PROXY_MOUNTS, RuntimeHooks
 from koord.cli.manifests.manifests import COMPONENTS, manifests
 from koord.cli.manifests.rbac_objects import policy_rules, rbac_objects
 from koord.descheduler.configuration import DeschedulerSetup, build_setup
@@ -149,12 +149,12 @@ def test_koordlet_understands_its_arguments_and_finds_its_files(hooks: RuntimeHo
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_the_files_of_terway_are_mounted_where_they_are_written(on: bool) -> None:
-    gates = f"TerwayQoS={str(on).lower()}"
-    objects = printed("--component", "koordlet", "--koordlet-feature-gates", gates)
+@pytest.mark.parametrize("gate", GATE_MOUNTS)
+def test_what_a_gate_needs_of_the_machine_is_mounted(gate: str, on: bool) -> None:
+    objects = printed("--component", "koordlet", "--koordlet-feature-gates", f"{gate}={str(on).lower()}")
     (container,) = named(objects, "DaemonSet", "koordlet")["spec"]["template"]["spec"]["containers"]
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-    assert ("/host-var-lib/terway/qos" in mounted) is on
+    assert (GATE_MOUNTS[gate][2] in mounted) is on
 
 
 @pytest.mark.parametrize("on", [True, False])

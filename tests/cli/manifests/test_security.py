@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS
 from koord.cli.manifests.manifests import manifests
 
 Obj = dict[str, Any]
@@ -18,7 +19,7 @@ ACCOUNTS = {"koord-manager", "koord-scheduler", "koord-descheduler", "koordlet"}
 
 @pytest.fixture(scope="module")
 def installed() -> list[Obj]:
-    made = manifests(runtime_hooks="proxy", koordlet_gates="TerwayQoS=true,PodResourcesProxy=true")
+    made = manifests(runtime_hooks="proxy", koordlet_gates=",".join(f"{gate}=true" for gate in GATE_MOUNTS))
     assert isinstance(made, list)
     return made
 

@@ -36,6 +36,11 @@ from tests.koordlet.hook_calls.calls_fixture import BE_LABELS, EXTENDED, HOOK_GA
 from tests.koordlet.strategies.runner_fixture import BE_POD
 
 T = TypeVar("T")
+HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+SHARE = {
+    "scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-memory":"8Gi",'
+    '"koordinator.sh/gpu-memory-ratio":"50"}}]}'
+}
 PARENT = f"/{BE_POD}"
 RDMA_POD = {"scheduling.koordinator.sh/device-allocated": '{"rdma":[{"minor":0,"id":"0000:01:00.0"}]}'}
 
@@ -127,6 +132,13 @@ class TestNri:
         assert found.env == {"NVIDIA_VISIBLE_DEVICES": "1"}
         assert found.linux is None
         assert [(name, reason) for name, reason, _ in world.events] == [("batch", "RuntimeHookFailed")]
+
+    def test_a_share_of_a_card_has_the_mounts_of_its_provider(self, world: CallsFixture) -> None:
+        found = wait(world.nri.create_container(nri_pod(SHARE, HAMI), nri_container()))
+        assert found is not None
+        assert found.env["LD_PRELOAD"] == "/usr/local/vgpu/libvgpu.so"
+        assert [one.destination for one in found.mounts] == ["/usr/local/vgpu/libvgpu.so", "/tmp/vgpulock"]
+        assert world.events == []
 
 
 class TestFailures:
@@ -232,6 +244,14 @@ class TestProxy:
             cpu_shares=307, cpu_quota=30_000, memory_limit_in_bytes=32 * MI
         )
         assert world.pod_quota == 30_000
+
+    def test_a_share_of_a_card_tells_what_the_pod_must_mount_itself(self, world: CallsFixture) -> None:
+        found = wait(world.proxy.pre_create_container(container_request(SHARE, HAMI)))
+        assert not isinstance(found, HookFailed)
+        assert found.container_envs["CUDA_DEVICE_MEMORY_LIMIT"] == str(8 << 30)
+        ((name, reason, message),) = world.events
+        assert (name, reason) == ("batch", "RuntimeHookFailed")
+        assert "must mount /usr/local/vgpu/libvgpu.so, /tmp/vgpulock" in message
 
 
 def test_a_gate_that_is_off_is_no_hook(tmp_path: Path) -> None:

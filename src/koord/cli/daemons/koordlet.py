@@ -15,6 +15,7 @@ from koord.cli.daemons import lifecycle as process
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, PROGRAM, KoordletPlan, plan_koordlet, to_double_dash
 from koord.cli.daemons.lifecycle import set_verbosity
+from koord.gpu.mps import MpsControl, end_daemons
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host
 from koord.koordlet.agent import Koordlet
@@ -113,7 +114,10 @@ def restore_files(plan: KoordletPlan) -> int:
     tree = open_tree(host, kubepods=plan.settings.kubepods)
     if isinstance(tree, LayoutNotDetected):
         return process.report_errors(PROGRAM, [str(tree)])
-    kept = undo_node_actions(tree, plan.settings.state_dir)
+    kept = [
+        *undo_node_actions(tree, plan.settings.state_dir),
+        *asyncio.run(end_daemons(MpsControl(plan.settings.mps))),
+    ]
     for problem in kept:
         print(f"{PROGRAM}: {problem}", file=sys.stderr)
     journal = WriteJournal(host, f"{plan.settings.state_dir}/{JOURNAL_FILE}")

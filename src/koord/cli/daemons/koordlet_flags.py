@@ -14,6 +14,7 @@ from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGE
 from koord.cli.daemons.koordlet_eviction_flags import ENDPOINT_FLAGS, EVICTION_FLAGS, cri_eviction_settings
 from koord.cli.daemons.koordlet_hook_flags import HOOK_SERVER_FLAGS, NRI_FLAGS, RUNTIME_FLAGS, hook_service_settings
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
+from koord.gpu.mps import MpsSettings
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.feature_gates import KOORDLET_GATES
@@ -246,7 +247,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         safe_mode=values.switch("safe-mode"),
         audit=_audit(values),
         collect=_collect(values, on),
-        strategies=_strategies(values),
+        strategies=_strategies(values, paths),
         hooks=hooks,
         pods=_pods(values, source),
         prediction=_prediction(values),
@@ -255,6 +256,10 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
             publish="NodeTopologyReport" in on,
             ask_kubelet=not values.switch("disable-query-kubelet-config"),
             huge_pages="HugePageReport" in on,
+        ),
+        mps=MpsSettings(
+            folder=f"{paths.var_run}/{values.text('mps-directory').strip('/')}",
+            command=tuple(values.text("mps-control-command").split()),
         ),
         cri_eviction=cri_eviction,
         reports_node_metric=values.switch("enable-node-metric-report"),
@@ -314,7 +319,13 @@ def _collect(values: FlagValues, on: frozenset[str]) -> CollectSettings:
     )
 
 
-def _strategies(values: FlagValues) -> StrategySettings:
+def _mps_shared_memory(values: FlagValues, paths: HostPaths) -> str:
+    """Return the machine's folder that is /dev/shm to the daemons: in a pod, the one that is mounted there."""
+    on_machine = paths.var_run == HostPaths().var_run
+    return "/dev/shm" if on_machine else f"{HostPaths().var_run}/{values.text('mps-directory').strip('/')}/shm"
+
+
+def _strategies(values: FlagValues, paths: HostPaths) -> StrategySettings:
     every = float(values.number("reconcile-interval-seconds"))
     names = (cpu_burst.OWNER, "ResctrlReconcile", "BlkioReconcile", "CgroupReconcile", "SystemConfigReconcile")
     return StrategySettings(
@@ -333,6 +344,8 @@ def _strategies(values: FlagValues) -> StrategySettings:
         hooks=HookSettings(
             unset_cpu_quota=not values.switch("disable-unset-cpu-quota"),
             hami_library=values.text("hami-core-library-directory-path"),
+            mps_folder=f"{HostPaths().var_run}/{values.text('mps-directory').strip('/')}",
+            mps_shared_memory=values.text("mps-shared-memory-path") or _mps_shared_memory(values, paths),
         ),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from koord.cli.daemons.flag_set import Flag, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, INTEGER, STRINGS, TEXT
+from koord.gpu.mps import CONTROL as MPS_CONTROL
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.hooks.hook import HookStage
 from koord.koordlet.nri.settings import FailurePolicy, HookServiceSettings, NriSettings
@@ -41,6 +42,14 @@ RUNTIME_FLAGS = (
         TEXT,
         "The library that shares GPUs, on the host",
         "/usr/local/vgpu/libvgpu.so",
+    ),
+    Flag("mps-control-command", TEXT, "The program that starts and asks MPS daemons, with its arguments", MPS_CONTROL),
+    Flag("mps-directory", TEXT, "The folder of the MPS daemons' pipes, below the root of /var/run", "koordlet/mps"),
+    Flag(
+        "mps-shared-memory-path",
+        TEXT,
+        "What is /dev/shm to the MPS daemons, on the host. Default: the folder shm of --mps-directory, /dev/shm with "
+        "agent_mode=hostMode",
     ),
 )
 NRI_FLAGS = (

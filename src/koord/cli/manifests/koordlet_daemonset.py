@@ -38,13 +38,19 @@ PROXY_MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
 PROXY_SOCKET = "koordlet.sock"
 TERWAY_GATE = "TerwayQoS"
 TERWAY_MOUNT = ("host-var-lib-terway-qos", HostPaths().terway, DAEMONSET_PATHS.terway, False)
-POD_RESOURCES_GATE = "PodResourcesProxy"
-POD_RESOURCES_MOUNT = ("host-pod-resources", POD_RESOURCES_FOLDER, POD_RESOURCES_FOLDER, False)
+# What an agent needs of the machine for a gate: Terway's folder; that of its socket of pod resources; the folders of
+# containers in HAMi-core's; what is /dev/shm to the MPS daemons that it starts.
+GATE_MOUNTS: dict[str, tuple[str, str, str, bool]] = {
+    TERWAY_GATE: TERWAY_MOUNT,
+    "PodResourcesProxy": ("host-pod-resources", POD_RESOURCES_FOLDER, POD_RESOURCES_FOLDER, False),
+    "HamiCoreVGPUMonitor": ("host-vgpu", "/usr/local/vgpu", "/usr/local/vgpu", False),
+    "MPSControlDaemon": ("host-mps-shm", "/var/run/koordlet/mps/shm", "/dev/shm", False),
+}
 _CREATED_HOST_PATHS = frozenset(
     {
         "host-var-log-koordlet",
         "host-prediction-checkpoints",
-        *(name for name, _, _, _ in (*PROXY_MOUNTS, TERWAY_MOUNT, POD_RESOURCES_MOUNT)),
+        *(name for name, _, _, _ in (*PROXY_MOUNTS, *GATE_MOUNTS.values())),
     }
 )
 # As Koordinator's chart: what an agent does whose gates nobody states.
@@ -67,12 +73,11 @@ def koordlet_objects(
     koord-runtime-proxy, or not at all. One that `restores` puts back every file that agents wrote, and writes no more.
     """
     gates = parse_feature_gates(feature_gates, KOORDLET_GATES)
-    switched = gates if isinstance(gates, dict) else {}
+    enabled = gates if isinstance(gates, dict) else {}
     mounts = (
         *MOUNTS,
         *(PROXY_MOUNTS if runtime_hooks == "proxy" else ()),
-        *((TERWAY_MOUNT,) if switched.get(TERWAY_GATE) else ()),
-        *((POD_RESOURCES_MOUNT,) if switched.get(POD_RESOURCES_GATE) else ()),
+        *(mount for gate, mount in GATE_MOUNTS.items() if enabled.get(gate)),
     )
     container: Obj = {
         "name": NAME,

@@ -26,7 +26,7 @@ from koord.koordlet.hook_server.registered_server import (
     enabled_stages,
 )
 from koord.koordlet.hook_status import HookConnection, HooksStatus
-from koord.koordlet.hooks import rdma_device
+from koord.koordlet.hooks import gpu_env, rdma_device
 from koord.koordlet.hooks.contexts import cgroup_resources, container_context, pod_context, pod_context_of_meta
 from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules, build_node_rules
 from koord.koordlet.hooks.registry import HookProblem
@@ -94,6 +94,10 @@ class ProxyHookHandler:
             return HookFailed(decision.message)
         if decision is None:
             return runtime_hook.echo_container(request)
+        if decision.mounts:
+            places = ", ".join(one.destination for one in decision.mounts)
+            problem = f"the protocol of the runtime proxy has no mounts: the pod itself must mount {places}"
+            self._calls.record_problem(context.pod, HookProblem(hook=gpu_env.NAME, problem=problem))
         starts = stage is HookStage.PRE_CREATE_CONTAINER
         devices = find_devices(self._host, decision) if starts else []
         if isinstance(devices, IoError):

@@ -235,6 +235,7 @@ def depends_on(inputs: StrategyInputs) -> tuple[object, ...]:
         known.node,
         known.kubelet,
         known.earlier_writes,
+        known.mps_daemons,
         shape.processors,
         shape.cache,
     )
