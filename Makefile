@@ -9,7 +9,7 @@ UP_ARGS ?= --nodes 3
 EVENTS ?= 1000000
 MINUTES ?= 60
 
-.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-crio test-charts test-install test-guest test-e2e test-yarn soak bench bench-colocation gen chart monitoring diagrams lock clean
+.PHONY: help setup up test check format coverage test-wheel image image-root image-lock release release-version assets test-real test-containerd17 test-crio test-charts test-install test-guest test-gpu test-e2e test-yarn soak bench bench-colocation gen chart monitoring diagrams lock clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -103,6 +103,12 @@ test-yarn: $(READY) ## koord-yarn-operator, koord-yarn-copilot and koordlet with
 test-e2e: $(READY) ## Kubernetes' own end-to-end suite against koord up (needs Go 1.26 once and kubectl; most of an hour)
 	@$(BIN)/python -m tools.assets e2e
 	@$(BIN)/python -m tools.kubernetes_e2e $(E2E_ARGS)
+
+# No $(READY): a machine with a card may have no package registry. GPU_PYTHON has pytest and koord's dependencies.
+GPU_PYTHON ?= $(BIN)/python
+test-gpu: ## shares of a GPU measured on a real card (MPS; HAMi-core with KOORD_HAMI_CORE), figures in bench/results/gpu-*.json
+	@PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(GPU_PYTHON) -m pytest -c pyproject.toml --confcutdir=tests/gpu -p no:cacheprovider -W ignore tests/gpu/test_card_shares.py tests/gpu/test_card_end_to_end.py; \
+	  tested=$$?; PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(GPU_PYTHON) -m bench gpu && exit $$tested
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos
 	@PYTHONHASHSEED=0 KOORD_SOAK=$(EVENTS) $(BIN)/python -m pytest $$(grep -rl --include='test_*.py' 'from tests.soak_budget import' tests) -n $(JOBS) --dist worksteal

@@ -45,9 +45,13 @@ BENCHES = {
     "memory": "bench.memory",
     "yarn-copilot": "bench.yarn_copilot",
     "yarn": "bench.yarn",
+    "gpu-shares": "bench.gpu_shares",
+    "gpu-hami": "bench.gpu_hami",
 }
+# name -> benchmarks that it stands for
+GROUPS = {"gpu": ("gpu-shares", "gpu-hami")}
 # name -> the environment variable without which it is left out of a run of all
-NEEDS = {"openb": "OPENB"}
+NEEDS = {"openb": "OPENB", "gpu-shares": "KOORD_GPU", "gpu-hami": "KOORD_HAMI_CORE"}
 
 
 def _child(name: str) -> dict[str, Any]:
@@ -59,6 +63,7 @@ def _child(name: str) -> dict[str, Any]:
 
 
 def main(names: list[str]) -> int:
+    names = [one for name in names for one in _members(name)]
     unknown = [name for name in names if name not in BENCHES]
     if unknown:
         print(f"no benchmark {', '.join(unknown)}; there are {', '.join(BENCHES)}", file=sys.stderr)
@@ -75,6 +80,13 @@ def main(names: list[str]) -> int:
         (RESULTS / f"{name}.json").write_text(text)
         print(f"== {name} ({time.time() - started:.0f} s)\n{text}", flush=True)
     return 0
+
+
+def _members(name: str) -> list[str]:
+    """Return the benchmarks of a group, without those whose variable is not set; a single name stays."""
+    if name not in GROUPS:
+        return [name]
+    return [one for one in GROUPS[name] if one == GROUPS[name][0] or NEEDS.get(one, "PATH") in os.environ]
 
 
 def rounded(value: Any) -> Any:

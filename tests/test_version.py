@@ -105,6 +105,7 @@ PROGRAMS = (
     "koord_descheduler",
     "koordlet",
     "koord_runtime_proxy",
+    "koord_device_daemon",
     "koord_yarn_copilot",
     "koord_yarn_operator",
 )

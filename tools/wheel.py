@@ -28,10 +28,17 @@ PROGRAMS = (
     "koord-runtime-proxy",
     "koord-yarn-copilot",
     "koord-yarn-operator",
+    "koord-device-daemon",
 )
 # What starts with the required dependencies alone: a node agent installs none of the server's libraries.
-PROGRAMS_WITHOUT_EXTRAS = ("koord", "kubectl-koord", "koordlet", "koord-yarn-copilot")
-PROGRAMS_WITHOUT_EXTRAS = ("koord", "kubectl-koord", "koordlet", "koord-yarn-operator")
+PROGRAMS_WITHOUT_EXTRAS = (
+    "koord",
+    "kubectl-koord",
+    "koordlet",
+    "koord-yarn-copilot",
+    "koord-yarn-operator",
+    "koord-device-daemon",
+)
 READY = re.compile(r"koord: ready (\S+) kubeconfig=(\S+)")
 READY_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30

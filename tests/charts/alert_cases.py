@@ -93,6 +93,12 @@ CASES: dict[str, AlertCase] = {
     "KoordletStrategyErrors": _growing(
         'koordlet_strategy_errors_total{node="n1",strategy="CPUSuppress"}', {"node": "n1", "strategy": "CPUSuppress"}
     ),
+    "KoordletMPSDaemonDown": AlertCase(
+        series={'koordlet_gpu_mps_daemon_up{node="n1",minor="0",uuid="GPU-0"}': "0x20 1x20"},
+        labels=({"node": "n1", "minor": "0", "uuid": "GPU-0"},),
+        fires_m=10,
+        ends_m=25,
+    ),
     "KoordletJournalUnwritable": AlertCase(
         series={'koordlet_journal_unwritable{node="n1"}': "1x10 0x20"}, labels=({"node": "n1"},), fires_m=8, ends_m=15
     ),

@@ -194,7 +194,7 @@ class TestNotes:
 
     def test_values_without_effect_are_told(self, server: ApiServer) -> None:
         notes = self.notes(server, *values_file("koordinator-1.8"))
-        for path in ("deviceDaemon", "installation.roleListGroups", "koordlet.hostDirs.koordletTSDBDir"):
+        for path in ("installation.roleListGroups", "koordlet.hostDirs.koordletTSDBDir"):
             assert f"- {path} has no effect: " in notes
         assert "- koordlet.image names an image of Koordinator" in notes
 

@@ -11,7 +11,7 @@ import yaml
 
 from koord import __version__
 from koord.api.schema import crd_manifests
-from koord.cli.manifests.koordlet_daemonset import RuntimeHooks
+from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS, RuntimeHooks
 from koord.cli.manifests.manifests import COMPONENTS, OPTIONAL_COMPONENTS, manifests
 from tests.charts import golden_files
 from tests.charts.helm import CHART, HelmFailed, Obj, named, pod_specs, render, run_helm, values_file
@@ -70,15 +70,16 @@ GATES = "ConfigMapValidatingWebhook=true,BindingAdmissionWebhook=true,ElasticMut
 @pytest.mark.parametrize("namespace", ["koordinator-system", "elsewhere"])
 @pytest.mark.parametrize("gates", ["", GATES])
 def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, gates: str) -> None:
-    yarn = OPTIONAL_COMPONENTS if gates else ()
+    optional = OPTIONAL_COMPONENTS if gates else ()
+    koordlet_gates = [f"{gate}=true" for gate in GATE_MOUNTS]
     printed = manifests(
         namespace,
-        components=(*COMPONENTS, *yarn),
+        components=(*COMPONENTS, *optional),
         feature_gates=gates,
         runtime_hooks=hooks,
         tell_interference=bool(gates),
         koordlet_restores=bool(gates),
-        koordlet_gates="TerwayQoS=true" if gates else "",
+        koordlet_gates=",".join(koordlet_gates) if gates else "",
     )
     assert isinstance(printed, list)
     sets = {
@@ -87,8 +88,9 @@ def test_it_is_what_koord_manifests_prints(hooks: RuntimeHooks, namespace: str, 
         "featureGates": gates.replace(",", "\\,"),
         "koordlet.tellInterference": str(bool(gates)).lower(),
         "koordlet.restore": str(bool(gates)).lower(),
-        "koordlet.features": "TerwayQoS=true" if gates else "",
-        "koordYarnOperator.enabled": str(bool(yarn)).lower(),
+        "koordlet.features": "\\,".join(koordlet_gates) if gates else "",
+        "deviceDaemon.enabled": str(bool(gates)).lower(),
+        "koordYarnOperator.enabled": str(bool(gates)).lower(),
     }
     rendered = render(*(word for name, value in sets.items() for word in ("--set", f"{name}={value}")))
     theirs, ours = by_name(printed), by_name(without_hooks(rendered))

@@ -1,75 +1,56 @@
-"""NVML is read through a stub library of the same ABI, built here: two cards, one of them busy."""
+"""NVML is read through a library of the same ABI: cards, who uses them, and how their health follows the driver."""
 
 from __future__ import annotations
 
-import ctypes
-import shutil
-import subprocess
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from koord.host.gpu import LOST, NO_HEALTH_CHECK, GpuHealth, GpuProcessUsage, MigInstance
 from koord.host.io_error import IoError
-from koord.host.nvml import NO_HEALTH_CHECK, GpuHealth, GpuProcessUsage, Nvml
+from koord.host.nvml import Nvml
+from koord.host.nvml_health import HealthTiming
+from tests.host.nvml_stub import NvmlStub
 
-SOURCE = r"""
-#include <stdio.h>
-#include <string.h>
-typedef struct { unsigned long long total, free, used; } memory_t;
-typedef struct { char legacy[16]; unsigned domain, bus, device, id, sub; char bus_id[32]; } pci_t;
-typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process_t;
-typedef struct { unsigned pid; unsigned long long at; unsigned sm, mem, enc, dec; } sample_t;
-static int cards[2] = {0, 1};
-int nvmlInit_v2(void) { return INIT; }
-int nvmlShutdown(void) { return 0; }
-int nvmlSystemGetDriverVersion(char *t, unsigned n) { snprintf(t, n, "550.54"); return 0; }
-int nvmlDeviceGetCount_v2(unsigned *n) { *n = 2; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned i, void **h) { *h = &cards[1 - i]; return 0; }
-int nvmlDeviceGetUUID(void *h, char *t, unsigned n) { snprintf(t, n, "GPU-%d", *(int *)h); return 0; }
-int nvmlDeviceGetName(void *h, char *t, unsigned n) { snprintf(t, n, "NVIDIA A100 80GB"); return 0; }
-int nvmlDeviceGetMinorNumber(void *h, unsigned *m) { *m = *(int *)h; return 0; }
-int nvmlDeviceGetMemoryInfo(void *h, memory_t *m) { m->total = 85899345920ull; m->free = 1; m->used = 2; return 0; }
-int nvmlDeviceGetPciInfo_v3(void *h, pci_t *p) {
-  memset(p, 0, sizeof *p); snprintf(p->bus_id, 32, "00000000:3B:0%d.0", *(int *)h); return 0; }
-int nvmlDeviceGetComputeRunningProcesses_v3(void *h, unsigned *n, process_t *p) {
-  if (*(int *)h) { *n = 0; return 0; }
-  if (*n < 100) { *n = 100; return 7; }
-  *n = 2; p[0].pid = 41; p[0].used = 1073741824ull; p[1].pid = 42; p[1].used = ~0ull; return 0; }
-int nvmlDeviceGetProcessUtilization(void *h, sample_t *s, unsigned *n, unsigned long long since) {
-  if (*(int *)h) return 6;
-  if (since >= 2000) return 6;
-  if (!s) { *n = 3; return 7; }
-  s[0].pid = 41; s[0].at = 2000; s[0].sm = 30; s[1].pid = 41; s[1].at = 1000; s[1].sm = 90;
-  s[2].pid = 42; s[2].at = 1500; s[2].sm = 250; *n = 3; return 0; }
-typedef struct { void *device; unsigned long long type, data; unsigned gi, ci; } event_t;
-static event_t waiting[8]; static int first, last;
-int nvmlEventSetCreate(void **set) { *set = waiting; return 0; }
-int nvmlEventSetFree(void *set) { return 0; }
-int nvmlDeviceRegisterEvents(void *h, unsigned long long kinds, void *set) {
-  return kinds == 8 && set == waiting ? (*(int *)h ? REGISTER : 0) : 2; }
-int nvmlEventSetWait_v2(void *set, event_t *e, unsigned ms) {
-  if (ms) return 2;
-  if (first == last) return 10;
-  *e = waiting[first++]; return 0; }
-void happens(int card, unsigned long long type, unsigned long long xid) {
-  event_t e = {&cards[card], type, xid, 0, 0}; waiting[last++] = e; }
-"""
+FAST = HealthTiming(look_s=0.02, quiet_s=0.1)
+XID = 8
+PATIENCE_S = 20.0
 
 
-def built(folder: Path, code: int = 0, register: int = 0) -> str:
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler to build the stand-in with")
-    (folder / "nvml.c").write_text(SOURCE)
-    library = folder / "libnvml.so"
-    command = [compiler, "-shared", "-fPIC", f"-DINIT={code}", f"-DREGISTER={register}", "-o", str(library)]
-    subprocess.run([*command, str(folder / "nvml.c")], check=True)
-    return str(library)
+@pytest.fixture
+def stub(tmp_path: Path) -> NvmlStub:
+    return NvmlStub(tmp_path)
 
 
-def test_cards_and_who_uses_them(tmp_path: Path) -> None:
-    nvml = Nvml.open(built(tmp_path))
-    assert isinstance(nvml, Nvml)
+@pytest.fixture
+def nvml(stub: NvmlStub) -> Iterator[Nvml]:
+    opened = Nvml.open(stub.path, FAST)
+    assert isinstance(opened, Nvml)
+    yield opened
+    opened.close()
+    assert stub.set("sets") == 0, "what was registered is given back"
+
+
+def listed(nvml: Nvml) -> list[str]:
+    cards = nvml.cards()
+    assert not isinstance(cards, IoError), cards
+    return [card.uuid for card in cards]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.005)
+
+
+def becomes(nvml: Nvml, uuid: str, code: str, *, healthy: bool = False) -> None:
+    until(lambda: (nvml.health()[uuid].healthy, nvml.health()[uuid].code) == (healthy, code))
+
+
+def test_cards_and_who_uses_them(nvml: Nvml) -> None:
     assert nvml.driver() == "550.54"
     cards = nvml.cards()
     assert not isinstance(cards, IoError)
@@ -83,37 +64,117 @@ def test_cards_and_who_uses_them(tmp_path: Path) -> None:
     )
     assert nvml.uses(cards[0]) == [GpuProcessUsage(41, 0, 2**30), GpuProcessUsage(42, 0, 0)], "nobody computed since"
     assert nvml.uses(cards[1]) == []
-    nvml.close()
 
 
-def test_a_critical_error_makes_a_card_unhealthy_for_good(tmp_path: Path) -> None:
-    path = built(tmp_path)
-    nvml, stub = Nvml.open(path), ctypes.CDLL(path)
-    assert isinstance(nvml, Nvml)
-    assert nvml.health() == {}, "no card was listed yet"
-    nvml.cards()
-    assert nvml.health() == {"GPU-0": GpuHealth(), "GPU-1": GpuHealth()}
-    for xid in (13, 31, 43, 45, 68, 109):
-        stub.happens(0, ctypes.c_ulonglong(8), ctypes.c_ulonglong(xid))
-    stub.happens(0, ctypes.c_ulonglong(2), ctypes.c_ulonglong(79))  # another kind of event
-    assert all(one.healthy for one in nvml.health().values())
-    stub.happens(1, ctypes.c_ulonglong(8), ctypes.c_ulonglong(79))
-    for _ in range(2):
-        found = nvml.health()
-        assert (found["GPU-0"].healthy, found["GPU-1"].healthy, found["GPU-1"].code) == (True, False, "Xid79")
-    nvml.close()
+def test_links_and_instances(tmp_path: Path) -> None:
+    stub = NvmlStub(tmp_path, cards=3)
+    for link, peer in ((0, 1), (1, 1), (2, 2), (3, -1)):
+        stub.set("link", 0, link, peer)
+    stub.set("mig", 2, 2)
+    opened = Nvml.open(stub.path, FAST)
+    assert isinstance(opened, Nvml)
+    cards = opened.cards()
+    assert not isinstance(cards, IoError)
+    assert (cards[0].links, cards[0].switch_links) == ({"0000:3b:01.0": 2, "0000:3b:02.0": 1}, 1)
+    assert (cards[1].links, cards[1].mig_enabled) == ({}, False)
+    assert cards[2].mig_enabled
+    assert cards[2].mig_instances == (MigInstance("MIG-1", "1g.10gb+me"),) * 2
+    opened.close()
 
 
-def test_a_card_whose_errors_are_not_told_works_and_says_so(tmp_path: Path) -> None:
-    nvml = Nvml.open(built(tmp_path, register=3))
-    assert isinstance(nvml, Nvml)
-    nvml.cards()
-    assert nvml.health() == {"GPU-0": GpuHealth(), "GPU-1": NO_HEALTH_CHECK}
-    nvml.close()
+class TestHealth:
+    def test_errors_of_applications_leave_a_card_healthy(self, stub: NvmlStub, nvml: Nvml) -> None:
+        assert nvml.health() == {}, "no card was listed yet"
+        assert listed(nvml) == ["GPU-0", "GPU-1"]
+        assert nvml.health() == {"GPU-0": GpuHealth(), "GPU-1": GpuHealth()}
+        for xid in (13, 31, 43, 45, 68, 109):
+            stub.set("event", 0, XID, xid)
+        stub.set("event", 0, 2, 79)  # another kind of event
+        stub.set("event", 1, XID, 79)
+        becomes(nvml, "GPU-1", "Xid79")
+        assert nvml.health()["GPU-0"] == GpuHealth(), "events come in their order, so all were seen"
+
+    def test_a_driver_that_does_not_say_when_it_is_over_is_not_believed_to_be(self, stub: NvmlStub, nvml: Nvml) -> None:
+        listed(nvml)
+        stub.set("event", 1, XID, 48)
+        becomes(nvml, "GPU-1", "Xid48")
+        stub.set("ecc", 0, 3)  # seen by a later look: several have passed since
+        becomes(nvml, "GPU-0", "EccUncorrected")
+        stub.set("ecc", 0, 0)
+        becomes(nvml, "GPU-0", "", healthy=True)
+        assert nvml.health()["GPU-1"].code == "Xid48"
+
+    def test_a_card_that_needs_no_recovery_heals_after_a_while_without_errors(self, stub: NvmlStub, nvml: Nvml) -> None:
+        listed(nvml)
+        stub.set("recovery", 1, 1)
+        stub.set("event", 1, XID, 95)
+        becomes(nvml, "GPU-1", "Xid95")
+        stub.set("recovery", 1, 0)
+        becomes(nvml, "GPU-1", "", healthy=True)
+
+    @pytest.mark.parametrize(
+        ("what", "values", "over", "code"),
+        [
+            ("recovery", (1,), (0,), "GpuResetRequired"),
+            ("recovery", (2,), (0,), "NodeRebootRequired"),
+            ("rows", (1, 0), (0, 0), "RowRemapPending"),
+            ("rows", (0, 1), (0, 0), "RowRemapFailed"),
+            ("retiring", (1,), (0,), "PageRetirementPending"),
+            ("ecc", (2,), (0,), "EccUncorrected"),
+        ],
+    )
+    def test_what_the_driver_says_of_a_card_is_followed_both_ways(
+        self, stub: NvmlStub, nvml: Nvml, what: str, values: tuple[int, ...], over: tuple[int, ...], code: str
+    ) -> None:
+        listed(nvml)
+        stub.set(what, 0, *values)
+        becomes(nvml, "GPU-0", code)
+        assert nvml.health()["GPU-1"].healthy
+        stub.set(what, 0, *over)
+        becomes(nvml, "GPU-0", "", healthy=True)
+
+    def test_a_lost_card_stays_listed_and_comes_back_after_a_reset(self, stub: NvmlStub, nvml: Nvml) -> None:
+        listed(nvml)
+        stub.set("event", 1, XID, 79)
+        becomes(nvml, "GPU-1", "Xid79")
+        stub.set("lose", 1)
+        until(lambda: nvml.health()["GPU-1"] == LOST)
+        assert listed(nvml) == ["GPU-0", "GPU-1"]
+        assert nvml.health() == {"GPU-0": GpuHealth(), "GPU-1": LOST}
+        stub.set("reset", 1)
+        assert listed(nvml) == ["GPU-0", "GPU-1"]
+        assert nvml.health()["GPU-1"] == GpuHealth(), "with the card its error is gone"
+        stub.set("event", 1, XID, 48)
+        becomes(nvml, "GPU-1", "Xid48")
+
+    def test_a_card_that_is_lost_from_the_start_is_counted(self, stub: NvmlStub, nvml: Nvml) -> None:
+        stub.set("lose", 1)
+        assert listed(nvml) == ["GPU-0"]
+        assert nvml.unidentified == 1
+        stub.set("reset", 1)
+        assert listed(nvml) == ["GPU-0", "GPU-1"]
+        assert nvml.unidentified == 0
+
+    def test_a_driver_that_is_gone_for_a_while_is_found_again(self, stub: NvmlStub, nvml: Nvml) -> None:
+        listed(nvml)
+        stub.set("lose", 0)
+        until(lambda: nvml.health()["GPU-0"] == LOST)
+        stub.set("init_code", 9)
+        assert isinstance(nvml.cards(), IoError)
+        stub.set("init_code", 0)
+        stub.set("reset", 0)
+        assert listed(nvml) == ["GPU-0", "GPU-1"]
+        assert all(one.healthy for one in nvml.health().values())
+
+    def test_a_card_whose_errors_are_not_told_works_and_says_so(self, stub: NvmlStub, nvml: Nvml) -> None:
+        stub.set("told", 1, 0)
+        listed(nvml)
+        assert nvml.health() == {"GPU-0": GpuHealth(), "GPU-1": NO_HEALTH_CHECK}
 
 
-def test_a_driver_that_does_not_answer(tmp_path: Path) -> None:
-    refused = Nvml.open(built(tmp_path, code=9))
+def test_a_driver_that_does_not_answer(stub: NvmlStub) -> None:
+    stub.set("init_code", 9)
+    refused = Nvml.open(stub.path)
     assert isinstance(refused, IoError)
     assert "code 9" in str(refused)
 

@@ -33,7 +33,18 @@ pytestmark = [pytest.mark.real, pytest.mark.xdist_group("image")]
 PROGRAMS = tuple(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
 AGENT_PROGRAMS = tuple(name for name in FLAVOURS["agent"].programs if name in PROGRAMS)
 # Packages of which the agent's image has only what koordlet imports.
-AGENT_PACKAGES = ("api", "host", "koordlet", "kube", "policy", "runtimeproxy", "telemetry", "values", "wire")
+AGENT_PACKAGES = (
+    "api",
+    "devicedaemon",
+    "host",
+    "koordlet",
+    "kube",
+    "policy",
+    "runtimeproxy",
+    "telemetry",
+    "values",
+    "wire",
+)
 LIMIT_BYTES = {"all": 150_000_000, "agent": 70_000_000}
 WAIT_S = 60
 _IMPORT_ALL = """

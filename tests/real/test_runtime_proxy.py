@@ -20,6 +20,7 @@ import pytest
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host
 from koord.wire.runtime_hook import (
+    ContainerDevice,
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
     LinuxContainerResources,
@@ -90,7 +91,7 @@ class Proxy:
 
 
 class HookThread:
-    """A hook server beside the test. It gives containers of labelled pods 333 CPU shares."""
+    """A hook server beside the test. It gives containers of labelled pods 333 CPU shares and a device."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -133,7 +134,8 @@ def _answer(request: ContainerResourceHookRequest) -> ContainerResourceHookRespo
     if request.pod_labels.get("hooked") != "yes":
         return echo_container(request)
     resources = msgspec.structs.replace(request.container_resources or LinuxContainerResources(), cpu_shares=333)
-    return msgspec.structs.replace(echo_container(request), container_resources=resources)
+    device = ContainerDevice(container_path="/dev/given", host_path="/dev/full", permissions="rw")
+    return msgspec.structs.replace(echo_container(request), container_resources=resources, container_devices=(device,))
 
 
 @pytest.fixture(scope="module")
@@ -212,12 +214,14 @@ def test_a_pod_runs_with_its_logs_and_commands(site: Site, proxy: Proxy) -> None
         assert proxy.passed(method), method
 
 
-def test_a_hook_that_sets_shares_is_obeyed(site: Site, proxy: Proxy, hooks: HookThread) -> None:
+def test_a_hook_that_sets_shares_and_gives_a_device_is_obeyed(site: Site, proxy: Proxy, hooks: HookThread) -> None:
     amounts = {"requests": {"cpu": "100m"}, "limits": {"cpu": "200m", "memory": "64Mi"}}
     site.run(pod("hooked", amounts, labels=HOOKED), pod("plain", amounts))
     assert site.value(SHARES, site.container("hooked")) == "333"
     assert site.value(SHARES, site.container("plain")) == "102"
     assert site.value(QUOTA, site.container("hooked")) == "20000"
+    listed = kubelet(site, "/run/default/hooked/main?cmd=ls%20-l%20/dev/given", "POST").split()
+    assert (listed[0][0], listed[4:6]) == ("c", ["1,", "7"]), "/dev/full of the host"
     (asked,) = hooks.asked(RuntimeHookStage.PRE_CREATE_CONTAINER, "hooked")
     assert asked.container_resources is not None
     assert asked.container_resources.cpu_shares == 102

@@ -10,6 +10,7 @@ import pytest
 from koord.wire import raw_fields
 from koord.wire.protobuf import codec_of
 from koord.wire.runtime_hook import (
+    ContainerDevice,
     ContainerMetadata,
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
@@ -188,6 +189,7 @@ async def test_what_a_hook_changes_of_a_container_beside_resources(site: Site) -
         container_annotations={"own": "no", "more": "x"},
         pod_cgroup_parent="/p",
         container_envs={"B": "new", "Z": "26", "C": "3"},
+        container_devices=(ContainerDevice(container_path="/dev/a", host_path="/dev/b", permissions="rw"),),
     )
     await container(site)
     sent = site.runtime.last("CreateContainer")
@@ -197,6 +199,8 @@ async def test_what_a_hook_changes_of_a_container_beside_resources(site: Site) -
     assert raw_fields.string_of(raw_fields.message_of(sent, 3, 8) or b"", 1) == "/p"
     envs = [(raw_fields.string_of(one, 1), raw_fields.string_of(one, 2)) for one in raw_fields.chunks_of(config, 6)]
     assert envs == [("B", "new"), ("C", "3"), ("Z", "26")]
+    (device,) = raw_fields.chunks_of(config, 8)
+    assert [raw_fields.string_of(device, number) for number in (1, 2, 3)] == ["/dev/a", "/dev/b", "rw"]
 
 
 async def test_an_update_states_all_that_is_wanted(site: Site) -> None:

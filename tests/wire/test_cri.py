@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from koord.wire import cri, raw_fields, runtime_hook
 from koord.wire.raw_fields import MalformedMessage, encode_chunk, encode_int, encode_string, encode_string_map
 from koord.wire.runtime_hook import (
+    ContainerDevice,
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
     LinuxContainerResources,
@@ -125,6 +126,20 @@ def test_a_containers_answer_is_what_the_runtime_reads(
         before = raw_fields.message_of(request, *path)
         if before is not None:
             assert unknown(raw_fields.message_of(sent, *path) or b"") == unknown(before)
+
+
+@given(create_requests())
+def test_devices_are_added_once_and_all_else_stays(request: bytes) -> None:
+    paths = ("/dev/a", "/dev/b")
+    devices = tuple(ContainerDevice(container_path=path, host_path=path, permissions="rw") for path in paths)
+    one = cri.create_container_with_devices(request, devices[:1])
+    both = cri.create_container_with_devices(one, devices)
+    assert cri.create_container_with_devices(both, devices) == both
+    config = raw_fields.message_of(both, 2) or b""
+    found = [runtime_hook.decode(entry, ContainerDevice) for entry in raw_fields.chunks_of(config, 8)]
+    assert found == list(devices)
+    assert raw_fields.set_message(both, raw_fields.replace_field(config, 8, b""), 2) == request
+    assert cri.create_container_with_devices(request, ()) == request
 
 
 @given(resources, resources, st.none() | resources)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from koord.wire import runtime_hook
 from koord.wire.raw_fields import MalformedMessage, encode_chunk
 from koord.wire.runtime_hook import (
+    ContainerDevice,
     ContainerMetadata,
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
@@ -112,6 +113,9 @@ messages = st.one_of(
         container_resources=resources,
         pod_cgroup_parent=texts,
         container_envs=maps,
+        container_devices=st.lists(
+            st.builds(ContainerDevice, container_path=texts, host_path=texts, permissions=texts), max_size=2
+        ).map(tuple),
     ),
 )
 

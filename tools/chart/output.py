@@ -28,6 +28,7 @@ def generated_files() -> dict[Path, str]:
         "descheduler.yaml": workloads.descheduler_template(),
         "koordlet.yaml": workloads.koordlet_template(),
         "yarn-operator.yaml": workloads.yarn_operator_template(),
+        "device-daemon.yaml": workloads.device_daemon_template(),
         "uninstall.yaml": uninstall.uninstall_template(),
     }
     data = {

@@ -52,17 +52,9 @@ class IgnoredValue(msgspec.Struct, frozen=True):
 IGNORED = (
     IgnoredValue("installation.roleListGroups", {"type": "array"}, "roles hold what the programs do, and no more"),
     IgnoredValue(
-        "deviceDaemon",
-        {"type": "object"},
-        "there is no such daemon here; koordlet reads what vendors write into /var/run/koordlet/xpu-device-infos",
-    ),
-    IgnoredValue(
         "koordlet.hostDirs.kubeletConfigDir", {"type": "string"}, "koordlet asks the kubelet with its own account"
     ),
     IgnoredValue("koordlet.hostDirs.koordletTSDBDir", {"type": "string"}, "samples are kept in memory"),
-    IgnoredValue(
-        "koordlet.hostDirs.podResourcesProxyPath", {"type": "string"}, "koordlet has no proxy of pod resources"
-    ),
     IgnoredValue(
         "koordYarnOperator.resyncPeriod", {"type": ["string", "integer"]}, "every round looks at every NodeManager"
     ),

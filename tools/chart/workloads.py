@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.kubernetes.rbac import RbacRule
-from koord.cli.manifests import deployments, koordlet_daemonset
+from koord.cli.manifests import deployments, device_daemon, koordlet_daemonset
 from koord.cli.manifests.manifests import gpu_templates_config
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
@@ -128,7 +128,10 @@ def koordlet_template() -> str:
         _kubelet_rights(one["rules"])
     role["rules"] = When(".Values.koordlet.tellInterference", told_role["rules"], role["rules"])
     (workload,) = koordlet_daemonset.koordlet_objects(
-        NAMESPACE, image("koordlet"), f"{koordlet_daemonset.TERWAY_GATE}=true", runtime_hooks="proxy"
+        NAMESPACE,
+        image("koordlet"),
+        ",".join(f"{gate}=true" for gate in koordlet_daemonset.GATE_MOUNTS),
+        runtime_hooks="proxy",
     )
     container = _pod(workload, "koordlet")
     port = "{{ .Values.koordlet.metrics.port }}"
@@ -164,6 +167,15 @@ def koordlet_template() -> str:
     return _program("koordlet", [*rights, workload], gate_values("koordlet", gates))
 
 
+def device_daemon_template() -> str:
+    (workload,) = device_daemon.device_daemon_objects(NAMESPACE, image("deviceDaemon"))
+    _pod(workload, "deviceDaemon")
+    shown = ".Values.deviceDaemon"
+    replace(workload, f"{POD}/tolerations", When(f"{shown}.tolerations", _values("deviceDaemon.tolerations")))
+    add(workload, f"{POD}/affinity", When(f"{shown}.nodeAffinity", {"nodeAffinity": _affinity("deviceDaemon")}))
+    return _program("deviceDaemon", [workload])
+
+
 def _kubelet_rights(rules: list[Obj]) -> None:
     """Put the rights to two paths of kubelets in place of the one to all of them, where the value says so."""
     fine = ".Values.koordlet.kubeletFineGrainedAuthz"
@@ -180,6 +192,7 @@ def _host_paths(workload: Obj, proxied: str) -> None:
         "host-prediction-checkpoints": "predictionCheckpointDir",
         "host-var-run-koordlet": "koordletSockDir",
         "host-etc-hookserver": "koordProxyRegisterDir",
+        "host-pod-resources": "podResourcesProxyPath",
     }
     pod = workload["spec"]["template"]["spec"]
     for volume in pod["volumes"]:
@@ -188,7 +201,7 @@ def _host_paths(workload: Obj, proxied: str) -> None:
     if named:
         raise KeyError(f"koordlet has no volumes {', '.join(named)}")
     needed = {name: proxied for name, _, _, _ in koordlet_daemonset.PROXY_MOUNTS}
-    needed[koordlet_daemonset.TERWAY_MOUNT[0]] = f"$gates.{koordlet_daemonset.TERWAY_GATE}"
+    needed |= {mount[0]: f"$gates.{gate}" for gate, mount in koordlet_daemonset.GATE_MOUNTS.items()}
     for holder, field in ((pod, "volumes"), (pod["containers"][0], "volumeMounts")):
         holder[field] = [When(needed[one["name"]], one) if one["name"] in needed else one for one in holder[field]]
 

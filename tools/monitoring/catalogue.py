@@ -8,7 +8,7 @@ import msgspec
 
 from koord.descheduler.context import DeschedulerMetrics
 from koord.embedded.apiserver.server import SERVER_METRICS
-from koord.koordlet import scrape_declarations
+from koord.koordlet import gpu_shares, scrape_declarations
 from koord.koordlet.metrics import KoordletMetrics
 from koord.kube.controller.process import leader_status
 from koord.kube.transport.request_metrics import RestMetrics
@@ -127,6 +127,7 @@ def _koordlet() -> tuple[MetricDeclaration, ...]:
         *scrape_declarations.INTERNAL,
         *counted.external.declarations(),
         *scrape_declarations.EXTERNAL,
+        *gpu_shares.DECLARATIONS,
     )
 
 

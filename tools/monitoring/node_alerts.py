@@ -113,6 +113,21 @@ KOORDLET = AlertGroup(
                 " kernel holds.",
             ),
         ),
+        Alert(
+            name="KoordletMPSDaemonDown",
+            severity="warning",
+            expression="koordlet_gpu_mps_daemon_up == 0",
+            lasts="5m",
+            summary="GPU {{ $labels.minor }} of {{ $labels.node }} has no working MPS daemon",
+            description="The MPS daemon of GPU {{ $labels.minor }} on {{ $labels.node }} does not answer, and could"
+            " not be started again.",
+            meaning="Pods with a share of that card by MPS start without it until the daemon works. Other cards are"
+            " not affected.",
+            steps=(
+                "`koord top gpus --node NODE` says what the daemon's program answered.",
+                "Look at `/var/run/koordlet/mps/MINOR/log` on the node, and whether `nvidia-smi` lists the card.",
+            ),
+        ),
     ),
 )
 

@@ -143,7 +143,7 @@ FLAVOURS = {
     "agent": Flavour(
         name="koord-agent",
         extras=("fast", "hooks", "runtimeproxy"),
-        programs=("koordlet", "koord-runtime-proxy", "koord-yarn-copilot"),
+        programs=("koordlet", "koord-runtime-proxy", "koord-yarn-copilot", "koord-device-daemon"),
         command=("koordlet",),
         packages=(*_SYSTEM, *_TRAFFIC_CONTROL),
         # Programs do not import each other: the import rules in pyproject.toml hold that. koordlet signs nothing.

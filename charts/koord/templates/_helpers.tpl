@@ -7,8 +7,8 @@ would be taken away because nobody said that they are wanted.
 {{- range list "image" "priorityClasses" "uninstall" "hamiDaemon" "networkPolicy" "prometheusRule" "grafanaDashboards" "koordYarnOperator" "yarnConfiguration" }}
 {{- if not (hasKey $.Values .) }}{{ $missing = append $missing . }}{{ end }}
 {{- end }}
-{{- range list "manager" "scheduler" "descheduler" "koordlet" }}
-{{- if not (hasKey (get $.Values .) "enabled") }}{{ $missing = append $missing (printf "%s.enabled" .) }}{{ end }}
+{{- range list "manager" "scheduler" "descheduler" "koordlet" "deviceDaemon" }}
+{{- if not (hasKey (get $.Values . | default dict) "enabled") }}{{ $missing = append $missing (printf "%s.enabled" .) }}{{ end }}
 {{- end }}
 {{- with $missing }}
 {{- fail (printf "the chart's own values are missing (%s): upgrade with --reset-then-reuse-values in place of --reuse-values" (join ", " .)) }}

@@ -22,6 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 HOOKS_PATH = "/apis/v1/hooks"
 CONTAINERS_PATH = "/apis/v1/containers"
 INTERFERENCE_PATH = "/apis/v1/interference"
+GPUS_PATH = "/apis/v1/gpus"
 _STATE_PATH = "/apis/v1/state"
 _AT_ONCE = 16  # agents that are asked at the same time
 _SIMULATED = "simulated://"  # what simulated nodes call their runtime

@@ -124,6 +124,7 @@ COMMANDS: LazyCommands = {
     "sim": ("koord.cli.main", "sim", "Replay published experiments."),
     "node": ("koord.cli.main", "node", "Show what is on one node and who holds it."),
     "top": ("koord.cli.commands.top", "top", "Show what nodes use, have promised and lend."),
+    "gpu": ("koord.cli.commands.gpu", "gpu", "Measure whether shares of GPUs are isolated."),
     "quota": ("koord.cli.commands.quota", "quota", "Show what quotas may use now, and who lends to whom."),
     "reservation": ("koord.cli.commands.reservation", "reservation", "Show which room is kept for whom."),
     "gang": ("koord.cli.commands.gang", "gang", "Show who is in a gang and what it waits for."),

@@ -6,6 +6,7 @@ Accelerators that a vendor's plugin describes come from files, one JSON list of 
 from __future__ import annotations
 
 import re
+from itertools import count
 
 import msgspec
 
@@ -44,28 +45,33 @@ _NUMBERED = re.compile(r"mlx\d+_(\d+)")
 
 
 def rdma_cards(host: Host) -> list[RdmaCard] | IoError:
-    """Return the cards by minor. Cards whose name has no number cannot be told apart and are left out."""
+    """Return the cards by minor: the number in a name such as mlx5_2. Cards that are named otherwise, such as
+    rocep59s0, have the numbers that are left, in order of their addresses.
+    """
     addresses = pci_addresses(host)
     if isinstance(addresses, IoError):
         return addresses
-    found: list[RdmaCard] = []
+    first_names: dict[str, str] = {}
     for address in addresses:
         folder = pci_device_dir(host, address)
         if not pci_attribute(host, address, "class").startswith(_NETWORK) or host.exists(f"{folder}/physfn"):
             continue  # no network card, or itself a virtual function
         names = host.list_names(f"{folder}/infiniband")
-        numbered = _NUMBERED.fullmatch(names[0]) if not isinstance(names, IoError) and names else None
-        if isinstance(names, IoError) or numbered is None:
-            continue
-        found.append(
-            RdmaCard(
-                address=address,
-                minor=int(numbered[1]),
-                healthy=_active(host, f"{folder}/infiniband/{names[0]}/ports"),
-                location=pci_location(host, address),
-                virtual_functions=_functions(host, address),
-            )
+        if not isinstance(names, IoError) and names:
+            first_names[address] = names[0]
+    numbered = {address: int(match[1]) for address, name in first_names.items() if (match := _NUMBERED.fullmatch(name))}
+    taken = set(numbered.values())
+    free = (number for number in count() if number not in taken)
+    found = [
+        RdmaCard(
+            address=address,
+            minor=numbered[address] if address in numbered else next(free),
+            healthy=_active(host, f"{pci_device_dir(host, address)}/infiniband/{name}/ports"),
+            location=pci_location(host, address),
+            virtual_functions=_functions(host, address),
         )
+        for address, name in sorted(first_names.items())
+    ]
     return sorted(found, key=lambda card: card.minor)
 
 

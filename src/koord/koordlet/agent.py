@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.core_v1 import EventSource
@@ -24,6 +24,7 @@ from koord.host.hardware import Capability
 from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop, run_steps_cooperatively
 from koord.koordlet.evictor import FILE_NAME, EvictionJournal, KoordletEvictor, build_pod_stopper
+from koord.koordlet.gpu_shares import GpuSharing, GpusStatus
 from koord.koordlet.hook_calls.service import HookService
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.http_endpoints import EndpointSources, build_endpoint
@@ -56,6 +57,9 @@ from koord.telemetry.clock import Clock, now
 from koord.telemetry.component_server import ComponentServer, HealthCheck
 from koord.telemetry.process import register_process_metrics
 from koord.values import timestamp
+
+if TYPE_CHECKING:
+    from koord.koordlet.pod_resources.service import PodResourcesProxy
 
 _LOG = logging.getLogger(__name__)
 
@@ -124,6 +128,8 @@ class Koordlet:
         self.reporters: ReporterSet | None = None
         self._volumes: VolumeMounts | None = None
         self.hooks: HookService | None = None
+        self._pod_resources: PodResourcesProxy | None = None
+        self.gpu_sharing: GpuSharing | None = None
         self._audit_problem = ProblemLog(_LOG, "the audit log cannot be written")
         self._capabilities: list[Capability] = []
         self._cgroup_problem = "not looked yet"
@@ -243,10 +249,32 @@ class Koordlet:
         )
         for name, work in self.hooks.tasks:
             self._spawn(name, work)
+        self._serve_pod_resources(self.pod_source)
+        self.gpu_sharing = GpuSharing(
+            self._settings,
+            self._host,
+            self._clock,
+            self.store,
+            control_loop,
+            self._pods,
+            self._record_node_problem,
+        )
+        self.metrics.external.source(self.gpu_sharing.readings)
+        for name, work in self.gpu_sharing.tasks:
+            self._spawn(name, work)
         self._spawn("capabilities", lambda: self._publish_capabilities(control_loop))
         self.control_loop = control_loop
         self._spawn("yarn", self.yarn.run)
         return control_loop
+
+    def _serve_pod_resources(self, pods: PodSource) -> None:
+        if self._settings.pod_resources is not None:
+            from koord.koordlet.pod_resources.service import PodResourcesProxy  # gRPC, which only this proxy needs
+
+            self._pod_resources = PodResourcesProxy(
+                self._settings.pod_resources, self._clock, lambda: pods.pods, pods.ask_and_wait
+            )
+            self._spawn("pod-resources", self._pod_resources.run)
 
     async def _follow_pods(self) -> None:
         """Run the pod source. The kubelet's address is on the Node: a short wait spares the API server a list."""
@@ -302,6 +330,7 @@ class Koordlet:
             mounts={} if self._volumes is None else self._volumes.mounts,
             earlier_writes=self._has_earlier_writes(),
             safe_mode=self._settings.safe_mode,
+            mps_daemons={} if self.gpu_sharing is None else self.gpu_sharing.daemon_problems,
         )
 
     async def _evict(self) -> None:
@@ -376,6 +405,7 @@ class Koordlet:
             hooks=self._hooks_status,
             containers=self._containers_status,
             interference=self._interference_status,
+            gpus=lambda: GpusStatus() if self.gpu_sharing is None else self.gpu_sharing.status(),
             state=self.state,
             checks=self._checks(),
         )
@@ -399,6 +429,12 @@ class Koordlet:
 
     def _record_hook_event(self, regarding: ObjectReference, reason: str, message: str) -> None:
         self._recorder.record(regarding, "Warning", reason, message)
+
+    def _record_node_problem(self, reason: str, message: str) -> None:
+        node = self.node_watcher.node
+        if node is not None:
+            about = ObjectReference(kind="Node", api_version="v1", name=node.metadata.name, uid=node.metadata.uid)
+            self._recorder.record(about, "Warning", reason, message)
 
     def _checks(self) -> Mapping[str, HealthCheck]:
         return {
@@ -435,6 +471,7 @@ class Koordlet:
             "disturbedPods": self._disturbed_pods(),
             "collectors": {name: one.problem or "works" for name, one in collectors.items()},
             "strategies": [] if control_loop is None else list(control_loop.strategy_runner.enabled),
+            "podResources": "" if self._pod_resources is None else self._pod_resources.state,
             "journal": "" if control_loop is None else control_loop.executor.journal_problem or "works",
         }
 

@@ -63,11 +63,13 @@ KOORDLET_GATES: Mapping[str, KoordletGate] = {
     "BlkIOReconcile": _off("limits and weights of disks", _REGISTRY),
     "ColdPageCollector": _off("samples of memory that nobody touches", _FLAGS),
     "HugePageReport": _off("huge pages in the NodeResourceTopology", _FLAGS),
-    "PodResourcesProxy": _unbuilt(
-        "serve the kubelet's pod resources with devices added", "there is no such proxy in this version"
-    ),
+    "PodResourcesProxy": _off("serve the kubelet's pod resources with devices added", _FLAGS),
     "HamiCoreVGPUMonitor": _off(
-        "a folder for HAMi-core's monitor in each container that has a share of a GPU", "koord.koordlet.hooks.gpu_env"
+        "what containers with a share of a GPU use by HAMi-core's own counters", "koord.koordlet.hooks.gpu_env"
+    ),
+    "MPSControlDaemon": _off(
+        "a daemon of CUDA MPS for each GPU, which limits the shares of pods that ask for it",
+        "koord.koordlet.hooks.gpu_env",
     ),
     "PerCPUMetric": _off("the CPUs of the pools, one by one, as metrics", _AT_SCRAPE),
     "NodeMetricPromMetrics": _off("the last NodeMetric as metrics", _AT_SCRAPE),

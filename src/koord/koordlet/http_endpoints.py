@@ -1,4 +1,4 @@
-"""The agent's HTTP endpoints: metrics, audit events, evictions, capabilities, hooks, and what each strategy did."""
+"""The agent's HTTP endpoints: metrics, audit events, evictions, capabilities, hooks, GPUs and strategies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import msgspec
 
 from koord.host.audit_log import AuditLog, AuditPageRefused
 from koord.host.io_error import IoError
+from koord.koordlet.gpu_shares import GpusStatus
 from koord.koordlet.hook_status import ContainersStatus, HooksStatus
 from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
@@ -35,6 +36,7 @@ class EndpointSources(msgspec.Struct, frozen=True, kw_only=True):
     hooks: Callable[[], HooksStatus]
     containers: Callable[[str, str], ContainersStatus]  # of a namespace and a pod; empty texts are all
     interference: Callable[[str, str], InterferenceStatus]  # as for containers
+    gpus: Callable[[], GpusStatus]
     state: Callable[[], Mapping[str, Any]]
     checks: Mapping[str, HealthCheck]
 
@@ -64,6 +66,7 @@ def build_endpoint(source: EndpointSources, clock: Clock, *, events: bool) -> Co
         "/interference",
         lambda call: source.interference(call.first_value("namespace") or "", call.first_value("name") or ""),
     )
+    services.add("GET", "/gpus", lambda _: source.gpus())
     services.add("GET", "/state", lambda _: source.state())
     return endpoint
 

@@ -12,10 +12,12 @@ from typing import Protocol
 import msgspec
 
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from koord.gpu.mps import MpsSettings
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.inputs.yarn_containers import YarnCopilotSettings
 from koord.koordlet.nri.settings import HookServiceSettings
+from koord.koordlet.pod_resources.settings import PodResourcesProxySettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
 from koord.koordlet.reporters.predictor import PredictorSettings
@@ -100,9 +102,11 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     topology: TopologyReporterSettings = TopologyReporterSettings()
     devices: DeviceReporterSettings = DeviceReporterSettings()
     reports_node_metric: bool = True
+    mps: MpsSettings = MpsSettings()
     cri_eviction: CriEvictionSettings | None = None  # None: pods are evicted through the API server
     yarn: YarnCopilotSettings = YarnCopilotSettings()
     interference: InterferenceReporterSettings = InterferenceReporterSettings()
+    pod_resources: PodResourcesProxySettings | None = None  # None: pod resources are not served
 
     @property
     def audit_enabled(self) -> bool:

@@ -130,6 +130,7 @@ class Interceptor:
         if answer is not None:
             container = cri.container_with_answer(container, answer)
             message = cri.create_container_with(message, container)
+            message = cri.create_container_with_devices(message, answer.container_devices)
         reply = await call.forward(message)
         id = cri.first_string(reply)
         if isinstance(id, str) and id:

@@ -7,7 +7,7 @@ containers of one pod are listed and stopped by messages of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import ParamSpec, TypeVar
 
@@ -17,6 +17,7 @@ from koord.wire import raw_fields
 from koord.wire.protobuf import WireError, codec_of
 from koord.wire.raw_fields import MalformedMessage
 from koord.wire.runtime_hook import (
+    ContainerDevice,
     ContainerMetadata,
     ContainerResourceHookRequest,
     ContainerResourceHookResponse,
@@ -24,6 +25,7 @@ from koord.wire.runtime_hook import (
     PodSandboxHookRequest,
     PodSandboxHookResponse,
     PodSandboxMetadata,
+    encode,
     merge_resources,
     merged,
 )
@@ -34,7 +36,7 @@ IMAGE_SERVICE = "runtime.v1.ImageService"
 _SANDBOX_CONFIG, _RUNTIME_HANDLER = 1, 2  # RunPodSandboxRequest
 _METADATA, _LABELS, _ANNOTATIONS, _POD_LINUX, _CGROUP_PARENT = 1, 6, 7, 8, 1  # PodSandboxConfig
 _CONFIG, _CREATE_SANDBOX_CONFIG = 2, 3  # CreateContainerRequest
-_ENVS, _CONTAINER_ANNOTATIONS, _CONTAINER_LINUX, _RESOURCES = 6, 10, 15, 1  # ContainerConfig
+_ENVS, _DEVICES, _CONTAINER_ANNOTATIONS, _CONTAINER_LINUX, _RESOURCES = 6, 8, 10, 15, 1  # ContainerConfig
 _UPDATE_LINUX, _UPDATE_ANNOTATIONS = 2, 4  # UpdateContainerResourcesRequest
 _INT_FIELDS = {
     1: "cpu_period",
@@ -198,6 +200,18 @@ def create_container_with(request: bytes, wanted: ContainerResourceHookRequest) 
         sandbox = _with_cgroup_parent(sandbox or b"", wanted.pod_cgroup_parent)
         request = raw_fields.set_message(request, sandbox, _CREATE_SANDBOX_CONFIG)
     return request
+
+
+def create_container_with_devices(request: bytes, devices: Sequence[ContainerDevice]) -> bytes:
+    """Return a CreateContainerRequest with more devices; one that the container has already stays as it is."""
+    config = raw_fields.message_of(request, _CONFIG) or b""
+    entries = raw_fields.chunks_of(config, _DEVICES)
+    there = {raw_fields.string_of(entry, 1) for entry in entries}
+    new = [encode(one) for one in devices if one.container_path not in there]
+    if not new:
+        return request
+    encoded = b"".join(raw_fields.encode_chunk(_DEVICES, entry) for entry in (*entries, *new))
+    return raw_fields.set_message(request, raw_fields.replace_field(config, _DEVICES, encoded), _CONFIG)
 
 
 def update_container_resources_with(request: bytes, wanted: ContainerResourceHookRequest) -> bytes:

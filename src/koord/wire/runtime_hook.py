@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from koord.wire.raw_fields import MalformedMessage
 SERVICE = "runtime.v1alpha1.RuntimeHookService"
 T = TypeVar("T", bound=msgspec.Struct)
 StringMap = Annotated[dict[str, str], SortedStringMapField]
+_CONTAINER_DEVICES = 1000  # far from the numbers that Koordinator may use next
 
 
 class RuntimeHookStage(Enum):
@@ -102,11 +103,24 @@ class ContainerResourceHookRequest(msgspec.Struct, frozen=True, kw_only=True, om
     container_envs: StringMap = {}
 
 
+class ContainerDevice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A device of the host that a container gets; `permissions` are cgroup's: r, w and m."""
+
+    container_path: str = ""
+    host_path: str = ""
+    permissions: str = ""
+
+
 class ContainerResourceHookResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`container_devices` is not in Koordinator's protocol: its proxy passes over that field."""
+
+    field_numbers: ClassVar[tuple[int, ...]] = (1, 2, 3, 4, _CONTAINER_DEVICES)
+
     container_annotations: StringMap = {}
     container_resources: LinuxContainerResources | None = None
     pod_cgroup_parent: str = ""
     container_envs: StringMap = {}
+    container_devices: tuple[ContainerDevice, ...] = ()
 
 
 HookRequest = PodSandboxHookRequest | ContainerResourceHookRequest

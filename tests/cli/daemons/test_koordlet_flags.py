@@ -15,6 +15,7 @@ from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koordlet import run
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_koordlet, to_double_dash
 from koord.cli.main import cli
+from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
@@ -54,6 +55,17 @@ def test_nothing_said_is_koordinators_defaults() -> None:
         4.0,
     )
     assert (made.qps, made.burst) == (20.0, 30)
+
+
+def test_mps_is_seen_from_the_pod_and_from_the_machine() -> None:
+    in_pod = plan().settings
+    assert in_pod.mps.folder == "/host-var-run/koordlet/mps"
+    assert in_pod.strategies.hooks.mps_folder == "/var/run/koordlet/mps"
+    assert in_pod.strategies.hooks.mps_shared_memory == GATE_MOUNTS["MPSControlDaemon"][1]
+    on_machine = plan("--mps-directory=/mps/", "--mps-control-command=mps -multiuser-server", agent_mode="hostMode")
+    assert on_machine.settings.mps.folder == on_machine.settings.strategies.hooks.mps_folder == "/var/run/mps"
+    assert on_machine.settings.mps.command == ("mps", "-multiuser-server")
+    assert on_machine.settings.strategies.hooks.mps_shared_memory == "/dev/shm"
 
 
 def test_the_arguments_of_a_chart_are_understood() -> None:

@@ -11,16 +11,18 @@ from click.testing import CliRunner
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.cli.daemons.descheduler_config import descheduler_flags
+from koord.cli.daemons.device_daemon_flags import DEVICE_DAEMON_FLAGS, settle_settings
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_koordlet
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
 from koord.cli.daemons.scheduler_config import scheduler_flags
 from koord.cli.main import cli
-from koord.cli.manifests.koordlet_daemonset import PROXY_MOUNTS, RuntimeHooks
+from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS, PROXY_MOUNTS, RuntimeHooks
 from koord.cli.manifests.manifests import COMPONENTS, manifests
 from koord.cli.manifests.rbac_objects import policy_rules, rbac_objects
 from koord.descheduler.configuration import DeschedulerSetup, build_setup
 from koord.descheduler.configuration import load_config as load_descheduling
+from koord.devicedaemon.settings import DeviceDaemonSettings
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.plugins.device_share.request import parse_templates
 
@@ -147,12 +149,49 @@ def test_koordlet_understands_its_arguments_and_finds_its_files(hooks: RuntimeHo
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_the_files_of_terway_are_mounted_where_they_are_written(on: bool) -> None:
-    gates = f"TerwayQoS={str(on).lower()}"
-    objects = printed("--component", "koordlet", "--koordlet-feature-gates", gates)
+@pytest.mark.parametrize("gate", GATE_MOUNTS)
+def test_what_a_gate_needs_of_the_machine_is_mounted(gate: str, on: bool) -> None:
+    objects = printed("--component", "koordlet", "--koordlet-feature-gates", f"{gate}={str(on).lower()}")
     (container,) = named(objects, "DaemonSet", "koordlet")["spec"]["template"]["spec"]["containers"]
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
-    assert ("/host-var-lib/terway/qos" in mounted) is on
+    assert (GATE_MOUNTS[gate][2] in mounted) is on
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_pod_resources_are_served_where_the_machine_sees_them(on: bool) -> None:
+    gates = f"PodResourcesProxy={str(on).lower()}"
+    objects = printed("--component", "koordlet", "--koordlet-feature-gates", gates)
+    spec = named(objects, "DaemonSet", "koordlet")["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    values = KOORDLET_FLAGS.parse(container["args"])
+    assert isinstance(values, FlagValues)
+    plan = plan_koordlet(values, {"NODE_NAME": "n1"})
+    assert isinstance(plan, KoordletPlan)
+    folder = values.text("pod-resources-proxy-path")
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert (plan.settings.pod_resources is not None) is on
+    assert (folder in mounted) is on
+    if plan.settings.pod_resources is not None:
+        assert plan.settings.pod_resources.socket == f"{folder}/kubelet.sock"
+        assert plan.settings.pod_resources.kubelet_socket == "/var/lib/kubelet/pod-resources/kubelet.sock"
+        (volume,) = [one for one in spec["volumes"] if one["name"] == mounted[folder]]
+        assert volume["hostPath"] == {"path": "/var/run/koordlet/pod-resources", "type": "DirectoryOrCreate"}
+
+
+def test_the_device_daemon_is_there_when_it_is_asked_for_and_writes_what_koordlet_reads() -> None:
+    assert not [one for one in printed() if one["metadata"]["name"] == "koord-device-daemon"]
+    (daemon,) = printed("--component", "koord-device-daemon")
+    spec = daemon["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    values = DEVICE_DAEMON_FLAGS.parse(container["args"])
+    assert isinstance(values, FlagValues)
+    settings = settle_settings(values, {})
+    assert isinstance(settings, DeviceDaemonSettings)
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    paths = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    assert paths[mounted[settings.host_root]] == "/"
+    assert paths[mounted[settings.output_file.rpartition("/")[0]]] == "/var/run/koordlet/xpu-device-infos"
+    assert spec["automountServiceAccountToken"] is False
 
 
 def test_stated_gates_of_koordlet_take_the_place_of_the_shipped_ones() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from koord.cli.manifests.koordlet_daemonset import GATE_MOUNTS
 from koord.cli.manifests.manifests import manifests
 
 Obj = dict[str, Any]
@@ -18,7 +19,7 @@ ACCOUNTS = {"koord-manager", "koord-scheduler", "koord-descheduler", "koordlet"}
 
 @pytest.fixture(scope="module")
 def installed() -> list[Obj]:
-    made = manifests(runtime_hooks="proxy", koordlet_gates="TerwayQoS=true")
+    made = manifests(runtime_hooks="proxy", koordlet_gates=",".join(f"{gate}=true" for gate in GATE_MOUNTS))
     assert isinstance(made, list)
     return made
 
@@ -96,3 +97,15 @@ def test_the_seccomp_profile_of_the_control_plane_is_the_runtimes(installed: lis
     pods = [one["spec"]["template"]["spec"] for one in installed if one["kind"] == "Deployment"]
     assert len(pods) == 3
     assert all(pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"} for pod in pods)
+
+
+def test_the_device_daemon_has_no_token_and_no_port() -> None:
+    made = manifests(components=("device-daemon",))
+    assert isinstance(made, list)
+    (daemon,) = made
+    spec = daemon["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert spec["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in spec
+    assert "ports" not in container
+    assert {one["hostPath"]["path"] for one in spec["volumes"]} == {"/", "/var/run/koordlet/xpu-device-infos"}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.filesystem import Host
+from koord.host.gpu import LOST, GpuCard, GpuHealth, GpuProcessUsage
 from koord.host.io_error import IoError, unsupported
-from koord.host.nvml import GpuCard, GpuHealth, GpuProcessUsage
 from koord.host.perf import Cpi
 from koord.koordlet.collect.collector import CollectorStatuses, CollectSettings
 from koord.koordlet.collect.gpu import GpuCollector
@@ -224,19 +226,26 @@ class TestCycles:
 class FakeCards:
     def __init__(self) -> None:
         self.found: list[GpuProcessUsage] | IoError = []
+        self.failing = GpuHealth()
+        self.unidentified = 0
+        self.opening = threading.Event()
+        self.opening.set()
+        self.listed = threading.Semaphore(0)
         self.closed = False
 
     def driver(self) -> str:
         return "550"
 
     def cards(self) -> list[GpuCard] | IoError:
+        self.listed.release()
+        self.opening.wait()
         return [GpuCard(uuid="GPU-0", minor=0, total_bytes=2**30, address="0000:3b:00.0", model="A100")]
 
     def uses(self, card: GpuCard) -> list[GpuProcessUsage] | IoError:
         return self.found
 
     def health(self) -> dict[str, GpuHealth]:
-        return {"GPU-0": GpuHealth()}
+        return {"GPU-0": self.failing}
 
     def close(self) -> None:
         self.closed = True
@@ -271,6 +280,37 @@ class TestGpu:
         cards.found = unsupported("nvml", "lost")
         GpuCollector(node.machine.tree, node.store, conditions, cards).sample(0, node.clock.time(), ())
         assert "lost" in conditions.current["gpu"].problem
+
+    def test_a_lost_card_is_not_asked_and_stays_listed(self, tmp_path: Path) -> None:
+        node = FakeNode(tmp_path, 1)
+        cards, conditions = FakeCards(), CollectorStatuses(("gpu",))
+        cards.found, cards.failing = unsupported("nvml", "lost"), LOST
+        collector = GpuCollector(node.machine.tree, node.store, conditions, cards)
+        collector.sample(0, node.clock.time(), ())
+        assert not conditions.current["gpu"].problem
+        assert [card.uuid for card in collector.cards] == ["GPU-0"]
+        assert collector.health == {"GPU-0": LOST}
+
+    def test_a_lost_card_is_looked_for_without_keeping_anybody_waiting(self, tmp_path: Path) -> None:
+        node = FakeNode(tmp_path, 1)
+        cards, conditions = FakeCards(), CollectorStatuses(("gpu",))
+        collector = GpuCollector(node.machine.tree, node.store, conditions, cards)
+        cards.failing = LOST
+        collector.sample(0, node.clock.time(), ())
+        cards.opening.clear()
+        collector.sample(60, node.clock.time(), ())
+        for _ in range(2):
+            assert cards.listed.acquire(timeout=20), "a thread lists them the second time"
+        collector.sample(61, node.clock.time(), ())
+        assert collector.health == {"GPU-0": LOST}
+        cards.failing = GpuHealth()
+        cards.opening.set()
+        deadline = time.monotonic() + 20
+        while node.latest(metric_kind.NODE_GPU_CORE, *self.WHICH) is None:
+            assert time.monotonic() < deadline
+            collector.sample(62, node.clock.time(), ())
+        assert collector.health == {"GPU-0": GpuHealth()}
+        collector.close()
 
     def test_a_machine_without_cards_keeps_nobody_waiting(self, tmp_path: Path) -> None:
         node = FakeNode(tmp_path, 1, settings=CollectSettings(gpu=True))

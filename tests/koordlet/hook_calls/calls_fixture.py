@@ -47,7 +47,7 @@ class CallsFixture:
             self._prepare,
         )
         self.nri = NriHookHandler(self.calls, self.stage.world.kernel, self.removed.append)
-        self.proxy = ProxyHookHandler(self.calls)
+        self.proxy = ProxyHookHandler(self.calls, self.stage.world.kernel)
 
     def _record(self, regarding: ObjectReference, reason: str, message: str) -> None:
         self.events.append((regarding.name, reason, message))

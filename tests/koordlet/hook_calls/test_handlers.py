@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from koord.wire.nri_messages import (
     NriPodSandbox,
 )
 from koord.wire.runtime_hook import (
+    ContainerDevice,
     ContainerMetadata,
     ContainerResourceHookRequest,
     LinuxContainerResources,
@@ -34,7 +36,13 @@ from tests.koordlet.hook_calls.calls_fixture import BE_LABELS, EXTENDED, HOOK_GA
 from tests.koordlet.strategies.runner_fixture import BE_POD
 
 T = TypeVar("T")
+HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+SHARE = {
+    "scheduling.koordinator.sh/device-allocated": '{"gpu":[{"minor":1,"resources":{"koordinator.sh/gpu-memory":"8Gi",'
+    '"koordinator.sh/gpu-memory-ratio":"50"}}]}'
+}
 PARENT = f"/{BE_POD}"
+RDMA_POD = {"scheduling.koordinator.sh/device-allocated": '{"rdma":[{"minor":0,"id":"0000:01:00.0"}]}'}
 
 
 def wait(answer: Awaitable[T]) -> T:
@@ -125,6 +133,13 @@ class TestNri:
         assert found.linux is None
         assert [(name, reason) for name, reason, _ in world.events] == [("batch", "RuntimeHookFailed")]
 
+    def test_a_share_of_a_card_has_the_mounts_of_its_provider(self, world: CallsFixture) -> None:
+        found = wait(world.nri.create_container(nri_pod(SHARE, HAMI), nri_container()))
+        assert found is not None
+        assert found.env["LD_PRELOAD"] == "/usr/local/vgpu/libvgpu.so"
+        assert [one.destination for one in found.mounts] == ["/usr/local/vgpu/libvgpu.so", "/tmp/vgpulock"]
+        assert world.events == []
+
 
 class TestFailures:
     BROKEN = {EXTENDED: "{"}
@@ -183,6 +198,33 @@ class TestProxy:
         )
         assert (found.container_annotations, found.container_envs) == ({"kept": "yes"}, {"A": "b"})
 
+    def test_a_container_gets_its_rdma_devices(self, world: CallsFixture) -> None:
+        paths = world.stage.world.kernel.paths
+        (Path(paths.sys) / "bus/pci/devices/0000:01:00.0/infiniband_verbs/uverbs3").mkdir(parents=True)
+        (Path(paths.dev) / "infiniband").mkdir(parents=True)
+        for name in ("rdma_cm", "uverbs3"):
+            (Path(paths.dev) / "infiniband" / name).symlink_to(os.devnull)
+        request = container_request(RDMA_POD)
+        found = wait(world.proxy.pre_create_container(request))
+        assert not isinstance(found, HookFailed)
+        assert found.container_devices == tuple(
+            ContainerDevice(container_path=path, host_path=path, permissions="rw")
+            for path in ("/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs3")
+        )
+        updated = wait(world.proxy.pre_update_container_resources(request))
+        assert updated == echo_container(request), "a container that runs has its devices"
+
+    def test_a_device_that_this_machine_lacks_is_told(self, world: CallsFixture) -> None:
+        request = container_request(RDMA_POD)
+        assert wait(world.proxy.pre_create_container(request)) == echo_container(request)
+        assert [(name, reason) for name, reason, _ in world.events] == [("batch", "RuntimeHookFailed")]
+
+    def test_under_fail_a_missing_device_refuses_the_container(self, tmp_path: Path) -> None:
+        world = CallsFixture(tmp_path, fails=True)
+        found = wait(world.proxy.pre_create_container(container_request(RDMA_POD)))
+        assert isinstance(found, HookFailed)
+        assert "rdma_cm" in found.message or "infiniband" in found.message
+
     def test_an_unlabelled_pods_response_is_its_request(self, world: CallsFixture) -> None:
         request = container_request({}, labels={})
         assert wait(world.proxy.pre_create_container(request)) == echo_container(request)
@@ -202,6 +244,14 @@ class TestProxy:
             cpu_shares=307, cpu_quota=30_000, memory_limit_in_bytes=32 * MI
         )
         assert world.pod_quota == 30_000
+
+    def test_a_share_of_a_card_tells_what_the_pod_must_mount_itself(self, world: CallsFixture) -> None:
+        found = wait(world.proxy.pre_create_container(container_request(SHARE, HAMI)))
+        assert not isinstance(found, HookFailed)
+        assert found.container_envs["CUDA_DEVICE_MEMORY_LIMIT"] == str(8 << 30)
+        ((name, reason, message),) = world.events
+        assert (name, reason) == ("batch", "RuntimeHookFailed")
+        assert "must mount /usr/local/vgpu/libvgpu.so, /tmp/vgpulock" in message
 
 
 def test_a_gate_that_is_off_is_no_hook(tmp_path: Path) -> None:

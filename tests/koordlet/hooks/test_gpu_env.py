@@ -13,6 +13,8 @@ from tests.koordlet.hooks.hook_builders import a_container, a_pod
 
 LIBRARY = "/usr/local/vgpu/libvgpu.so"
 HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+MPS = {"koordinator.sh/gpu-isolation-provider": "MPS"}
+MPS_RULES = NodeRules(gates=frozenset({"MPSControlDaemon"}), mps_daemons={0: "", 1: "", 2: "it died"})
 HALF = {
     "koordinator.sh/gpu-core": "50",
     "koordinator.sh/gpu-memory": "16Gi",
@@ -24,9 +26,14 @@ LIBRARY_MOUNTS = (
 )
 
 
-def with_cards(*cards: dict[str, Any], labels: dict[str, str] | None = None, **changes: Any) -> ContainerContext:
-    annotation = {"scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": list(cards)})}
-    return a_container(a_pod("LS", annotations=annotation, labels=labels or {}), **changes)
+def with_cards(
+    *cards: dict[str, Any],
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **changes: Any,
+) -> ContainerContext:
+    noted = {"scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": list(cards)}), **(annotations or {})}
+    return a_container(a_pod("LS", annotations=noted, labels=labels or {}), **changes)
 
 
 def card(minor: int, **resources: str) -> dict[str, Any]:
@@ -129,3 +136,75 @@ def test_a_name_that_leads_elsewhere_makes_no_directory() -> None:
     plan = gpu_env.decide_container(with_cards(card(1, **HALF), labels=HAMI, name="../c"), rules)
     assert plan.problem
     assert plan == HookPlan(problem=plan.problem)
+
+
+def test_a_part_of_a_card_is_limited_by_its_daemon() -> None:
+    plan = gpu_env.decide_container(with_cards(card(1, **HALF), labels=MPS), MPS_RULES)
+    pipe = "/var/run/koordlet/mps/1/pipe"
+    assert dict(plan.env) == {
+        "NVIDIA_VISIBLE_DEVICES": "1",
+        "CUDA_MPS_PIPE_DIRECTORY": pipe,
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=16384M",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
+    }
+    assert plan.mounts == (
+        Mount(source=pipe, destination=pipe),
+        Mount(source="/dev/shm", destination="/dev/shm"),
+    )
+
+
+def test_a_whole_card_is_no_client() -> None:
+    whole = HALF | {"koordinator.sh/gpu-memory-ratio": "100"}
+    plan = gpu_env.decide_container(with_cards(card(1, **whole), labels=MPS), MPS_RULES)
+    assert plan == HookPlan(env=(("NVIDIA_VISIBLE_DEVICES", "1"),))
+
+
+@pytest.mark.parametrize(
+    ("container", "rules", "said"),
+    [
+        pytest.param(with_cards(card(1, **HALF), labels=MPS), NodeRules(), "MPSControlDaemon is off", id="gate"),
+        pytest.param(with_cards(card(2, **HALF), labels=MPS), MPS_RULES, "it died", id="daemon-died"),
+        pytest.param(with_cards(card(3, **HALF), labels=MPS), MPS_RULES, "not started yet", id="no-daemon-yet"),
+        pytest.param(
+            with_cards(card(0, **HALF), card(1, **HALF), labels=MPS), MPS_RULES, "shares of 2 GPUs", id="two-cards"
+        ),
+        pytest.param(
+            with_cards(card(1, **without("gpu-memory")), labels=MPS), MPS_RULES, "gpu-memory,", id="no-memory"
+        ),
+        pytest.param(
+            with_cards(card(1, **HALF), labels=MPS, env={"LD_PRELOAD": f"/a.so {LIBRARY}"}),
+            MPS_RULES,
+            "exclude each other",
+            id="preloads-the-other",
+        ),
+        pytest.param(
+            with_cards(card(1, **HALF), labels=HAMI, env={"CUDA_MPS_PIPE_DIRECTORY": "/p"}),
+            NodeRules(),
+            "exclude each other",
+            id="client-of-the-other",
+        ),
+        pytest.param(
+            with_cards(card(1, **HALF), labels=HAMI, annotations={"koordinator.sh/gpu-core-policy": "hard"}),
+            NodeRules(),
+            "'hard' is none of default, force, disable",
+            id="policy",
+        ),
+    ],
+)
+def test_a_container_that_cannot_be_limited_gets_no_card(
+    container: ContainerContext, rules: NodeRules, said: str
+) -> None:
+    plan = gpu_env.decide_container(container, rules)
+    assert said in plan.problem
+    assert plan == HookPlan(problem=plan.problem)
+
+
+def test_the_policy_of_cores_reaches_the_library() -> None:
+    container = with_cards(card(1, **HALF), labels=HAMI, annotations={"koordinator.sh/gpu-core-policy": "force"})
+    assert dict(gpu_env.decide_container(container, NodeRules()).env)["GPU_CORE_UTILIZATION_POLICY"] == "force"
+
+
+def test_an_unknown_provider_limits_nothing() -> None:
+    label = {"koordinator.sh/gpu-isolation-provider": "other"}
+    plan = gpu_env.decide_container(with_cards(card(1, **HALF), labels=label), NodeRules())
+    assert plan == HookPlan(env=(("NVIDIA_VISIBLE_DEVICES", "1"),))

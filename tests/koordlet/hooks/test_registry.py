@@ -117,7 +117,8 @@ def pods(draw: st.DrawFn) -> PodContext:
     )
     labels = {protocol.L_QOS_CLASS: draw(st.sampled_from([*QOS_CLASSES, "", "other"]))}
     if draw(st.booleans()):
-        labels[protocol.L_GPU_ISOLATION_PROVIDER] = protocol.GPU_ISOLATION_HAMI_CORE
+        providers = (protocol.GPU_ISOLATION_HAMI_CORE, protocol.GPU_ISOLATION_MPS)
+        labels[protocol.L_GPU_ISOLATION_PROVIDER] = draw(st.sampled_from(providers))
     pod = contexts.pod_context(
         uid=draw(st.sampled_from(["u", "", "a/b"])),
         namespace="ns",
@@ -136,7 +137,7 @@ def resources() -> st.SearchStrategy[CgroupResources]:
 
 
 def rules() -> st.SearchStrategy[NodeRules]:
-    extra = frozenset({"BECPUManager", "HamiCoreVGPUMonitor"})
+    extra = frozenset({"BECPUManager", "HamiCoreVGPUMonitor", "MPSControlDaemon"})
     return st.builds(
         NodeRules,
         gates=st.sampled_from([GATES, GATES | extra]),
@@ -145,6 +146,7 @@ def rules() -> st.SearchStrategy[NodeRules]:
         kubelet_static=st.booleans(),
         system_cpus=st.sampled_from(["", "15"]),
         normalization_ratio=st.none() | st.floats(0.01, 100),
+        mps_daemons=st.sampled_from([{}, {0: "", 1: ""}]),
         cache=st.sampled_from([L3Cache(), L3Cache(mask=0x3FF, ids=(0, 1), vendor="GenuineIntel")]),
     )
 

@@ -23,7 +23,7 @@ def test_everything_is_known() -> None:
         name="n", system_cpus=CPUSet.parse("3"), normalization_ratio=1.2, has_normalization_ratio=True
     )
     slo, cache, settings = NodeSLOSpec(), L3Cache(mask=0xFF, ids=(0,)), HookSettings(unset_cpu_quota=False)
-    inputs = NodeInputs(node=node, slo=slo, kubelet=KubeletCpuManager(cpu_manager_policy="static"))
+    inputs = NodeInputs(node=node, slo=slo, kubelet=KubeletCpuManager(cpu_manager_policy="static"), mps_daemons={0: ""})
     assert build_node_rules(frozenset({"A"}), settings, inputs, POOLS, cache) == NodeRules(
         gates=frozenset({"A"}),
         slo=slo,
@@ -34,6 +34,7 @@ def test_everything_is_known() -> None:
         normalization_ratio=1.2,
         cache=cache,
         settings=settings,
+        mps_daemons={0: ""},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,17 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.host.devices import rdma_cards, xpus
+from koord.host.gpu import GpuCard, GpuHealth, GpuInventory
 from koord.host.io_error import IoError
-from koord.host.nvml import GpuCard, GpuHealth, GpuInventory
+from koord.host.nvml import Nvml
+from koord.host.nvml_health import HealthTiming
 from koord.koordlet.reporters.device_reporter import DeviceReporter, DeviceReporterSettings
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import LoopClock
 from tests.host.fake_machine import FakeMachine
+from tests.host.nvml_stub import NvmlStub
 from tests.koordlet.reporters import cluster_fixture
 from tests.koordlet.reporters.cluster_fixture import NODE
 
@@ -290,13 +294,57 @@ def test_nvidia_cards_are_told_where_no_file_describes_accelerators(tmp_path: Pa
     run(tmp_path, test)
 
 
+def test_a_critical_error_is_in_the_device_until_the_card_has_recovered(tmp_path: Path) -> None:
+    stub = NvmlStub(tmp_path)
+    nvml = Nvml.open(stub.path, HealthTiming(look_s=0.02, quiet_s=0.1))
+    assert isinstance(nvml, Nvml)
+    cards = nvml.cards()
+    assert not isinstance(cards, IoError)
+
+    def tell(world: World, *, healthy: bool) -> None:
+        deadline = time.monotonic() + 20
+        while nvml.health()["GPU-1"].healthy != healthy:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        world.gpus = GpuInventory(tuple(cards), nvml.driver(), nvml.health())
+
+    async def test(world: World) -> None:
+        stub.set("event", 1, 8, 79)
+        tell(world, healthy=False)
+        await asyncio.sleep(4)  # in virtual time: the reporter looks every three seconds
+        first, second = (await world.there()).spec.devices
+        assert (first.health, second.health, second.conditions[0].reason) == (True, False, "Xid79")
+        stub.set("recovery", 1, 0)
+        tell(world, healthy=True)
+        await asyncio.sleep(4)
+        first, second = (await world.there()).spec.devices
+        assert (first.health, second.health, second.conditions[0].reason) == (True, True, "DeviceHealthy")
+
+    try:
+        run(tmp_path / "machine", test)
+    finally:
+        nvml.close()
+
+
 class TestReaders:
     def test_a_virtual_function_is_no_card_of_its_own(self, tmp_path: Path) -> None:
         machine = FakeMachine(tmp_path, 1, only=frozenset({"cpu.stat"}))
         put_card(machine, "0000:3b:00.2", "mlx5_2")
         (machine.root / "sys/devices/pci0000:3a/0000:3b:00.2/physfn").mkdir()
-        put_card(machine, "0000:00:03.0", "virtio0")
         assert rdma_cards(machine.host) == []
+
+    def test_cards_without_a_number_have_the_numbers_that_are_left(self, tmp_path: Path) -> None:
+        machine = FakeMachine(tmp_path, 1, only=frozenset({"cpu.stat"}))
+        put_card(machine, "0000:3b:00.0", "mlx5_1")
+        put_card(machine, "0000:5e:00.0", "rocep94s0f0")
+        put_card(machine, "0000:86:00.0", "bnxt_re0")
+        cards = rdma_cards(machine.host)
+        assert not isinstance(cards, IoError)
+        assert [(card.minor, card.address) for card in cards] == [
+            (0, "0000:5e:00.0"),
+            (1, "0000:3b:00.0"),
+            (2, "0000:86:00.0"),
+        ]
 
     def test_a_machine_without_pci_is_a_fault(self, tmp_path: Path) -> None:
         assert isinstance(rdma_cards(FakeMachine(tmp_path, 1).host), IoError)

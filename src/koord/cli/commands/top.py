@@ -14,6 +14,7 @@ import msgspec
 
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.cli import cluster_access, printing
+from koord.cli.commands.top_gpus import gpus
 from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
@@ -131,6 +132,7 @@ def top() -> None:
 
 
 top.add_command(pods)
+top.add_command(gpus)
 
 
 @top.command()

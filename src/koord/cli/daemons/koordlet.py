@@ -15,6 +15,7 @@ from koord.cli.daemons import lifecycle as process
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, PROGRAM, KoordletPlan, plan_koordlet, to_double_dash
 from koord.cli.daemons.lifecycle import set_verbosity
+from koord.gpu.mps import MpsControl, end_daemons
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host
 from koord.koordlet.agent import Koordlet
@@ -23,6 +24,7 @@ from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.control_loop import JOURNAL_FILE
 from koord.koordlet.hook_calls.node_actions import undo_node_actions
+from koord.koordlet.pod_resources import settings as pod_resources
 from koord.koordlet.settings import KoordletSettings, missing_requirement
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import BadConfig, Connection
@@ -56,9 +58,16 @@ def run_koordlet(values: FlagValues, logs: Logs, environ: Mapping[str, str], *, 
         return process.report_errors(PROGRAM, [plan])
     if restoring:
         return restore_files(plan)
-    missing = missing_requirement() if plan.settings.cri_eviction is not None else ""
+    missing = [
+        why
+        for wanted, why in (
+            (plan.settings.cri_eviction, missing_requirement()),
+            (plan.settings.pod_resources, pod_resources.missing_requirement()),
+        )
+        if wanted is not None and why
+    ]
     if missing:
-        return process.report_errors(PROGRAM, [missing])
+        return process.report_errors(PROGRAM, missing)
     for name, why in KOORDLET_FLAGS.set_without_effect(values):
         _LOG.info("--%s has no effect: %s", name, why)
     for warning in plan.warnings:
@@ -105,7 +114,10 @@ def restore_files(plan: KoordletPlan) -> int:
     tree = open_tree(host, kubepods=plan.settings.kubepods)
     if isinstance(tree, LayoutNotDetected):
         return process.report_errors(PROGRAM, [str(tree)])
-    kept = undo_node_actions(tree, plan.settings.state_dir)
+    kept = [
+        *undo_node_actions(tree, plan.settings.state_dir),
+        *asyncio.run(end_daemons(MpsControl(plan.settings.mps))),
+    ]
     for problem in kept:
         print(f"{PROGRAM}: {problem}", file=sys.stderr)
     journal = WriteJournal(host, f"{plan.settings.state_dir}/{JOURNAL_FILE}")

@@ -19,11 +19,13 @@ from koord.cli.daemons.koordlet_eviction_flags import (
 )
 from koord.cli.daemons.koordlet_hook_flags import HOOK_SERVER_FLAGS, NRI_FLAGS, RUNTIME_FLAGS, hook_service_settings
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
+from koord.gpu.mps import MpsSettings
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths, strip_trailing_slashes
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.koordlet.hooks.hook import HookSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.pod_resources.settings import SOCKET, PodResourcesProxySettings
 from koord.koordlet.reporters.builders.usage_models import UsageModelSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
@@ -257,7 +259,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         safe_mode=values.switch("safe-mode"),
         audit=_audit(values),
         collect=_collect(values, on),
-        strategies=_strategies(values),
+        strategies=_strategies(values, paths),
         hooks=hooks,
         pods=_pods(values, source),
         prediction=_prediction(values),
@@ -267,12 +269,17 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
             ask_kubelet=not values.switch("disable-query-kubelet-config"),
             huge_pages="HugePageReport" in on,
         ),
+        mps=MpsSettings(
+            folder=f"{paths.var_run}/{values.text('mps-directory').strip('/')}",
+            command=tuple(values.text("mps-control-command").split()),
+        ),
         cri_eviction=cri_eviction,
         yarn=yarn,
         reports_node_metric=values.switch("enable-node-metric-report"),
         interference=InterferenceReporterSettings(
             annotate=values.switch("tell-interference") and not values.switch("safe-mode")
         ),
+        pod_resources=_pod_resources(values, paths) if "PodResourcesProxy" in on else None,
         devices=DeviceReporterSettings(
             every_s=values.seconds("node-topology-sync-interval"),
             accelerators="Accelerators" in on,
@@ -327,7 +334,13 @@ def _collect(values: FlagValues, on: frozenset[str]) -> CollectSettings:
     )
 
 
-def _strategies(values: FlagValues) -> StrategySettings:
+def _mps_shared_memory(values: FlagValues, paths: HostPaths) -> str:
+    """Return the machine's folder that is /dev/shm to the daemons: in a pod, the one that is mounted there."""
+    on_machine = paths.var_run == HostPaths().var_run
+    return "/dev/shm" if on_machine else f"{HostPaths().var_run}/{values.text('mps-directory').strip('/')}/shm"
+
+
+def _strategies(values: FlagValues, paths: HostPaths) -> StrategySettings:
     every = float(values.number("reconcile-interval-seconds"))
     names = (cpu_burst.OWNER, "ResctrlReconcile", "BlkioReconcile", "CgroupReconcile", "SystemConfigReconcile")
     return StrategySettings(
@@ -346,6 +359,8 @@ def _strategies(values: FlagValues) -> StrategySettings:
         hooks=HookSettings(
             unset_cpu_quota=not values.switch("disable-unset-cpu-quota"),
             hami_library=values.text("hami-core-library-directory-path"),
+            mps_folder=f"{HostPaths().var_run}/{values.text('mps-directory').strip('/')}",
+            mps_shared_memory=values.text("mps-shared-memory-path") or _mps_shared_memory(values, paths),
         ),
     )
 
@@ -376,4 +391,11 @@ def _prediction(values: FlagValues) -> PredictorSettings:
             checkpoint_s=values.seconds("prediction-model-checkpoint-interval"),
             checkpoints_per_step=values.number("prediction-model-checkpoint-max-per-step"),
         ),
+    )
+
+
+def _pod_resources(values: FlagValues, paths: HostPaths) -> PodResourcesProxySettings:
+    folder = values.text("pod-resources-proxy-path").rstrip("/")
+    return PodResourcesProxySettings(
+        socket=f"{folder}/{SOCKET}", kubelet_socket=f"{paths.kubelet}/pod-resources/{SOCKET}"
     )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from koord.cli.daemons.flag_set import Flag, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, INTEGER, STRINGS, TEXT
+from koord.gpu.mps import CONTROL as MPS_CONTROL
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.hooks.hook import HookStage
 from koord.koordlet.nri.settings import FailurePolicy, HookServiceSettings, NriSettings
+from koord.koordlet.pod_resources.settings import FOLDER as POD_RESOURCES_FOLDER
 from koord.wire.runtime_hook import RuntimeHookStage
 
 _SECOND = 1_000_000_000
@@ -17,9 +19,8 @@ RUNTIME_FLAGS = (
     Flag(
         "pod-resources-proxy-path",
         TEXT,
-        "",
-        "/var/run/koordlet/pod-resources",
-        no_effect_reason="there is no such proxy in this version",
+        "Folder of the socket that serves pod resources with devices, with the gate PodResourcesProxy",
+        POD_RESOURCES_FOLDER,
     ),
     Flag("runtime-hooks-network", TEXT, "", "unix", no_effect_reason="the server is always on a Unix socket"),
     Flag(
@@ -41,6 +42,14 @@ RUNTIME_FLAGS = (
         TEXT,
         "The library that shares GPUs, on the host",
         "/usr/local/vgpu/libvgpu.so",
+    ),
+    Flag("mps-control-command", TEXT, "The program that starts and asks MPS daemons, with its arguments", MPS_CONTROL),
+    Flag("mps-directory", TEXT, "The folder of the MPS daemons' pipes, below the root of /var/run", "koordlet/mps"),
+    Flag(
+        "mps-shared-memory-path",
+        TEXT,
+        "What is /dev/shm to the MPS daemons, on the host. Default: the folder shm of --mps-directory, /dev/shm with "
+        "agent_mode=hostMode",
     ),
 )
 NRI_FLAGS = (

@@ -12,6 +12,7 @@ from koord.api.model import Obj
 from koord.cli.manifests.cluster_objects import LABELS
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.feature_gates import KOORDLET_GATES
+from koord.koordlet.pod_resources.settings import FOLDER as POD_RESOURCES_FOLDER
 from koord.koordlet.settings import PORT
 
 NAME = "koordlet"
@@ -37,11 +38,19 @@ PROXY_MOUNTS: tuple[tuple[str, str, str, bool], ...] = (
 PROXY_SOCKET = "koordlet.sock"
 TERWAY_GATE = "TerwayQoS"
 TERWAY_MOUNT = ("host-var-lib-terway-qos", HostPaths().terway, DAEMONSET_PATHS.terway, False)
+# What an agent needs of the machine for a gate: Terway's folder; that of its socket of pod resources; the folders of
+# containers in HAMi-core's; what is /dev/shm to the MPS daemons that it starts.
+GATE_MOUNTS: dict[str, tuple[str, str, str, bool]] = {
+    TERWAY_GATE: TERWAY_MOUNT,
+    "PodResourcesProxy": ("host-pod-resources", POD_RESOURCES_FOLDER, POD_RESOURCES_FOLDER, False),
+    "HamiCoreVGPUMonitor": ("host-vgpu", "/usr/local/vgpu", "/usr/local/vgpu", False),
+    "MPSControlDaemon": ("host-mps-shm", "/var/run/koordlet/mps/shm", "/dev/shm", False),
+}
 _CREATED_HOST_PATHS = frozenset(
     {
         "host-var-log-koordlet",
         "host-prediction-checkpoints",
-        *(name for name, _, _, _ in (*PROXY_MOUNTS, TERWAY_MOUNT)),
+        *(name for name, _, _, _ in (*PROXY_MOUNTS, *GATE_MOUNTS.values())),
     }
 )
 # As Koordinator's chart: what an agent does whose gates nobody states.
@@ -64,11 +73,11 @@ def koordlet_objects(
     koord-runtime-proxy, or not at all. One that `restores` puts back every file that agents wrote, and writes no more.
     """
     gates = parse_feature_gates(feature_gates, KOORDLET_GATES)
-    writes_for_terway = isinstance(gates, dict) and gates[TERWAY_GATE]
+    enabled = gates if isinstance(gates, dict) else {}
     mounts = (
         *MOUNTS,
         *(PROXY_MOUNTS if runtime_hooks == "proxy" else ()),
-        *((TERWAY_MOUNT,) if writes_for_terway else ()),
+        *(mount for gate, mount in GATE_MOUNTS.items() if enabled.get(gate)),
     )
     container: Obj = {
         "name": NAME,

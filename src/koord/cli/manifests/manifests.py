@@ -19,7 +19,7 @@ from koord.api.koordinator.resource_name import GPU_MEMORY, NPU_CORE, NPU_CPU, N
 from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.model import Obj, to_dict
 from koord.api.schema import crd_manifests
-from koord.cli.manifests import cluster_objects, deployments, koordlet_daemonset
+from koord.cli.manifests import cluster_objects, deployments, device_daemon, koordlet_daemonset
 from koord.cli.manifests.koordlet_daemonset import RuntimeHooks
 from koord.cli.manifests.rbac_objects import rbac_objects, service_account
 from koord.descheduler import program as descheduler_program
@@ -96,9 +96,10 @@ def _resources(size: Slice) -> Obj:
 
 
 COMPONENTS = ("namespace", "crds", "settings", "manager", "scheduler", "descheduler", "koordlet")
-OPTIONAL_COMPONENTS = ("yarn-operator",)  # only where they are asked for
+DEVICE_DAEMON = "device-daemon"  # few nodes have accelerators that it knows
+OPTIONAL_COMPONENTS = (DEVICE_DAEMON, "yarn-operator")  # only where they are asked for
 # As the programs are called, for those who ask by that name.
-PROGRAMS = {f"koord-{name}": name for name in ("manager", "scheduler", "descheduler", "yarn-operator")}
+PROGRAMS = {f"koord-{name}": name for name in ("manager", "scheduler", "descheduler", *OPTIONAL_COMPONENTS)}
 IMAGE = f"koord:{__version__}"
 CONFIG_NAME = "slo-controller-config"
 
@@ -157,6 +158,8 @@ def manifests(
         host = deployments.YARN_HOST
         site = deployments.yarn_site(f"{host}:{CLIENT_PORT}", f"{host}:{ADMIN_PORT}")
         made += deployments.yarn_operator_objects(namespace, image, site)
+    if DEVICE_DAEMON in components:
+        made += device_daemon.device_daemon_objects(namespace, image)
     return made
 
 
@@ -186,7 +189,7 @@ def descheduler_config(namespace: str) -> str:
     "components",
     multiple=True,
     type=click.Choice((*COMPONENTS, *OPTIONAL_COMPONENTS, *PROGRAMS)),
-    help="Only this part; may be given several times. Default: all but yarn-operator.",
+    help=f"Only this part; may be given several times. Default: all but {' and '.join(OPTIONAL_COMPONENTS)}.",
 )
 @click.option("--feature-gates", default="", help="Of koord-manager; they also decide which webhooks are registered.")
 @click.option(

@@ -12,7 +12,7 @@ from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage_reader import FdBudget
-from koord.host.nvml import GpuCard, GpuInventory
+from koord.host.gpu import GpuCard, GpuInventory
 from koord.host.resctrl import CacheMonitor
 from koord.koordlet.collect import (
     be_resource,
@@ -177,7 +177,8 @@ class CollectorSet:
         """Return the NVIDIA cards; None until they were listed once, or it is clear that there are none."""
         if self._gpu is None:
             return GpuInventory()
-        return GpuInventory(self._gpu.cards, self._gpu.driver, self._gpu.health) if self._gpu.known else None
+        found = self._gpu
+        return GpuInventory(found.cards, found.driver, found.health, found.unidentified) if found.known else None
 
     def close(self) -> None:
         self._pods.close()

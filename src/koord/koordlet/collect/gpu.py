@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage import processes
+from koord.host.gpu import LOST, GpuCard, GpuHealth, GpuProcessUsage
 from koord.host.io_error import IoError
-from koord.host.nvml import GpuCard, GpuHealth, GpuProcessUsage, Nvml
+from koord.host.nvml import Nvml
 from koord.koordlet.collect.collector import CollectorStatuses, IntervalTimer
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
@@ -29,6 +31,9 @@ class GpuLibrary(Protocol):
 
     def health(self) -> Mapping[str, GpuHealth]: ...
 
+    @property
+    def unidentified(self) -> int: ...
+
     def close(self) -> None: ...
 
 
@@ -47,21 +52,29 @@ class GpuCollector:
         self.cards: tuple[GpuCard, ...] = ()
         self.health: Mapping[str, GpuHealth] = {}  # by uuid
         self.driver = ""
+        self.unidentified = 0  # cards that do not say who they are
+        self._executor = ThreadPoolExecutor(1, "gpu-list")  # its thread is started when it is needed
+        self._listed: Future[list[GpuCard] | IoError] | None = None
         self.known = False  # whether it is settled which cards there are
 
     def sample(self, at_s: float, now_s: float, pods: Sequence[PodMeta]) -> None:
         source = self._open()
         if source is None:
             return
-        if self._listing.due(at_s):
-            listed = source.cards()
-            if isinstance(listed, IoError):
-                self._statuses.fails(GPU, listed)
-                return
-            self.cards, self.driver, self.known = tuple(listed), source.driver(), True
+        listed = self._list(source, at_s)
         self.health = source.health()
+        if isinstance(listed, IoError):
+            self._statuses.fails(GPU, listed)
+            return
+        if listed is not None:
+            self.cards, self.driver, self.known = tuple(listed), source.driver(), True
+            self.unidentified = source.unidentified
+        if self._listed is not None:
+            return  # no card can be asked while the driver is opened anew
         uses: list[tuple[GpuCard, list[GpuProcessUsage]]] = []
         for card in self.cards:
+            if self.health.get(card.uuid) == LOST:
+                continue  # it is reported as such, and the others are sampled on
             found = source.uses(card)
             if isinstance(found, IoError):
                 self._statuses.fails(GPU, found)
@@ -73,7 +86,24 @@ class GpuCollector:
                 self._pod(now_s, pod, uses)
         self._statuses.works(GPU)
 
+    def _list(self, source: GpuLibrary, at_s: float) -> list[GpuCard] | IoError | None:
+        """List the cards when it is time for that; None while nothing is new.
+
+        With a lost card the driver is opened anew, which takes seconds: that is left to a thread.
+        """
+        if self._listed is None:
+            if not self._listing.due(at_s):
+                return None
+            if not self.unidentified and LOST not in self.health.values():
+                return source.cards()
+            self._listed = self._executor.submit(source.cards)
+        if not self._listed.done():
+            return None
+        listed, self._listed = self._listed.result(), None
+        return listed
+
     def close(self) -> None:
+        self._executor.shutdown()
         if self._source is not None:
             self._source.close()
             self._source = None

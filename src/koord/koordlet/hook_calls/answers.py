@@ -10,6 +10,8 @@ from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
 from koord.koordlet.hooks.registry import DecidedValue, HookDecision
 from koord.wire import nri_messages, runtime_hook
 
+_DEVICE_PERMISSIONS = "rw"
+
 
 def nri_adjustment(
     decision: HookDecision, devices: Sequence[nri_messages.LinuxDevice] = ()
@@ -57,13 +59,19 @@ def proxy_pod_response(
 
 
 def proxy_container_response(
-    request: runtime_hook.ContainerResourceHookRequest, decision: HookDecision
+    request: runtime_hook.ContainerResourceHookRequest,
+    decision: HookDecision,
+    devices: Sequence[nri_messages.LinuxDevice] = (),
 ) -> runtime_hook.ContainerResourceHookResponse:
-    """Return what was asked, with the decided values and environment in it. Its protocol has no mounts or devices."""
+    """Return what was asked, with the decided values, environment and devices in it. Its protocol has no mounts."""
     return msgspec.structs.replace(
         runtime_hook.echo_container(request),
         container_resources=_proxy_resources(request.container_resources, decision.values),
         container_envs={**request.container_envs, **decision.env},
+        container_devices=tuple(
+            runtime_hook.ContainerDevice(container_path=one.path, host_path=one.path, permissions=_DEVICE_PERMISSIONS)
+            for one in devices
+        ),
     )
 
 

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from koord.host.filesystem import Host
+from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.hook_calls import hook_calls
 from koord.koordlet.hook_calls.answers import proxy_container_response, proxy_pod_response
 from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
-from koord.koordlet.hook_calls.nri_handler import NriHookHandler
+from koord.koordlet.hook_calls.nri_handler import NriHookHandler, find_devices
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hook_server.handler import HookFailed
 from koord.koordlet.hook_server.registered_server import (
@@ -25,8 +26,10 @@ from koord.koordlet.hook_server.registered_server import (
     enabled_stages,
 )
 from koord.koordlet.hook_status import HookConnection, HooksStatus
+from koord.koordlet.hooks import gpu_env, rdma_device
 from koord.koordlet.hooks.contexts import cgroup_resources, container_context, pod_context, pod_context_of_meta
 from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules, build_node_rules
+from koord.koordlet.hooks.registry import HookProblem
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.nri.handler_call import HandlerOutcome
@@ -49,8 +52,9 @@ _SAFE_MODE = "safe mode: hooks answer nothing"
 class ProxyHookHandler:
     """ProxyHookHandler implements `koord.koordlet.hook_server.handler.RuntimeHookHandler`."""
 
-    def __init__(self, calls: hook_calls.HookCalls) -> None:
+    def __init__(self, calls: hook_calls.HookCalls, host: Host) -> None:
         self._calls = calls
+        self._host = host
 
     async def pre_run_pod_sandbox(
         self, request: runtime_hook.PodSandboxHookRequest
@@ -84,10 +88,24 @@ class ProxyHookHandler:
     def _answer(
         self, request: runtime_hook.ContainerResourceHookRequest, stage: HookStage
     ) -> runtime_hook.ContainerResourceHookResponse | HookFailed:
-        decision = self._calls.decide_container(self._container(request), stage)
+        context = self._container(request)
+        decision = self._calls.decide_container(context, stage)
         if isinstance(decision, hook_calls.FailedHooks):
             return HookFailed(decision.message)
-        return runtime_hook.echo_container(request) if decision is None else proxy_container_response(request, decision)
+        if decision is None:
+            return runtime_hook.echo_container(request)
+        if decision.mounts:
+            places = ", ".join(one.destination for one in decision.mounts)
+            problem = f"the protocol of the runtime proxy has no mounts: the pod itself must mount {places}"
+            self._calls.record_problem(context.pod, HookProblem(hook=gpu_env.NAME, problem=problem))
+        starts = stage is HookStage.PRE_CREATE_CONTAINER
+        devices = find_devices(self._host, decision) if starts else []
+        if isinstance(devices, IoError):
+            self._calls.record_problem(context.pod, HookProblem(hook=rdma_device.NAME, problem=str(devices)))
+            if self._calls.policies.fails:
+                return HookFailed(f"{rdma_device.NAME}: {devices}")
+            devices = []
+        return proxy_container_response(request, decision, devices)
 
     def _container(self, request: runtime_hook.ContainerResourceHookRequest) -> ContainerContext:
         pod = request.pod_meta or runtime_hook.PodSandboxMetadata()
@@ -279,7 +297,7 @@ class HookService:
                 stages=enabled_stages(self._hooks.disabled_stages),
             ),
         )
-        handler = ProxyHookHandler(self.calls)
+        handler = ProxyHookHandler(self.calls, self._host)
         server = self._server_obstacle() or await RegisteredHookServer.start(self._host, settings, handler)
         while not isinstance(server, RegisteredHookServer):
             self._set_server_state(str(server))

@@ -109,6 +109,9 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     unset_cpu_quota: bool = True  # of pods with CPUs of their own
     hami_library: str = "/usr/local/vgpu/libvgpu.so"
+    # Of MPS, on the machine: where the daemons' pipes lie, and the shared memory of daemons and clients.
+    mps_folder: str = "/var/run/koordlet/mps"
+    mps_shared_memory: str = "/dev/shm"
 
 
 class NodeRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +129,7 @@ class NodeRules(msgspec.Struct, frozen=True, kw_only=True):
     normalization_ratio: float | None = None  # None: the node has no ratio
     cache: L3Cache = L3Cache()
     has_group_identity: bool = False  # whether groups of this kernel have bvt_warp_ns
+    mps_daemons: Mapping[int, str] = {}  # what is wrong with a card's MPS daemon, "" for nothing, by minor
     settings: HookSettings = HookSettings()
     throttled: frozenset[str] = frozenset()  # uids of pods whose containers' quotas another strategy lowered
 
@@ -226,4 +230,5 @@ def build_node_rules(
         has_group_identity=has_group_identity,
         settings=settings,
         throttled=throttled,
+        mps_daemons=inputs.mps_daemons,
     )

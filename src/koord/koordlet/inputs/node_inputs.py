@@ -68,6 +68,7 @@ class NodeInputs(msgspec.Struct, frozen=True, kw_only=True):
     # An earlier process wrote files, from a Node and a NodeSLO that were not both seen again yet: its values stay.
     earlier_writes: bool = False
     safe_mode: bool = False  # decide and report, but write and evict nothing
+    mps_daemons: Mapping[int, str] = {}  # what is wrong with a card's MPS daemon, "" for nothing, by minor
 
 
 def node_properties(node: Node, before: NodeProperties | None = None) -> NodeProperties:

@@ -109,6 +109,7 @@ class PodSource:
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._synced = asyncio.Event()
+        self._next_answer = asyncio.Event()  # set, and replaced, whenever the source was asked
         self._recheck_soon = False
         self._failures = 0
         self._why = ""
@@ -132,6 +133,12 @@ class PodSource:
         """Call the listener for every group of a pod or container that comes or goes, maybe before its pod is known."""
         self._listeners.append(listener)
 
+    async def ask_and_wait(self) -> None:
+        """Ask now, and return after the next answer or failure."""
+        answered = self._next_answer
+        self._wake.set()
+        await answered.wait()
+
     async def run(self) -> None:
         """Follow the kubelet, the informer and the cgroups until cancelled."""
         try:
@@ -150,6 +157,8 @@ class PodSource:
             self._wake.clear()
             asked_s = self._clock.monotonic()
             await self._sync()
+            self._next_answer.set()
+            self._next_answer = asyncio.Event()
             wait_s = min(_RECHECK_S, self._settings.sync_s) if self._recheck_soon else self._settings.sync_s
             self._recheck_soon = False
             try:

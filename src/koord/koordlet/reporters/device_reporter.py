@@ -17,9 +17,9 @@ from koord.api.kubernetes.node import Node
 from koord.api.model import to_dict
 from koord.host.devices import pci_location, rdma_cards, xpus
 from koord.host.filesystem import Host
+from koord.host.gpu import GpuInventory
 from koord.host.hardware import RdmaCard, Xpu
 from koord.host.io_error import IoError
-from koord.host.nvml import GpuInventory
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.reporters.builders.device import (
     MANAGED_ANNOTATIONS,

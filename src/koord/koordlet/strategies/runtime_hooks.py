@@ -241,6 +241,7 @@ def depends_on(inputs: StrategyInputs) -> tuple[object, ...]:
         known.node,
         known.kubelet,
         known.earlier_writes,
+        known.mps_daemons,
         shape.processors,
         shape.cache,
         interference_view.throttled_pods(inputs.states.get(interference_view.OWNER)),

@@ -24,8 +24,8 @@ from koord.api.kubernetes.resource import Resource
 from koord.embedded.kubelet.node_profile import NodeHardware, SimulatedPool
 from koord.embedded.kubelet.pod_behaviour import seeded_uniform
 from koord.embedded.kubelet.simulated_host import SimulatedHost
+from koord.host.gpu import GpuCard, GpuInventory
 from koord.host.hardware import MachineCpu, PciLocation, RdmaCard
-from koord.host.nvml import GpuCard, GpuInventory
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.device import DeviceReport, build_device_report
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld

@@ -13,6 +13,7 @@ from typing import Any
 from koord.host.cgroup.knob import CPU_BURST, KNOBS
 from koord.host.hardware import CapabilityState
 from koord.koordlet.container_values import pods_status
+from koord.koordlet.gpu_shares import GpusStatus
 from koord.koordlet.hook_status import ContainersStatus
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.interference_status import InterferenceStatus
@@ -62,6 +63,7 @@ def build_server(agents: SimulatedAgents, clock: Clock) -> ComponentServer:
     of_one.add("GET", "/hooks", _for_node(agents, lambda agent, _: agent.hooks.status()))
     of_one.add("GET", "/containers", _for_node(agents, lambda agent, call: _containers(agents, agent, call)))
     of_one.add("GET", "/interference", _for_node(agents, lambda agent, call: _interference(agents, agent, call)))
+    of_one.add("GET", "/gpus", _for_node(agents, lambda agent, _: GpusStatus()))  # simulated machines have no cards
     endpoint.routes.add(
         "GET",
         "/nodes/:node/metrics",

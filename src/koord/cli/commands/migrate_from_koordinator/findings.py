@@ -40,9 +40,9 @@ TWO_INSTALLATIONS = Diagnosis(
 )
 DEVICE_DAEMON_GOES = Diagnosis(
     kind=("device-daemon-goes", PROGRAM, "warning"),
-    title="koord-device-daemon is not a part of koord.",
-    why="koordlet finds NVIDIA cards itself. Cards of other vendors are known from files that a vendor's tool writes "
-    "to /var/run/koordlet/xpu-device-infos; without one, no Device of theirs is reported.",
+    title="koord-device-daemon runs only where it is asked for.",
+    why="koordlet finds NVIDIA cards itself. Cards of Huawei, Cambricon, Kunlun and MetaX are described to it by "
+    "koord-device-daemon: without deviceDaemon.enabled=true, no Device of theirs is reported.",
 )
 OTHER_PART = Diagnosis(
     kind=("other-part", PROGRAM, "warning"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import combinations
 from types import MappingProxyType
 
 import msgspec
@@ -11,6 +13,7 @@ import msgspec
 from koord.api.annotations.device_codecs import (
     GPU_PARTITION_HONOR,
     GPU_PARTITION_PREFER,
+    NVLINK,
     GPUPartition,
     dump_gpu_partition_table,
 )
@@ -34,14 +37,20 @@ from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY
 from koord.api.koordinator.resource_name import RDMA as RDMA_RESOURCE
 from koord.api.kubernetes.meta import Condition
 from koord.api.model import ResourceList
+from koord.host.gpu import LOST, GpuCard, GpuHealth, GpuInventory
 from koord.host.hardware import PciLocation, RdmaCard, Xpu
-from koord.host.nvml import GpuCard, GpuHealth, GpuInventory
 from koord.koordlet.reporters.builders.reclaimable import bytes_quantity
 from koord.values.go_format import parse_decimal_int
 
 MANAGED_LABELS = (L_GPU_VENDOR, L_GPU_MODEL, L_GPU_DRIVER_VERSION, L_GPU_PARTITION_POLICY)
 MANAGED_ANNOTATIONS = (A_GPU_PARTITIONS,)
 _WHOLE = {"gpu-core": GPU_CORE, "gpu-memory": GPU_MEMORY}
+_PARTITION_SIZES = (2, 4, 8)
+MIG_ENABLED = "nvidia.com/mig.enabled"  # label of a card; the instances have one label for each profile
+# Nobody gets the whole of a card that is divided: CUDA would use one instance of it, which another pod may have.
+_DIVIDED = GpuHealth(
+    False, "MigEnabled", "the card is divided by MIG; NVIDIA's device plugin gives its instances to pods"
+)
 
 
 class DeviceReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,9 +81,14 @@ def build_device_report(
     annotations: dict[str, str] = {}
     if gpus.cards and not xpus:
         devices += [_gpu(card, places.get(card.uuid), gpus.health.get(card.uuid), now) for card in gpus.cards]
+        devices += _unidentified(gpus, before, now)
         models = {card.model for card in gpus.cards}
         model = models.pop().removeprefix("NVIDIA ").replace(" ", "-") if len(models) == 1 else ""
         labels = {L_GPU_VENDOR: "nvidia", L_GPU_MODEL: model, L_GPU_DRIVER_VERSION: gpus.driver}
+        linked = nvlink_partitions(gpus.cards)
+        if linked:
+            labels[L_GPU_PARTITION_POLICY] = GPU_PARTITION_PREFER
+            annotations[A_GPU_PARTITIONS] = dump_gpu_partition_table(linked)
     devices = [_keep_transition_times(one, known) for one in devices]
     devices.sort(key=lambda one: (one.type, one.minor or 0))
     if xpus:
@@ -104,6 +118,67 @@ def gpu_partitions(xpus: Sequence[Xpu]) -> dict[int, tuple[GPUPartition, ...]]:
     for minors in sorted(found):
         by_size.setdefault(len(minors), []).append(found[minors])
     return {size: tuple(listed) for size, listed in sorted(by_size.items())}
+
+
+def nvlink_partitions(cards: Sequence[GpuCard]) -> dict[int, tuple[GPUPartition, ...]]:
+    """Return the groups of cards that NVLinks join directly, by size: all pairs of a group are linked. Cards that are
+    joined only through others are one group. The score is 1 for the groups of a size whose weakest pair has the most
+    links, 2 for the next: schedulers try the lowest score first.
+
+    Behind switches every group is as good as another: there is nothing to tell.
+    """
+    if any(card.switch_links for card in cards):
+        return {}
+    minors = {card.address: card.minor for card in cards if not card.mig_enabled}
+    links = {
+        (card.minor, minors[address]): count
+        for card in cards
+        for address, count in card.links.items()
+        if address in minors and card.address in minors
+    }
+    by_size: dict[int, dict[tuple[int, ...], int]] = {}  # with the links of the weakest pair
+    for component in _components(sorted(minors.values()), links):
+        for size in {*_PARTITION_SIZES, len(component)}:
+            for group in combinations(component, size) if size > 1 else ():
+                weakest = min(links.get(pair, 0) for pair in combinations(group, 2))
+                if weakest or group == component:
+                    by_size.setdefault(size, {})[group] = weakest
+    if by_size:
+        by_size[1] = dict.fromkeys(((minor,) for minor in minors.values()), 0)  # for pods that ask for one card
+    return {size: _ranked(by_size[size]) for size in sorted(by_size)}
+
+
+def _ranked(groups: Mapping[tuple[int, ...], int]) -> tuple[GPUPartition, ...]:
+    ranks = {links: rank for rank, links in enumerate(sorted(set(groups.values()), reverse=True), 1)}
+    return tuple(
+        GPUPartition(minors=group, gpu_link_type=NVLINK, allocation_score=ranks[groups[group]])
+        for group in sorted(groups)
+    )
+
+
+def _components(minors: Sequence[int], links: Mapping[tuple[int, int], int]) -> list[tuple[int, ...]]:
+    """Return the sets of cards that are joined, directly or through others."""
+    left, found = set(minors), []
+    while left:
+        reached, todo = set[int](), {min(left)}
+        while todo:
+            reached |= todo
+            todo = {there for here, there in links if here in todo} - reached
+        left -= reached
+        found.append(tuple(sorted(reached)))
+    return found
+
+
+def _unidentified(gpus: GpuInventory, before: Sequence[DeviceInfo], now: datetime) -> list[DeviceInfo]:
+    """Return the cards that were reported earlier and are among those that do not say who they are."""
+    if not gpus.unidentified:
+        return []
+    present = {card.uuid for card in gpus.cards}
+    return [
+        msgspec.structs.replace(one, health=False, conditions=(_condition(False, LOST.code, LOST.message, now),))
+        for one in before
+        if one.type == GPU and one.id not in present
+    ]
 
 
 def _xpu(one: Xpu, now: datetime) -> DeviceInfo:
@@ -156,8 +231,11 @@ def _keep_transition_times(
 
 
 def _gpu(card: GpuCard, place: PciLocation | None, health: GpuHealth | None, now: datetime) -> DeviceInfo:
+    if card.mig_enabled and (health is None or health.healthy):
+        health = _DIVIDED
     return DeviceInfo(
         type=GPU,
+        labels=_mig_labels(card),
         id=card.uuid,
         minor=card.minor,
         health=health is None or health.healthy,
@@ -167,6 +245,14 @@ def _gpu(card: GpuCard, place: PciLocation | None, health: GpuHealth | None, now
         else None,
         conditions=() if health is None else (_condition(health.healthy, health.code, health.message, now),),
     )
+
+
+def _mig_labels(card: GpuCard) -> dict[str, str]:
+    """Return labels as NVIDIA's feature discovery writes them, but of one card: `+me` becomes `.me`."""
+    if not card.mig_enabled:
+        return {}
+    profiles = Counter(one.profile.replace("+", ".") for one in card.mig_instances)
+    return {MIG_ENABLED: "true", **{f"nvidia.com/mig-{name}.count": str(n) for name, n in sorted(profiles.items())}}
 
 
 def _card(one: RdmaCard) -> DeviceInfo:

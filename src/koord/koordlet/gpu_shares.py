@@ -1,0 +1,273 @@
+"""What containers have and use of GPUs: the share that was granted, who enforces it, and what is used of it.
+
+Usage is HAMi-core's where the container has a region of it, and NVML's by process otherwise. Regions of containers
+that are gone are left alone: the folder is made anew when a container of that name starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from koord.api.annotations.codec import MalformedAnnotation
+from koord.api.annotations.device_codecs import AllocatedDevice, parse_device_allocated
+from koord.api.koordinator.protocol import GPU_ISOLATION_HAMI_CORE, L_GPU_ISOLATION_PROVIDER
+from koord.gpu import isolation
+from koord.gpu.hami_region import HamiRegion, read_region
+from koord.gpu.isolation import NO_LIMITS, GpuLimits
+from koord.gpu.mps import MpsControl
+from koord.host.filesystem import Host
+from koord.host.gpu import GpuCard
+from koord.host.io_error import IoError
+from koord.koordlet.control_loop import ControlLoop
+from koord.koordlet.hooks.gpu_env import MPS_GATE
+from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
+from koord.koordlet.mps_keeper import MpsDaemonStatus, MpsKeeper, ProblemCallback
+from koord.koordlet.series import metric_kind
+from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.settings import KoordletSettings
+from koord.telemetry.clock import Clock
+from koord.telemetry.metrics import MetricDeclaration, MetricReading
+
+_LABELS = ("node", "pod_namespace", "pod_name", "pod_uid", "container_name", "minor", "provider")
+
+
+def _gauge(name: str, help: str, *labels: str) -> MetricDeclaration:
+    return MetricDeclaration(f"koordlet_{name}", help, "gauge", labels)
+
+
+MEMORY_LIMIT = _gauge("gpu_share_memory_limit_bytes", "GPU memory that a container may use.", *_LABELS)
+MEMORY_USED = _gauge("gpu_share_memory_used_bytes", "GPU memory that a container with a share uses.", *_LABELS)
+CORE_LIMIT = _gauge("gpu_share_core_limit_percent", "Share of a GPU's cores that a container may use.", *_LABELS)
+CORE_USED = _gauge("gpu_share_core_used_percent", "Share of a GPU's cores that a container uses.", *_LABELS)
+PROBLEMS = _gauge("gpu_share_problem", "1 for a container whose share of a GPU is not accounted well.", *_LABELS)
+MPS_UP = _gauge("gpu_mps_daemon_up", "1 while a GPU's MPS daemon answers, 0 while not.", "node", "minor", "uuid")
+DECLARATIONS = (MEMORY_LIMIT, MEMORY_USED, CORE_LIMIT, CORE_USED, PROBLEMS, MPS_UP)
+
+
+class GpuShareStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One container's share of one card; None is no limit, or not known. `problem` says what is wrong with it."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    minor: int
+    provider: str
+    memory_limit_bytes: int | None = None
+    core_limit_percent: int | None = None
+    memory_used_bytes: int | None = None
+    core_used_percent: int | None = None
+    problem: str = ""
+
+
+class GpuCardStatus(msgspec.Struct, frozen=True, kw_only=True):
+    minor: int
+    uuid: str
+    model: str
+    total_bytes: int
+    memory_used_bytes: int | None = None
+    core_used_percent: int | None = None
+
+
+class GpusStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """GpusStatus is what `/apis/v1/gpus` answers."""
+
+    cards: tuple[GpuCardStatus, ...] = ()
+    shares: tuple[GpuShareStatus, ...] = ()
+    daemons: tuple[MpsDaemonStatus, ...] = ()
+
+
+class GpuShares:
+    """GpuShares reads when it is asked. `folder` is where containers' regions lie, as the agent sees it."""
+
+    def __init__(
+        self,
+        host: Host,
+        store: SeriesStore,
+        now_s: Callable[[], float],
+        pods: Callable[[], Sequence[PodMeta]],
+        cards: Callable[[], Sequence[GpuCard]],
+        daemons: Callable[[], Sequence[MpsDaemonStatus]],
+        folder: str,
+    ) -> None:
+        self._host = host
+        self._store = store
+        self._now_s = now_s
+        self._pods = pods
+        self._cards = cards
+        self._daemons = daemons
+        self._folder = folder
+
+    def status(self) -> GpusStatus:
+        return GpusStatus(
+            cards=tuple(self._card(card) for card in self._cards()),
+            shares=tuple(self.shares()),
+            daemons=tuple(self._daemons()),
+        )
+
+    def readings(self, node: str) -> Sequence[MetricReading]:
+        """Return the metrics; without shares and daemons there are none."""
+        shares = list(self.shares())
+        values: dict[MetricDeclaration, list[tuple[tuple[str, ...], float]]] = {}
+        for one in shares:
+            labels = (node, one.namespace, one.pod, one.uid, one.container, str(one.minor), one.provider)
+            for declaration, value in (
+                (MEMORY_LIMIT, one.memory_limit_bytes),
+                (MEMORY_USED, one.memory_used_bytes),
+                (CORE_LIMIT, one.core_limit_percent),
+                (CORE_USED, one.core_used_percent),
+                (PROBLEMS, 1 if one.problem else None),
+            ):
+                if value is not None:
+                    values.setdefault(declaration, []).append((labels, float(value)))
+        for daemon in self._daemons():
+            up = 0.0 if daemon.problem else 1.0
+            values.setdefault(MPS_UP, []).append(((node, str(daemon.minor), daemon.uuid), up))
+        return [declaration.reading(found) for declaration, found in values.items()]
+
+    def shares(self) -> Iterable[GpuShareStatus]:
+        for pod in self._pods():
+            if not pod.is_alive:
+                continue
+            allocated = parse_device_allocated(pod.annotations)
+            if allocated is None or isinstance(allocated, MalformedAnnotation):
+                continue
+            cards = tuple(allocated.get(isolation.GPU, ()))
+            for container in pod.containers if cards else ():
+                if container.running:
+                    yield from self._of_container(pod, container, cards)
+
+    def _of_container(
+        self, pod: PodMeta, container: ContainerMeta, cards: tuple[AllocatedDevice, ...]
+    ) -> Iterable[GpuShareStatus]:
+        provider = pod.labels.get(L_GPU_ISOLATION_PROVIDER, "")
+        region: HamiRegion | IoError | None = None
+        if provider == GPU_ISOLATION_HAMI_CORE:
+            name = f"{pod.uid}_{container.name}"
+            region = read_region(f"{self._folder}/{name}/{name}.cache", self._alive)
+        for index, card in enumerate(cards):
+            limits = isolation.share_of(card, provider or "a share")
+            problem = limits if isinstance(limits, str) else ""
+            granted = NO_LIMITS if isinstance(limits, str) else limits
+            yield self._share(pod, container, card, index, provider, granted, region, problem)
+
+    def _share(
+        self,
+        pod: PodMeta,
+        container: ContainerMeta,
+        card: AllocatedDevice,
+        index: int,
+        provider: str,
+        granted: GpuLimits,
+        region: HamiRegion | IoError | None,
+        problem: str,
+    ) -> GpuShareStatus:
+        memory, core = self._sampled(container.id, card.minor)
+        if isinstance(region, HamiRegion) and index < len(region.cards):
+            memory, core = region.cards[index].used_bytes, region.cards[index].core_percent
+            problem = problem or _region_problem(region, index, granted)
+        elif isinstance(region, IoError) and granted.is_share and not region.vanished:
+            problem = problem or str(region)  # one that is absent belongs to a container without a CUDA program
+        if granted.is_share and not provider:
+            problem = problem or "nobody enforces this share"
+        return GpuShareStatus(
+            namespace=pod.namespace,
+            pod=pod.name,
+            uid=pod.uid,
+            container=container.name,
+            minor=card.minor,
+            provider=provider,
+            memory_limit_bytes=granted.memory_bytes,
+            core_limit_percent=granted.core_percent,
+            memory_used_bytes=memory,
+            core_used_percent=core,
+            problem=problem,
+        )
+
+    def _sampled(self, container: str, minor: int) -> tuple[int | None, int | None]:
+        uuid = next((card.uuid for card in self._cards() if card.minor == minor), "")
+        which, now_s = (container, str(minor), uuid), self._now_s()
+        memory = self._store.latest((metric_kind.CONTAINER_GPU_MEMORY, *which), now_s)
+        core = self._store.latest((metric_kind.CONTAINER_GPU_CORE, *which), now_s)
+        return None if memory is None else int(memory), None if core is None else int(core)
+
+    def _card(self, card: GpuCard) -> GpuCardStatus:
+        which, now_s = (str(card.minor), card.uuid), self._now_s()
+        memory = self._store.latest((metric_kind.NODE_GPU_MEMORY, *which), now_s)
+        core = self._store.latest((metric_kind.NODE_GPU_CORE, *which), now_s)
+        return GpuCardStatus(
+            minor=card.minor,
+            uuid=card.uuid,
+            model=card.model,
+            total_bytes=card.total_bytes,
+            memory_used_bytes=None if memory is None else int(memory),
+            core_used_percent=None if core is None else int(core),
+        )
+
+    def _alive(self, pid: int) -> bool:
+        return self._host.exists(f"{self._host.paths.proc}/{pid}")
+
+
+class GpuSharing:
+    """GpuSharing is the part of the agent that shares GPUs: it keeps the daemons and tells what containers use."""
+
+    def __init__(
+        self,
+        settings: KoordletSettings,
+        host: Host,
+        clock: Clock,
+        store: SeriesStore,
+        control_loop: ControlLoop,
+        pods: Callable[[], Sequence[PodMeta] | None],
+        on_problem: ProblemCallback,
+    ) -> None:
+        self._node = settings.node
+        self._collectors = control_loop.collectors
+        self._keeper = MpsKeeper(
+            MpsControl(settings.mps),
+            clock,
+            lambda: self._collectors.gpus,
+            on_problem,
+            enabled=MPS_GATE in settings.gates,
+        )
+        self._shares = GpuShares(
+            host,
+            store,
+            clock.time,
+            lambda: pods() or (),
+            lambda: self._collectors.gpus,
+            self._keeper.statuses,
+            f"{settings.strategies.hooks.hami_library.rpartition('/')[0]}/containers",
+        )
+        self._writes = not settings.safe_mode
+
+    @property
+    def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        return [("mps", self._keeper.run)] if self._writes else []
+
+    @property
+    def daemon_problems(self) -> Mapping[int, str]:
+        return self._keeper.problems
+
+    def status(self) -> GpusStatus:
+        return self._shares.status()
+
+    def readings(self) -> Sequence[MetricReading]:
+        return self._shares.readings(self._node)
+
+
+def _region_problem(region: HamiRegion, index: int, granted: GpuLimits) -> str:
+    """Return what the region shows that the operator should know, the gravest first."""
+    card = region.cards[index]
+    if granted.memory_bytes is not None and card.memory_limit_bytes != granted.memory_bytes:
+        return f"HAMi-core limits memory to {card.memory_limit_bytes} bytes, {granted.memory_bytes} are granted"
+    unlimited = [one.pid for one in region.processes if not one.host_pid]
+    if granted.core_percent is not None and unlimited:
+        return f"HAMi-core has not found process {unlimited[0]} on the host, and limits no cores of it"
+    if granted.core_percent is not None and not region.limits_cores:
+        return "HAMi-core's limit of cores is switched off"
+    if region.underflows:
+        return f"{region.underflows} counters of HAMi-core are below zero and count as 0"
+    return ""
