@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.core_v1 import EventSource
 from koord.api.model import ObjectReference
@@ -90,19 +92,8 @@ class Koordlet:
         self.ledger = EvictionLedger()
         self.node_watcher = NodeWatcher(informers, settings.node)
         self.node_watcher.on_node(self.metrics.node_changed)
-        audit = settings.audit
-        self._audit_log = (
-            AuditLog(
-                audit.folder,
-                clock,
-                max_mb=audit.max_mb,
-                verbose=audit.verbose,
-                readers=audit.readers,
-                page_limit=audit.page_limit,
-            )
-            if settings.audit_enabled
-            else None
-        )
+        audit = msgspec.structs.asdict(settings.audit)
+        self._audit_log = AuditLog(clock=clock, **audit) if settings.audit_enabled else None
         self._recorder = EventRecorder(
             client,
             clock,
@@ -251,13 +242,7 @@ class Koordlet:
             self._spawn(name, work)
         self._serve_pod_resources(self.pod_source)
         self.gpu_sharing = GpuSharing(
-            self._settings,
-            self._host,
-            self._clock,
-            self.store,
-            control_loop,
-            self._pods,
-            self._record_node_problem,
+            self._settings, self._host, self._clock, self.store, control_loop, self._pods, self._record_node_problem
         )
         self.metrics.external.source(self.gpu_sharing.readings)
         for name, work in self.gpu_sharing.tasks:
@@ -468,15 +453,12 @@ class Koordlet:
             "series": len(self.store),
             "ticks": self._ticks,
             "reports": {} if self.reporters is None else self.reporters.problems,
-            "disturbedPods": self._disturbed_pods(),
+            "disturbedPods": [f"{one.full_name}: {one.why}" for one in self._interference_status("", "").incidents],
             "collectors": {name: one.problem or "works" for name, one in collectors.items()},
             "strategies": [] if control_loop is None else list(control_loop.strategy_runner.enabled),
             "podResources": "" if self._pod_resources is None else self._pod_resources.state,
             "journal": "" if control_loop is None else control_loop.executor.journal_problem or "works",
         }
-
-    def _disturbed_pods(self) -> list[str]:
-        return [f"{one.full_name}: {one.why}" for one in self._interference_status("", "").incidents]
 
     def _capability_rows(self) -> list[CapabilityRow]:
         if not self._capabilities and self.control_loop is not None:

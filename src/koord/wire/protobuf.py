@@ -28,9 +28,6 @@ class WireError(ValueError):
     """A WireError says why bytes do not follow their protocol, or why a value has no encoding."""
 
 
-# Bytes -----------------------------------------------------------------------------------------------------------
-
-
 def read_varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Return the unsigned 64-bit number at `at`, and where it ends."""
     value = 0
