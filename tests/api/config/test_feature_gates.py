@@ -34,7 +34,7 @@ ON: dict[str, tuple[FeatureGateTable, int, str]] = {
     ),
     "koordlet": (
         {name: gate for name, gate in KOORDLET_GATES.items() if not gate.hook},
-        29,  # one more than Koordinator has
+        30,  # two more than Koordinator has
         "BECPUSuppress CPUBurst RdtResctrl NodeTopologyReport",
     ),
     "runtime-hooks": (

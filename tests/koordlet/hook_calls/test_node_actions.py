@@ -70,6 +70,7 @@ class ActionsFixture:
         self.switch = machine.put("proc/sys/kernel/sched_core", "0\n")
         self.resctrl = FakeResctrl(root)
         machine.put("sys/fs/resctrl/info/L3/cbm_mask", "3ff\n")
+        machine.put("sys/fs/resctrl/info/MB/min_bandwidth", "10\n")
         self.cookies = FakeCookies()
         self.iproute = FakeIproute("eth0")
         self.told: list[CoreSchedResult] = []

@@ -12,7 +12,7 @@ from koord.api.config.gates import feature_gate_warnings, parse_feature_gates
 from koord.api.config.scheduler import shipped
 from koord.api.kubernetes.resource import Resource
 from koord.scheduler import scheduler
-from koord.scheduler.configuration import completed_config
+from koord.scheduler.configuration import completed_config, feature_gates
 from koord.scheduler.configuration.completed_config import CompletedConfig, EmptyLister, ValidationHandle
 from koord.scheduler.configuration.feature_gates import GATED_FACTORIES, SCHEDULER_GATES, SchedulerGate
 from koord.scheduler.plugins.registry import REGISTRY
@@ -37,15 +37,12 @@ def test_every_gate_has_a_reader_or_a_sentence(name: str) -> None:
 
 def test_gates_of_the_scheduler_are_read_there() -> None:
     """The scheduler reads most of them, profiles read one."""
-    sources = {module: inspect.getsource(module) for module in (scheduler, completed_config)}
+    sources = [inspect.getsource(module) for module in (scheduler, completed_config)]
+    constants = {value: key for key, value in vars(feature_gates).items() if isinstance(value, str)}
     for name, gate in SCHEDULER_GATES.items():
         if gate.by_scheduler:
-            assert any(
-                f"gates[{key}]" in source
-                for module, source in sources.items()
-                for key, value in vars(module).items()
-                if value == name
-            ), name
+            reads = (f"gates[{constants[name]}]", f"gates[feature_gates.{constants[name]}]")
+            assert any(read in source for source in sources for read in reads), name
 
 
 def test_what_is_not_built_is_refused_by_name() -> None:
