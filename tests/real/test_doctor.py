@@ -75,7 +75,7 @@ def members(path: Path) -> dict[str, bytes]:
 def test_before_an_installation_nothing_is_wrong(untouched: Result) -> None:
     assert untouched.exit_code == 0
     found = findings(untouched)
-    assert set(found) == {"api-server", "crds-not-installed", "webhooks", "conflicts", "configuration"}
+    assert set(found) == {"api-server", "crds-not-installed", "webhooks", "conflicts", "configuration", "yarn"}
     report = json.loads(untouched.stdout)
     assert {one["check"] for one in report["skipped"]} >= {"programs", "leases", "rbac", "koordlets"}
 

@@ -252,11 +252,12 @@ async def test_the_agent_holds_lets_go_and_undoes(cluster: EmbeddedCluster, grou
         await agent.stop()
     # An agent that ends leaves what it holds; the next one goes on, and restore puts all back.
     assert ground.values(*everywhere) == held
-    assert restore(tmp_path) == 0
+    assert await asyncio.to_thread(restore, tmp_path) == 0
     assert ground.values(*everywhere) == before
 
 
 def restore(state: Path) -> int:
+    """Run the command, which has an event loop of its own."""
     arguments = ["restore", f"--state-dir={state / 'state'}", f"--kubepods-cgroup={LAYOUT.kubepods}"]
     return command.run(arguments, {"agent_mode": "hostMode"})
 
@@ -299,7 +300,7 @@ async def test_a_killed_agent_is_taken_over_and_all_is_undone(ground: Ground, tm
             await until(lambda: ground.value(QUOTA, TOP) == "-1", "BE is let go by the next process")
             agent.terminate()
             assert await agent.wait() == 0
-        assert restore(tmp_path) == 0
+        assert await asyncio.to_thread(restore, tmp_path) == 0
         assert ground.values(TOP, be_pod, be_box) == before
     finally:
         await cluster.stop()
