@@ -16,10 +16,12 @@ class FakeTimeSlices:
         self.own_ns = own_ns
         self.slices: dict[int, int] = {}
         self.stubborn: set[int] = set()
+        self.reads = 0  # of threads, not of the kernel's own slice
 
     def slice_ns(self, thread: int) -> int | IoError:
         if thread == 0:
             return self.own_ns
+        self.reads += 1
         return self.slices.get(thread, IoError(f"sched_getattr {thread}", OPEN, errno.ESRCH))
 
     def set_slice(self, thread: int, slice_ns: int) -> IoError | None:

@@ -88,6 +88,20 @@ def test_be_threads_have_long_slices_while_the_policy_is_idle_cpuset(stage: Runn
     assert slices.slices == {11: OWN_NS, 12: OWN_NS, 13: SHORT_NS, 14: OWN_NS, 21: OWN_NS}
 
 
+def test_threads_are_not_looked_at_while_no_slice_is_long(stage: RunnerFixture) -> None:
+    slices = FakeTimeSlices()
+    slices.slices = {11: LONG_NS}
+    give_slices(stage, slices)
+    set_threads(stage, BE_BOX, 11)
+    ticks(stage, "cpuset", 5)  # an earlier agent's slices are taken back first
+    assert slices.slices == {11: OWN_NS}
+    settled = slices.reads
+    ticks(stage, "cpuset", 5)
+    assert slices.reads == settled
+    ticks(stage, "idleCpuset")
+    assert slices.slices == {11: LONG_NS}
+
+
 def test_slices_are_taken_back_when_suppression_is_switched_off(stage: RunnerFixture) -> None:
     slices = FakeTimeSlices()
     slices.slices = {11: LONG_NS}

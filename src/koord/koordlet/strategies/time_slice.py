@@ -49,7 +49,8 @@ def decide_time_slice(view: TimeSliceView) -> StrategyPlan:
         for threads, slice_ns in ((short, LONG_NS), (ours, DEFAULT))
         if threads
     ]
-    return StrategyPlan(effects=tuple(effects), why=why)
+    # Threads are looked at until all that had a long slice have the scheduler's own again.
+    return StrategyPlan(effects=tuple(effects), why=why, state=view.wanted or bool(effects))
 
 
 def depends_on(inputs: StrategyInputs) -> tuple[object, ...]:
@@ -64,6 +65,8 @@ def observe_time_slice(inputs: StrategyInputs) -> TimeSliceView:
         return TimeSliceView(wanted=None if inputs.slo is None else False, default_ns=default_ns)
     suppressed = bool(inputs.threshold_enabled) and "BECPUSuppress" in inputs.gates
     wanted = suppressed and threshold.cpu_suppress_policy == IDLE_CPUSET and group_identity.be_yields(inputs)
+    if not wanted and inputs.states.get(OWNER) is False:
+        return TimeSliceView(wanted=False, default_ns=default_ns)
     above = {pod.group for pod in inputs.pods if pod.qos not in ("", BE)}
     yielding: dict[int, int] = {}
     others: dict[int, int] = {}
