@@ -6,7 +6,7 @@ long.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from koord.embedded.apiserver.schema.cel.functions import (
@@ -120,7 +120,7 @@ class _Evaluation:
             case Comprehension():
                 return self._comprehension(node, variables)
             case Call("_&&_" | "_||_" as operator, (left, right)):
-                return self._logic(operator == "_||_", left, right, variables)
+                return self._decide(operator == "_||_", ((left, variables), (right, variables)))
             case Call(function, arguments, target):
                 found = [self.value(part, variables) for part in (*(() if target is None else (target,)), *arguments)]
                 return apply_function((FUNCTIONS if target is None else METHODS)[function], function, found)
@@ -141,10 +141,10 @@ class _Evaluation:
             raise EvaluationFault("no such overload")
         return value
 
-    def _logic(self, decisive: bool, left: Node, right: Node, variables: Mapping[str, Any]) -> bool:
+    def _decide(self, decisive: bool, sides: Iterable[tuple[Node, Mapping[str, Any]]]) -> bool:
         """Return the value of a conjunction or disjunction: one side with the decisive value is enough."""
         fault: EvaluationFault | None = None
-        for side in (left, right):
+        for side, variables in sides:
             try:
                 if self._truth(side, variables) is decisive:
                     return decisive
@@ -162,7 +162,8 @@ class _Evaluation:
             raise EvaluationFault("no such overload")
         macro = node.macro
         if macro in ("all", "exists"):
-            return self._quantified(node, list(over), variables, decisive=macro == "exists")
+            sides = ((node.body, {**variables, node.variable: element}) for element in over)
+            return self._decide(macro == "exists", sides)
         chosen: list[Any] = []
         for element in over:
             inner = {**variables, node.variable: element}
@@ -172,19 +173,3 @@ class _Evaluation:
             elif self._truth(node.body, inner):
                 chosen.append(element)
         return len(chosen) == 1 if macro == "exists_one" else chosen
-
-    def _quantified(
-        self, node: Comprehension, elements: list[Any], variables: Mapping[str, Any], *, decisive: bool
-    ) -> bool:
-        fault: EvaluationFault | None = None
-        for element in elements:
-            try:
-                if self._truth(node.body, {**variables, node.variable: element}) is decisive:
-                    return decisive
-            except EvaluationFault as found:
-                if self._steps_left < 0:
-                    raise
-                fault = fault or found
-        if fault is not None:
-            raise fault
-        return not decisive
