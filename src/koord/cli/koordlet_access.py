@@ -18,6 +18,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 HOOKS_PATH = "/apis/v1/hooks"
 CONTAINERS_PATH = "/apis/v1/containers"
@@ -61,9 +62,11 @@ async def ask_agent(
     return agents if isinstance(agents, str) else await ask_agents(client, name, agents, address, path, query)
 
 
-async def ask_all_agents(client: Client, address: KoordletAddress, path: str) -> list[tuple[str, dict[str, Any] | str]]:
+async def ask_all_agents(
+    client: Client, address: KoordletAddress, path: str, kind: type[T]
+) -> list[tuple[str, T | str]]:
     """Return each node, by name, with what its agent answers or why it does not; end the command where nobody may list
-    koordlets.
+    koordlets, or no agent answers at all.
     """
     nodes = sorted(unwrap(await client.list(NODES)).items, key=lambda node: node.metadata.name)
     listed = await cluster_access.list_koordlets(client, address.namespace)
@@ -74,14 +77,19 @@ async def ask_all_agents(client: Client, address: KoordletAddress, path: str) ->
         agents.setdefault(agent.spec.node_name, []).append(agent)
     turn = asyncio.Semaphore(_AT_ONCE)
 
-    async def ask(node: Node) -> tuple[str, dict[str, Any] | str]:
+    async def ask(node: Node) -> tuple[str, T | str]:
         name = node.metadata.name
         async with turn:
             if is_simulated(node):
-                return name, await ask_agent(client, node, address, path)
-            return name, await ask_agents(client, name, agents.get(name, ()), address, path)
+                answer = await ask_agent(client, node, address, path)
+            else:
+                answer = await ask_agents(client, name, agents.get(name, ()), address, path)
+        return name, answer if isinstance(answer, str) else msgspec.convert(answer, kind)
 
-    return list(await asyncio.gather(*(ask(node) for node in nodes)))
+    answers = await asyncio.gather(*(ask(node) for node in nodes))
+    if all(isinstance(answer, str) for _, answer in answers):
+        cluster_access.fail(str(answers[0][1]) if answers else "the cluster has no nodes")
+    return answers
 
 
 async def ask_agents(
