@@ -15,6 +15,8 @@ import pytest
 from koord.api.annotations.pod_codecs import A_INTERFERENCE as NOTE
 from koord.host.cgroup.detection import LayoutNotDetected, open_tree
 from koord.host.filesystem import Host
+from koord.koordlet.control_loop import JOURNAL_FILE
+from koord.koordlet.hooks.registry import HOOKS
 from koord.koordlet.reporters.builders.node_conditions import PREFIX
 from koord.values.cpuset import CPUSet
 from tests.real.real_node import (
@@ -131,10 +133,19 @@ class TestOneLife:
         site.run(web("web"), pinned("pinned", 1), batch("batch"), pod("plain"))
         rest = str(CPUSet.parse(site.cpus) - CPUSet.of([1]))
         until(lambda: site.value(CPUS, site.container("web")) == rest, "the pinned pod has its CPU for itself")
-        before = site.values()
         until(lambda: known(agent)["pods"] == 4, "four pods are known")
-        ticked(agent)
-        assert site.values() == before
+
+        def rests() -> bool:
+            """Whether nothing changes over some ticks. A pod's containers may be known a while after the pod itself."""
+            before = site.values()
+            ticked(agent)
+            return site.values() == before
+
+        until(rests, "the hooks have written all they have to")
+        written = [json.loads(line) for line in (site.folder / "one/state" / JOURNAL_FILE).read_text().splitlines()]
+        owners = {one["owner"] for one in written if "owner" in one}
+        assert owners
+        assert owners <= {hook.name for hook in HOOKS}
         assert site.value(QUOTA, site.group("web")) == "20000"
         assert "waits for a NodeSLO" in agent.log()
 
