@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.schema import go_regexp
 from koord.embedded.apiserver.schema.crd_validation import SHARED_SCHEMA_PATH, crd_schema_errors, crd_schema_warnings
 from koord.embedded.apiserver.schema.schema_node import compile_schema
+from koord.values import go_regexp
 
 PROBES = json.loads((Path(__file__).parent / "structural_probes.json").read_text())
 PREFIX = SHARED_SCHEMA_PATH.removesuffix("openAPIV3Schema")

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 
 from koord.api.model import Obj
+from koord.cel.evaluation import evaluate
+from koord.cel.syntax import CelError, parse
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission import matching
 from koord.embedded.apiserver.admission.matching import WebhookRule, any_labels_match, parse_rule, parse_selector
@@ -16,8 +18,6 @@ from koord.embedded.apiserver.admission.review import admission_request
 from koord.embedded.apiserver.admission.webhooks import EXEMPT_RESOURCES, REGISTRATION_GROUP
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
-from koord.embedded.apiserver.schema.cel.evaluation import evaluate
-from koord.embedded.apiserver.schema.cel.syntax import CelError, parse
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.values.selector import Selector
 

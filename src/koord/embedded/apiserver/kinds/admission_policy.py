@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from koord.api.model import Obj
+from koord.cel.evaluation import unknown_names
+from koord.cel.syntax import CelError, parse
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
 from koord.embedded.apiserver.kinds import strategy, validators
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import one_of
 from koord.embedded.apiserver.kinds.webhook_configuration import rule_errors
-from koord.embedded.apiserver.schema.cel.evaluation import unknown_names
-from koord.embedded.apiserver.schema.cel.syntax import CelError, parse
 
 VARIABLES = frozenset(("object", "oldObject", "request", "params", "namespaceObject", "variables"))
 REASONS = ("Unauthorized", "Forbidden", "Invalid", "RequestEntityTooLarge")

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
-from koord.embedded.apiserver.schema import custom_decoding, go_regexp, string_formats
+from koord.embedded.apiserver.schema import custom_decoding, string_formats
 from koord.embedded.apiserver.schema.custom_decoding import TYPE_AND_METADATA, prune
 from koord.embedded.apiserver.schema.custom_validation import validate_custom
 from koord.embedded.apiserver.schema.schema_node import SchemaNode, compile_schema, has_default
 from koord.embedded.apiserver.schema.validation_rules import definition_rule_errors
+from koord.values import go_regexp
 
 
 def default_errors(node: SchemaNode, path: str, *, root: bool = True) -> list[ApiFieldError]:

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal, Optional
 import msgspec
 from msgspec import Meta
 
-from koord.embedded.apiserver.schema import go_regexp, string_formats
+from koord.embedded.apiserver.schema import string_formats
 from koord.embedded.apiserver.schema.schema_node import SchemaNode, has_default
+from koord.values import go_regexp
 
 _INT64 = (1 << 63) - 1
 _COMPILABLE_KEYWORDS = {

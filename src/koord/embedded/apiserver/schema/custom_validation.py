@@ -19,10 +19,11 @@ from koord.embedded.apiserver.api_errors import (
     required,
     too_many,
 )
-from koord.embedded.apiserver.schema import custom_decoding, go_regexp, string_formats
+from koord.embedded.apiserver.schema import custom_decoding, string_formats
 from koord.embedded.apiserver.schema.custom_fast_path import fits_fast_path, has_unique_lists
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.embedded.apiserver.schema.validation_rules import ABSENT, RuleEvaluation
+from koord.values import go_regexp
 from koord.values.go_format import format_float, quoted
 
 _MAX_SAFE_INTEGER = (1 << 53) - 1

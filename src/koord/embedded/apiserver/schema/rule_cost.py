@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from koord.embedded.apiserver.schema.cel.syntax import (
+from koord.cel.syntax import (
     Call,
     Comprehension,
     Conditional,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from koord.embedded.apiserver.schema.cel.syntax import (
+from koord.cel.syntax import (
     Call,
     Comprehension,
     Conditional,

@@ -13,8 +13,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from koord.embedded.apiserver.schema.cel.evaluation import names_in
-from koord.embedded.apiserver.schema.cel.syntax import CelError, Node, parse
+from koord.cel.evaluation import names_in
+from koord.cel.syntax import CelError, Node, parse
 
 SchemaKind = Literal[
     "object",  # named fields

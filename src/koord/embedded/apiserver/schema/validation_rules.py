@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from koord.cel.evaluation import COST_LIMIT_EXCEEDED, evaluate, names_in, unknown_names
+from koord.cel.functions import OptionalValue
+from koord.cel.syntax import CelError, Node
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
-from koord.embedded.apiserver.schema.cel.evaluation import COST_LIMIT_EXCEEDED, evaluate, names_in, unknown_names
-from koord.embedded.apiserver.schema.cel.functions import OptionalValue
-from koord.embedded.apiserver.schema.cel.syntax import CelError, Node
 from koord.embedded.apiserver.schema.rule_cost import estimated_cost
 from koord.embedded.apiserver.schema.rule_types import typed_value, undefined_fields
 from koord.embedded.apiserver.schema.schema_node import SchemaNode, ValidationRule

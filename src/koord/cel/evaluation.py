@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from koord.embedded.apiserver.schema.cel.functions import (
+from koord.cel.functions import (
     FUNCTIONS,
     METHODS,
     TYPE_NAMES,
@@ -19,7 +19,7 @@ from koord.embedded.apiserver.schema.cel.functions import (
     has_field,
     select_field,
 )
-from koord.embedded.apiserver.schema.cel.syntax import (
+from koord.cel.syntax import (
     Call,
     CelError,
     Comprehension,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.schema.cel.evaluation import evaluate, unknown_names
-from koord.embedded.apiserver.schema.cel.syntax import CelError, parse
+from koord.cel.evaluation import evaluate, unknown_names
+from koord.cel.syntax import CelError, parse
 
 OBJECT = {"spec": {"replicas": 3, "ports": [80, 443], "labels": {"app": "web"}, "ratio": 0.5, "none": None}}
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from koord.embedded.apiserver.schema.cel.syntax import CelError, UnsignedInteger
-from koord.embedded.apiserver.schema.go_regexp import compile_regexp
+from koord.cel.syntax import CelError, UnsignedInteger
 from koord.values import duration, timestamp
+from koord.values.go_regexp import compile_regexp
 from koord.values.quantity import Quantity, QuantityError
 
 _INT64 = range(-(1 << 63), 1 << 63)
