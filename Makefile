@@ -14,15 +14,16 @@ MINUTES ?= 60
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
 
-# uv is used when it is there because it is quicker; plain pip gives the same versions and checks the same hashes.
+# uv is used when it is there because it is quicker; plain pip gives the same versions and checks the same hashes. The lock is complete, so nothing is
+# resolved again: pip would look at the newest release of what a package wants with an extra, and refuse it because the lock has no hash of it.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "koord needs Python 3.11 or newer, this is %d.%d; set PYTHON=" % v[:2] or 0)'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@if command -v uv >/dev/null 2>&1; then \
-	  uv pip install -q --python $(BIN)/python --require-hashes -r constraints.txt && \
+	  uv pip install -q --python $(BIN)/python --no-deps --require-hashes -r constraints.txt && \
 	  uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e . ; \
 	else \
-	  $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r constraints.txt && \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --require-hashes -r constraints.txt && \
 	  $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . ; \
 	fi
 	@touch $(READY)
