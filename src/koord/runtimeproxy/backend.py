@@ -62,6 +62,7 @@ class RuntimeBackend:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self._channel = grpc.aio.insecure_channel(socket_address(endpoint), options=CHANNEL_OPTIONS)
+        self._last_call_failed = False
 
     async def version_error(self) -> str:
         """Call Version, waiting a while for a runtime that starts; return why it failed, or nothing."""
@@ -73,16 +74,25 @@ class RuntimeBackend:
         return ""
 
     def connection_error(self) -> str | None:
-        """Return why the runtime cannot be reached now, as a health check."""
-        state = self._channel.get_state()
-        lost = state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
-        return f"no connection to {self.endpoint}" if lost else None
+        """Return why the runtime cannot be reached now, as a health check.
+
+        The last call tells, because the channel's own state changes while it connects again. The kubelet calls every
+        second, so a runtime that is back is noticed as soon.
+        """
+        state = self._channel.get_state(try_to_connect=True)
+        connected = state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.IDLE)
+        return None if connected and not self._last_call_failed else f"no connection to {self.endpoint}"
 
     async def unary(
         self, method: str, message: bytes, metadata: Metadata = (), timeout_s: float | None = None
     ) -> UnaryReply:
         call = self._channel.unary_unary(method)(message, metadata=metadata, timeout=timeout_s)
-        reply = await call
+        try:
+            reply = await call
+        except grpc.aio.AioRpcError as error:
+            self._last_call_failed = error.code() is grpc.StatusCode.UNAVAILABLE
+            raise
+        self._last_call_failed = False
         return UnaryReply(reply, end_to_end(await call.initial_metadata()), end_to_end(await call.trailing_metadata()))
 
     def stream(
