@@ -72,8 +72,11 @@ assets: $(READY) ## build the real control plane and node from Go modules into a
 	@$(BIN)/python -m tools.assets
 	@$(BIN)/python -m tools.assets node
 
+# Recorded cases mostly wait for programs to come to rest, each beside a control plane of its own: they run at once.
+RECORDED := $(addprefix tests/real/test_,scheduler_scenarios.py manager_cases.py descheduler_cases.py)
 test-real: $(READY) assets ## tests against real kube-apiserver, etcd, kubectl, kubelet, containerd and cgroups
-	@$(BIN)/python -m pytest tests/real --ignore=tests/real/yarn --durations=25
+	@$(BIN)/python -m pytest $(RECORDED) -n 3
+	@$(BIN)/python -m pytest tests/real --ignore=tests/real/yarn $(addprefix --ignore=,$(RECORDED)) --durations=25
 
 test-containerd17: $(READY) assets ## tests of NRI with containerd 1.7, which is built from its Go module
 	@$(BIN)/python -m tools.assets containerd17
