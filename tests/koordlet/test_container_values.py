@@ -12,7 +12,7 @@ from koord.api.koordinator.protocol import A_OOM_SCORE_ADJ
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup.knob import CPU_IDLE, CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT, CgroupFile
 from koord.koordlet.container_values import containers_status
-from koord.koordlet.hook_status import ContainerStatus
+from koord.koordlet.hook_status import CgroupStatus
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksView, decide_runtime_hooks
@@ -55,7 +55,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> ExecutorFixture:
 
 def main_container(
     world: ExecutorFixture, pod: PodMeta, hooked: dict[str, HookedPod], *, safe_mode: bool = False
-) -> ContainerStatus:
+) -> CgroupStatus:
     found = containers_status([pod], world.tree, world.executor, hooked, safe_mode=safe_mode).containers
     assert [(one.level, one.container) for one in found] == [("pod", ""), ("container", "main")]
     return found[1]

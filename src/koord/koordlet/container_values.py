@@ -13,7 +13,7 @@ from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.executor_state import KnownFile
-from koord.koordlet.hook_status import ContainersStatus, ContainerStatus, ContainerValue
+from koord.koordlet.hook_status import CgroupStatus, ContainersStatus, ContainerValue
 from koord.koordlet.hooks.hook import SchemataLine
 from koord.koordlet.hooks.registry import DecidedValue, HookDecision
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -32,7 +32,7 @@ class AppliedValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelValue(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file holds now, in cgroup v1's notation; None when it cannot be read."""
+    """The content of a file now, in cgroup v1's notation; None when it cannot be read."""
 
     value: str | None
     differs: bool = False  # from what is wanted
@@ -40,7 +40,7 @@ class KernelValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppliedFiles(Protocol):
-    """What the writer of a machine's cgroup files remembers, and the files themselves."""
+    """The memory of the writer of a machine's cgroup files, and the files themselves."""
 
     def applied(self, group: str) -> Mapping[str, AppliedValue]:
         """Return the values of a group by knob."""
@@ -106,7 +106,7 @@ def pods_status(
     pods: Iterable[PodMeta], files: AppliedFiles, hooked: Mapping[str, HookedPod], *, safe_mode: bool = False
 ) -> ContainersStatus:
     """Return the values of these pods on any machine, real or simulated."""
-    found: list[ContainerStatus] = []
+    found: list[CgroupStatus] = []
     for pod in pods:
         decided = hooked.get(pod.uid)
         groups = {} if decided is None else {one.group: one for one in decided.groups}
@@ -117,7 +117,7 @@ def pods_status(
             if decided is not None and hooks is not None:
                 values += _missing_values(files, decided, hooks, safe_mode=safe_mode)
             found.append(
-                ContainerStatus(
+                CgroupStatus(
                     level=one.level,
                     namespace=pod.namespace,
                     pod=pod.name,

@@ -1,4 +1,4 @@
-"""What containers have and use of GPUs: the share that was granted, who enforces it, and what is used of it.
+"""Shares of GPUs that containers have and use: what was granted, who enforces it, and what is used of it.
 
 Usage is HAMi-core's where the container has a region of it, and NVML's by process otherwise. Regions of containers
 that are gone are left alone: the folder is made anew when a container of that name starts.

@@ -1,4 +1,4 @@
-"""What the reconciler's last decisions mean for the account of hooks: who they apply to, and which problems are new."""
+"""The reconciler's last decisions in the account of hooks: who they apply to, and which problems are new."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class DecidedValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HookProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What kept a hook from deciding. A `fault` is a bug of the program, with the trace for the log."""
+    """The obstacle that kept a hook from deciding. A `fault` is a bug of the program, with the trace for the log."""
 
     hook: str
     problem: str
@@ -151,7 +151,7 @@ class HookProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HookDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What all enabled hooks together want for one pod or container."""
+    """The wishes of all enabled hooks together for one pod or container."""
 
     values: Mapping[str, DecidedValue] = {}  # by knob
     env: Mapping[str, str] = {}
