@@ -48,6 +48,10 @@ class HookedGroup(msgspec.Struct, frozen=True, kw_only=True):
     container: str = ""  # its name, empty for the pod and its sandbox
     context: ContainerContext | None = None  # None for the pod
 
+    def creation(self, rules: NodeRules) -> HookDecision:
+        """Decide again what the container gets when it is made; nobody keeps that, since nobody can give it later."""
+        return HookDecision() if self.context is None else registry.decide_creation(self.context, rules)
+
 
 class HookedPod(msgspec.Struct, frozen=True, kw_only=True):
     """The decisions of hooks for a pod, and their inputs: the same pod under the same rules is not decided again.
