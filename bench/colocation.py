@@ -30,6 +30,7 @@ from bench.latency_service import blocks_of
 from bench.manager import server
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup import knob
+from koord.koordlet.reporters.builders.node_conditions import FEW_CPUS
 from koord.kube.client.typed_client import Client
 
 ROUNDS = 6
@@ -41,7 +42,7 @@ SERVICE_MILLI = round(RATE * WORK_S * 1000)
 ALONE, UNMANAGED, ASKING, MANAGED = "alone", "unmanaged BestEffort", "unmanaged with requests", "managed"
 GOAL = "managed p99 at most 5 % above alone, at more than 60 % machine CPU"
 HOG = "while True: pass"
-BY_QUOTA = CPUS < 8  # a set of CPUs would leave a small machine's services too few: docs/concepts/cpu-tail.md
+BY_QUOTA = CPUS < FEW_CPUS
 POLICY = "cfsQuota" if BY_QUOTA else "idleCpuset"
 SLO: dict[str, Any] = {
     "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": POLICY, "cpuSuppressThresholdPercent": 65},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from koord.cli.up.components import choose_components
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
@@ -12,15 +13,15 @@ from koord.telemetry.clock import LoopClock, run_virtual
 Story = Callable[[Client, LoopClock], Awaitable[None]]
 
 
-def with_agents(story: Story, *, agents: str | None = "true", **settings: str) -> None:
-    """Run the story on two nodes that have reported; underscores in names of settings stand for dots. `agents` None
-    leaves it to `koord up` whether they run.
+def with_agents(story: Story, profile: Path | None = None, /, *, agents: str | None = "true", **settings: str) -> None:
+    """Run the story on two nodes, or those of the profile, that have reported; underscores in names of settings stand
+    for dots. `agents` None leaves it to `koord up` whether they run.
     """
 
     async def main(clock: LoopClock) -> None:
         chosen = {name.replace("_", "."): value for name, value in settings.items()}
         stated = {} if agents is None else {"nodes.agents": agents}
-        made = choose_components("all", nodes=2, profile=None, settings=stated | chosen)
+        made = choose_components("all", nodes=2, profile=profile, settings=stated | chosen)
         assert not isinstance(made, str)
         cluster = EmbeddedCluster(ClusterSettings(http=False, seed=1), made, clock=clock)
         await cluster.start()

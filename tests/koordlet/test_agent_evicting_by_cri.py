@@ -24,7 +24,7 @@ from koord.koordlet.settings import CriEvictionSettings
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.policy.eviction import parse_record
 from koord.telemetry.clock import LoopClock
-from koord.wire.cri import ContainerState
+from koord.wire.cri import CriContainerState
 from tests.koordlet.agent_fixture import GI, AgentFixture, ask, expect_ok
 from tests.koordlet.cri_pod import add_container
 from tests.runtimeproxy.fake_runtime import FakeRuntime
@@ -96,7 +96,7 @@ async def test_the_runtime_stops_the_victim_whatever_its_budget_says(tmp_path: P
         await agent.start()
         (record,) = await until(lambda: entries(agent), world)
         assert (record["name"], record["outcome"], record["detail"]) == ("large", "evicted", "the runtime stopped main")
-        assert runtime.states == {"small": ContainerState.RUNNING, "large": ContainerState.EXITED}
+        assert runtime.states == {"small": CriContainerState.RUNNING, "large": CriContainerState.EXITED}
         pod = await expect_ok(world.client.get(PODS, "large", "default"))
         assert pod.metadata.deletion_timestamp is None
         event = await until(lambda: event_of(world, "large"), world)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from koord.api.koordinator.protocol import A_OOM_SCORE_ADJ
+from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_OOM_SCORE_ADJ
 from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup.knob import CPU_IDLE, CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT, CgroupFile
 from koord.koordlet.container_values import containers_status
-from koord.koordlet.hook_status import ContainerStatus
+from koord.koordlet.hook_status import CgroupStatus
 from koord.koordlet.hooks.hook import NodeRules
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksView, decide_runtime_hooks
@@ -55,7 +56,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> ExecutorFixture:
 
 def main_container(
     world: ExecutorFixture, pod: PodMeta, hooked: dict[str, HookedPod], *, safe_mode: bool = False
-) -> ContainerStatus:
+) -> CgroupStatus:
     found = containers_status([pod], world.tree, world.executor, hooked, safe_mode=safe_mode).containers
     assert [(one.level, one.container) for one in found] == [("pod", ""), ("container", "main")]
     return found[1]
@@ -141,6 +142,29 @@ def test_a_file_of_another_owner_is_said_to_be_his(world: ExecutorFixture) -> No
 def test_what_is_no_cgroup_value_is_told_too(world: ExecutorFixture) -> None:
     pod = a_pod(annotations={A_OOM_SCORE_ADJ: "-500"})
     assert main_container(world, pod, decided(pod)).others == {"oom_score_adj": "-500"}
+
+
+DEVICES = {
+    "gpu": [{"minor": 1, "resources": {"koordinator.sh/gpu-core": "50"}}],
+    "rdma": [{"minor": 0, "id": "0000:3b:00.0", "extension": {"vfs": [{"busID": "0000:3b:00.2"}]}}],
+}
+INJECTION = frozenset({"GPUEnvInject", "RDMADeviceInject"})
+
+
+def test_what_a_container_got_when_it_was_made_is_told(world: ExecutorFixture) -> None:
+    pod = a_pod("LS", BURSTABLE, {"cpu": 1000}, annotations={A_DEVICE_ALLOCATED: json.dumps(DEVICES)})
+    assert main_container(world, pod, decided(pod, INJECTION)).others == {
+        "env NVIDIA_VISIBLE_DEVICES": "1",
+        "devices": "/dev/infiniband/rdma_cm",
+        "verbs devices of": "0000:3b:00.2",
+    }
+    assert main_container(world, pod, decided(pod)).others == {}, "both gates are off"
+
+
+def test_why_a_container_got_no_card_is_told(world: ExecutorFixture) -> None:
+    pod = a_pod("LS", BURSTABLE, {"cpu": 1000}, annotations={A_DEVICE_ALLOCATED: "{"})
+    found = main_container(world, pod, decided(pod, INJECTION))
+    assert [one.partition(":")[0] for one in found.problems] == ["gpu env inject", "rdma device inject"]
 
 
 def test_a_problem_of_a_hook_is_told(world: ExecutorFixture) -> None:

@@ -14,7 +14,7 @@ import pytest
 from koord.koordlet.cri_client import CriClient
 from koord.koordlet.settings import CriEvictionSettings, PodNotStopped, PodStopped
 from koord.wire import raw_fields
-from koord.wire.cri import ContainerState
+from koord.wire.cri import CriContainerState
 from tests.koordlet.cri_pod import add_container
 from tests.runtimeproxy.fake_runtime import METHOD, FakeRuntime
 
@@ -59,12 +59,12 @@ async def test_all_running_containers_of_the_pod_are_killed_and_no_others(
     runtime: FakeRuntime, client: CriClient
 ) -> None:
     add_container(runtime, "c1", "u1", "main")
-    add_container(runtime, "c2", "u1", "sidecar", ContainerState.UNKNOWN)
-    add_container(runtime, "c3", "u1", "init", ContainerState.EXITED)
+    add_container(runtime, "c2", "u1", "sidecar", CriContainerState.UNKNOWN)
+    add_container(runtime, "c3", "u1", "init", CriContainerState.EXITED)
     add_container(runtime, "c4", "u2", "main")
     assert await client.stop_pod("u1") == PodStopped(("main", "sidecar"))
     assert stops(runtime) == [("c1", 0), ("c2", 0)]
-    assert runtime.states["c4"] is ContainerState.RUNNING
+    assert runtime.states["c4"] is CriContainerState.RUNNING
 
 
 async def test_a_runtime_that_ignores_the_filter_makes_nobody_else_stop(
@@ -91,9 +91,9 @@ async def test_the_grace_period_is_the_runtimes_and_the_call_may_last_longer(
     assert listed.remaining_s < 600.0 < stopped.remaining_s  # of 300 and 1300, which gRPC rounds
 
 
-@pytest.mark.parametrize("state", [None, ContainerState.EXITED, ContainerState.CREATED])
+@pytest.mark.parametrize("state", [None, CriContainerState.EXITED, CriContainerState.CREATED])
 async def test_a_pod_without_a_running_container_is_not_stopped(
-    runtime: FakeRuntime, client: CriClient, state: ContainerState | None
+    runtime: FakeRuntime, client: CriClient, state: CriContainerState | None
 ) -> None:
     if state is not None:
         add_container(runtime, "c1", "u1", "main", state)

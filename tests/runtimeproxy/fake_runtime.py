@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from koord.wire import cri, raw_fields
-from koord.wire.cri import ContainerState
+from koord.wire.cri import CriContainerState
 from koord.wire.protobuf import WireError
 from koord.wire.raw_fields import encode_chunk, encode_int, encode_string, encode_string_map
 
@@ -41,7 +41,7 @@ class FakeRuntime(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self) -> None:
         self.sandboxes: dict[str, bytes] = {}  # id to RunPodSandboxRequest
         self.containers: dict[str, tuple[str, bytes]] = {}  # id to its sandbox and CreateContainerRequest
-        self.states: dict[str, ContainerState] = {}  # of containers that do not run
+        self.states: dict[str, CriContainerState] = {}  # of containers that do not run
         self.stop_failures: dict[str, tuple[grpc.StatusCode, str]] = {}  # by container
         self.ignores_filter = False
         self.seen: list[Seen] = []
@@ -125,8 +125,8 @@ class FakeRuntime(grpc.GenericRpcHandler):  # type: ignore[misc]
             return b"".join(encode_chunk(1, _listed_pod(id, one)) for id, one in self.sandboxes.items())
         if name == "ListContainers":
             return b"".join(encode_chunk(1, self._listed(id)) for id in self.containers if self._matches(id, message))
-        if name == "StopContainer" and self.states.get(id) is not ContainerState.CREATED:
-            self.states[id] = ContainerState.EXITED
+        if name == "StopContainer" and self.states.get(id) is not CriContainerState.CREATED:
+            self.states[id] = CriContainerState.EXITED
         if name == "Version":
             return encode_string(1, "0.1.0") + encode_string(2, "fake")
         return b""
@@ -145,7 +145,7 @@ class FakeRuntime(grpc.GenericRpcHandler):  # type: ignore[misc]
             encode_string(1, id)
             + encode_string(2, sandbox)
             + encode_chunk(3, raw_fields.message_of(config, 1) or b"")
-            + encode_int(6, self.states.get(id, ContainerState.RUNNING))
+            + encode_int(6, self.states.get(id, CriContainerState.RUNNING))
             + encode_string_map(8, self._labels(id))
             + encode_string_map(9, raw_fields.string_map_of(config, 10))
         )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.wire import cri, raw_fields
-from koord.wire.cri import ContainerState, PodContainer
+from koord.wire.cri import CriContainerState, PodContainer
 from koord.wire.raw_fields import MalformedMessage, encode_chunk, encode_int, encode_string, encode_string_map
 
 
@@ -43,10 +43,10 @@ def test_containers_are_read_among_fields_that_are_not_known() -> None:
 @pytest.mark.parametrize(
     ("state", "stoppable"),
     [
-        (ContainerState.CREATED, False),
-        (ContainerState.RUNNING, True),
-        (ContainerState.EXITED, False),
-        (ContainerState.UNKNOWN, True),
+        (CriContainerState.CREATED, False),
+        (CriContainerState.RUNNING, True),
+        (CriContainerState.EXITED, False),
+        (CriContainerState.UNKNOWN, True),
         (17, False),
     ],
 )

@@ -26,7 +26,7 @@ RETRY_S = 60.0  # after a round that failed, if that is sooner than the next one
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What one round found: the cards by vendor, and what went wrong."""
+    """The result of one round: the cards by vendor, and what went wrong."""
 
     cards: Mapping[str, KnownCards]
     problems: tuple[str, ...] = ()

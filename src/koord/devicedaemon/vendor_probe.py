@@ -1,4 +1,4 @@
-"""What vendors' tools say of their cards: Huawei, Kunlun, Cambricon and MetaX.
+"""This module asks vendors' tools about their cards: Huawei, Kunlun, Cambricon and MetaX.
 
 A probe that cannot tell which cards there are fails as a whole. A card that cannot be described is named in `failed`,
 and the others are kept.
@@ -73,7 +73,7 @@ def _pci_id(host: Host, address: str, name: str) -> str:
 
 
 class _Ascend(msgspec.Struct, frozen=True):
-    """What all Ascend cards of a machine have in common."""
+    """The facts that all Ascend cards of a machine have in common."""
 
     model: str
     core: int

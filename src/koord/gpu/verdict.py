@@ -1,4 +1,4 @@
-"""Whether the limits of a share hold: what was asked, what was granted, what was measured, and the verdict.
+"""The verdict on the limits of a share, from what was asked, what was granted and what was measured.
 
 Memory holds where the driver refuses what is above the limit, and gives nearly all that is below it. Cores hold where
 the arithmetic that was done, or the multiprocessors that were reached, are the share and no more. All of it is pure.

@@ -21,7 +21,7 @@ _FEATURE = "CORE_SCHED"
 
 
 class CookieSystem(Protocol):
-    """What core scheduling needs of the kernel. Processes are named by their id, and errors are by process."""
+    """The system calls of core scheduling. Processes are named by their id, and errors are by process."""
 
     def supported(self) -> IoError | None:
         """Return why there is no core scheduling here; None when there is."""

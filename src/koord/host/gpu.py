@@ -23,7 +23,7 @@ _RECOVERY = {
 
 
 class GpuHealth(msgspec.Struct, frozen=True):
-    """Whether a card works. `code` names the error, or why errors are not told; "" where there is neither."""
+    """The health of a card. `code` names the error, or why errors are not told; "" where there is neither."""
 
     healthy: bool = True
     code: str = ""
@@ -75,7 +75,7 @@ LOST = GpuHealth(False, "GpuLost", "the driver does not reach the card")
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What the driver says of a card; None where the card or the driver does not say it."""
+    """The driver's answers about a card; None where the card or the driver does not say it."""
 
     lost: bool = False
     recovery: int | None = None
@@ -86,7 +86,7 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What is remembered of a card: whether its errors are told, the last critical one and when it came."""
+    """The memory of a card's errors: whether its errors are told, the last critical one and when it came."""
 
     told: bool = True
     xid: int | None = None

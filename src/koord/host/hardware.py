@@ -137,7 +137,7 @@ class Capability(msgspec.Struct, frozen=True):
 
 
 class ResctrlLimits(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What the kernel says in resctrl's `info` of the values that it takes; the defaults are Intel's."""
+    """The values that the kernel takes, by resctrl's `info`; the defaults are Intel's."""
 
     min_ways: int = 1
     has_bandwidth: bool = True  # whether memory bandwidth can be divided at all

@@ -18,8 +18,8 @@ from koord.host.nvml_library import (
     SUCCESS,
     TOO_SMALL,
     UNREACHABLE,
-    MemoryInfo,
     NvmlLibrary,
+    NvmlMemory,
     PciInfo,
     ProcessInfo,
     ProcessUtilization,
@@ -123,7 +123,7 @@ class Nvml:
         code = library.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
         if code != SUCCESS:
             return None if code in UNREACHABLE else _refused(f"nvmlDeviceGetHandleByIndex {index}", code)
-        minor, memory, pci = ctypes.c_uint(), MemoryInfo(), PciInfo()
+        minor, memory, pci = ctypes.c_uint(), NvmlMemory(), PciInfo()
         uuid_code, uuid = library.text("nvmlDeviceGetUUID", handle)
         name_code, name = library.text("nvmlDeviceGetName", handle)
         for what, code in (

@@ -21,8 +21,8 @@ from koord.host.nvml_library import (
     UNREACHABLE,
     EventData,
     FieldValue,
-    MemoryInfo,
     NvmlLibrary,
+    NvmlMemory,
 )
 
 _XID_CRITICAL_ERROR = 0x8
@@ -33,7 +33,7 @@ _RECOVERY_ACTION_FIELD = 230
 
 
 class HealthTiming(msgspec.Struct, frozen=True):
-    """How long the thread waits for errors between two looks, and how long a card must be without errors to heal."""
+    """The time that the thread waits for errors between two looks, and that a card must be without errors to heal."""
 
     look_s: float = 1.0
     quiet_s: float = 60.0
@@ -149,7 +149,7 @@ class GpuHealthMonitor:
                 self._health[uuid] = decide_gpu_health(record, reading)
 
     def _read(self, handle: ctypes.c_void_p) -> GpuReading:
-        library, memory = self._library, MemoryInfo()
+        library, memory = self._library, NvmlMemory()
         if library.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory)) in UNREACHABLE:
             return GpuReading(lost=True)
         pending, failed = self._remapped_rows(handle)

@@ -14,7 +14,7 @@ FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 13, 15, 16, 999
 UNREACHABLE = frozenset({GPU_IS_LOST, RESET_REQUIRED, UNKNOWN})  # the driver cannot talk to the card
 
 
-class MemoryInfo(ctypes.Structure):
+class NvmlMemory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 

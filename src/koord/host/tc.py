@@ -28,7 +28,7 @@ class TrafficOutcome(enum.Enum):
 
 
 class TrafficResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a plan. `changes` are the commands that were taken, `problems` what they or the plan said."""
+    """The outcome of a plan. `changes` are the commands that were taken, `problems` what they or the plan said."""
 
     device: str
     outcome: TrafficOutcome

@@ -21,7 +21,7 @@ _FAIR_POLICIES = (0, 3, 5)  # SCHED_OTHER, SCHED_BATCH, SCHED_IDLE
 
 
 class TimeSliceSystem(Protocol):
-    """What time slices need of the kernel. Threads are named by their id; 0 is the calling one."""
+    """The system calls of time slices. Threads are named by their id; 0 is the calling one."""
 
     def slice_ns(self, thread: int) -> int | IoError:
         """Return the thread's slice; 0 when its scheduling class has none."""

@@ -47,7 +47,7 @@ class TrafficTree(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrafficPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device is to have. Not enabled: the qdisc that was there before. Ingress may be left alone."""
+    """The wanted state of a device. Not enabled: the qdisc that was there before. Ingress may be left alone."""
 
     enabled: bool
     egress: TrafficTree = TrafficTree()
@@ -74,7 +74,7 @@ class ShownFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrafficState(msgspec.Struct, frozen=True, kw_only=True):
-    """What tc shows of a device. Rates have the few digits that tc prints."""
+    """The state of a device as tc shows it. Rates have the few digits that tc prints."""
 
     root: RootQdisc | None = None
     classes: Mapping[int, TrafficClass] = {}
@@ -85,7 +85,7 @@ class TrafficState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddressFamily(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where the filters of one IP version are, and where its header has the address that they compare."""
+    """The place of one IP version's filters, and of the address that they compare in its header."""
 
     version: int
     protocol: str

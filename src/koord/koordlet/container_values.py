@@ -13,7 +13,7 @@ from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.executor_state import KnownFile
-from koord.koordlet.hook_status import ContainersStatus, ContainerStatus, ContainerValue
+from koord.koordlet.hook_status import CgroupStatus, ContainersStatus, ContainerValue
 from koord.koordlet.hooks.hook import SchemataLine
 from koord.koordlet.hooks.registry import DecidedValue, HookDecision
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -32,7 +32,7 @@ class AppliedValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelValue(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file holds now, in cgroup v1's notation; None when it cannot be read."""
+    """The content of a file now, in cgroup v1's notation; None when it cannot be read."""
 
     value: str | None
     differs: bool = False  # from what is wanted
@@ -40,7 +40,7 @@ class KernelValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppliedFiles(Protocol):
-    """What the writer of a machine's cgroup files remembers, and the files themselves."""
+    """The memory of the writer of a machine's cgroup files, and the files themselves."""
 
     def applied(self, group: str) -> Mapping[str, AppliedValue]:
         """Return the values of a group by knob."""
@@ -106,18 +106,19 @@ def pods_status(
     pods: Iterable[PodMeta], files: AppliedFiles, hooked: Mapping[str, HookedPod], *, safe_mode: bool = False
 ) -> ContainersStatus:
     """Return the values of these pods on any machine, real or simulated."""
-    found: list[ContainerStatus] = []
+    found: list[CgroupStatus] = []
     for pod in pods:
         decided = hooked.get(pod.uid)
         groups = {} if decided is None else {one.group: one for one in decided.groups}
         for one in _groups(pod, decided):
             hooks = groups.get(one.group)
-            problems = () if hooks is None else tuple(f"{p.hook}: {p.problem}" for p in hooks.decision.problems)
             values = _applied_values(files, one.group)
+            decisions: tuple[HookDecision, ...] = ()
             if decided is not None and hooks is not None:
                 values += _missing_values(files, decided, hooks, safe_mode=safe_mode)
+                decisions = (hooks.decision, hooks.creation(decided.rules))
             found.append(
-                ContainerStatus(
+                CgroupStatus(
                     level=one.level,
                     namespace=pod.namespace,
                     pod=pod.name,
@@ -126,8 +127,8 @@ def pods_status(
                     container=one.container,
                     id=one.id,
                     values=tuple(values),
-                    others={} if hooks is None else _others(hooks.decision),
-                    problems=problems,
+                    others={name: text for each in decisions for name, text in _others(each).items()},
+                    problems=tuple(f"{p.hook}: {p.problem}" for each in decisions for p in each.problems),
                 )
             )
     return ContainersStatus(containers=tuple(found))
@@ -205,13 +206,17 @@ def _why_missing(files: AppliedFiles, pod: HookedPod, group: str, decided: Decid
 
 
 def _others(decision: HookDecision) -> dict[str, str]:
-    """Return what is not a cgroup value. Environment, mounts and devices belong to the making of a container."""
+    """Return what is not a cgroup value: of the running container, and of its making."""
     score = decision.oom_score_adj
     wanted = {
         "oom_score_adj": "" if score is None else str(score),
         "resctrl group": decision.resctrl_group or "",
         **{f"schemata {line.resource}": _schemata_text(line) for line in decision.schemata},
         "core scheduling group": decision.core_sched_group or "",
+        **{f"env {name}": value for name, value in decision.env.items()},
+        **{f"mount {one.destination}": f"from {one.source}" for one in decision.mounts},
+        "devices": ", ".join(one.path for one in decision.devices),
+        "verbs devices of": ", ".join(one.pci_address for one in decision.rdma),
     }
     return {name: text for name, text in wanted.items() if text}
 

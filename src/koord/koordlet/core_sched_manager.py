@@ -45,7 +45,7 @@ class CoreSchedOutcome(enum.Enum):
 
 
 class CoreSchedResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one request. `cookie` is that of the container's processes afterwards, 0 for none."""
+    """The outcome of one request. `cookie` is that of the container's processes afterwards, 0 for none."""
 
     container: ContainerContext
     group: str

@@ -1,4 +1,4 @@
-"""What containers have and use of GPUs: the share that was granted, who enforces it, and what is used of it.
+"""Shares of GPUs that containers have and use: what was granted, who enforces it, and what is used of it.
 
 Usage is HAMi-core's where the container has a region of it, and NVML's by process otherwise. Regions of containers
 that are gone are left alone: the folder is made anew when a container of that name starts.
@@ -6,7 +6,7 @@ that are gone are left alone: the folder is made anew when a container of that n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -15,7 +15,7 @@ from koord.api.annotations.device_codecs import AllocatedDevice, parse_device_al
 from koord.api.koordinator.protocol import GPU_ISOLATION_HAMI_CORE, L_GPU_ISOLATION_PROVIDER
 from koord.gpu import isolation
 from koord.gpu.hami_region import HamiRegion, read_region
-from koord.gpu.isolation import NO_LIMITS, GpuLimits
+from koord.gpu.isolation import NO_LIMITS
 from koord.gpu.mps import MpsControl
 from koord.host.filesystem import Host
 from koord.host.gpu import GpuCard
@@ -61,6 +61,10 @@ class GpuShareStatus(msgspec.Struct, frozen=True, kw_only=True):
     core_used_percent: int | None = None
     problem: str = ""
 
+    @property
+    def is_limited(self) -> bool:
+        return self.memory_limit_bytes is not None or self.core_limit_percent is not None
+
 
 class GpuCardStatus(msgspec.Struct, frozen=True, kw_only=True):
     minor: int
@@ -77,6 +81,44 @@ class GpusStatus(msgspec.Struct, frozen=True, kw_only=True):
     cards: tuple[GpuCardStatus, ...] = ()
     shares: tuple[GpuShareStatus, ...] = ()
     daemons: tuple[MpsDaemonStatus, ...] = ()
+
+
+def card_status(card: GpuCard) -> GpuCardStatus:
+    """Return a card of which no use is known."""
+    return GpuCardStatus(minor=card.minor, uuid=card.uuid, model=card.model, total_bytes=card.total_bytes)
+
+
+def containers_with_gpus(
+    pods: Iterable[PodMeta],
+) -> Iterator[tuple[PodMeta, ContainerMeta, tuple[AllocatedDevice, ...]]]:
+    """Yield the running containers of pods to which the scheduler gave GPUs, with these."""
+    for pod in pods:
+        allocated = parse_device_allocated(pod.annotations) if pod.is_alive else None
+        if allocated is None or isinstance(allocated, MalformedAnnotation):
+            continue
+        cards = tuple(allocated.get(isolation.GPU, ()))
+        yield from ((pod, one, cards) for one in pod.containers if cards and one.running)
+
+
+def granted_share(pod: PodMeta, container: ContainerMeta, card: AllocatedDevice) -> GpuShareStatus:
+    """Return a container's share as it was granted."""
+    provider = pod.labels.get(L_GPU_ISOLATION_PROVIDER, "")
+    limits = isolation.share_of(card, provider or "a share")
+    granted = NO_LIMITS if isinstance(limits, str) else limits
+    problem = limits if isinstance(limits, str) else ""
+    if granted.is_share and not provider:
+        problem = "nobody enforces this share"
+    return GpuShareStatus(
+        namespace=pod.namespace,
+        pod=pod.name,
+        uid=pod.uid,
+        container=container.name,
+        minor=card.minor,
+        provider=provider,
+        memory_limit_bytes=granted.memory_bytes,
+        core_limit_percent=granted.core_percent,
+        problem=problem,
+    )
 
 
 class GpuShares:
@@ -128,63 +170,26 @@ class GpuShares:
         return [declaration.reading(found) for declaration, found in values.items()]
 
     def shares(self) -> Iterable[GpuShareStatus]:
-        for pod in self._pods():
-            if not pod.is_alive:
-                continue
-            allocated = parse_device_allocated(pod.annotations)
-            if allocated is None or isinstance(allocated, MalformedAnnotation):
-                continue
-            cards = tuple(allocated.get(isolation.GPU, ()))
-            for container in pod.containers if cards else ():
-                if container.running:
-                    yield from self._of_container(pod, container, cards)
+        for pod, container, cards in containers_with_gpus(self._pods()):
+            region: HamiRegion | IoError | None = None
+            if pod.labels.get(L_GPU_ISOLATION_PROVIDER) == GPU_ISOLATION_HAMI_CORE:
+                name = f"{pod.uid}_{container.name}"
+                region = read_region(f"{self._folder}/{name}/{name}.cache", self._alive)
+            for index, card in enumerate(cards):
+                yield self._used(container.id, index, granted_share(pod, container, card), region)
 
-    def _of_container(
-        self, pod: PodMeta, container: ContainerMeta, cards: tuple[AllocatedDevice, ...]
-    ) -> Iterable[GpuShareStatus]:
-        provider = pod.labels.get(L_GPU_ISOLATION_PROVIDER, "")
-        region: HamiRegion | IoError | None = None
-        if provider == GPU_ISOLATION_HAMI_CORE:
-            name = f"{pod.uid}_{container.name}"
-            region = read_region(f"{self._folder}/{name}/{name}.cache", self._alive)
-        for index, card in enumerate(cards):
-            limits = isolation.share_of(card, provider or "a share")
-            problem = limits if isinstance(limits, str) else ""
-            granted = NO_LIMITS if isinstance(limits, str) else limits
-            yield self._share(pod, container, card, index, provider, granted, region, problem)
-
-    def _share(
-        self,
-        pod: PodMeta,
-        container: ContainerMeta,
-        card: AllocatedDevice,
-        index: int,
-        provider: str,
-        granted: GpuLimits,
-        region: HamiRegion | IoError | None,
-        problem: str,
+    def _used(
+        self, container: str, index: int, granted: GpuShareStatus, region: HamiRegion | IoError | None
     ) -> GpuShareStatus:
-        memory, core = self._sampled(container.id, card.minor)
+        """Return the share with what is used of it, and what HAMi-core's region shows."""
+        memory, core = self._sampled(container, granted.minor)
+        problem = granted.problem
         if isinstance(region, HamiRegion) and index < len(region.cards):
             memory, core = region.cards[index].used_bytes, region.cards[index].core_percent
             problem = problem or _region_problem(region, index, granted)
-        elif isinstance(region, IoError) and granted.is_share and not region.vanished:
+        elif isinstance(region, IoError) and granted.is_limited and not region.vanished:
             problem = problem or str(region)  # one that is absent belongs to a container without a CUDA program
-        if granted.is_share and not provider:
-            problem = problem or "nobody enforces this share"
-        return GpuShareStatus(
-            namespace=pod.namespace,
-            pod=pod.name,
-            uid=pod.uid,
-            container=container.name,
-            minor=card.minor,
-            provider=provider,
-            memory_limit_bytes=granted.memory_bytes,
-            core_limit_percent=granted.core_percent,
-            memory_used_bytes=memory,
-            core_used_percent=core,
-            problem=problem,
-        )
+        return msgspec.structs.replace(granted, memory_used_bytes=memory, core_used_percent=core, problem=problem)
 
     def _sampled(self, container: str, minor: int) -> tuple[int | None, int | None]:
         uuid = next((card.uuid for card in self._cards() if card.minor == minor), "")
@@ -197,11 +202,8 @@ class GpuShares:
         which, now_s = (str(card.minor), card.uuid), self._now_s()
         memory = self._store.latest((metric_kind.NODE_GPU_MEMORY, *which), now_s)
         core = self._store.latest((metric_kind.NODE_GPU_CORE, *which), now_s)
-        return GpuCardStatus(
-            minor=card.minor,
-            uuid=card.uuid,
-            model=card.model,
-            total_bytes=card.total_bytes,
+        return msgspec.structs.replace(
+            card_status(card),
             memory_used_bytes=None if memory is None else int(memory),
             core_used_percent=None if core is None else int(core),
         )
@@ -258,15 +260,15 @@ class GpuSharing:
         return self._shares.readings(self._node)
 
 
-def _region_problem(region: HamiRegion, index: int, granted: GpuLimits) -> str:
+def _region_problem(region: HamiRegion, index: int, granted: GpuShareStatus) -> str:
     """Return what the region shows that the operator should know, the gravest first."""
     card = region.cards[index]
-    if granted.memory_bytes is not None and card.memory_limit_bytes != granted.memory_bytes:
-        return f"HAMi-core limits memory to {card.memory_limit_bytes} bytes, {granted.memory_bytes} are granted"
+    if granted.memory_limit_bytes is not None and card.memory_limit_bytes != granted.memory_limit_bytes:
+        return f"HAMi-core limits memory to {card.memory_limit_bytes} bytes, {granted.memory_limit_bytes} are granted"
     unlimited = [one.pid for one in region.processes if not one.host_pid]
-    if granted.core_percent is not None and unlimited:
+    if granted.core_limit_percent is not None and unlimited:
         return f"HAMi-core has not found process {unlimited[0]} on the host, and limits no cores of it"
-    if granted.core_percent is not None and not region.limits_cores:
+    if granted.core_limit_percent is not None and not region.limits_cores:
         return "HAMi-core's limit of cores is switched off"
     if region.underflows:
         return f"{region.underflows} counters of HAMi-core are below zero and count as 0"

@@ -1,4 +1,4 @@
-"""What the agent serves about hooks and about every value that it gives to containers, for people and for `koord`.
+"""The agent's answers about hooks and about every value that it gives to containers, for people and for `koord`.
 
 `/hooks` answers a HooksStatus, `/containers` a ContainersStatus. Times are RFC 3339 texts, empty for never.
 """
@@ -68,7 +68,7 @@ class ContainerValue(_Served, frozen=True, kw_only=True):
     path: str = ""
 
 
-class ContainerStatus(_Served, frozen=True, kw_only=True):
+class CgroupStatus(_Served, frozen=True, kw_only=True):
     """A container, sandbox or the pod itself (`level`) with all values that the agent decided for it.
 
     `others` is what hooks want for it besides cgroup values, by name.
@@ -87,4 +87,4 @@ class ContainerStatus(_Served, frozen=True, kw_only=True):
 
 
 class ContainersStatus(_Served, frozen=True, kw_only=True):
-    containers: tuple[ContainerStatus, ...] = ()
+    containers: tuple[CgroupStatus, ...] = ()

@@ -1,4 +1,4 @@
-"""What koordlet tells of interference: incidents, the pods suspected of them, baselines and throttled pods.
+"""The agent's answers about interference: incidents, the pods suspected of them, baselines and throttled pods.
 
 It is served at `/apis/v1/interference`, and `koord explain interference` prints it.
 """

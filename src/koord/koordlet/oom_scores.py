@@ -30,7 +30,7 @@ class OomScoreTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OomScoreResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How many processes of a container got another score, and the first thing that could not be done.
+    """The number of a container's processes that got another score, and the first thing that could not be done.
 
     A problem without a container is one of the agent's own file, without which nothing is changed.
     """

@@ -28,7 +28,7 @@ _GRACE_S = 10.0
 
 
 class PodResctrlTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """What the group of one pod shall hold. Resources without a line have no limit; threads are added, never taken."""
+    """The wanted content of one pod's group. Resources without a line have no limit; threads are added, never taken."""
 
     group: str
     schemata: tuple[SchemataLine, ...] = ()
@@ -36,7 +36,7 @@ class PodResctrlTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodResctrlResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to one group, in words, and the first thing that could not be done."""
+    """The changes to one group, in words, and the first thing that could not be done."""
 
     group: str
     done: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Whether a pod may own a reservation: the owner conditions of a Reservation, compiled and matched."""
+"""The right of a pod to own a reservation: the owner conditions of a Reservation, compiled and matched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ POD_API_VERSION = "v1"
 
 
 class OwnerCandidate(Protocol):
-    """What owner conditions ask of a pod. An empty uid or name is not known, and meets no condition that states one."""
+    """The fields of a pod that owner conditions ask for. An empty uid or name is not known, and meets none that
+    states one.
+    """
 
     @property
     def uid(self) -> str: ...

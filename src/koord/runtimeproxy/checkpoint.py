@@ -1,4 +1,4 @@
-"""What is known of pods and containers, in memory and on disk: a file for each, replaced atomically and synced.
+"""The records of pods and containers, in memory and on disk: a file for each, replaced atomically and synced.
 
 A call is answered only after its record is on disk, so that a restart at any moment finds it. A disk that refuses
 costs the record on disk, not the pod: memory goes on, and the log and a metric tell.

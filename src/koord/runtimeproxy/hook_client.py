@@ -22,8 +22,8 @@ _LOG = logging.getLogger(__name__)
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class HookFailure(msgspec.Struct, frozen=True):
-    """HookFailure is a hook server that did not answer, or nonsense; `fails_call` is its registration's policy."""
+class HookServerFailure(msgspec.Struct, frozen=True):
+    """A hook server did not answer, or with nonsense; `fails_call` is its registration's policy."""
 
     message: str
     fails_call: bool
@@ -47,7 +47,7 @@ class HookClient:
 
     async def ask(
         self, stage: RuntimeHookStage, request: HookRequest, model: type[R], remaining_s: float | None
-    ) -> R | HookFailure | None:
+    ) -> R | HookServerFailure | None:
         """Return the answer, why there is none, or None where no server registered for the stage."""
         config = server_of_stage(self._configs(), stage)
         if config is None:
@@ -58,7 +58,7 @@ class HookClient:
         self._metrics.hook_s.labels(stage.value, outcome).observe(self._clock.monotonic() - began_s)
         if isinstance(answer, str):
             _LOG.warning("the hook server %s failed at %s: %s", config.remote_endpoint, stage.value, answer)
-            return HookFailure(answer, config.fails_calls)
+            return HookServerFailure(answer, config.fails_calls)
         return answer
 
     async def _call(

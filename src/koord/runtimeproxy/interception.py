@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from koord.runtimeproxy.checkpoint import Checkpoint, ContainerRecord
-from koord.runtimeproxy.hook_client import HookClient, HookFailure
+from koord.runtimeproxy.hook_client import HookClient, HookServerFailure
 from koord.runtimeproxy.metrics import RuntimeProxyMetrics
 from koord.wire import cri
 from koord.wire.raw_fields import MalformedMessage
@@ -199,7 +199,7 @@ class Interceptor:
         if self._is_opted_out(request):
             return None
         answer = await self._hooks.ask(stage, request, model, call.time_remaining())
-        if not isinstance(answer, HookFailure):
+        if not isinstance(answer, HookServerFailure):
             return answer
         if not answer.fails_call:
             return None

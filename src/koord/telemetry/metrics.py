@@ -153,8 +153,8 @@ class MetricReading(msgspec.Struct, frozen=True):
 
 
 class MetricDeclaration(msgspec.Struct, frozen=True):
-    """What is known of a metric before it has a value. It is a constant beside the code that reads the values, so that
-    a program can be asked for its metrics without being run.
+    """The description of a metric before it has a value. It is a constant beside the code that reads the values, so
+    that a program can be asked for its metrics without being run.
     """
 
     name: str

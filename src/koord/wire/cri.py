@@ -339,7 +339,7 @@ _ID, _CONTAINER_METADATA, _STATE, _CONTAINER_LABELS = 1, 3, 6, 8  # Container
 _CONTAINER_ID, _TIMEOUT = 1, 2  # StopContainerRequest
 
 
-class ContainerState(IntEnum):
+class CriContainerState(IntEnum):
     CREATED = 0
     RUNNING = 1
     EXITED = 2
@@ -357,7 +357,7 @@ class PodContainer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def can_be_stopped(self) -> bool:
         """Return whether StopContainer has an effect: runtimes report success for one that was only created."""
-        return self.state in (ContainerState.RUNNING, ContainerState.UNKNOWN)
+        return self.state in (CriContainerState.RUNNING, CriContainerState.UNKNOWN)
 
 
 def list_containers_of_pod(uid: str) -> bytes:

@@ -24,7 +24,7 @@ from koord.wire.protobuf import (
     UINT32,
     UINT64,
     MessageCodec,
-    MessageField,
+    NestedField,
     RequiredField,
     ScalarField,
     WireError,
@@ -91,7 +91,7 @@ REQUEST_HEADER_CODEC = MessageCodec(
     RequiredField(5, "retry_count", SINT32),
 )
 _USER = MessageCodec(UserInformation, ScalarField(1, "effective_user", STRING), ScalarField(2, "real_user", STRING))
-CONTEXT_CODEC = MessageCodec(ConnectionContext, MessageField(2, "user", _USER), ScalarField(3, "protocol", STRING))
+CONTEXT_CODEC = MessageCodec(ConnectionContext, NestedField(2, "user", _USER), ScalarField(3, "protocol", STRING))
 METHOD_CODEC = MessageCodec(
     RequestHeader,
     RequiredField(1, "method", STRING),

@@ -16,8 +16,8 @@ from koord.wire.protobuf import (
     STRING,
     IntegerListField,
     MessageCodec,
-    MessageField,
     MessageListField,
+    NestedField,
     RequiredField,
     ScalarField,
     WireError,
@@ -75,14 +75,14 @@ class GetClusterNodesResponse(msgspec.Struct, frozen=True):
 _NODE_ID = MessageCodec(NodeIdMessage, RequiredField(1, "host", STRING), RequiredField(2, "port", INT32))
 _RESOURCE = MessageCodec(ResourceMessage, RequiredField(1, "memory_mib", INT64), RequiredField(2, "vcores", INT32))
 _OPTION = MessageCodec(
-    ResourceOption, MessageField(1, "resource", _RESOURCE), RequiredField(2, "over_commit_timeout_ms", INT32)
+    ResourceOption, NestedField(1, "resource", _RESOURCE), RequiredField(2, "over_commit_timeout_ms", INT32)
 )
-_NODE_RESOURCE = MessageCodec(NodeResource, MessageField(1, "node_id", _NODE_ID), MessageField(2, "option", _OPTION))
+_NODE_RESOURCE = MessageCodec(NodeResource, NestedField(1, "node_id", _NODE_ID), NestedField(2, "option", _OPTION))
 _REPORT = MessageCodec(
     NodeReport,
-    MessageField(1, "node_id", _NODE_ID),
-    MessageField(4, "used", _RESOURCE),
-    MessageField(5, "capability", _RESOURCE),
+    NestedField(1, "node_id", _NODE_ID),
+    NestedField(4, "used", _RESOURCE),
+    NestedField(5, "capability", _RESOURCE),
     ScalarField(6, "containers", INT32),
     ScalarField(7, "state", INT32),
 )

@@ -171,7 +171,7 @@ class LinuxContainerAdjustment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerAdjustment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin changes of a container before it is created; a name in `env` that begins with `-` is removed."""
+    """The changes to a container before it is created; a name in `env` that begins with `-` is removed."""
 
     field_numbers: ClassVar[tuple[int, ...]] = (2, 3, 4, 6, 9)
     annotations: dict[str, str] = {}
@@ -186,7 +186,7 @@ class LinuxContainerUpdate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContainerUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin changes of a container that exists."""
+    """The changes to a container that exists."""
 
     container_id: str = ""
     linux: LinuxContainerUpdate | None = None

@@ -341,8 +341,8 @@ class SortedStringMapField(StringMapField, frozen=True):
             write_length_delimited(out, self.number, entry)
 
 
-class MessageField(msgspec.Struct, frozen=True):
-    """MessageField is one message or None; a message given several times has the fields of all."""
+class NestedField(msgspec.Struct, frozen=True):
+    """NestedField is one message or None; a message given several times has the fields of all."""
 
     number: int
     name: str
@@ -479,7 +479,7 @@ def _field(number: int, name: str, hint: Any) -> Field:
     args = get_args(hint)
     if NoneType in args:
         scalar = _scalar(args[0])
-        return MessageField(number, name, codec_of(args[0])) if scalar is None else OptionalField(number, name, scalar)
+        return NestedField(number, name, codec_of(args[0])) if scalar is None else OptionalField(number, name, scalar)
     scalar = _scalar(hint)
     if scalar is not None:
         return ScalarField(number, name, scalar)
@@ -490,7 +490,7 @@ def _field(number: int, name: str, hint: Any) -> Field:
     if get_origin(hint) is Annotated:
         field: Field = hint.__metadata__[0](number, name)
         return field
-    return StringMapField(number, name) if get_origin(hint) is dict else MessageField(number, name, codec_of(hint))
+    return StringMapField(number, name) if get_origin(hint) is dict else NestedField(number, name, codec_of(hint))
 
 
 def _scalar(hint: Any) -> Scalar | None:

@@ -134,7 +134,7 @@ class KillRequest(msgspec.Struct, frozen=True):
 
 
 class KillByResourceRequest(msgspec.Struct, frozen=True):
-    """What is to be freed, as quantities by the name of a resource (cpu, memory). Nothing asked for kills nothing."""
+    """The amounts to free, as quantities by the name of a resource (cpu, memory). Nothing asked for kills nothing."""
 
     resources: Mapping[str, str] = {}
 

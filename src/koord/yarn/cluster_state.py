@@ -39,8 +39,8 @@ def failure_of(what: str, failure: CallFailure) -> RoundFailure:
     return RoundFailure(kind, f"{what}: {failure}")
 
 
-class ClusterState(msgspec.Struct):
-    """ClusterState is what the last rounds of a cluster showed."""
+class YarnClusterState(msgspec.Struct):
+    """YarnClusterState is what the last rounds of a cluster showed."""
 
     reports: dict[YarnNodeId, NodeReport] = {}
     seen: SeenNodeManagers = {}

@@ -41,7 +41,7 @@ from koord.yarn.capacity import (
     total_held,
     with_yarn_allocation,
 )
-from koord.yarn.cluster_state import BROKEN, ClusterState, OperatorSettings, RoundFailure, failure_of
+from koord.yarn.cluster_state import BROKEN, OperatorSettings, RoundFailure, YarnClusterState, failure_of
 from koord.yarn.models import NODES, PODS, BatchAmounts, YarnNode, transform_node, transform_pod
 from koord.yarn.resource_manager import CallFailure, ResourceManagerClient
 
@@ -76,7 +76,7 @@ class YarnOperator:
         self._settings = settings
         self._rng = rng or Random()
         self._managers = tuple(clusters)
-        self.clusters: dict[str, ClusterState] = {one.cluster.id: ClusterState() for one in clusters}
+        self.clusters: dict[str, YarnClusterState] = {one.cluster.id: YarnClusterState() for one in clusters}
         self.nodes = informers.for_resource(NODES, transform=transform_node)
         self.pods = informers.for_resource(PODS, transform=transform_pod)
         if not self.pods.has_index(_BY_NODE):

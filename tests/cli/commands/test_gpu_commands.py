@@ -150,6 +150,24 @@ def test_cards_and_shares_are_printed_by_node() -> None:
     assert "Accelerators" in printed(lambda out: print_gpus(out, []))[0]
 
 
+POOL = "pools: [{name: node, count: 1, cpu: 8, memory: 32Gi, gpus: {count: 2, model: H100, memory: 16Gi}}]"
+
+
+def test_simulated_nodes_tell_cards_and_what_is_granted_of_them(tmp_path: Path) -> None:
+    profile = tmp_path / "nodes.yaml"
+    profile.write_text(POOL)
+
+    async def story(client: Client, clock: LoopClock) -> None:
+        unwrap(await client.create(PODS, gpu_pod("p")))
+        await clock.sleep(10)
+        (found,) = await node_gpus(client, KoordletAddress())
+        lines = [line.split() for line in printed(lambda out: print_gpus(out, [found]))[1:]]
+        assert lines[0] == ["node-0", "0", "H100", "-", "-", "16.0Gi"]
+        assert lines[2] == ["node-0", "1", "default/p/c", "MPS", "-", "50", "%", "-", "8.0Gi"]
+
+    with_agents(story, profile)
+
+
 def test_agents_are_asked_through_the_proxy_of_their_pods(tmp_path: Path) -> None:
     async def story(world: AgentFixture) -> None:
         await world.furnish()

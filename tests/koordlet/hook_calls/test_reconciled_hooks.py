@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 
-from koord.api.koordinator.protocol import A_RESOURCE_STATUS
+import msgspec
+
+from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESOURCE_STATUS
 from koord.koordlet.hook_calls.hook_calls import HookStatistics
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses
 from koord.koordlet.hooks.hook import NodeRules
@@ -57,6 +59,15 @@ def test_a_hook_tells_to_whom_it_applies_since_when_and_why_it_is_off() -> None:
     assert (found["BatchResource"].pods, found["BatchResource"].last_applied) == (0, "")
     off = found["OOMScoreAdj"]
     assert (off.enabled, off.why_off) == (False, "feature gate OOMScoreAdj is off")
+
+
+def test_a_hook_that_acts_when_containers_are_made_tells_to_whom_it_applies() -> None:
+    cards = {A_DEVICE_ALLOCATED: json.dumps({"gpu": [{"minor": 0}]})}
+    gates = frozenset({"GPUEnvInject"})
+    pods = (msgspec.structs.replace(pinned("one", "0-1"), annotations=cards), pinned("two", "2-3"))
+    plan = decide_runtime_hooks(RuntimeHooksView(rules=NodeRules(gates=gates), pods=pods))
+    found = {one.name: one for one in hook_statuses(gates, plan.state.pods.values(), statistics())}
+    assert (found["gpu env inject"].pods, found["gpu env inject"].containers) == (1, 2)
 
 
 def test_what_keeps_a_hook_from_acting_is_its_last_failure() -> None:

@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from koord.host.io_error import IoError
-from koord.koordlet.nri.plugin import LOCK_POLL_S, LockHeld, NodeLock, NriPlugin, NriStatus
+from koord.koordlet.nri.plugin import LOCK_POLL_S, LockHeld, NriLock, NriPlugin, NriStatus
 from koord.koordlet.nri.settings import NriSettings, backoff_delay_s
 from koord.telemetry.clock import VIRTUAL_EPOCH, LoopClock, run_virtual
 from koord.wire.nri_messages import (
@@ -299,8 +299,8 @@ def test_a_koordlet_that_waits_takes_over_when_the_other_ends(tmp_path: Path) ->
 def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     path = str(tmp_path / "deep" / "nri.lock")
     holder = (
-        "import sys; from koord.koordlet.nri.plugin import NodeLock; "
-        "assert NodeLock(sys.argv[1]).acquire() is None; print('held', flush=True); sys.stdin.read()"
+        "import sys; from koord.koordlet.nri.plugin import NriLock; "
+        "assert NriLock(sys.argv[1]).acquire() is None; print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", holder, path],
@@ -310,14 +310,14 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        lock = NodeLock(path)
+        lock = NriLock(path)
         assert lock.acquire() == LockHeld(path, str(process.pid))
         process.kill()
         process.wait()
         assert lock.acquire() is None
         assert lock.acquire() is None
     lock.release()
-    other = NodeLock(path)
+    other = NriLock(path)
     assert other.acquire() is None
     other.release()
 
@@ -341,7 +341,7 @@ def test_a_lock_that_cannot_be_made_is_told_and_tried_again(tmp_path: Path) -> N
     (tmp_path / "koordlet" / "nri.lock").unlink()
     (tmp_path / "koordlet").rmdir()
     (tmp_path / "koordlet").write_text("again")
-    assert isinstance(NodeLock(str(tmp_path / "koordlet" / "nri.lock")).acquire(), IoError)
+    assert isinstance(NriLock(str(tmp_path / "koordlet" / "nri.lock")).acquire(), IoError)
 
 
 def test_a_runtime_that_takes_nothing_is_given_up(tmp_path: Path) -> None:

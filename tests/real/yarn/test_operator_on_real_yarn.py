@@ -16,7 +16,7 @@ from koord.api.koordinator.yarn import DEFAULT_CLUSTER_ID
 from koord.wire.hadoop_rpc import RpcException, RpcResponse
 from koord.wire.hadoop_sasl import HadoopToken
 from koord.wire.hadoop_yarn import CLIENT_PROTOCOL, NodeIdMessage, NodeResource, ResourceMessage, ResourceOption
-from koord.wire.protobuf import DATA, STRING, MessageCodec, MessageField, ScalarField
+from koord.wire.protobuf import DATA, STRING, MessageCodec, NestedField, ScalarField
 from koord.yarn.cluster_state import OperatorSettings
 from koord.yarn.models import BatchAmounts
 from koord.yarn.resource_manager import TOKEN_KIND, Caller, call
@@ -143,7 +143,7 @@ _TOKEN = MessageCodec(
     ScalarField(4, "service", STRING),
 )
 _TOKEN_REQUEST = MessageCodec(_TokenRequest, ScalarField(1, "renewer", STRING))
-_TOKEN_RESPONSE = MessageCodec(_TokenResponse, MessageField(1, "token", _TOKEN))
+_TOKEN_RESPONSE = MessageCodec(_TokenResponse, NestedField(1, "token", _TOKEN))
 
 
 async def test_a_delegation_token_is_proof_enough(yarn: RealYarn) -> None:

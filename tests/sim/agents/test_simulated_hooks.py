@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.koordinator.protocol import A_RESOURCE_STATUS, L_QOS_CLASS
+from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESOURCE_STATUS, L_QOS_CLASS
 from koord.host.cgroup import knob
 from koord.host.hardware import MachineCpu
 from koord.koordlet.feature_gates import default_gates
@@ -69,3 +69,19 @@ def test_pinned_pods_have_their_cpus_and_others_the_rest() -> None:
     one.advance(20.0, NodeInputs(node=NODE, pods=(web, free)), {})
     assert values(one, free, knob.CPU_QUOTA) == ["200000", "200000"], "its limit counts again"
     assert one.machine.read_knob(web.containers[0].group, knob.CPUSET) == "0-3"
+
+
+def test_a_container_is_made_once_with_its_card() -> None:
+    cards = {A_DEVICE_ALLOCATED: '{"gpu":[{"minor":0}]}'}
+    one = agent(default_gates() | {"GPUEnvInject"})
+    web = msgspec.structs.replace(service("web", 1000), annotations=cards)
+
+    def told() -> tuple[int, int, str]:
+        found = {hook.name: hook for hook in one.hooks.status().hooks}["gpu env inject"]
+        return found.pods, found.containers, found.last_applied
+
+    one.advance(10.0, NodeInputs(node=NODE, pods=()), {})
+    assert told() == (0, 0, "")
+    for now_s in (20.0, 40.0):
+        one.advance(now_s, NodeInputs(node=NODE, pods=(web,)), {})
+        assert told() == (1, 1, "1970-01-01T00:00:20Z")

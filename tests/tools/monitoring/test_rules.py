@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 
-import click
 import pytest
 import yaml
 
-from koord.cli.main import cli as main
 from tools.monitoring.alert import Alert, anchor
 from tools.monitoring.expression import faults
-from tools.monitoring.output import REFERENCE, ROOT, RULES
+from tools.monitoring.output import ROOT, RULES
 from tools.monitoring.rules import GROUPS, every_alert, known_series
-
-COMMAND = re.compile(r"`(koord [^`]+)`")
 
 
 @pytest.mark.parametrize("alert", every_alert(), ids=lambda one: one.name)
@@ -61,26 +56,3 @@ def test_the_rule_file_is_read_as_it_was_described() -> None:
     for rule in alerts:
         assert set(rule["annotations"]) == {"summary", "description", "runbook"}
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
-
-
-def commands() -> list[str]:
-    return sorted(set(COMMAND.findall((REFERENCE / "alerts.md").read_text())))
-
-
-@pytest.mark.parametrize("line", commands())
-def test_commands_of_the_runbook_exist(line: str) -> None:
-    words = shlex.split(line)[1:]
-    command: click.Command = main
-    while isinstance(command, click.Group) and words:
-        found = command.get_command(click.Context(command), words[0])
-        if found is None:
-            break
-        command, words = found, words[1:]
-    assert command is not main
-    options = {option: one for one in command.params for option in (*one.opts, *one.secondary_opts)}
-    for place, word in enumerate(words):
-        if word.startswith("-"):
-            assert word in options, line
-            kind = options[word].type
-            if isinstance(kind, click.Choice):
-                assert words[place + 1] in kind.choices, line

@@ -40,7 +40,7 @@ _ENDED_PHASES = ("Succeeded", "Failed")
 
 
 class GpuPodReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a pod's share: `verified` is its condition, "" where nobody measured it."""
+    """A pod's share as far as it is known: `verified` is its condition, "" where nobody measured it."""
 
     node: str
     namespace: str

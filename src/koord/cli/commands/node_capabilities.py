@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
+from koord.api.koordinator.resource_name import CPU
 from koord.api.kubernetes.builtin_kinds import NODES
+from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.cli import cluster_access
 from koord.cli.printing import plain_table, print_result
 from koord.host.capability import probe_capabilities as probed
@@ -54,12 +57,14 @@ def capabilities(
     """
     if not name:
         found = local_capabilities(cgroup_root, look_only)
-        print_result(found, output, lambda out: print_capabilities(out, found))
+        print_result(found, output, lambda out: print_capabilities(out, found, os.cpu_count()))
         return
 
     async def main(client: Client, clock: Clock) -> None:
         found = await node_capabilities(client, name, koordlet_namespace, koordlet_port)
-        print_result(found, output, lambda out: print_capabilities(out, found))
+        node = await client.get(NODES, name)
+        cpus = None if isinstance(node, ApiError) else resource_amounts(node.status.capacity).get(CPU, 0) // 1000
+        print_result(found, output, lambda out: print_capabilities(out, found, cpus or None))
 
     cluster_access.run_with_client(main, kubeconfig, context)
 
@@ -100,10 +105,10 @@ async def node_capabilities(client: Client, name: str, namespace: str, port: int
     return told
 
 
-def print_capabilities(out: Console, found: list[CapabilityRow]) -> None:
+def print_capabilities(out: Console, found: list[CapabilityRow], cpus: int | None) -> None:
     table = plain_table("FILE", "STATE", "ERRNO", "USED BY", "HOW")
     for row in found:
         table.add_row(row.knob, row.state, row.errno or "-", ", ".join(row.strategies) or "-", row.how)
     out.print(table)
     if any(row.knob == knob.CPUSET for row in found):  # a Node's conditions name strategies instead
-        out.print(recommended_suppress_policy(found))
+        out.print(recommended_suppress_policy(found, cpus))

@@ -1,4 +1,4 @@
-"""What hooks decided, in the messages of NRI and of the runtime proxy. Pure."""
+"""Decisions of hooks in the messages of NRI and of the runtime proxy. Pure."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ EventCallback = Callable[[ObjectReference, str, str], None]  # regarding, reason
 
 
 class HookPolicies(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator's flags say about calls. With `fails` a failed hook is the runtime's failure, too."""
+    """The operator's flags about calls. With `fails` a failed hook is the runtime's failure, too."""
 
     fails: bool = False
     disabled_stages: frozenset[str] = frozenset()

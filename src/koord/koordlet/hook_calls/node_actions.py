@@ -1,5 +1,4 @@
-"""What hooks decide besides cgroup values, brought about on the node: OOM scores, resctrl groups, core scheduling,
-network limits.
+"""Effects of hooks on the node besides cgroup values: OOM scores, resctrl groups, core scheduling, network limits.
 
 Each part works and fails alone. Cgroup values are written by the strategy; this follows after it.
 """

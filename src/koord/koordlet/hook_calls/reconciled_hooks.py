@@ -1,4 +1,4 @@
-"""What the reconciler's last decisions mean for the account of hooks: who they apply to, and which problems are new."""
+"""The reconciler's last decisions in the account of hooks: who they apply to, and which problems are new."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from koord.koordlet.hook_status import HookStatus
 from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.registry import HookProblem
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.strategies.runtime_hooks import HookedPod
+from koord.koordlet.strategies.runtime_hooks import HookedPod, HookLevel
 from koord.values import timestamp
 
 
@@ -45,28 +45,40 @@ def hook_statuses(
     problems: Mapping[str, str] | None = None,
 ) -> tuple[HookStatus, ...]:
     """Return where each hook stands, in the order in which they run. `problems` keep hooks from acting, by name."""
+    applied = [
+        (pod.pod.uid, group.level, {*group.decision.applied, *group.creation(pod.rules).applied})
+        for pod in pods
+        for group in pod.groups
+    ]
     return tuple(
-        _hook_status(one, gates, pods, statistics, (problems or {}).get(one.name, "")) for one in registry.HOOKS
+        _hook_status(
+            one,
+            gates,
+            [(uid, level) for uid, level, names in applied if one.name in names],
+            statistics,
+            (problems or {}).get(one.name, ""),
+        )
+        for one in registry.HOOKS
     )
 
 
 def _hook_status(
     hook: registry.HookEntry,
     gates: frozenset[str],
-    pods: Collection[HookedPod],
+    groups: Collection[tuple[str, HookLevel]],
     statistics: HookStatistics,
     problem: str,
 ) -> HookStatus:
+    """Return where a hook stands that applies to these groups, each with the uid of its pod."""
     account = statistics.account(hook.name)
-    groups = [group for pod in pods for group in pod.groups if hook.name in group.decision.applied]
     enabled = hook.gate in gates
     return HookStatus(
         name=hook.name,
         gate=hook.gate,
         enabled=enabled,
         why_off="" if enabled else f"feature gate {hook.gate} is off",
-        pods=len({pod.pod.uid for pod in pods if any(hook.name in one.decision.applied for one in pod.groups)}),
-        containers=sum(group.level == "container" for group in groups),
+        pods=len({uid for uid, _ in groups}),
+        containers=sum(level == "container" for _, level in groups),
         last_applied=time_text(account.last_applied_s),
         calls=account.calls,
         failures=account.failures,

@@ -59,7 +59,7 @@ def remove_registration(host: Host, folder: str) -> IoError | None:
 
 
 class HookServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to serve and how to register. `registration.endpoint` is the same socket as the proxy sees it."""
+    """The socket to serve and the registration. `registration.endpoint` is the same socket as the proxy sees it."""
 
     socket: str
     config_dir: str

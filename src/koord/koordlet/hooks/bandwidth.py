@@ -15,7 +15,7 @@ from koord.values.quantity import Quantity, QuantityError
 
 
 class ClassBandwidth(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one class is guaranteed (request) and may use (limit) of each direction; a limit of 0 is none."""
+    """The bandwidth that one class is guaranteed (request) and may use (limit), by direction; a limit of 0 is none."""
 
     ingress_request: int = 0
     ingress_limit: int = 0

@@ -26,7 +26,7 @@ FEATURE = "CORE_SCHED"
 
 
 class ClassRule(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What core scheduling does with the pods of one class."""
+    """The rule of core scheduling for the pods of one class."""
 
     enabled: bool = False
     expeller: bool = False
@@ -54,7 +54,7 @@ class CoreSchedRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CoreSchedKernel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Which switches this kernel has. Mainline has none of them: cookies work there without."""
+    """The switches that this kernel has. Mainline has none of them: cookies work there without."""
 
     identity_switch: bool = False  # of group identity, which excludes core scheduling
     core_switch: bool = False
@@ -62,7 +62,7 @@ class CoreSchedKernel(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class CoreSchedNodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What core scheduling wants of the node itself. All switches come before the first cookie."""
+    """The wishes of core scheduling for the node itself. All switches come before the first cookie."""
 
     enabled: bool
     switches: tuple[HookValue, ...] = ()  # files of the whole machine

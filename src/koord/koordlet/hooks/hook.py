@@ -173,7 +173,7 @@ class SchemataLine(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What one hook wants for one pod or container.
+    """The wishes of one hook for one pod or container.
 
     `problem` says what keeps the hook from deciding, such as an unreadable annotation; the rest of the plan is then
     what still holds. `schemata` is of `resctrl_group`. `oom_score_adj` is for all processes of the container.

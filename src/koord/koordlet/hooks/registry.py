@@ -133,6 +133,10 @@ HOOKS: tuple[HookEntry, ...] = (
 )
 
 
+# Hooks that give what only the making of a container can give it; the reconciler has nothing to repair there.
+CREATION_HOOKS = tuple(one for one in HOOKS if one.container is not None and HookStage.RECONCILE not in one.stages)
+
+
 class DecidedValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A cgroup value with the hook that decided it."""
 
@@ -143,7 +147,7 @@ class DecidedValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HookProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What kept a hook from deciding. A `fault` is a bug of the program, with the trace for the log."""
+    """The obstacle that kept a hook from deciding. A `fault` is a bug of the program, with the trace for the log."""
 
     hook: str
     problem: str
@@ -151,7 +155,7 @@ class HookProblem(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HookDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What all enabled hooks together want for one pod or container."""
+    """The wishes of all enabled hooks together for one pod or container."""
 
     values: Mapping[str, DecidedValue] = {}  # by knob
     env: Mapping[str, str] = {}
@@ -205,6 +209,11 @@ def decide_container(
         ],
         call,
     )
+
+
+def decide_creation(container: ContainerContext, rules: NodeRules) -> HookDecision:
+    """Decide what a container gets when it is made and never afterwards: environment, mounts and devices."""
+    return decide_container(container, rules, HookStage.PRE_CREATE_CONTAINER, CREATION_HOOKS)
 
 
 def decide_host_application(

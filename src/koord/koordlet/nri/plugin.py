@@ -36,8 +36,8 @@ class LockHeld(msgspec.Struct, frozen=True):
         return f"another koordlet of this node (pid {self.pid or 'unknown'}) holds {self.path}"
 
 
-class NodeLock:
-    """NodeLock is a file lock, which the kernel frees however its process ends. The file stays."""
+class NriLock:
+    """NriLock is a file lock, which the kernel frees however its process ends. The file stays."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -121,7 +121,7 @@ class NriPlugin:
         self._rng = rng or Random()
         self._session: NriSession | None = None
         self._status = NriStatus()
-        self._lock = NodeLock(settings.lock_path)
+        self._lock = NriLock(settings.lock_path)
         self._lock_problem = ProblemLog(_LOG, "NRI waits", "NRI: this koordlet has the node's lock")
         self._problem = ProblemLog(_LOG, f"NRI is not connected to {settings.socket_path}")
 

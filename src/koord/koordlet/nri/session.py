@@ -65,7 +65,7 @@ class NriConnectError(msgspec.Struct, frozen=True):
 
 
 class SynchronizeSummary(msgspec.Struct, frozen=True):
-    """What the runtime had when the session began; `at` is in seconds since the epoch."""
+    """The pods and containers that the runtime had when the session began; `at` is in seconds since the epoch."""
 
     pods: int
     containers: int

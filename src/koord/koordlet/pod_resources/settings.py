@@ -11,7 +11,7 @@ SOCKET = "kubelet.sock"
 
 
 class PodResourcesProxySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the proxy serves and where the kubelet does; `refresh_s` is how long a call waits for a pod that is new."""
+    """The sockets of the proxy and of the kubelet; `refresh_s` is how long a call waits for a pod that is new."""
 
     socket: str = f"{FOLDER}/{SOCKET}"
     kubelet_socket: str = f"/var/lib/kubelet/pod-resources/{SOCKET}"

@@ -1,4 +1,4 @@
-"""Which part of the agent owns a cgroup file that several parts may want; the others leave the file alone.
+"""The owner of a cgroup file that several parts of the agent may want; the others leave the file alone.
 
 The quota of a pod and of its containers may be wanted by five parts, their CPUs by two. Here alone it is decided which
 of them writes, from the pod, the gates and the pods that are throttled; so no two parts ever write one file in turns.

@@ -49,7 +49,7 @@ class Throttle(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class NodeSituation(msgspec.Struct, frozen=True, kw_only=True):
-    """What limits actions on a node at one moment."""
+    """The limits of actions on a node at one moment."""
 
     now_s: float
     last_action_s: float | None = None

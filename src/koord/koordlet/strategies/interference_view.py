@@ -1,4 +1,4 @@
-"""What the Interference strategy remembers and observes: samples of latency-sensitive containers, and the CPU use of
+"""Memory and observations of the Interference strategy: samples of latency-sensitive containers, and the CPU use of
 batch pods.
 
 Each round takes one sample of every LS, LSR and LSE container: cycles per instruction, or its stalls where there are no

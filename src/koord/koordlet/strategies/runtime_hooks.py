@@ -40,7 +40,7 @@ HookLevel = Literal["pod", "container", "sandbox"]
 
 
 class HookedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """What hooks decided for one cgroup of a pod."""
+    """The decisions of hooks for one cgroup of a pod."""
 
     level: HookLevel
     group: str
@@ -48,9 +48,13 @@ class HookedGroup(msgspec.Struct, frozen=True, kw_only=True):
     container: str = ""  # its name, empty for the pod and its sandbox
     context: ContainerContext | None = None  # None for the pod
 
+    def creation(self, rules: NodeRules) -> HookDecision:
+        """Decide again what the container gets when it is made; nobody keeps that, since nobody can give it later."""
+        return HookDecision() if self.context is None else registry.decide_creation(self.context, rules)
+
 
 class HookedPod(msgspec.Struct, frozen=True, kw_only=True):
-    """What hooks decided for a pod, and from what: the same pod under the same rules is not decided again.
+    """The decisions of hooks for a pod, and their inputs: the same pod under the same rules is not decided again.
 
     `kept` are the files, as group and knob, of hooks that could not decide: they stay as they are.
     """
@@ -64,14 +68,14 @@ class HookedPod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RuntimeHooksState(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run leaves for the next, and for those who ask what hooks decided."""
+    """The memory of one run for the next, and for those who ask what hooks decided."""
 
     rules: NodeRules
     pods: Mapping[str, HookedPod] = {}  # by uid
 
 
 class RuntimeHooksView(msgspec.Struct, frozen=True, kw_only=True):
-    """What hooks decide from. `starting` are pods of which only the runtime told so far. `unbound_cpus` is what the
+    """The inputs of hooks. `starting` are pods of which only the runtime told so far. `unbound_cpus` is what the
     CPUs of a container are that nobody bound; None where the kubelet binds some.
     """
 

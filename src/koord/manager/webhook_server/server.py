@@ -60,7 +60,7 @@ DebugPage = Callable[[], Any]  # what a debug page shows, as JSON
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one caller may take. API servers give up after 30 s themselves, and send 3 MiB at most, twice."""
+    """The limits of one caller. API servers give up after 30 s themselves, and send 3 MiB at most, twice."""
 
     body_bytes: int = 16 << 20
     header_s: float = 15.0  # from the connection to the end of its first request's headers

@@ -41,7 +41,7 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.policy.eviction import KOORDLET, EvictionLedger
-from koord.sim.agents.hardware_reporter import machine_cpus
+from koord.sim.agents.hardware_reporter import gpu_cards, machine_cpus
 from koord.sim.agents.node_agent import AgentStep, SimulatedAgent, SimulatedAgentSettings
 from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult
@@ -370,7 +370,11 @@ class SimulatedAgents:
 def build_agent(host: SimulatedHost, settings: SimulatedAgentSettings) -> SimulatedAgent:
     shape = host.machine.hardware
     hardware = SimulatedHardware(
-        processors=machine_cpus(shape), memory_bytes=shape.memory_bytes, disks=DISK, files=settings.files
+        processors=machine_cpus(shape),
+        memory_bytes=shape.memory_bytes,
+        disks=DISK,
+        gpus=gpu_cards(shape),
+        files=settings.files,
     )
     return SimulatedAgent(
         host.name, hardware, ContainerDemand(host.system.cpu_milli, host.system.memory_bytes), settings

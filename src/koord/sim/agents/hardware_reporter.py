@@ -88,14 +88,18 @@ def topology_of(pool: SimulatedPool, hardware: NodeHardware, node: Node, pods: t
     return report
 
 
+def gpu_cards(hardware: NodeHardware) -> tuple[GpuCard, ...]:
+    return tuple(
+        GpuCard(uuid=one.uuid, minor=one.minor, total_bytes=one.memory_bytes, address=one.bus_id, model=one.model)
+        for one in hardware.gpus
+    )
+
+
 def device_of(hardware: NodeHardware, before: Device | None, now_s: float) -> DeviceReport | None:
     """Build what koordlet would report of the GPUs and RDMA cards of this machine; None without any."""
     if not hardware.gpus and not hardware.nics:
         return None
-    gpus = tuple(
-        GpuCard(uuid=one.uuid, minor=one.minor, total_bytes=one.memory_bytes, address=one.bus_id, model=one.model)
-        for one in hardware.gpus
-    )
+    gpus = gpu_cards(hardware)
     places = {one.uuid: PciLocation(one.numa, one.pcie) for one in hardware.gpus}
     cards = [
         RdmaCard(

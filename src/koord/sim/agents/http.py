@@ -13,7 +13,7 @@ from typing import Any
 from koord.host.cgroup.knob import CPU_BURST, KNOBS
 from koord.host.hardware import CapabilityState
 from koord.koordlet.container_values import pods_status
-from koord.koordlet.gpu_shares import GpusStatus
+from koord.koordlet.gpu_shares import GpusStatus, card_status, containers_with_gpus, granted_share
 from koord.koordlet.hook_status import ContainersStatus
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.interference_status import InterferenceStatus
@@ -63,7 +63,7 @@ def build_server(agents: SimulatedAgents, clock: Clock) -> ComponentServer:
     of_one.add("GET", "/hooks", _for_node(agents, lambda agent, _: agent.hooks.status()))
     of_one.add("GET", "/containers", _for_node(agents, lambda agent, call: _containers(agents, agent, call)))
     of_one.add("GET", "/interference", _for_node(agents, lambda agent, call: _interference(agents, agent, call)))
-    of_one.add("GET", "/gpus", _for_node(agents, lambda agent, _: GpusStatus()))  # simulated machines have no cards
+    of_one.add("GET", "/gpus", _for_node(agents, lambda agent, _: _gpus(agents, agent)))
     endpoint.routes.add(
         "GET",
         "/nodes/:node/metrics",
@@ -113,6 +113,15 @@ def _containers(agents: SimulatedAgents, agent: SimulatedAgent, call: HttpCall) 
     namespace, name = call.first_value("namespace") or "", call.first_value("name") or ""
     pods = [pod for pod in agents.facts(agent.name).pods if namespace in ("", pod.namespace) and name in ("", pod.name)]
     return pods_status(pods, agent.applied_files, agent.hooks.pods)
+
+
+def _gpus(agents: SimulatedAgents, agent: SimulatedAgent) -> GpusStatus:
+    """Return the cards and what is granted of them; nothing runs on a simulated card, so no use is told."""
+    shares = containers_with_gpus(agents.facts(agent.name).pods)
+    return GpusStatus(
+        cards=tuple(card_status(card) for card in agent.gpus),
+        shares=tuple(granted_share(pod, container, card) for pod, container, cards in shares for card in cards),
+    )
 
 
 def _interference(agents: SimulatedAgents, agent: SimulatedAgent, call: HttpCall) -> InterferenceStatus:

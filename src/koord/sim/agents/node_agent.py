@@ -20,6 +20,7 @@ from koord.koordlet.container_values import AppliedValue, KernelValue
 from koord.koordlet.hook_calls.hook_calls import HookStatistics
 from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hook_status import HookConnection, HooksStatus
+from koord.koordlet.hooks.registry import HookDecision
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.interference_status import InterferenceStatus
@@ -110,9 +111,21 @@ class SimulatedHookAccount:
             self._since_s = now_s
         if state is None:
             return
+        self._note_made(now_s, state.pods)
         self.pods = state.pods
         for _, problem in self._reconciled.note(now_s, state.pods.values()):
             self._statistics.record_failure(problem.hook, now_s, problem.problem)
+
+    def _note_made(self, now_s: float, pods: Mapping[str, HookedPod]) -> None:
+        """Take account of the hooks of containers that were made since the last run."""
+        known = {group.group for pod in self.pods.values() for group in pod.groups}
+        for pod in pods.values():
+            for group in pod.groups if pod is not self.pods.get(pod.pod.uid) else ():
+                made = group.creation(pod.rules) if group.group not in known else HookDecision()
+                for hook in made.applied:
+                    self._statistics.record_applied(hook, now_s)
+                for problem in made.problems:
+                    self._statistics.record_failure(problem.hook, now_s, problem.problem)
 
     def status(self) -> HooksStatus:
         connected = self._since_s is not None
@@ -177,6 +190,7 @@ class SimulatedAgent:
         self._stepped_s: float | None = None
         self.applied_files = SimulatedAppliedFiles(self.machine)
         self.hooks = SimulatedHookAccount(settings.gates)
+        self.gpus = hardware.gpus
         self.last_step: AgentStep | None = None
         self.last_runs: dict[str, tuple[float, StrategyResult]] = {}  # by strategy: when it last ran, and what it did
 

@@ -16,6 +16,7 @@ from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MEMORY, MID_CPU,
 from koord.host.cgroup import knob
 from koord.host.cgroup.codec import MIN_SHARES, UNLIMITED, cfs_quota_of_milli, shares_of_milli
 from koord.host.cgroup.layout import CGROUPFS, CgroupLayout
+from koord.host.gpu import GpuCard
 from koord.host.hardware import BlockDevices, MachineCpu
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteCgroup, WriteSystem
 from koord.koordlet.hooks.oom_score_adj import kubelet_oom_score_adj
@@ -67,6 +68,7 @@ class SimulatedHardware(msgspec.Struct, frozen=True, kw_only=True):
     processors: tuple[MachineCpu, ...]
     memory_bytes: int
     disks: BlockDevices = BlockDevices()
+    gpus: tuple[GpuCard, ...] = ()
     files: frozenset[str] = MAINLINE_FILES  # that the kernel has
     page_bytes: int = 4096
 

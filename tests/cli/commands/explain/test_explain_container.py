@@ -22,7 +22,7 @@ from koord.cli.commands.explain.container import (
 from koord.cli.koordlet_access import KoordletAddress
 from koord.cli.main import cli
 from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT, CgroupFile
-from koord.koordlet.hook_status import ContainerStatus, ContainerValue
+from koord.koordlet.hook_status import CgroupStatus, ContainerValue
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import LoopClock
@@ -54,10 +54,10 @@ def value(**fields: Any) -> ContainerValue:
     return ContainerValue(**{**usual, **fields})
 
 
-def status(*values: ContainerValue, level: str = "container", **fields: Any) -> ContainerStatus:
+def status(*values: ContainerValue, level: str = "container", **fields: Any) -> CgroupStatus:
     container = "main" if level == "container" else ""
     usual = {"namespace": "default", "pod": "work", "uid": "u", "group": "kubepods/podu/one", "container": container}
-    return ContainerStatus(level=level, values=values, **{**usual, **fields})
+    return CgroupStatus(level=level, values=values, **{**usual, **fields})
 
 
 def test_each_value_has_a_line_and_its_reason_below() -> None:

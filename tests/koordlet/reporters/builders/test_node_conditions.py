@@ -34,6 +34,19 @@ def test_the_recommended_suppress_policy(found: list[CapabilityRow], said: str) 
     assert said in recommended_suppress_policy(found)
 
 
+@pytest.mark.parametrize(
+    ("found", "cpus", "said"),
+    [
+        pytest.param(rows(cpuset__cpus="supported", cpu__idle="supported"), 2, "cfsQuota with cpuQOS", id="two"),
+        pytest.param(rows(cpuset__cpus="supported", cpu__idle="supported"), 8, "idleCpuset keeps", id="enough"),
+        pytest.param(rows(cpuset__cpus="supported", cpu__idle="supported"), None, "idleCpuset keeps", id="unknown"),
+        pytest.param(rows(cpuset__cpus="supported", cpu__idle="off"), 2, "cpuset is the best", id="no-idle-groups"),
+    ],
+)
+def test_few_cpus_are_not_divided_by_a_set(found: list[CapabilityRow], cpus: int | None, said: str) -> None:
+    assert said in recommended_suppress_policy(found, cpus)
+
+
 def test_idle_groups_are_a_file_of_group_identity() -> None:
     (row,) = with_strategies(rows(cpu__idle="supported"))
     assert "GroupIdentity" in row.strategies

@@ -17,7 +17,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.cli import cluster_access, koordlet_access, printing
 from koord.cli.koordlet_access import CONTAINERS_PATH, KoordletAddress
 from koord.cli.printing import print_result
-from koord.koordlet.hook_status import ContainersStatus, ContainerStatus, ContainerValue
+from koord.koordlet.hook_status import CgroupStatus, ContainersStatus, ContainerValue
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.telemetry.clock import Clock, now
@@ -47,8 +47,8 @@ class ContainerExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """ContainerExplanation has the container and the groups of its pod that bound it, and how many values differ."""
 
     node: str
-    container: ContainerStatus
-    pod: tuple[ContainerStatus, ...] = ()
+    container: CgroupStatus
+    pod: tuple[CgroupStatus, ...] = ()
     differing: int = 0
 
 
@@ -153,7 +153,7 @@ def print_container(out: Console, found: ContainerExplanation, at: datetime) -> 
         out.print(f"The kernel holds all {count} values.", style="green")
 
 
-def _print_group(out: Console, title: str, group: ContainerStatus, at: datetime, width: int) -> None:
+def _print_group(out: Console, title: str, group: CgroupStatus, at: datetime, width: int) -> None:
     out.print(f"{title:<10} {group.group}", soft_wrap=True)
     for name, text in group.others.items():
         out.print(f"Wanted     {name} {text}")

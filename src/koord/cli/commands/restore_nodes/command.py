@@ -52,7 +52,7 @@ RestoreState = Literal["restored", "waiting", "failed", "unreachable"]
 
 
 class NodeProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the koordlet of one node is with putting the machine back; `detail` is what it said last."""
+    """The progress of one node's koordlet in putting the machine back; `detail` is what it said last."""
 
     node: str
     state: RestoreState
@@ -60,7 +60,7 @@ class NodeProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far all koordlets are. `complete` counts the nodes that nobody can restore now as done."""
+    """The progress of all koordlets. `complete` counts the nodes that nobody can restore now as done."""
 
     nodes: tuple[NodeProgress, ...]
     complete: bool

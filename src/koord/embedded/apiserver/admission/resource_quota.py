@@ -45,7 +45,7 @@ class QuotaCharge(msgspec.Struct, frozen=True):
     used: Mapping[str, str]
 
 
-class QuotaRefusal(msgspec.Struct, frozen=True):
+class ResourceQuotaRefusal(msgspec.Struct, frozen=True):
     message: str
 
 
@@ -65,7 +65,7 @@ class ResourceQuotaAdmission:
         charges: list[QuotaCharge] = []
         for record in records:
             decided = decide_charge(record, attributes, now)
-            if isinstance(decided, QuotaRefusal):
+            if isinstance(decided, ResourceQuotaRefusal):
                 resource = attributes.resource
                 raise api_errors.forbidden(resource.plural, resource.group, attributes.name, decided.message)
             if decided is not None:
@@ -94,7 +94,7 @@ def _may_use_more(attributes: AdmissionAttributes) -> bool:
 
 def decide_charge(
     record: StoreRecord, attributes: AdmissionAttributes, now: datetime
-) -> QuotaCharge | QuotaRefusal | None:
+) -> QuotaCharge | ResourceQuotaRefusal | None:
     """Decide what a write costs a quota: nothing, a new usage, or a refusal."""
     kind = attributes.resource.storage
     quota = record.typed(ResourceQuota)
@@ -109,7 +109,7 @@ def decide_charge(
         missing = unstated_resources(pod, limited) if attributes.old_obj is None else {}
         if missing:
             told = "; ".join(f"{what} for: {','.join(who)}" for what, who in missing.items())
-            return QuotaRefusal(f"failed quota: {name}: must specify {told}")
+            return ResourceQuotaRefusal(f"failed quota: {name}: must specify {told}")
     elif not selects_object(quota.spec, kind, attributes.obj):
         return None
     added = _added_usage(kind, attributes, quota.spec, now, limited)
@@ -117,12 +117,12 @@ def decide_charge(
         return None
     unknown = sorted(what for what in added if what not in quota.status.hard or what not in quota.status.used)
     if unknown:
-        return QuotaRefusal(f"status unknown for quota: {name}, resources: {','.join(unknown)}")
+        return ResourceQuotaRefusal(f"status unknown for quota: {name}, resources: {','.join(unknown)}")
     used = vector.parse(quota.status.used)
     hard = vector.parse(quota.status.hard)
     exceeded = sorted(what for what, amount in added.items() if used[what] + amount > hard[what])
     if exceeded:
-        return QuotaRefusal(
+        return ResourceQuotaRefusal(
             f"exceeded quota: {name}, requested: {_shown(added, exceeded)}, used: {_shown(used, exceeded)}, "
             f"limited: {_shown(hard, exceeded)}"
         )

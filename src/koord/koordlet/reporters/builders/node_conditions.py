@@ -15,6 +15,8 @@ from koord.koordlet.strategies.registry import STRATEGIES
 PREFIX = "koordinator.sh/"
 SUPPORTED, DEGRADED, UNSUPPORTED = "Supported", "Degraded", "Unsupported"
 _LONGEST = 1000  # characters of a condition's message
+# On fewer CPUs a set of them for BE leaves services too few: docs/concepts/cpu-tail.md has the measurements.
+FEW_CPUS = 8
 
 
 class CapabilityRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,11 +53,14 @@ def with_strategies(found: Iterable[CapabilityRow]) -> list[CapabilityRow]:
     return [msgspec.structs.replace(one, strategies=tuple(users.get(one.knob, ()))) for one in found]
 
 
-def recommended_suppress_policy(rows: Iterable[CapabilityRow]) -> str:
-    """Return a sentence about the best cpuSuppressPolicy for a node with these files."""
+def recommended_suppress_policy(rows: Iterable[CapabilityRow], cpus: int | None = None) -> str:
+    """Return a sentence about the best cpuSuppressPolicy for a node with these files; `cpus` None is not known."""
     works = {one.knob for one in rows if one.state in (CapabilityState.SUPPORTED.value, CapabilityState.DEGRADED.value)}
     if knob.CPUSET not in works:
         return f"cpuSuppressPolicy: {defaults.CFS_QUOTA} is the only one that works here, as {knob.CPUSET} does not"
+    if cpus is not None and cpus < FEW_CPUS and not works.isdisjoint((knob.CPU_BVT, knob.CPU_IDLE)):
+        policy = f"cpuSuppressPolicy: {defaults.CFS_QUOTA} with cpuQOS of beClass"
+        return f"{policy} keeps services fastest here, as {defaults.IDLE_CPUSET} leaves them too few of {cpus} CPUs"
     if knob.CPU_BVT in works:
         return f"cpuSuppressPolicy: {defaults.IDLE_CPUSET} with cpuQOS of beClass keeps services fastest here"
     if knob.CPU_IDLE in works:

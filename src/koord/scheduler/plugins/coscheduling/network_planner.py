@@ -131,7 +131,7 @@ def proximity_ranks(network: NetworkMap, table: NodeTable, kind: str, feasible: 
 
 
 class GangShortage(msgspec.Struct, frozen=True):
-    """Why there is no plan, and the members that nodes reject."""
+    """The reason that there is no plan, and the members that nodes reject."""
 
     answer: Reject
     members: tuple[RejectedMember, ...]
