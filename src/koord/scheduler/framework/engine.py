@@ -127,15 +127,16 @@ class SchedulingEngine:
             return SchedulingAttempt(profile, pod, CycleState(state), Unschedulable(0, ()))
         for plugin in profile.row_expirers:
             plugin.note_expired_rows()
-        if profile.begin_attempt_plugins and (rejection := run_begin_attempt(profile, pod)) is not None:
+        hooks = profile.hooks_for(pod)
+        if hooks.begin_attempt and (rejection := run_begin_attempt(profile, pod)) is not None:
             return self._rejected(pod, CycleState(state), rejection)
         evaluation = self._class_evaluation(pod, on_point_end)
         if isinstance(evaluation, SchedulingAttempt):
             return evaluation
-        if profile.admit_plugins and (rejection := run_admit(profile, evaluation.cycle, pod)) is not None:
+        if hooks.admit and (rejection := run_admit(profile, evaluation.cycle, pod)) is not None:
             return self._rejected(pod, evaluation.cycle, rejection)
         self._refresh(evaluation, pod, on_point_end)
-        if profile.find_one_node_plugins or profile.prefer_nodes_plugins:
+        if hooks.find_one_node or hooks.prefer_nodes:
             picked = self._pick_node(evaluation, pod)
             if isinstance(picked, PluginRejection):
                 return self._rejected(pod, evaluation.cycle, picked)

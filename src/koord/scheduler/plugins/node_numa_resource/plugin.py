@@ -102,6 +102,8 @@ _UNREADABLE = 1  # the one code of a pod whose annotations cannot be read
 class NodeNUMAResource(Plugin):
     name = PLUGIN_NAME
     reserves_as_it_filters = True
+    idle_without_keys = (Plugin.signature,)
+    prefilter_epoch_of_nodes = True
     scope = ROW  # the cache marks the rows whose topology or allocations changed
     wakes_on = (
         ClusterEvent("NodeResourceTopology", ADD),
