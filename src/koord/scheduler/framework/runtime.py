@@ -77,9 +77,9 @@ def run_pre_enqueue(profile: SchedulerProfile, pod: PodInfo, first: str = "") ->
 # Before nodes are evaluated --------------------------------------------------------------------------------------
 
 
-def run_begin_attempt(profile: SchedulerProfile, pod: PodInfo) -> PluginRejection | None:
-    """Start an attempt at this very pod; return the first rejection."""
-    for plugin in profile.hooks_for(pod).begin_attempt:
+def run_begin_attempt(plugins: Iterable[Plugin], pod: PodInfo) -> PluginRejection | None:
+    """Start an attempt at this very pod with the profile's hooks for it; return the first rejection."""
+    for plugin in plugins:
         answer = plugin.begin_attempt(pod)
         if answer is not None:
             return PluginRejection(plugin.name, answer)
@@ -148,9 +148,9 @@ def no_nodes_left(cycle: CycleState) -> PluginRejection:
     return PluginRejection(PRE_FILTER, unresolvable(listed))
 
 
-def run_admit(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo) -> PluginRejection | None:
-    """Run the admit hooks of all plugins; return the first rejection of this very pod."""
-    for plugin in profile.hooks_for(pod).admit:
+def run_admit(plugins: Iterable[Plugin], cycle: CycleState, pod: PodInfo) -> PluginRejection | None:
+    """Run admit with the profile's hooks for the pod; return the first rejection of this very pod."""
+    for plugin in plugins:
         answer = plugin.admit(cycle, pod)
         if answer is not None:
             return PluginRejection(plugin.name, answer)

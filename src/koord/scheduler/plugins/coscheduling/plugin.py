@@ -237,7 +237,7 @@ class Coscheduling(Plugin):
                 )
         assert self._profile is not None
         for member in members:
-            against = run_admit(self._profile, CycleState(refused.cycle.state), member)
+            against = run_admit(self._profile.hooks_for(member).admit, CycleState(refused.cycle.state), member)
             if against is not None and isinstance(against.answer, verdict.Reject):
                 return f"not helpful: {against.answer.text}"
         trials = run_pre_filters(self._profile, refused.cycle.state, members)

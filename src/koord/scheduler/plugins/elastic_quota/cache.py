@@ -110,6 +110,8 @@ class ElasticQuotaCache:
         self._grace_ends: list[tuple[float, str]] = []  # a heap of when terminating pods stop counting, with their uids
         self._state = handle.state
         self._manager = GroupQuotaManager(rules)
+        # Whether the watch has brought the pod, and nothing limits its quota: it is admitted whatever is used.
+        self.is_unlimited = self._manager.is_unlimited
         self._total = ClusterTotal(handle.state.table)
         self._nodes = handle.state.table.node_changes
         self._pods = handle.lister(PODS)

@@ -348,6 +348,13 @@ class GroupQuotaManager:
                         add_in_place(freed, keep_resources(amounts, home_node.definition.max))
         return bool(freed) and self.check_pod(pod, freed=freed) is None
 
+    def is_unlimited(self, uid: str) -> bool:
+        """Return whether a known pod counts in a built-in group without a max, so that it is always admitted."""
+        pod = self.pods.get(uid)
+        if pod is None or self._trees is None:
+            return False
+        return self._pods_by_address[pod.quota, pod.namespace].is_unlimited
+
     def check_pod(
         self, pod: QuotaPod, *, without: Iterable[QuotaPod] = (), freed: Counts | None = None
     ) -> QuotaRefusal | None:

@@ -272,9 +272,6 @@ class ReservationCache:
     def matches_for(self, pod: PodInfo) -> ReservationMatches | None:
         """Return the reservations that a pod may use; None for the plain pod, at the cost of a few look-ups."""
         register, labels, notes = self.register, pod.labels, pod.annotations
-        by_labels_alone = register.is_by_labels_alone and not pod.has_koordinator_keys
-        if by_labels_alone and pod.label_group.memo.get(register) == register.labels_version:
-            return None
         by_name = register.has_owner_identity(pod.uid, pod.name)
         if (
             by_name
@@ -283,7 +280,7 @@ class ReservationCache:
             or (labels and protocol.L_RESERVATION_IGNORED in labels and ignores_reservations(labels))
         ):
             return self._get_matches(pod, by_name)
-        if by_labels_alone:
+        if register.is_by_labels_alone:
             pod.label_group.memo[register] = register.labels_version  # until then none is for such pods
         return None
 
