@@ -328,10 +328,19 @@ class SchedulingEngine:
             evaluation.nominated_overlay.reject_nominated_nodes(evaluation.filter_results, pod, self._nominator)
 
 
+def best_rows(total: Scores, count: int) -> list[int]:
+    """Return the rows with the highest totals, the lower row first of equal ones, without sorting all of them."""
+    count = min(count, len(total))
+    least = np.partition(total, -count)[-count]
+    above = np.flatnonzero(total > least)
+    above = above[np.argsort(-total[above], kind="stable")]
+    return [*above.tolist(), *np.flatnonzero(total == least)[: count - len(above)].tolist()]
+
+
 def _best_nodes(state: ClusterState, evaluation: ClassEvaluation, count: int) -> tuple[ScoredNode, ...]:
     """Return the best nodes with their scores by plugin."""
     total = evaluation.score_results.total
-    rows = [int(row) for row in np.argsort(-total, kind="stable")[:count] if total[row] != INFEASIBLE_SCORE]
+    rows = [row for row in best_rows(total, count) if total[row] != INFEASIBLE_SCORE]
     return tuple(
         ScoredNode(node.name, int(total[row]), evaluation.score_results.breakdown(row))
         for row in rows

@@ -110,8 +110,6 @@ class ElasticQuotaCache:
         self._grace_ends: list[tuple[float, str]] = []  # a heap of when terminating pods stop counting, with their uids
         self._state = handle.state
         self._manager = GroupQuotaManager(rules)
-        # Whether the watch has brought the pod, and nothing limits its quota: it is admitted whatever is used.
-        self.is_unlimited = self._manager.is_unlimited
         self._total = ClusterTotal(handle.state.table)
         self._nodes = handle.state.table.node_changes
         self._pods = handle.lister(PODS)
@@ -132,6 +130,16 @@ class ElasticQuotaCache:
 
     def quota_pod(self, pod: PodInfo) -> QuotaPod:
         return self._manager.pods.get(pod.uid) or quota_pod_from(pod, with_overhead=self.with_overhead)
+
+    def is_unlimited(self, pod: PodInfo) -> bool:
+        """Return whether the pod is known to count in a quota without a max, as all pods with its labels do."""
+        manager, memo = self._manager, pod.label_group.memo
+        if memo.get(manager) == manager.trees_version:
+            return True
+        if not manager.is_unlimited(pod.uid):
+            return False
+        memo[manager] = manager.trees_version
+        return True
 
     def check_admission(self, pod: PodInfo) -> QuotaRefusal | None:
         """Return why the pod may not start; None when its quota admits it."""
