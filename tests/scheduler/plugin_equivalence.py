@@ -83,6 +83,7 @@ def _check_score(plugin: Plugin, cycle: CycleState, pod: PodInfo, rows: Rows) ->
         node = table.nodes[row]
         if node is not None and node.node is not None:
             assert score == plugin.score(cycle, pod, node), f"{plugin.name} of {node.name}"
+            assert score == plugin.row_scorer(cycle, pod)(node), f"{plugin.name} of {node.name}"
 
 
 def _by_row(size: int, rows: Rows, found: Any) -> list[tuple[int, int]]:

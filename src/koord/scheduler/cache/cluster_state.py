@@ -59,11 +59,18 @@ class ClusterState:
         self._assumed: set[str] = set()
         self._held: dict[str, HeldResources] = {}  # by uid: pods that hold something else than their requests
         self._placement_listeners: list[PlacementListener] = []
+        self._plain_add_listeners: list[PlacementListener] = []  # those that come to know of every pod that comes
+        self.prefilter_version = 0  # see `invalidate_prefilter`
         self._update_listeners: list[PodUpdateListener] = []
 
-    def add_placement_listener(self, listener: PlacementListener) -> None:
-        """Call the listener for placements from now on, and at once for pods that are placed already."""
+    def add_placement_listener(self, listener: PlacementListener, *, plain_adds: bool = True) -> None:
+        """Call the listener for placements from now on, and at once for pods that are placed already.
+
+        Without `plain_adds` it is not called when a pod without Koordinator's labels and annotations comes to a node.
+        """
         self._placement_listeners.append(listener)
+        if plain_adds:
+            self._plain_add_listeners.append(listener)
         for pod in self._placed.values():
             listener("add", pod, self.table.index[pod.node_name])
 
@@ -77,6 +84,13 @@ class ClusterState:
         if known is None:
             known = self._derived[kind] = kind(self)
         return known
+
+    def invalidate_prefilter(self) -> None:
+        """Note that what PreFilter or PreScore wrote for any pod, or their Skip, may no longer hold.
+
+        For what changes seldom: it costs less than a `prefilter_epoch`, which is asked for every pod.
+        """
+        self.prefilter_version += 1
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -197,7 +211,7 @@ class ClusterState:
         node.add(pod)
         self._placed[pod.uid] = pod
         self.table.refresh_row(node)
-        for listener in self._placement_listeners:
+        for listener in self._placement_listeners if pod.has_koordinator_keys else self._plain_add_listeners:
             listener("add", pod, node)
 
     def _remove(self, uid: str) -> None:

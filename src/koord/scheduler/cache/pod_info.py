@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from koord.api.koordinator.protocol import A_RESERVE_POD
+from koord.api.koordinator.protocol import A_RESERVE_POD, DOMAIN, L_POD_GROUP
 from koord.api.kubernetes import pod as api_pod
 from koord.api.kubernetes.meta import OwnerReference
 from koord.api.kubernetes.pod_resources import pod_requests
@@ -21,14 +22,21 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.cache.pod_shape import PodShape
 
 
+@lru_cache(maxsize=4096)
+def is_koordinator_key(key: str) -> bool:
+    """Return whether Koordinator's plugins read a label or annotation with this key, on some pod."""
+    return DOMAIN in key or key.startswith(L_POD_GROUP)
+
+
 class LabelGroup:
     """Hold a namespace and label set that some pods share; `memo` keeps what plugins derive until the last is gone."""
 
-    __slots__ = ("__weakref__", "labels", "memo", "namespace")
+    __slots__ = ("__weakref__", "has_koordinator_keys", "labels", "memo", "namespace")
 
     def __init__(self, namespace: str, labels: Mapping[str, str]) -> None:
         self.namespace = namespace
         self.labels = labels
+        self.has_koordinator_keys = any(map(is_koordinator_key, labels))
         self.memo: dict[Hashable, Any] = {}
 
     def __repr__(self) -> str:
@@ -72,6 +80,7 @@ class PodInfo:
         "created",
         "deleting",
         "gates",
+        "has_koordinator_keys",
         "held",
         "initialized_at",
         "is_daemon_pod",
@@ -105,6 +114,9 @@ class PodInfo:
         self.label_group = label_group
         self.labels: Mapping[str, str] = label_group.labels
         self.annotations: Mapping[str, str] = meta.annotations or _NO_ANNOTATIONS
+        self.has_koordinator_keys = label_group.has_koordinator_keys or (
+            bool(meta.annotations) and any(map(is_koordinator_key, meta.annotations))
+        )
         self.is_reserve_pod = A_RESERVE_POD in self.annotations  # it stands for a Reservation; no server has it
         self.owners: tuple[OwnerReference, ...] = meta.owner_references
         self.owner: OwnerReference | None = next((o for o in meta.owner_references if o.controller), None)
@@ -145,8 +157,34 @@ class PodInfo:
 
     def _copy(self) -> PodInfo:
         other = object.__new__(PodInfo)
-        for slot in PodInfo.__slots__:
-            setattr(other, slot, getattr(self, slot))
+        # Every placement makes a copy: written out it takes a quarter of the time of a loop over the slots.
+        other.annotations = self.annotations
+        other.claims = self.claims
+        other.created = self.created
+        other.deleting = self.deleting
+        other.gates = self.gates
+        other.has_koordinator_keys = self.has_koordinator_keys
+        other.held = self.held
+        other.initialized_at = self.initialized_at
+        other.is_daemon_pod = self.is_daemon_pod
+        other.is_reserve_pod = self.is_reserve_pod
+        other.key = self.key
+        other.label_group = self.label_group
+        other.labels = self.labels
+        other.name = self.name
+        other.namespace = self.namespace
+        other.node_name = self.node_name
+        other.nominated_node = self.nominated_node
+        other.owner = self.owner
+        other.owners = self.owners
+        other.preempted = self.preempted
+        other.requests = self.requests
+        other.resource_version = self.resource_version
+        other.scheduled_at = self.scheduled_at
+        other.scheduler = self.scheduler
+        other.shape = self.shape
+        other.started = self.started
+        other.uid = self.uid
         return other
 
     def __repr__(self) -> str:

@@ -44,6 +44,8 @@ from koord.scheduler.framework.scoring import INFEASIBLE_SCORE, ScoreResults
 from koord.scheduler.framework.verdict import Fault, Reject
 
 MAX_CLASSES = 128
+# What is kept of a class takes about a hundred bytes for each node: a very large cluster keeps fewer classes.
+MAX_CLASS_ROWS = MAX_CLASSES * 20_000
 
 
 class ClassEvaluation:
@@ -127,15 +129,16 @@ class SchedulingEngine:
             return SchedulingAttempt(profile, pod, CycleState(state), Unschedulable(0, ()))
         for plugin in profile.row_expirers:
             plugin.note_expired_rows()
-        if profile.begin_attempt_plugins and (rejection := run_begin_attempt(profile, pod)) is not None:
+        hooks = profile.hooks_for(pod)
+        if hooks.begin_attempt and (rejection := run_begin_attempt(hooks.begin_attempt, pod)) is not None:
             return self._rejected(pod, CycleState(state), rejection)
         evaluation = self._class_evaluation(pod, on_point_end)
         if isinstance(evaluation, SchedulingAttempt):
             return evaluation
-        if profile.admit_plugins and (rejection := run_admit(profile, evaluation.cycle, pod)) is not None:
+        if hooks.admit and (rejection := run_admit(hooks.admit, evaluation.cycle, pod)) is not None:
             return self._rejected(pod, evaluation.cycle, rejection)
         self._refresh(evaluation, pod, on_point_end)
-        if profile.find_one_node_plugins or profile.prefer_nodes_plugins:
+        if hooks.find_one_node or hooks.prefer_nodes:
             picked = self._pick_node(evaluation, pod)
             if isinstance(picked, PluginRejection):
                 return self._rejected(pod, evaluation.cycle, picked)
@@ -158,7 +161,7 @@ class SchedulingEngine:
             kept = ClassEvaluation(profile, cycle, seen, prefilter_epochs)
             if key is not None:
                 self._classes[key] = kept
-                if len(self._classes) > MAX_CLASSES:
+                while len(self._classes) > max(1, min(MAX_CLASSES, MAX_CLASS_ROWS // state.table.size)):
                     self._classes.popitem(last=False)
         if key is not None:
             self._classes.move_to_end(key)
@@ -167,7 +170,7 @@ class SchedulingEngine:
     def _rejected_by_pre_filter(self, pod: PodInfo, cycle: CycleState, rejection: PluginRejection) -> SchedulingAttempt:
         """End the attempt. If preemption could help, admit runs as well: the last rejecting plugin is reported."""
         if isinstance(rejection.answer, Reject) and rejection.answer.resolvable:
-            rejection = run_admit(self.profile, cycle, pod) or rejection
+            rejection = run_admit(self.profile.hooks_for(pod).admit, cycle, pod) or rejection
         return self._rejected(pod, cycle, rejection)
 
     def _rejected(self, pod: PodInfo, cycle: CycleState, rejection: PluginRejection) -> SchedulingAttempt:
@@ -247,8 +250,7 @@ class SchedulingEngine:
                 return self._chosen_node(evaluation, promised)
         if len(self._ties) != len(total):
             self._ties = self._rng.permutation(len(total))
-        ranked = total * len(total) + self._ties  # equal scores: the shuffled order decides
-        row = int(np.argmax(ranked))
+        row = evaluation.score_results.best_row(self._ties)  # equal scores: the shuffled order decides
         return None if total[row] == INFEASIBLE_SCORE else self._chosen_node(evaluation, row)
 
     def _nominated_row(self, evaluation: ClassEvaluation, pod: PodInfo) -> int | None:
@@ -263,7 +265,7 @@ class SchedulingEngine:
         assert node is not None
         return ChosenNode(
             node=node.name,
-            feasible=int(np.count_nonzero(total != INFEASIBLE_SCORE)),
+            feasible=evaluation.score_results.feasible_count(),
             total=int(total[row]),
             scores=evaluation.score_results.breakdown(row),
         )
@@ -326,10 +328,19 @@ class SchedulingEngine:
             evaluation.nominated_overlay.reject_nominated_nodes(evaluation.filter_results, pod, self._nominator)
 
 
+def best_rows(total: Scores, count: int) -> list[int]:
+    """Return the rows with the highest totals, the lower row first of equal ones, without sorting all of them."""
+    count = min(count, len(total))
+    least = np.partition(total, -count)[-count]
+    above = np.flatnonzero(total > least)
+    above = above[np.argsort(-total[above], kind="stable")]
+    return [*above.tolist(), *np.flatnonzero(total == least)[: count - len(above)].tolist()]
+
+
 def _best_nodes(state: ClusterState, evaluation: ClassEvaluation, count: int) -> tuple[ScoredNode, ...]:
     """Return the best nodes with their scores by plugin."""
     total = evaluation.score_results.total
-    rows = [int(row) for row in np.argsort(-total, kind="stable")[:count] if total[row] != INFEASIBLE_SCORE]
+    rows = [row for row in best_rows(total, count) if total[row] != INFEASIBLE_SCORE]
     return tuple(
         ScoredNode(node.name, int(total[row]), evaluation.score_results.breakdown(row))
         for row in rows

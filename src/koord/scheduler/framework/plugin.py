@@ -7,7 +7,8 @@ between pods and reads only the node at hand should declare `scope = ROW`, so th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -53,6 +54,11 @@ class CachePolicy:
     scores_as_it_filters: ClassVar[bool] = False
     # A pod that PreFilter skips gets nothing at Reserve either, so that it need not be called.
     reserves_as_it_filters: ClassVar[bool] = False
+    # Methods that are not called for a pod without Koordinator's labels and annotations
+    # (`PodInfo.has_koordinator_keys`): they answer None or SKIP, or as `signature` what the shape alone says.
+    idle_without_keys: ClassVar[tuple[Callable[..., Any], ...]] = ()
+    # `prefilter_epoch` changes only when a node object does, so that it is not asked for every pod.
+    prefilter_epoch_of_nodes: ClassVar[bool] = False
     # What `filter` reads of the pods on a node, so that a what-if need not ask when that stays the same: `nothing`;
     # only the `sums` in the table's columns (then `filter_columns` can be asked about other sums); or them `all`.
     reads_pods: ClassVar[Literal["nothing", "sums", "all"]] = "all"
@@ -74,7 +80,10 @@ class CachePolicy:
         return self.epoch(cycle)
 
     def prefilter_epoch(self, state: ClusterState) -> Hashable:
-        """Return a value that changes when what PreFilter or PreScore wrote, or their Skip, no longer holds."""
+        """Return a value that changes when what PreFilter or PreScore wrote, or their Skip, no longer holds.
+
+        It is asked for every pod; `ClusterState.invalidate_prefilter` tells the same of what changes seldom.
+        """
         return 0
 
 
@@ -138,6 +147,10 @@ class Plugin(CachePolicy):
 
     def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         return 0
+
+    def row_scorer(self, cycle: CycleState, pod: PodInfo) -> Callable[[NodeInfo], int]:
+        """Return a function that gives what `score` gives; it is used until PreScore runs again for such pods."""
+        return partial(self.score, cycle, pod)
 
     def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         raise NotImplementedError

@@ -15,6 +15,7 @@ from koord.scheduler.framework.decision import NearestNode, Unschedulable
 from koord.scheduler.framework.dry_run import DryRuns, RejectedBy
 from koord.scheduler.framework.filtering import FilterResults
 from koord.scheduler.framework.nominated_pods import PodNominator
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 
 
@@ -54,7 +55,8 @@ class PostFilterContext:
         self.dry_runs = DryRuns(profile, cycle, pod)
         early = decision.pre_filter
         # The plugin that did not admit this very pod, whatever nodes say: evictions are of no use to it then.
-        self.not_admitted_by = early[0] if early and any(p.name == early[0] for p in profile.admit_plugins) else ""
+        admitting = (plugin.name for plugin in profile.plugins_at(Plugin.admit))
+        self.not_admitted_by = early[0] if early and early[0] in admitting else ""
 
     def nominated_node(self) -> str:
         """Return the node that the pod was nominated to before, or ""."""

@@ -5,7 +5,7 @@ A plugin may offer something beside the extension points; the profile finds out 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -85,6 +85,17 @@ class FilterPlugin(msgspec.Struct, frozen=True):
     near_misses: NearMissReporter | None = None
 
 
+class PodHooks(msgspec.Struct, frozen=True):
+    """List what is called for every pod, cached results of its class or not."""
+
+    signatures: tuple[Callable[[PodInfo], Hashable], ...]
+    begin_attempt: tuple[Plugin, ...]
+    admit: tuple[Plugin, ...]
+    find_one_node: tuple[Plugin, ...]
+    prefer_nodes: tuple[Plugin, ...]
+    permit: tuple[Plugin, ...]
+
+
 class SchedulerProfile:
     """Hold the plugins of one scheduler name; immutable once made.
 
@@ -121,13 +132,8 @@ class SchedulerProfile:
             for p in self.plugins_at(Plugin.score)
         )
         # Read for every pod, so they are attributes.
-        self.begin_attempt_plugins = self.plugins_at(Plugin.begin_attempt)
-        self.admit_plugins = self.plugins_at(Plugin.admit)
-        self.find_one_node_plugins = self.plugins_at(Plugin.find_one_node)
-        self.prefer_nodes_plugins = self.plugins_at(Plugin.prefer_nodes)
         self.before_score_plugins = self.plugins_at(Plugin.before_score)
         self.pre_score_plugins = self.plugins_at(Plugin.pre_score)
-        self.permit_plugins = self.plugins_at(Plugin.permit)
         prepared = self.plugins_at(Plugin.pre_filter)
         self.add_pod_plugins = tuple(p for p in prepared if overrides(p, Plugin.add_pod))
         self.remove_pod_plugins = tuple(p for p in prepared if overrides(p, Plugin.remove_pod))
@@ -136,11 +142,12 @@ class SchedulerProfile:
             p for method in (Plugin.filter, Plugin.score, *CACHED_METHODS) for p in self.plugins_at(method)
         )
         self._evaluators = tuple({p.name: p for p in evaluators}.values())
+        self._hooks, self._plain_hooks = self._pod_hooks(keys=True), self._pod_hooks(keys=False)
         # Asked of every pod: methods, and lists rather than generators, take half the time.
-        self._signatures = tuple(p.signature for p in self._evaluators if overrides(p, Plugin.signature))
-        self._prefilter_epochs = tuple(
-            p.prefilter_epoch for p in self._evaluators if overrides(p, Plugin.prefilter_epoch)
-        )
+        dated = [p for p in self._evaluators if overrides(p, Plugin.prefilter_epoch)]
+        self._prefilter_epochs = tuple(p.prefilter_epoch for p in dated if not p.prefilter_epoch_of_nodes)
+        self._node_prefilter_epochs = tuple(p.prefilter_epoch for p in dated if p.prefilter_epoch_of_nodes)
+        self._nodes_epoch: tuple[int, Sequence[Hashable]] = (-1, ())  # with the position in the log of changed nodes
         self.row_expirers = tuple(p for p in self._evaluators if isinstance(p, RowExpirer))
         # By who skipped a pod in PreFilter.
         self._reserve_plugins = {frozenset[str](): self.plugins_at(Plugin.reserve)}
@@ -149,6 +156,24 @@ class SchedulerProfile:
         for plugin in self.plugins():
             if isinstance(plugin, ProfileAware):
                 plugin.set_profile(self)
+
+    def _pod_hooks(self, *, keys: bool) -> PodHooks:
+        def called(method: PluginMethod, plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
+            return tuple(p for p in plugins if keys or method not in p.idle_without_keys)
+
+        signing = (p for p in self._evaluators if overrides(p, Plugin.signature))
+        return PodHooks(
+            signatures=tuple(p.signature for p in called(Plugin.signature, signing)),
+            begin_attempt=called(Plugin.begin_attempt, self.plugins_at(Plugin.begin_attempt)),
+            admit=called(Plugin.admit, self.plugins_at(Plugin.admit)),
+            find_one_node=called(Plugin.find_one_node, self.plugins_at(Plugin.find_one_node)),
+            prefer_nodes=called(Plugin.prefer_nodes, self.plugins_at(Plugin.prefer_nodes)),
+            permit=called(Plugin.permit, self.plugins_at(Plugin.permit)),
+        )
+
+    def hooks_for(self, pod: PodInfo) -> PodHooks:
+        """Return what is called for this very pod."""
+        return self._hooks if pod.has_koordinator_keys else self._plain_hooks
 
     def plugins_at(self, method: PluginMethod) -> tuple[Plugin, ...]:
         """Return the plugins whose method is called, in the order of its extension point."""
@@ -169,11 +194,21 @@ class SchedulerProfile:
 
     def prefilter_epochs(self, state: ClusterState) -> Sequence[Hashable]:
         """Return a value that stays equal while the PreFilter and PreScore results of all classes hold."""
-        return [epoch(state) for epoch in self._prefilter_epochs]
+        position = state.table.node_changes.position
+        nodes_at, of_nodes = self._nodes_epoch
+        if nodes_at != position:
+            of_nodes = [epoch(state) for epoch in self._node_prefilter_epochs]
+            self._nodes_epoch = (position, of_nodes)
+        if self._prefilter_epochs:
+            return [state.prefilter_version, of_nodes, *[epoch(state) for epoch in self._prefilter_epochs]]
+        return [state.prefilter_version, of_nodes]
 
     def equivalence_key(self, pod: PodInfo) -> Hashable:
         """Return a key that is equal for pods that every plugin treats alike; None when no two pods are."""
-        return (pod.shape.number, *[signature(pod) for signature in self._signatures]) if self._cacheable else None
+        if not self._cacheable:
+            return None
+        hooks = self._hooks if pod.has_koordinator_keys else self._plain_hooks
+        return (pod.shape.number, *[signature(pod) for signature in hooks.signatures])
 
 
 def find_plugin(profiles: Iterable[SchedulerProfile], kind: type[P]) -> P | None:

@@ -77,9 +77,9 @@ def run_pre_enqueue(profile: SchedulerProfile, pod: PodInfo, first: str = "") ->
 # Before nodes are evaluated --------------------------------------------------------------------------------------
 
 
-def run_begin_attempt(profile: SchedulerProfile, pod: PodInfo) -> PluginRejection | None:
-    """Start an attempt at this very pod; return the first rejection."""
-    for plugin in profile.begin_attempt_plugins:
+def run_begin_attempt(plugins: Iterable[Plugin], pod: PodInfo) -> PluginRejection | None:
+    """Start an attempt at this very pod with the profile's hooks for it; return the first rejection."""
+    for plugin in plugins:
         answer = plugin.begin_attempt(pod)
         if answer is not None:
             return PluginRejection(plugin.name, answer)
@@ -148,9 +148,9 @@ def no_nodes_left(cycle: CycleState) -> PluginRejection:
     return PluginRejection(PRE_FILTER, unresolvable(listed))
 
 
-def run_admit(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo) -> PluginRejection | None:
-    """Run the admit hooks of all plugins; return the first rejection of this very pod."""
-    for plugin in profile.admit_plugins:
+def run_admit(plugins: Iterable[Plugin], cycle: CycleState, pod: PodInfo) -> PluginRejection | None:
+    """Run admit with the profile's hooks for the pod; return the first rejection of this very pod."""
+    for plugin in plugins:
         answer = plugin.admit(cycle, pod)
         if answer is not None:
             return PluginRejection(plugin.name, answer)
@@ -161,7 +161,7 @@ def run_find_one_node(
     profile: SchedulerProfile, cycle: CycleState, pod: PodInfo
 ) -> PickedNode | PluginRejection | None:
     """Return the node that a plugin planned for this very pod, whether or not the pod fits there."""
-    for plugin in profile.find_one_node_plugins:
+    for plugin in profile.hooks_for(pod).find_one_node:
         answer = plugin.find_one_node(cycle, pod)
         if isinstance(answer, Reject | Fault):
             return PluginRejection(plugin.name, answer)
@@ -178,7 +178,7 @@ def run_prefer_nodes(
     profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, fits: Callable[[str], bool]
 ) -> PickedNode | None:
     """Return the first preferred node that fits."""
-    for plugin in profile.prefer_nodes_plugins:
+    for plugin in profile.hooks_for(pod).prefer_nodes:
         names = plugin.prefer_nodes(cycle, pod)
         if not isinstance(names, Skip):
             found = next(filter(fits, names), None)
@@ -346,7 +346,7 @@ def run_unreserve(attempt: SchedulingAttempt) -> None:
 def run_permit(attempt: SchedulingAttempt) -> dict[str, float] | PluginRejection:
     """Run Permit; return how long each plugin makes the pod wait at most, in seconds, or the first rejection."""
     waits: dict[str, float] = {}
-    plugins = attempt.profile.permit_plugins
+    plugins = attempt.profile.hooks_for(attempt.pod).permit
     if not plugins:
         return waits
     cycle, pod, node = attempt.cycle, attempt.pod, attempt.node

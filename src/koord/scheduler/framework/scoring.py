@@ -10,7 +10,7 @@ the other nodes through one number (`ScoreNormaliser.span`): only when that move
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import overload
 
 import numpy as np
@@ -80,6 +80,10 @@ class ScoreResults:
         # Rows whose raw scores are right: nodes that do not fit are not asked about, even if they change.
         self._fresh: Bools = np.zeros(0, np.bool_)
         self.total: Scores = np.zeros(0, np.int64)
+        # What `best_row` compares; updated with the total, and None when it must be made anew.
+        self._ranks: Scores | None = None
+        self._ties: Scores = np.zeros(0, np.int64)
+        self._row_scorers: tuple[Callable[[NodeInfo], int], ...] = ()
         self.fault: PluginRejection | None = None
 
     def score_all(self) -> None:
@@ -103,11 +107,20 @@ class ScoreResults:
         skipped = self._cycle.skip_score
         self.scorers = tuple(s for s in self._profile.scorers if s.name not in skipped)
         self._cross_row_scorers = tuple(k for k, s in enumerate(self.scorers) if s.plugin.scope is not ROW)
+        self._row_scorers = tuple(s.plugin.row_scorer(self._cycle, self._pod) for s in self.scorers)
 
     def score_changed(self, changed: Sequence[int], *, across: bool) -> None:
         """Update the scores after these rows changed; `across` when feasibility changed elsewhere too."""
-        before, feasible = self._was_feasible, self._filter_results.first_rejection == 0
-        flipped = across or any(feasible[row] != before[row] for row in changed)
+        before, first_rejection = self._was_feasible, self._filter_results.first_rejection
+        if across:
+            flipped, feasible = True, first_rejection == 0
+        else:  # nearly every decision: only the row of the last placement may differ
+            flipped, feasible = False, before
+            for row in changed:
+                fits = first_rejection.item(row) == 0
+                if before.item(row) != fits:
+                    feasible[row] = fits
+                    flipped = True
         anew = [
             k
             for k in self._cross_row_scorers
@@ -141,29 +154,29 @@ class ScoreResults:
             self._sum()
             return
         for row in changed:
-            self.total[row] = INFEASIBLE_SCORE
+            self._set_total(row, INFEASIBLE_SCORE)
         for row in rows.tolist():
-            self.total[row] = sum(int(self._normal[k][row]) * s.weight for k, s in enumerate(self.scorers))
+            self._set_total(row, sum(int(self._normal[k][row]) * s.weight for k, s in enumerate(self.scorers)))
 
     def _score_few(self, changed: Sequence[int], *, flipped: bool) -> None:
         """Update a few rows without arrays: nearly every decision changes only the row of the last placement."""
-        cycle, pod, nodes, total = self._cycle, self._pod, self._table.nodes, self.total
-        views = self._filter_results.node_views
+        nodes, views = self._table.nodes, self._filter_results.node_views
         fit: list[int] = []
         for row in changed:
-            total[row] = INFEASIBLE_SCORE
-            fits = self._fresh[row] = self._was_feasible[row]
+            fits = self._fresh[row] = self._was_feasible.item(row)
             if fits:
                 fit.append(row)
+            else:
+                self._set_total(row, INFEASIBLE_SCORE)
         sums = [0] * len(fit)
         whole = False
         for k, scorer in enumerate(self.scorers):
-            raw, normalises, weight = self._raw[k], scorer.normalises, scorer.weight
+            raw, normalises, weight, score_node = self._raw[k], scorer.normalises, scorer.weight, self._row_scorers[k]
             moved = flipped
             for place, row in enumerate(fit):
                 node = nodes[row] if views is None else views.node(row)
                 assert node is not None
-                score = scorer.plugin.score(cycle, pod, node)
+                score = score_node(node)
                 if raw.item(row) != score:
                     raw[row] = score
                     moved = True
@@ -177,7 +190,12 @@ class ScoreResults:
             self._sum()
             return
         for row, summed in zip(fit, sums, strict=True):
-            total[row] = summed
+            self._set_total(row, summed)
+
+    def _set_total(self, row: int, total: int) -> None:
+        self.total[row] = total
+        if self._ranks is not None:
+            self._ranks[row] = total * len(self._ties) + self._ties.item(row)
 
     def _score_rows(self, k: int, rows: RowList, *, flipped: bool) -> bool:
         """Update the scores of these rows; return whether the normalised scores of all rows were recomputed."""
@@ -272,6 +290,17 @@ class ScoreResults:
             total += self._normal[k] if scorer.weight == 1 else self._normal[k] * scorer.weight
         total[~self._was_feasible] = INFEASIBLE_SCORE
         self.total = total
+        self._ranks = None
+
+    def best_row(self, ties: Scores) -> int:
+        """Return the row with the highest total, and of equal ones the one with the highest number in `ties`."""
+        if self._ranks is None or self._ties is not ties:
+            self._ties = ties
+            self._ranks = self.total * len(ties) + ties
+        return int(self._ranks.argmax())
+
+    def feasible_count(self) -> int:
+        return int(np.count_nonzero(self._was_feasible))
 
     def breakdown(self, row: int) -> dict[str, int]:
         """Return the weighted, normalised scores of one node by plugin."""

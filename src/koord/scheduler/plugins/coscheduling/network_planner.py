@@ -32,6 +32,7 @@ class NetworkMap:
     def __init__(self, handle: Handle) -> None:
         self.topologies = handle.lister(CLUSTER_NETWORK_TOPOLOGIES)
         self._state = handle.state
+        self.topologies.on_change(lambda _old, _new: handle.state.invalidate_prefilter())
         self._built_from: tuple[ClusterNetworkTopologySpec, int] | None = None  # with the layout of the table
         self._position = -1
         self._labels: dict[int, Mapping[str, str]] = {}  # by row, as the tree knows them

@@ -8,14 +8,13 @@ import numpy as np
 
 from koord.api.annotations.gang_codecs import NetworkTopologySpec, network_topology_selector
 from koord.api.config.scheduler.koordinator_args import CoschedulingArgs
-from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.plugin import ScoreNormaliser, Scores
+from koord.scheduler.framework.plugin import Plugin, ScoreNormaliser, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.scoring import FeasibleNodes
@@ -40,6 +39,7 @@ class NetworkCoscheduling(Coscheduling):
 
     wakes_on = (ClusterEvent("ClusterNetworkTopology", ADD), ClusterEvent("ClusterNetworkTopology", UPDATE))
     scope = CLUSTER
+    idle_without_keys = (*Coscheduling.idle_without_keys, Plugin.signature, Plugin.find_one_node)
     normaliser = ScoreNormaliser(reverse=True)
 
     def __init__(
@@ -55,9 +55,6 @@ class NetworkCoscheduling(Coscheduling):
 
     def signature(self, pod: PodInfo) -> Hashable:
         return network_topology_selector(pod.annotations)
-
-    def prefilter_epoch(self, state: ClusterState) -> Hashable:
-        return self.planner.network.declared
 
     def epoch(self, cycle: CycleState) -> Hashable:
         """Return the table position for pods with a selector, which any placement may concern; 0 for others."""

@@ -5,8 +5,8 @@ The rules of gangs are in `gang_spec`, `gang_cache` and `gang_manager`; this mod
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 from koord.api.config.scheduler.koordinator_args import CoschedulingArgs
 from koord.api.koordinator import protocol
@@ -58,6 +58,7 @@ class Coscheduling(Plugin):
     name = "Coscheduling"
     # No cluster event requeues a member that waits for its gang: GangManager activates it when the gang can proceed.
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
+    idle_without_keys: ClassVar[tuple[Callable[..., Any], ...]] = (Plugin.permit,)
 
     def __init__(self, args: CoschedulingArgs, handle: Handle, *, patches_pending_members: bool = True) -> None:
         """Take defaulted arguments. `patches_pending_members`: tell untried members why the gang failed."""
@@ -132,6 +133,10 @@ class Coscheduling(Plugin):
 
     def begin_attempt(self, pod: PodInfo) -> verdict.Reject | None:
         gang_manager = self.gang_manager
+        if not pod.has_koordinator_keys:  # of no gang
+            if gang_manager.round is not None:
+                gang_manager.round.disturbed = True
+            return None
         gang = self._gangs.gang_of_pod(pod.uid)
         if gang is None or gang.spec is None:
             self._mark_round_disturbed()
@@ -232,7 +237,7 @@ class Coscheduling(Plugin):
                 )
         assert self._profile is not None
         for member in members:
-            against = run_admit(self._profile, CycleState(refused.cycle.state), member)
+            against = run_admit(self._profile.hooks_for(member).admit, CycleState(refused.cycle.state), member)
             if against is not None and isinstance(against.answer, verdict.Reject):
                 return f"not helpful: {against.answer.text}"
         trials = run_pre_filters(self._profile, refused.cycle.state, members)

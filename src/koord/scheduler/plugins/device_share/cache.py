@@ -67,7 +67,7 @@ class NodeDeviceCache:
         # Events for pods (pod, reason, message). The leader's controller publishes them; `on_event` notifies it.
         self.pending_events: deque[tuple[PodInfo, str, str]] = deque(maxlen=_EVENTS_KEPT)
         self.on_event: Callable[[], None] | None = None
-        state.add_placement_listener(self._on_placement)
+        state.add_placement_listener(self._on_placement, plain_adds=False)
         state.add_update_listener(self._on_pod_update)
 
     def for_node(self, node: NodeInfo) -> NodeDevices | None:

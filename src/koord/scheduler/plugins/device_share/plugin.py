@@ -42,6 +42,7 @@ from koord.scheduler.plugins.device_share.device_columns import DeviceColumns
 from koord.scheduler.plugins.device_share.node_devices import NodeDevices
 from koord.scheduler.plugins.device_share.node_evaluator import NodeDeviceFilter, NodeDeviceScorer
 from koord.scheduler.plugins.device_share.refusal import DeviceRefusal
+from koord.scheduler.plugins.device_share.request import GpuTemplates
 from koord.scheduler.plugins.device_share.trial import RESTRICTED, DeviceTrial
 from koord.values.bitmask import BitMask
 
@@ -80,6 +81,7 @@ class DeviceShare(Plugin):
     normaliser = ScoreNormaliser()
     scores_as_it_filters = True
     reserves_as_it_filters = True
+    idle_without_keys = (Plugin.signature,)
     wakes_on = (
         ClusterEvent("Device", ADD),
         ClusterEvent("Device", UPDATE),
@@ -102,7 +104,7 @@ class DeviceShare(Plugin):
         unsupported = frozenset((one.vendor, one.model) for one in args.gpu_share_unsupported_models)
         self._request_cache = request_cache.PodDeviceRequestCache()
         self._template_watcher = request_cache.GpuTemplateWatcher(
-            args.gpu_shared_resource_templates_config, handle, self._request_cache.set_templates
+            args.gpu_shared_resource_templates_config, handle, self._set_templates
         )
         self._resizes = resizes
         self._vendor_adapter = VendorAdapter(handle) if adapts else None
@@ -116,6 +118,10 @@ class DeviceShare(Plugin):
 
     def set_profile(self, profile: SchedulerProfile) -> None:
         self._card_selector = next((plugin for plugin in profile.plugins() if isinstance(plugin, CardSelector)), None)
+
+    def _set_templates(self, templates: GpuTemplates, error: str) -> None:
+        self._request_cache.set_templates(templates, error)
+        self._state.invalidate_prefilter()  # of pods without annotations the shape alone says what they ask for
 
     def signature(self, pod: PodInfo) -> Hashable:
         if pod.shape.memo.get(request_cache.PLUGIN_NAME) == ():  # it is known to ask for none

@@ -131,6 +131,16 @@ class ElasticQuotaCache:
     def quota_pod(self, pod: PodInfo) -> QuotaPod:
         return self._manager.pods.get(pod.uid) or quota_pod_from(pod, with_overhead=self.with_overhead)
 
+    def is_unlimited(self, pod: PodInfo) -> bool:
+        """Return whether the pod is known to count in a quota without a max, as all pods with its labels do."""
+        manager, memo = self._manager, pod.label_group.memo
+        if memo.get(manager) == manager.trees_version:
+            return True
+        if not manager.is_unlimited(pod.uid):
+            return False
+        memo[manager] = manager.trees_version
+        return True
+
     def check_admission(self, pod: PodInfo) -> QuotaRefusal | None:
         """Return why the pod may not start; None when its quota admits it."""
         manager = self._manager if self._total.position == self._nodes.position else self.manager

@@ -94,6 +94,8 @@ class ElasticQuotaPlugin(Plugin):
     # Letting in --------------------------------------------------------------------------------------------------
 
     def admit(self, cycle: CycleState, pod: PodInfo) -> Reject | Fault | None:
+        if self.quota_cache.is_unlimited(pod):
+            return None
         refusal = self.quota_cache.check_admission(pod)
         if refusal is None:
             return None

@@ -51,6 +51,13 @@ class _AddressPods:
         self.is_unlimited = refusal is None and (home_node is None or (not home_node.path and home_node.is_unlimited))
 
 
+def _is_charged_alike(one: tuple[_AddressPods, QuotaPod], other: tuple[_AddressPods, QuotaPod]) -> bool:
+    a, b = one[1], other[1]
+    return (
+        a.requests is b.requests and one[0] is other[0] and a.priority == b.priority and a.preemptible == b.preemptible
+    )
+
+
 class GroupQuotaManager:
     def __init__(self, rules: QuotaRules) -> None:
         self.rules = rules
@@ -60,6 +67,7 @@ class GroupQuotaManager:
         self._assumed: set[str] = set()  # pods with a node that no API server confirmed yet
         self._pods_by_address: dict[QuotaAddress, _AddressPods] = {}
         self._total: Counts = {}
+        self.trees_version = 0  # incremented when the quotas change, and with them who counts where
         self._trees: QuotaTrees | None = None  # rebuilt when it is next needed
         # Assumed pods of a built-in group that are not counted there yet: nothing depends on it before it is read.
         self._pending_used: list[tuple[_AddressPods, QuotaPod]] = []
@@ -121,6 +129,7 @@ class GroupQuotaManager:
         if not changed:
             return ()
         self._trees = None
+        self.trees_version += 1
         return self._all_trees()
 
     def _requested(self, pod: QuotaPod) -> Collection[str]:
@@ -166,14 +175,17 @@ class GroupQuotaManager:
 
     def _flush_pending_used(self) -> None:
         """Count the assumed pods of the built-in groups, equal ones at once. Sums do not depend on order."""
-        alike: dict[tuple[int, int, bool, int], tuple[_AddressPods, QuotaPod, int]] = {}
-        for address_pods, pod in self._pending_used:
-            key = (id(address_pods), id(pod.requests), pod.preemptible, pod.priority)
-            known = alike.get(key)
-            alike[key] = (address_pods, pod, 1 if known is None else known[2] + 1)
+        alike: dict[tuple[int, int, bool, int], list[tuple[_AddressPods, QuotaPod]]] = {}
+        group: list[tuple[_AddressPods, QuotaPod]] = []
+        last: tuple[_AddressPods, QuotaPod] | None = None
+        for one in self._pending_used:
+            if last is None or not _is_charged_alike(one, last):  # pods of one workload come one after another
+                address_pods, pod = last = one
+                group = alike.setdefault((id(address_pods), id(pod.requests), pod.preemptible, pod.priority), [])
+            group.append(one)
         self._pending_used.clear()
-        for address_pods, pod, times in alike.values():
-            self._add_used_to(address_pods, pod, times)
+        for group in alike.values():
+            self._add_used_to(*group[0], len(group))
 
     def forget_pod(self, uid: str) -> Collection[str]:
         """Forget an assumed pod and return the trees where it may help."""
@@ -347,6 +359,13 @@ class GroupQuotaManager:
                     if priority < pod.priority:
                         add_in_place(freed, keep_resources(amounts, home_node.definition.max))
         return bool(freed) and self.check_pod(pod, freed=freed) is None
+
+    def is_unlimited(self, uid: str) -> bool:
+        """Return whether a known pod counts in a built-in group without a max, so that it is always admitted."""
+        pod = self.pods.get(uid)
+        if pod is None or self._trees is None:
+            return False
+        return self._pods_by_address[pod.quota, pod.namespace].is_unlimited
 
     def check_pod(
         self, pod: QuotaPod, *, without: Iterable[QuotaPod] = (), freed: Counts | None = None

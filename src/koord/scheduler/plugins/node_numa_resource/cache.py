@@ -205,7 +205,7 @@ class NodeAllocationCache:
             str, str
         ] = {}  # by uid of an owner: the reservation that is assumed to take it over
         self.unreadable: dict[str, MalformedAnnotation] = {}  # by uid: annotations of placed pods that cannot be read
-        state.add_placement_listener(self._on_placement)
+        state.add_placement_listener(self._on_placement, plain_adds=False)
         state.add_update_listener(self._on_pod_update)
 
     @staticmethod

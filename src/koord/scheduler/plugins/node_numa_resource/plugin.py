@@ -6,7 +6,7 @@ It reads NodeResourceTopology. `cache` holds who has what; `node_evaluator` hand
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -102,6 +102,8 @@ _UNREADABLE = 1  # the one code of a pod whose annotations cannot be read
 class NodeNUMAResource(Plugin):
     name = PLUGIN_NAME
     reserves_as_it_filters = True
+    idle_without_keys = (Plugin.signature,)
+    prefilter_epoch_of_nodes = True
     scope = ROW  # the cache marks the rows whose topology or allocations changed
     wakes_on = (
         ClusterEvent("NodeResourceTopology", ADD),
@@ -270,6 +272,12 @@ class NodeNUMAResource(Plugin):
                 else self.evaluator.score(cycle, cycle_state, pod, node)
             )
         return 0
+
+    def row_scorer(self, cycle: CycleState, pod: PodInfo) -> Callable[[NodeInfo], int]:
+        cycle_state = self._cycle_state(cycle, pod)
+        if isinstance(cycle_state, NumaCycleState) and cycle_state.is_skipped:
+            return cycle_state.mean_score
+        return super().row_scorer(cycle, pod)
 
     def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
         cycle_state = self._cycle_state(cycle, pod)

@@ -95,7 +95,7 @@ class ReservationCache:
         self._log_start = 0
         self._current_owner: dict[str, str] = {}  # by uid of an operating pod
         self._callbacks: list[ReservationChanged] = []
-        state.add_placement_listener(self._on_placement)
+        state.add_placement_listener(self._on_placement, plain_adds=False)
 
     def attach(self, handle: Handle) -> None:
         if self._handle is None:
@@ -150,6 +150,8 @@ class ReservationCache:
         if new is None and old is not None:
             self.waiting_owners.drop(old.metadata.uid)
             self.pending_events.pop(old.metadata.uid, None)
+        elif new is not None and new.spec.node_name and self.waiting_owners.requests:
+            self.waiting_owners.drop(new.metadata.uid)
         if not any(p is not None and protocol.L_OPERATING_MODE in p.metadata.labels for p in (old, new)):
             return
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
@@ -183,15 +185,13 @@ class ReservationCache:
             self.forget_owner(owner)
 
     def _on_placement(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
-        """Handle a placement. Every placement runs this, so calls are few."""
+        """Handle a placement; of a pod without Koordinator's labels and annotations only its end."""
         if protocol.L_OPERATING_MODE in pod.labels:
             self._note_node(node.name)
         if what == "remove":
             if self.register.owner_pod(pod.uid) is not None:
                 self._apply(reservation_index.OwnerReleased(pod.uid))
             return
-        if self.waiting_owners.requests:
-            self.waiting_owners.drop(pod.uid)
         if protocol.A_RESERVATION_ALLOCATED not in pod.annotations or pod.is_reserve_pod:
             return
         allocated = reservation_codecs.parse_reservation_allocated(pod.annotations)
@@ -280,6 +280,8 @@ class ReservationCache:
             or (labels and protocol.L_RESERVATION_IGNORED in labels and ignores_reservations(labels))
         ):
             return self._get_matches(pod, by_name)
+        if register.is_by_labels_alone:
+            pod.label_group.memo[register] = register.labels_version  # until then none is for such pods
         return None
 
     def _get_matches(self, pod: PodInfo, by_name: bool) -> ReservationMatches:

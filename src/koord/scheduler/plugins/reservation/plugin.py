@@ -139,7 +139,11 @@ class ReservationPlugin(Plugin):
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
 
     def signature(self, pod: PodInfo) -> Hashable:
-        if pod.is_reserve_pod or (
+        if not pod.has_koordinator_keys:
+            register = self.cache.register
+            if register.is_by_labels_alone and pod.label_group.memo.get(register) == register.labels_version:
+                return None  # none is for pods with these labels
+        elif pod.is_reserve_pod or (
             protocol.L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
         ):
             return self._reserve_state(pod)

@@ -54,6 +54,8 @@ class ReservationIndex:
         self._names: dict[str, str] = {}
         # How many keys of the index are of one pod, of whoever comes, of a controller's pods.
         self._identity_keys = self._open_keys = self._controller_keys = 0
+        self.is_by_labels_alone = True  # no reservation is for pods that it finds by anything but their labels
+        self.labels_version = 0  # moves when the labels do by which pods are found
         self._label_values: dict[str, Counter[str]] = {}  # key -> values, of those among them that are labels
 
     @staticmethod
@@ -124,12 +126,14 @@ class ReservationIndex:
         elif kind != "label":
             self._open_keys += sign
         else:
+            self.labels_version += 1
             values = self._label_values.setdefault(key[1], Counter())
             values[key[2]] += sign
             if not values[key[2]]:
                 del values[key[2]]
                 if not values:
                     del self._label_values[key[1]]
+        self.is_by_labels_alone = not (self._identity_keys or self._controller_keys or self._open_keys)
 
     def _refresh(self, uid: str, last_node: str = "") -> None:
         """Recompute what is derived from one reservation."""

@@ -206,7 +206,8 @@ def claim_references(pod: PodInfo) -> tuple[ClaimReference, ...]:
 
 def named_claims(pod: PodInfo) -> tuple[str, ...]:
     """Return the claims that the pod names itself."""
-    return tuple(reference.claim for reference in claim_references(pod) if not reference.ephemeral)
+    references = claim_references(pod)
+    return tuple(r.claim for r in references if not r.ephemeral) if references else ()
 
 
 def uses_claim(pod: PodInfo, claim: PersistentVolumeClaim) -> bool:

@@ -67,7 +67,8 @@ class ClaimUserCounts:
         return self._count.get((namespace, claim), 0)
 
     def _on_placement(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
-        for claim in set(named_claims(pod)):
+        named = named_claims(pod)
+        for claim in set(named) if named else ():
             key = (pod.namespace, claim)
             left = self._count.get(key, 0) + (1 if what == "add" else -1)
             if left:
