@@ -92,16 +92,16 @@ class StatusBinder:
             if isinstance(live, Fault):
                 return live
             status = binding.make_status(live)
-            if status is None or isinstance(status, Fault):
+            if isinstance(status, Fault):
                 return status
+            if status is None:
+                return self._note_written(binding, live)
             try:
                 answer = await self._write_once(binding, live, status)
             except TRANSIENT_ERRORS as outage:
                 return await self._confirm_status(binding, str(outage))
             if not isinstance(answer, ApiError):
-                if binding.on_written is not None:
-                    binding.on_written(answer)
-                return None
+                return self._note_written(binding, answer)
             message = answer.message
             if answer.code >= 500:  # it may be done all the same
                 return await self._confirm_status(binding, message)
@@ -109,6 +109,10 @@ class StatusBinder:
                 return Fault(message)
             live = None
         return Fault(message)
+
+    def _note_written(self, binding: StatusWrite, live: Any) -> None:
+        if binding.on_written is not None:
+            binding.on_written(live)
 
     async def _write_once(self, binding: StatusWrite, live: Any, status: dict[str, Any]) -> Any:
         """Write the finalizer if it is missing, then the status; return the server's last answer."""
@@ -164,9 +168,7 @@ class StatusBinder:
                 return Fault(message)
             if live is not None and not isinstance(live, ApiError):
                 shown = live.metadata.uid == binding.uid and binding.is_written(live)
-                if shown and binding.on_written is not None:
-                    binding.on_written(live)
-                return None if shown else Fault(message)
+                return self._note_written(binding, live) if shown else Fault(message)
             await self._clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -238,6 +240,8 @@ class Binder:
         fault = await self._status_binder.write(write)
         if fault is not None:
             _LOG.warning("writing the status of %s %s: %s", write.resource.kind, write.name, fault.message)
+            if write.on_failed is not None:
+                write.on_failed(fault)
 
     @property
     def has_capacity(self) -> bool:

@@ -115,7 +115,8 @@ class StatusWrite(msgspec.Struct, frozen=True):
     is_written: Callable[[Any], bool]
     finalizer: str = ""  # that the object gets before its status
     known: Any = None  # the object as a watch showed it: the server is asked for it only where it has another
-    on_written: Callable[[Any], None] | None = None  # receives the object as the server answered
+    on_written: Callable[[Any], None] | None = None  # receives the object as the server has it then
+    on_failed: Callable[[Fault], None] | None = None  # receives why it could not be written, where nobody waits for it
 
 
 class StatusBinding(StatusWrite, frozen=True):

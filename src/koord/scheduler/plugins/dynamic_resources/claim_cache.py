@@ -20,14 +20,13 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import DeviceId, ResourceSliceCache
 
 
-class PendingAllocation(msgspec.Struct):
+class PendingAllocation(msgspec.Struct, frozen=True):
     """An allocation that the watch does not show yet."""
 
     pod_uid: str
     claim: ResourceClaim
     result: dict[str, Any]  # as written into the claim's status
     devices: tuple[DeviceId, ...]  # that nobody else may use
-    written: ResourceClaim | None = None  # the claim as the server answered
 
 
 class ClaimCache:
@@ -37,8 +36,9 @@ class ClaimCache:
         self._slices = state.derived(ResourceSliceCache)
         self._devices_by_claim: dict[str, tuple[DeviceId, ...]] = {}  # by uid, of claims that the watch shows
         self._pending: dict[str, PendingAllocation] = {}  # by uid of the claim
-        self._seen: dict[str, ResourceClaim] = {}  # by uid, of allocated claims
+        self._written: dict[str, ResourceClaim] = {}  # by uid: as the server answered, until the watch shows that
         self._use_counts: dict[DeviceId, int] = {}
+        self.releasing: set[tuple[str, str]] = set()  # uids of claims and of pods that are being taken off them
 
     @property
     def in_use(self) -> Mapping[DeviceId, int]:
@@ -54,46 +54,33 @@ class ClaimCache:
         if old is not None and new is not None and old.metadata.uid != new.metadata.uid:
             self.claim_changed(old, None)
         uid = claim.metadata.uid
-        if new is None or self._is_superseded(uid, new):
+        written = self._written.get(uid)
+        is_caught_up = new is None or (written is not None and _revision(new) >= _revision(written))
+        if is_caught_up:
+            self._written.pop(uid, None)
+        if is_caught_up or (new is not None and new.status.allocation is not None):
             self._drop_pending(uid)
-        if new is None or new.status.allocation is None:
-            self._seen.pop(uid, None)
-            self._replace(uid, ())
-        elif self._seen.get(uid) is not new:
-            self._seen[uid] = new
-            self._replace(uid, exclusive_devices(new))
-
-    def _is_superseded(self, uid: str, shown: ResourceClaim) -> bool:
-        """Return whether the watch has caught up with what was written of a claim."""
-        pending = self._pending.get(uid)
-        if pending is None:
-            return False
-        if shown.status.allocation is not None:
-            return True
-        return pending.written is not None and _revision(shown) >= _revision(pending.written)
+        self._replace(uid, () if new is None else exclusive_devices(new))
 
     def latest(self, shown: ResourceClaim) -> ResourceClaim:
         """Return the claim as it is known: as written, until the watch shows that."""
-        pending = self._pending.get(shown.metadata.uid)
-        return shown if pending is None or pending.written is None else pending.written
+        return self._written.get(shown.metadata.uid, shown)
 
     # Allocations that are decided ----------------------------------------------------------------------------------
 
     def pending(self, claim_uid: str) -> PendingAllocation | None:
         """Return the allocation of a claim that is decided and not written."""
-        found = self._pending.get(claim_uid)
-        return found if found is not None and found.written is None else None
+        return None if claim_uid in self._written else self._pending.get(claim_uid)
 
     def begin(self, allocation: PendingAllocation) -> None:
         self._drop_pending(allocation.claim.metadata.uid)
         self._pending[allocation.claim.metadata.uid] = allocation
         self._count(allocation.devices, 1)
 
-    def note_written(self, written: ResourceClaim) -> None:
-        """Take the server's answer to a write of a claim: it is what counts until the watch shows it."""
-        pending = self._pending.get(written.metadata.uid)
-        if pending is not None:  # else the watch was quicker
-            pending.written = written
+    def note_written(self, shown: ResourceClaim | None, written: ResourceClaim) -> None:
+        """Take the server's answer to a write of a claim, unless the watch shows as much already."""
+        if shown is not None and _revision(shown) < _revision(written):
+            self._written[written.metadata.uid] = written
 
     def undo(self, claim_uid: str, pod_uid: str) -> PendingAllocation | None:
         """Drop and return the pod's allocation of a claim; None where there is none, or it is written already."""

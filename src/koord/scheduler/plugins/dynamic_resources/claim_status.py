@@ -67,7 +67,12 @@ def reservation(
     )
 
 
-def release(claim: ResourceClaim, pod_uid: str) -> StatusWrite:
+def release(
+    claim: ResourceClaim,
+    pod_uid: str,
+    on_written: Callable[[ResourceClaim], None],
+    on_failed: Callable[[Fault], None],
+) -> StatusWrite:
     """Take a pod off the users of a claim."""
 
     def make_status(live: ResourceClaim) -> dict[str, Any] | None:
@@ -76,7 +81,13 @@ def release(claim: ResourceClaim, pod_uid: str) -> StatusWrite:
         users = [consumer for consumer in live.status.reserved_for if consumer.uid != pod_uid]
         return {"reservedFor": msgspec.to_builtins(users) or None}
 
-    return _status_write(claim, make_status, lambda live: not is_reserved_for(live, pod_uid))
+    return _status_write(
+        claim,
+        make_status,
+        lambda live: not is_reserved_for(live, pod_uid),
+        on_written=on_written,
+        on_failed=on_failed,
+    )
 
 
 def deallocation(claim: ResourceClaim, pod_uid: str) -> StatusWrite:
@@ -99,6 +110,7 @@ def _status_write(
     *,
     finalizer: str = "",
     on_written: Callable[[ResourceClaim], None] | None = None,
+    on_failed: Callable[[Fault], None] | None = None,
 ) -> StatusWrite:
     meta = claim.metadata
     return StatusWrite(
@@ -111,4 +123,5 @@ def _status_write(
         finalizer=finalizer,
         known=claim,
         on_written=on_written,
+        on_failed=on_failed,
     )

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar
 
 import msgspec
+import numpy as np
 
 from koord.api.config.scheduler.in_tree_args import DynamicResourcesArgs
 from koord.api.kubernetes.builtin_kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -24,13 +25,14 @@ from koord.api.kubernetes.pod import PodResourceClaim
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.policy.node_match import NodeTerms
 from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import NodeTable, Rows
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework import verdict
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PostFilterRejection
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.plugin import Plugin, ScoreNormaliser
+from koord.scheduler.framework.plugin import Plugin, ScoreNormaliser, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import SKIP, Fault, Reject, Skip, unresolvable
 from koord.scheduler.plugins.dynamic_resources import claim_status
@@ -64,6 +66,10 @@ class _ClaimState(msgspec.Struct, frozen=True):
     claims: int = 0
     demands: tuple[ClaimDemand, ...] = ()
     terms: tuple[NodeTerms, ...] = ()
+
+    @property
+    def has_alternatives(self) -> bool:
+        return any(demand.has_alternatives for demand in self.demands)
 
 
 _NO_CLAIMS = _ClaimState()
@@ -121,7 +127,6 @@ class DynamicResources(Plugin):
         self._demands = ClaimDemands(lambda name: classes.get("", name), lambda: classes.version)
         self._slices = handle.state.derived(ResourceSliceCache)
         self._cache = handle.state.derived(ClaimCache)
-        self._written: dict[str, list[ResourceClaim]] = {}  # by uid of a pod: claims that PreBind wrote it into
         handle.lister(RESOURCE_SLICES).on_change(self._slices.slice_changed)
         self._claims.on_change(self._cache.claim_changed)
 
@@ -138,7 +143,8 @@ class DynamicResources(Plugin):
     def _claim_signature(self, pod: PodInfo, claim: ResourceClaim) -> Hashable:
         meta = claim.metadata
         if claim.status.allocation is not None:
-            return meta.uid, meta.resource_version, claim_status.is_reserved_for(claim, pod.uid)
+            is_released = (meta.uid, pod.uid) in self._cache.releasing
+            return meta.uid, meta.resource_version, claim_status.is_reserved_for(claim, pod.uid), is_released
         if self._cache.pending(meta.uid) is not None:
             return meta.uid, "pending"
         demand = self._demands.demand_of(claim)
@@ -209,6 +215,8 @@ class DynamicResources(Plugin):
             if self._cache.pending(claim.metadata.uid) is not None:
                 return unresolvable(f"resource claim {claim_status.key(claim)} is in the process of being allocated")
             return None
+        if (claim.metadata.uid, pod.uid) in self._cache.releasing:
+            return unresolvable(f"resource claim {claim_status.key(claim)} is in the process of being released")
         usable = claim_status.has_room(claim) or claim_status.is_reserved_for(claim, pod.uid)
         return None if usable else unresolvable(CLAIM_IN_USE)
 
@@ -238,14 +246,22 @@ class DynamicResources(Plugin):
             words = f"claim {about}{':' if refusal.is_error else ','} {words}"
         return Fault(words) if refusal.is_error else unresolvable(words)
 
-    def pre_score(self, cycle: CycleState, pod: PodInfo, nodes: Sequence[NodeInfo]) -> Skip | None:
-        kept = cycle.plugin_data.get(self.name)
-        demands = kept.demands if isinstance(kept, _ClaimState) else ()
-        return None if any(demand.has_alternatives for demand in demands) else SKIP
-
     def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
-        found = self._allocate(cycle.read(self.name, _ClaimState).demands, node)
+        state = cycle.read(self.name, _ClaimState)
+        if not state.has_alternatives:
+            return 0
+        found = self._allocate(state.demands, node)
         return 0 if isinstance(found, AllocationRefusal) else preference_score(found, MAX_ALTERNATIVES)
+
+    def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        """Compute `score` for many rows, which is 0 for all where no claim has alternatives."""
+        scores = np.zeros(len(table.alive[rows]), np.int64)
+        if cycle.read(self.name, _ClaimState).has_alternatives:
+            for place, row in enumerate(np.arange(table.size)[rows].tolist()):
+                node = table.nodes[row]
+                if node is not None and node.node is not None:
+                    scores[place] = self.score(cycle, pod, node)
+        return scores
 
     def post_filter(self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext) -> PostFilterRejection | Fault:
         """Deallocate a claim that keeps the pod from every node, if nobody else uses it.
@@ -321,32 +337,47 @@ class DynamicResources(Plugin):
                 continue
             pending = self._cache.pending(claim.metadata.uid)
             result = pending.result if pending is not None and pending.pod_uid == pod.uid else None
-            writes.append(
-                claim_status.reservation(claim, pod, result, lambda written: self._note_written(pod.uid, written))
-            )
+            writes.append(claim_status.reservation(claim, pod, result, self._note_written))
         return verdict.PreBindActions(tuple(writes)) if writes else None
 
-    def _note_written(self, pod_uid: str, written: ResourceClaim) -> None:
-        self._cache.note_written(written)
-        self._written.setdefault(pod_uid, []).append(written)
-
-    def post_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
-        if self._claims is not None:
-            self._written.pop(pod.uid, None)
+    def _note_written(self, written: ResourceClaim) -> None:
+        assert self._claims is not None
+        meta = written.metadata
+        shown = self._claims.get(meta.namespace, meta.name)
+        self._cache.note_written(shown if shown is not None and shown.metadata.uid == meta.uid else None, written)
 
     def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
         if not pod.shape.spec.resource_claims or self._claims is None:
             return
-        for claim in self._written.pop(pod.uid, ()):
-            self._handle.actions.write_status(claim_status.release(claim, pod.uid))
         for name in self._claim_names(pod):
-            claim_or_none = self._claims.get(pod.namespace, name)
-            if claim_or_none is None:
+            shown = self._claims.get(pod.namespace, name)
+            if shown is None:
                 continue
-            undone = self._cache.undo(claim_or_none.metadata.uid, pod.uid)
+            undone = self._cache.undo(shown.metadata.uid, pod.uid)
             if undone is not None:
                 before = claim_status.as_allocated(undone.claim)
                 self._handle.actions.publish_event(ObjectEvent(_CLAIM_CHANGED, before, undone.claim))
+            claim = self._cache.latest(shown)
+            if claim_status.is_reserved_for(claim, pod.uid):
+                self._release(pod, claim)
+
+    def _release(self, pod: PodInfo, claim: ResourceClaim) -> None:
+        """Take the pod off a claim. Until that is done the pod is not tried: it would count on its reservation."""
+        pair = (claim.metadata.uid, pod.uid)
+        if pair in self._cache.releasing or self._handle.actions.backend is None:
+            return
+        self._cache.releasing.add(pair)
+
+        def on_written(written: ResourceClaim) -> None:
+            self._cache.releasing.discard(pair)
+            self._note_written(written)
+            self._handle.actions.publish_event(ObjectEvent(_CLAIM_CHANGED, claim, written))
+
+        def on_failed(fault: Fault) -> None:
+            self._cache.releasing.discard(pair)
+            self._handle.actions.publish_event(ObjectEvent(_CLAIM_CHANGED, None, claim))
+
+        self._handle.actions.write_status(claim_status.release(claim, pod.uid, on_written, on_failed))
 
     # Claims ------------------------------------------------------------------------------------------------------
 
