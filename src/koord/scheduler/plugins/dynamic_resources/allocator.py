@@ -61,7 +61,7 @@ class AllocationRefusal(msgspec.Struct, frozen=True):
     """Say that the node cannot serve the claims; an error, unlike a refusal, ends the attempt at the pod."""
 
     reason: str
-    claim: int = -1  # the index of the claim that the reason is about
+    claim: int = -1  # the index of the claim whose name comes before the reason
     is_error: bool = False
 
 
@@ -82,6 +82,7 @@ def allocate(
     """Return devices for all claims, or why there are none."""
     search = _Search(pools, claims, in_use, features)
     try:
+        search.gather_all_devices()
         if search.find(0, 0):
             return search.allocations()
     except _SearchStopped as stopped:
@@ -103,6 +104,7 @@ class _Search:
             for each in pools
             if not each.pool.is_incomplete and not each.pool.is_invalid
             for device in each.devices
+            if features.partitionable or not device.consumes  # who cannot count what it takes leaves it alone
         )
         self._claims = claims
         self._in_use = in_use
@@ -113,6 +115,7 @@ class _Search:
         self._alternatives: list[list[int]] = [[0] * len(claim.requests) for claim in claims]
         self._shared: list[list[list[Hashable]]] = [[[] for _ in claim.constraints] for claim in claims]
         self._counters: dict[PoolId, dict[CounterId, Quantity]] = {}
+        self._all_devices: dict[DeviceDemand, list[tuple[ClaimableDevice, DevicePool]]] = {}
         self._free = sum(device.id not in in_use for device, _ in self._usable)
 
     def allocations(self) -> tuple[ClaimAllocation, ...]:
@@ -134,7 +137,7 @@ class _Search:
         demand = request.alternatives[i]
         self._alternatives[c][r] = i
         if demand.takes_all:
-            devices = self._all_devices(c, demand)
+            devices = self._all_devices[demand]
             return bool(devices) and self._take_all(c, r, demand, devices)
         if not demand.admin_access and demand.count > self._free - len(self._taken):
             return False
@@ -161,15 +164,22 @@ class _Search:
                 self._release(c, demand, device, pool)
         return False
 
-    def _all_devices(self, c: int, demand: DeviceDemand) -> list[tuple[ClaimableDevice, DevicePool]]:
+    def gather_all_devices(self) -> None:
+        """Find what requests for all devices are about, before anything is tried: a pool in doubt ends the search."""
+        for c, claim in enumerate(self._claims):
+            for request in claim.requests:
+                for demand in request.alternatives:
+                    if demand.takes_all:
+                        self._all_devices[demand] = self._gather(c, demand)
+
+    def _gather(self, c: int, demand: DeviceDemand) -> list[tuple[ClaimableDevice, DevicePool]]:
         for each in self._all_pools:
             state = "being updated" if each.pool.is_incomplete else "invalid" if each.pool.is_invalid else ""
             if state:
                 where = "/".join(each.pool.id)
-                words = (
-                    f"request {demand.request}: asks for all devices, but resource pool {where} is currently {state}"
-                )
-                raise _SearchStopped(AllocationRefusal(words, c))
+                name = demand.request.rpartition("/")[2]  # of an alternative: kube-scheduler's words have it alone
+                words = f", request {name}: asks for all devices, but resource pool {where} is currently {state}"
+                raise _SearchStopped(AllocationRefusal(words, c, is_error=True))
         return [(device, pool) for device, pool in self._usable if self._is_selected(c, demand, device)]
 
     def _take_all(
@@ -204,8 +214,8 @@ class _Search:
                 if answer is False:
                     return False
                 if answer is not True:
-                    words = f"selector #{i}: {answer}"
-                    refusal = AllocationRefusal(f"{whose}: {words}", is_error=True)
+                    words = f": selector #{i}: {answer}"
+                    refusal = AllocationRefusal(f"{whose}{words}", is_error=True)
                     raise _SearchStopped(refusal if whose else AllocationRefusal(words, c, is_error=True))
         return True
 

@@ -225,12 +225,11 @@ class DynamicResources(Plugin):
     def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         assert node.node is not None
         state = cycle.read(self.name, _ClaimState)
-        if not all(terms.matches(node.node) for terms in state.terms):
-            return _NOT_AVAILABLE
-        if not state.demands:
-            return None
-        found = self._allocate(state.demands, node)
-        return self._refusal(pod, found) if isinstance(found, AllocationRefusal) else None
+        if state.demands:
+            found = self._allocate(state.demands, node)
+            if isinstance(found, AllocationRefusal):
+                return self._refusal(pod, found)
+        return None if all(terms.matches(node.node) for terms in state.terms) else _NOT_AVAILABLE
 
     def _allocate(
         self, demands: Sequence[ClaimDemand], node: NodeInfo
@@ -243,7 +242,7 @@ class DynamicResources(Plugin):
             found = self._claims_of_pod(pod)
             unallocated = [] if isinstance(found, Reject) else [c for c in found if c.status.allocation is None]
             about = claim_status.key(unallocated[refusal.claim]) if refusal.claim < len(unallocated) else ""
-            words = f"claim {about}{':' if refusal.is_error else ','} {words}"
+            words = f"claim {about}{words}"
         return Fault(words) if refusal.is_error else unresolvable(words)
 
     def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
