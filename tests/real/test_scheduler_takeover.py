@@ -31,6 +31,7 @@ from koord.api.kubernetes.builtin_kinds import (
     RUNTIME_CLASSES,
     STORAGE_CLASSES,
 )
+from koord.api.kubernetes.resource import Resource
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError, unwrap
@@ -97,14 +98,14 @@ async def client(lone_plane: ControlPlane) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def kube_scheduler(plane: ControlPlane, folder: Path) -> AsyncIterator[None]:
+async def kube_scheduler(plane: ControlPlane, folder: Path, *flags: str) -> AsyncIterator[None]:
     path = folder / "scheduler.yaml"
     reach = {"kubeconfig": str(plane.kubeconfig), "qps": 2000, "burst": 4000}
     path.write_text(yaml.safe_dump({**CONFIG, "clientConnection": reach}))
     with (folder / "scheduler.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             str(assets.folder() / "kube-scheduler"),
-            *("--config", str(path), "--secure-port", "0"),
+            *("--config", str(path), "--secure-port", "0", *flags),
             stdout=log,
             stderr=asyncio.subprocess.STDOUT,
         )
@@ -123,30 +124,31 @@ Judged = Mapping[str, frozenset[tuple[str, ...]]] | str
 class Standby:
     """The whole scheduler as far as it watches and judges; it never leads."""
 
-    def __init__(self, client: Client) -> None:
+    watched: tuple[Resource[Any], ...] = (PODS, NODES, PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS)
+
+    def __init__(self, client: Client, gates: Mapping[str, bool] | None = None) -> None:
         config = load_configuration(CONFIG)
         assert not isinstance(config, list), config
-        assembly = CompletedConfig.complete(config, REGISTRY)
+        assembly = CompletedConfig.complete(config, REGISTRY, gates)
         assert isinstance(assembly, CompletedConfig), assembly
         self._client = client
         self._informers = InformerFactory(client, WallClock())
-        self._scheduler = Scheduler(client, self._informers, WallClock(), assembly)
-        self.engine = self._scheduler.engines["default-scheduler"]
+        self.scheduler = Scheduler(client, self._informers, WallClock(), assembly)
+        self.engine = self.scheduler.engines["default-scheduler"]
 
     async def __aenter__(self) -> Standby:
-        await self._scheduler.start()
+        await self.scheduler.start()
         self._informers.start()
-        await self._scheduler.wait_synced()
+        await self.scheduler.wait_synced()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._scheduler.stop()
+        await self.scheduler.stop()
         await self._informers.stop()
 
     async def caught_up(self) -> None:
         """Ours shows all that the server holds."""
-        watched = (PODS, NODES, PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS)
-        for resource in watched:
+        for resource in self.watched:
             informer = self._informers.for_resource(resource)
             there = {
                 o.metadata.uid: o.metadata.resource_version for o in unwrap(await self._client.list(resource)).items
@@ -157,7 +159,7 @@ class Standby:
 
     def judged(self, pod: Pod) -> Judged:
         """The nodes that score highest, each with the volumes that would be chosen there; or the refusal's words."""
-        engine, state = self.engine, self._scheduler.state
+        engine, state = self.engine, self.scheduler.state
         info = state.pod_info(pod)
         attempt = engine.decide(info)
         decision, found = attempt.decision, attempt.evaluation
@@ -173,7 +175,7 @@ class Standby:
 
     def _chosen(self, cycle: CycleState, pod: PodInfo, name: str) -> frozenset[tuple[str, ...]]:
         (plugin,) = (p for p in self.engine.profile.plugins_at(Plugin.pre_bind) if p.name == "VolumeBinding")
-        refused = plugin.reserve(cycle, pod, self._scheduler.state.table.index[name])
+        refused = plugin.reserve(cycle, pod, self.scheduler.state.table.index[name])
         assert refused is None, (name, refused)
         work = plugin.pre_bind(cycle, pod, name)
         plugin.unreserve(cycle, pod, name)
@@ -188,7 +190,7 @@ class Standby:
         )
 
     def gated(self, pod: Pod) -> bool:
-        info = self._scheduler.state.pod_info(pod)
+        info = self.scheduler.state.pod_info(pod)
         return run_pre_enqueue(self.engine.profile, info) is not None
 
 

@@ -6,19 +6,22 @@ long.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from koord.cel.extension_functions import EXTENSION_FUNCTIONS, EXTENSION_METHODS
 from koord.cel.functions import (
-    FUNCTIONS,
-    METHODS,
+    STANDARD_FUNCTIONS,
+    STANDARD_METHODS,
     TYPE_NAMES,
     CelType,
     EvaluationFault,
+    OptionalValue,
     apply_function,
     has_field,
     select_field,
 )
+from koord.cel.kubernetes_functions import KUBERNETES_FUNCTIONS, KUBERNETES_METHODS
 from koord.cel.syntax import (
     Call,
     CelError,
@@ -33,6 +36,8 @@ from koord.cel.syntax import (
     Select,
 )
 
+FUNCTIONS = {**STANDARD_FUNCTIONS, **EXTENSION_FUNCTIONS, **KUBERNETES_FUNCTIONS}
+METHODS = {**STANDARD_METHODS, **EXTENSION_METHODS, **KUBERNETES_METHODS}
 COST_LIMIT_EXCEEDED = "operation cancelled: actual cost limit exceeded"
 MAX_STEPS = 100_000  # of one expression; Kubernetes bounds the cost in units of its own
 
@@ -73,8 +78,10 @@ def unknown_names(node: Node, variables: frozenset[str]) -> list[str]:
         case Literal():
             return []
         case Identifier(name):
-            known = name in variables or name in TYPE_NAMES
-            return [] if known else [f"undeclared reference to '{name}' (in container '')"]
+            if name in variables or name in TYPE_NAMES:
+                return []
+            hint = ": expressions cannot ask for authorization here" if name == "authorizer" else ""
+            return [f"undeclared reference to '{name}' (in container ''){hint}"]
         case Select(operand, _) | Presence(operand, _):
             return unknown_names(operand, variables)
         case Conditional(condition, yes, no):
@@ -83,8 +90,8 @@ def unknown_names(node: Node, variables: frozenset[str]) -> list[str]:
             return [found for item in items for found in unknown_names(item, variables)]
         case MapOf(entries):
             return [found for entry in entries for part in entry for found in unknown_names(part, variables)]
-        case Comprehension(_, operand, variable, body, condition):
-            inner = variables | {variable}
+        case Comprehension(_, operand, variable, body, condition, value_variable):
+            inner = variables | {variable, value_variable}
             parts = [body] if condition is None else [body, condition]
             return [*unknown_names(operand, variables), *(f for part in parts for f in unknown_names(part, inner))]
         case Call(function, arguments, target):
@@ -158,18 +165,60 @@ class _Evaluation:
 
     def _comprehension(self, node: Comprehension, variables: Mapping[str, Any]) -> Any:
         over = self.value(node.operand, variables)
+        macro = node.macro
+        if macro in ("cel.bind", "optMap", "optFlatMap"):
+            return self._bound(node, over, variables)
         if not isinstance(over, list | Mapping):
             raise EvaluationFault("no such overload")
-        macro = node.macro
+        scopes = ((element, {**variables, **bound}) for element, bound in _elements(node, over))
         if macro in ("all", "exists"):
-            sides = ((node.body, {**variables, node.variable: element}) for element in over)
-            return self._decide(macro == "exists", sides)
+            return self._decide(macro == "exists", ((node.body, inner) for _, inner in scopes))
         chosen: list[Any] = []
+        for element, inner in scopes:
+            if macro in ("filter", "exists_one", "existsOne"):
+                if self._truth(node.body, inner):
+                    chosen.append(element)
+            elif node.condition is None or self._truth(node.condition, inner):
+                made = self.value(node.body, inner)
+                chosen.append((element, made) if macro == "transformMap" else made)
+        match macro:
+            case "exists_one" | "existsOne":
+                return len(chosen) == 1
+            case "transformMap":
+                return dict(chosen)
+            case "transformMapEntry":
+                return _merged(chosen)
+        return chosen
+
+    def _bound(self, node: Comprehension, value: Any, variables: Mapping[str, Any]) -> Any:
+        """Return the body with one variable bound: to a value, or to that of an optional if it has one."""
+        if node.macro == "cel.bind":
+            return self.value(node.body, {**variables, node.variable: value})
+        if not isinstance(value, OptionalValue):
+            raise EvaluationFault("no such overload")
+        if not value.is_present:
+            return value
+        made = self.value(node.body, {**variables, node.variable: value.value()})
+        return OptionalValue(made) if node.macro == "optMap" else made
+
+
+def _elements(node: Comprehension, over: list[Any] | Mapping[Any, Any]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield each element, index or key that a macro runs over, with its variables."""
+    if not node.value_variable:
         for element in over:
-            inner = {**variables, node.variable: element}
-            if macro == "map":
-                if node.condition is None or self._truth(node.condition, inner):
-                    chosen.append(self.value(node.body, inner))
-            elif self._truth(node.body, inner):
-                chosen.append(element)
-        return len(chosen) == 1 if macro == "exists_one" else chosen
+            yield element, {node.variable: element}
+        return
+    for key, value in over.items() if isinstance(over, Mapping) else enumerate(over):
+        yield key, {node.variable: key, node.value_variable: value}
+
+
+def _merged(maps: Iterable[Any]) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for one in maps:
+        if not isinstance(one, Mapping):
+            raise EvaluationFault("no such overload")
+        for key, value in one.items():
+            if key in found:
+                raise EvaluationFault(f"insert failed: key {key} already exists")
+            found[key] = value
+    return found

@@ -1,5 +1,5 @@
-"""The functions and operators of CEL on its values, which are JSON's with uint, bytes, timestamp, duration and
-Kubernetes' quantity beside them.
+"""The functions and operators of standard CEL on its values, which are JSON's with uint, bytes, timestamp, duration and
+Kubernetes' own types beside them.
 
 Types are never mixed: `1 + 1.0` is an error, as in CEL. A function that is not defined for the types of its arguments
 raises NoOverload; one that has no value for them raises EvaluationFault. The evaluation returns both as a CelError.
@@ -16,7 +16,7 @@ from typing import Any
 from koord.cel.syntax import CelError, UnsignedInteger
 from koord.values import duration, timestamp
 from koord.values.go_regexp import compile_regexp
-from koord.values.quantity import Quantity, QuantityError
+from koord.values.quantity import Quantity
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _UINT64 = range(1 << 64)
@@ -85,7 +85,7 @@ def type_of(value: Any) -> str:
             return "kubernetes.Quantity"
         case OptionalValue():
             return "optional_type"
-    return "map"
+    return str(getattr(value, "cel_type", "map"))
 
 
 def apply_function(function: Callable[..., Any], name: str, arguments: list[Any]) -> Any:
@@ -108,11 +108,16 @@ def _same_type(left: Any, right: Any, *types: str) -> str:
 
 
 def select_field(value: Any, field: str) -> Any:
+    if isinstance(value, OptionalValue):  # what follows `.?` in a chain is optional too
+        if not value.is_present or not has_field(value.value(), field):
+            return OptionalValue()
+        return OptionalValue(select_field(value.value(), field))
     if not isinstance(value, Mapping):
         raise EvaluationFault(f"no such key: {field}" if value is None else "no such overload")
-    if field not in value:
-        raise EvaluationFault(f"no such key: {field}")
-    found = value[field]
+    try:
+        found = value[field]
+    except KeyError:
+        raise EvaluationFault(f"no such key: {field}") from None
     if isinstance(found, CelError):  # a variable of a policy that has no value
         raise EvaluationFault(found.message)
     return found
@@ -126,9 +131,10 @@ def has_field(value: Any, field: str) -> bool:
 
 def _index(value: Any, key: Any) -> Any:
     if isinstance(value, Mapping):
-        if key not in value:
-            raise EvaluationFault(f"no such key: {key}")
-        return value[key]
+        try:
+            return value[key]  # a map may have a value for keys that it does not list
+        except KeyError:
+            raise EvaluationFault(f"no such key: {key}") from None
     if isinstance(value, list) and type_of(key) in ("int", "uint"):
         if not 0 <= key < len(value):
             raise EvaluationFault(f"index out of bounds: {key}")
@@ -187,20 +193,24 @@ def _modulo(left: Any, right: Any) -> Any:
 _NUMBERS = ("int", "uint", "double")
 
 
-def _equal(left: Any, right: Any) -> bool:
+def is_equal(left: Any, right: Any) -> bool:
     kinds = (type_of(left), type_of(right))
     if kinds[0] in _NUMBERS and kinds[1] in _NUMBERS:
         return bool(left == right)
     if kinds[0] != kinds[1]:
         return False
     if isinstance(left, list):
-        return len(left) == len(right) and all(_equal(a, b) for a, b in zip(left, right, strict=True))
+        return len(left) == len(right) and all(is_equal(a, b) for a, b in zip(left, right, strict=True))
     if isinstance(left, Mapping):
-        return left.keys() == right.keys() and all(_equal(value, right[key]) for key, value in left.items())
+        return left.keys() == right.keys() and all(is_equal(value, right[key]) for key, value in left.items())
     return bool(left == right)
 
 
 _ORDERED = ("bool", "string", "bytes", "google.protobuf.Timestamp", "google.protobuf.Duration")
+
+
+def is_less(left: Any, right: Any) -> bool:
+    return bool(STANDARD_FUNCTIONS["_<_"](left, right))
 
 
 def _order(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
@@ -212,9 +222,9 @@ def _order(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
     return ordered
 
 
-def _contains_element(element: Any, within: Any) -> bool:
+def contains_element(element: Any, within: Any) -> bool:
     if isinstance(within, list):
-        return any(_equal(element, one) for one in within)
+        return any(is_equal(element, one) for one in within)
     if isinstance(within, Mapping):
         return element in within
     raise NoOverload
@@ -262,7 +272,7 @@ def _to_double(value: Any) -> float:
         raise EvaluationFault("type conversion error from string to double") from None
 
 
-def _to_string(value: Any) -> str:
+def to_string(value: Any) -> str:
     match type_of(value):
         case "string":
             return str(value)
@@ -278,6 +288,8 @@ def _to_string(value: Any) -> str:
             return timestamp.text(value)
         case "google.protobuf.Duration":
             return f"{value.total_seconds():g}s"
+        case "net.IP" | "net.CIDR":
+            return str(value)
     raise NoOverload
 
 
@@ -300,15 +312,6 @@ def _to_duration(value: Any) -> timedelta:
         return timedelta(seconds=duration.parse_seconds(value))
     except ValueError:
         raise EvaluationFault("type conversion error from string to duration") from None
-
-
-def _to_quantity(value: Any) -> Quantity:
-    if type_of(value) != "string":
-        raise NoOverload
-    try:
-        return Quantity.parse(value)
-    except QuantityError as error:
-        raise EvaluationFault(str(error)) from None
 
 
 def _of_strings(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -374,41 +377,35 @@ def _of_optional(function: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _compare_quantities(left: Any, right: Any) -> int:
-    _same_type(left, right, "kubernetes.Quantity")
-    return int(left.compare(right))
-
-
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+STANDARD_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "_+_": _add,
     "_-_": _subtract,
     "_*_": _multiply,
     "_/_": _divide,
     "_%_": _modulo,
-    "_==_": _equal,
-    "_!=_": lambda left, right: not _equal(left, right),
+    "_==_": is_equal,
+    "_!=_": lambda left, right: not is_equal(left, right),
     "_<_": _order(lambda left, right: bool(left < right)),
     "_<=_": _order(lambda left, right: bool(left <= right)),
     "_>_": _order(lambda left, right: bool(left > right)),
     "_>=_": _order(lambda left, right: bool(left >= right)),
     "_[_]": _index,
-    "@in": _contains_element,
+    "@in": contains_element,
     "!_": _not,
     "-_": _negate,
     "size": _size,
     "int": _to_int,
     "uint": _to_uint,
     "double": _to_double,
-    "string": _to_string,
+    "string": to_string,
     "bytes": _of_strings(lambda text: text.encode()),
     "timestamp": _to_timestamp,
     "duration": _to_duration,
-    "quantity": _to_quantity,
     "matches": _matches,
     "dyn": lambda value: value,
     "type": lambda value: CelType(type_of(value)),
 }
-METHODS: Mapping[str, Callable[..., Any]] = {
+STANDARD_METHODS: Mapping[str, Callable[..., Any]] = {
     "size": _size,
     "matches": _matches,
     "contains": _of_strings(lambda text, part: part in text),
@@ -417,20 +414,13 @@ METHODS: Mapping[str, Callable[..., Any]] = {
     "lowerAscii": _of_strings(lambda text: text.lower()),
     "upperAscii": _of_strings(lambda text: text.upper()),
     "trim": _of_strings(lambda text: text.strip()),
-    "split": _of_strings(lambda text, separator: text.split(separator) if separator else list(text)),
-    "replace": _of_strings(lambda text, old, new: text.replace(old, new)),
-    "indexOf": _of_strings(lambda text, part: text.find(part)),
-    "lastIndexOf": _of_strings(lambda text, part: text.rfind(part)),
     "substring": _substring,
     "join": _join,
-    "isSorted": _listed(lambda value: all(not FUNCTIONS["_>_"](a, b) for a, b in itertools.pairwise(value))),
+    "isSorted": _listed(lambda value: all(not STANDARD_FUNCTIONS["_>_"](a, b) for a, b in itertools.pairwise(value))),
     "sum": _listed(sum),
     "min": _nonempty(min, "min"),
     "max": _nonempty(max, "max"),
     "hasValue": _of_optional(lambda optional: optional.is_present),
     "value": _of_optional(lambda optional: optional.value()),
     "orValue": _of_optional(lambda optional, other: optional.value() if optional.is_present else other),
-    "compareTo": _compare_quantities,
-    "isGreaterThan": lambda left, right: _compare_quantities(left, right) > 0,
-    "isLessThan": lambda left, right: _compare_quantities(left, right) < 0,
 }

@@ -1,7 +1,7 @@
 """Parse a CEL expression to a tree. A wrong expression is a CelError with its place, never an exception.
 
-All of the grammar is read but for messages (`Type{...}`), which no policy of Kubernetes can use. Macros (`has`, `all`,
-`exists`, `exists_one`, `map`, `filter`) are nodes of their own.
+All of the grammar is read but for messages (`Type{...}`), which no policy of Kubernetes can use, and optional elements
+of lists and maps (`[?x]`). Macros (`has`, `all`, `exists`, `map`, `cel.bind` and the like) are nodes of their own.
 """
 
 from __future__ import annotations
@@ -67,18 +67,35 @@ class MapOf(msgspec.Struct, frozen=True):
 
 
 class Comprehension(msgspec.Struct, frozen=True):
-    """A macro over the elements of a list or the keys of a map."""
+    """A macro over the elements of a list or the keys of a map, or over the one value of `cel.bind` and `optMap`."""
 
-    macro: str  # all, exists, exists_one, map, filter
+    macro: str  # a name of _COMPREHENSIONS, or cel.bind
     operand: Node
     variable: str
     body: Node
-    condition: Node | None = None  # of `map` with three arguments
+    condition: Node | None = None  # of `map` and the transformations, with one argument more
+    value_variable: str = ""  # where there are two variables: `variable` is then the index or the key
 
 
 Node: TypeAlias = Literal | Identifier | Select | Presence | Call | Conditional | ListOf | MapOf | Comprehension
 
-_COMPREHENSIONS = ("all", "exists", "exists_one", "map", "filter")
+# Macro -> numbers of arguments with one variable, and with two
+_COMPREHENSIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "all": ((2,), (3,)),
+    "exists": ((2,), (3,)),
+    "exists_one": ((2,), (3,)),
+    "existsOne": ((), (3,)),
+    "map": ((2, 3), ()),
+    "filter": ((2,), ()),
+    "transformList": ((), (3, 4)),
+    "transformMap": ((), (3, 4)),
+    "transformMapEntry": ((), (3, 4)),
+    "optMap": ((2,), ()),
+    "optFlatMap": ((2,), ()),
+}
+# Functions of a namespace: `sets.contains(a, b)` is no method of a variable `sets`.
+_NAMESPACES = frozenset(("sets", "lists", "strings", "optional"))
+_NAMESPACED = frozenset(("ip.isCanonical",))
 _RELATIONS = ("==", "!=", "<", "<=", ">", ">=", "in")
 _RESERVED = frozenset(
     (
@@ -222,22 +239,43 @@ class _Parser:
         node = self._primary()
         while True:
             if self._accept("."):
+                optional = bool(self._accept("?"))
                 name = self.expect("name")
-                node = self._method(node, name) if self._accept("(") else Select(node, name)
+                if optional:
+                    node = Call("_?._", (node, Literal(name)))
+                else:
+                    node = self._method(node, name) if self._accept("(") else Select(node, name)
             elif self._accept("["):
-                node = Call("_[_]", (node, self.expression()))
+                function = "_[?_]" if self._accept("?") else "_[_]"
+                node = Call(function, (node, self.expression()))
                 self.expect("]")
             else:
                 return node
 
     def _method(self, target: Node, name: str) -> Node:
         arguments = self._arguments(")")
+        if isinstance(target, Identifier):
+            qualified = f"{target.name}.{name}"
+            if qualified == "cel.bind":
+                return self._bind(arguments)
+            is_format = target.name == "format" and name != "validate"
+            if target.name in _NAMESPACES or qualified in _NAMESPACED or is_format:
+                return Call(qualified, arguments)
         if name not in _COMPREHENSIONS:
             return Call(name, arguments, target)
-        if len(arguments) not in ((2, 3) if name == "map" else (2,)) or not isinstance(arguments[0], Identifier):
+        one, two = _COMPREHENSIONS[name]
+        pairs = len(arguments) in two
+        variables = arguments[: 1 + pairs]
+        if not (pairs or len(arguments) in one) or not all(isinstance(found, Identifier) for found in variables):
             raise _SyntaxFault(f"invalid arguments of the macro {name}")
-        condition = arguments[1] if len(arguments) == 3 else None
-        return Comprehension(name, target, arguments[0].name, arguments[-1], condition)
+        first, *second = (found.name for found in variables if isinstance(found, Identifier))
+        condition = arguments[-2] if len(arguments) == 3 + pairs else None
+        return Comprehension(name, target, first, arguments[-1], condition, second[0] if second else "")
+
+    def _bind(self, arguments: tuple[Node, ...]) -> Node:
+        if len(arguments) != 3 or not isinstance(arguments[0], Identifier):
+            raise _SyntaxFault("cel.bind() takes a variable name, its value and an expression")
+        return Comprehension("cel.bind", arguments[1], arguments[0].name, arguments[2])
 
     def _arguments(self, end: str) -> tuple[Node, ...]:
         found: list[Node] = []

@@ -33,7 +33,7 @@ from koord.scheduler.framework.attempt import (
     plugin_that_raised,
 )
 from koord.scheduler.framework.runtime import PluginRejection, run_bind, run_pre_bind
-from koord.scheduler.framework.verdict import Fault, PodPatch, PreBindActions, Reject, StatusBinding
+from koord.scheduler.framework.verdict import Fault, PodPatch, PreBindActions, Reject, StatusWrite
 from koord.scheduler.metrics import MetricsRecorder
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.waiting_pods import WaitingPod, WaitingPods
@@ -69,7 +69,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 
 
 class StatusBinder:
-    """Write a `StatusBinding`: the pod patch to the object's metadata, then its new status in place of a binding.
+    """Make a `StatusWrite`: the pod patch and the finalizer to the object's metadata, then its new status.
 
     After a conflict the status is computed anew from what the server has. An answer that never came is not a failure:
     the server is asked until it says whether the object shows the status.
@@ -79,42 +79,64 @@ class StatusBinder:
         self._client = client
         self._clock = clock
 
-    async def write(self, binding: StatusBinding, pod_patch: PodPatch | None) -> Fault | None:
+    async def write(self, binding: StatusWrite, pod_patch: PodPatch | None = None) -> Fault | None:
         if pod_patch is not None and (pod_patch.annotations or pod_patch.labels):
             fault = await self._patch_metadata(binding, pod_patch)
             if fault is not None:
                 return fault
         message = ""
+        live = binding.known
         for _ in range(_STATUS_WRITE_TRIES):
-            live = await self._latest(binding)
+            if live is None:
+                live = await self._latest(binding)
             if isinstance(live, Fault):
                 return live
             status = binding.make_status(live)
             if isinstance(status, Fault):
                 return status
-            patch = {"metadata": {"resourceVersion": live.metadata.resource_version}, "status": status}
+            if status is None:
+                return self._note_written(binding, live)
             try:
-                answer = await self._client.patch(
-                    binding.resource,
-                    binding.name,
-                    patch,
-                    binding.namespace or None,
-                    kind="merge",
-                    subresource="status",
-                    uid=binding.uid,
-                )
+                answer = await self._write_once(binding, live, status)
             except TRANSIENT_ERRORS as outage:
                 return await self._confirm_status(binding, str(outage))
             if not isinstance(answer, ApiError):
-                return None
+                return self._note_written(binding, answer)
             message = answer.message
             if answer.code >= 500:  # it may be done all the same
                 return await self._confirm_status(binding, message)
             if not answer.conflict:
                 return Fault(message)
+            live = None
         return Fault(message)
 
-    async def _patch_metadata(self, binding: StatusBinding, pod_patch: PodPatch) -> Fault | None:
+    def _note_written(self, binding: StatusWrite, live: Any) -> None:
+        if binding.on_written is not None:
+            binding.on_written(live)
+
+    async def _write_once(self, binding: StatusWrite, live: Any, status: dict[str, Any]) -> Any:
+        """Write the finalizer if it is missing, then the status; return the server's last answer."""
+        if binding.finalizer and binding.finalizer not in live.metadata.finalizers:
+            finalizers = [*live.metadata.finalizers, binding.finalizer]
+            live = await self._patch(binding, live, {"metadata": {"finalizers": finalizers}})
+            if isinstance(live, ApiError):
+                return live
+        return await self._patch(binding, live, {"status": status}, subresource="status")
+
+    async def _patch(self, binding: StatusWrite, live: Any, patch: dict[str, Any], subresource: str = "") -> Any:
+        """Patch the object if it is still what `live` shows."""
+        metadata = {**patch.get("metadata", {}), "resourceVersion": live.metadata.resource_version}
+        return await self._client.patch(
+            binding.resource,
+            binding.name,
+            {**patch, "metadata": metadata},
+            binding.namespace or None,
+            kind="merge",
+            subresource=subresource,
+            uid=binding.uid,
+        )
+
+    async def _patch_metadata(self, binding: StatusWrite, pod_patch: PodPatch) -> Fault | None:
         metadata: dict[str, Any] = {"annotations": dict(pod_patch.annotations), "labels": dict(pod_patch.labels)}
         patch = {"metadata": {field: values for field, values in metadata.items() if values}}
         try:
@@ -125,7 +147,7 @@ class StatusBinder:
             return Fault(str(outage))
         return Fault(answer.message) if isinstance(answer, ApiError) else None
 
-    async def _latest(self, binding: StatusBinding) -> Any:
+    async def _latest(self, binding: StatusWrite) -> Any:
         """Return the object as the server has it, or a fault that says why it cannot be written."""
         try:
             live = await self._client.get(binding.resource, binding.name, binding.namespace or None)
@@ -135,7 +157,7 @@ class StatusBinder:
             return Fault(live.message)
         return live if live.metadata.uid == binding.uid else Fault(f"{binding.name} is another object now")
 
-    async def _confirm_status(self, binding: StatusBinding, message: str) -> Fault | None:
+    async def _confirm_status(self, binding: StatusWrite, message: str) -> Fault | None:
         pause = _FIRST_PAUSE_S
         while True:
             try:
@@ -146,7 +168,7 @@ class StatusBinder:
                 return Fault(message)
             if live is not None and not isinstance(live, ApiError):
                 shown = live.metadata.uid == binding.uid and binding.is_written(live)
-                return None if shown else Fault(message)
+                return self._note_written(binding, live) if shown else Fault(message)
             await self._clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
@@ -212,6 +234,14 @@ class Binder:
         """Wait until pods just rejected at Permit have released their resources: the next decision must see them."""
         while self._waiting_pods.releasing:  # noqa: ASYNC110 - a turn or two of the loop: their answer is there already
             await asyncio.sleep(0)
+
+    async def write_status(self, write: StatusWrite) -> None:
+        """Make a write that no pod waits for; a failure is logged."""
+        fault = await self._status_binder.write(write)
+        if fault is not None:
+            _LOG.warning("writing the status of %s %s: %s", write.resource.kind, write.name, fault.message)
+            if write.on_failed is not None:
+                write.on_failed(fault)
 
     @property
     def has_capacity(self) -> bool:
@@ -318,6 +348,11 @@ class Binder:
 
     async def _execute(self, actions: PreBindActions) -> Fault | None:
         for write in actions.writes:
+            if isinstance(write, StatusWrite):
+                fault = await self._status_binder.write(write)
+                if fault is not None:
+                    return fault
+                continue
             try:
                 done = await self._client.patch(
                     write.resource, write.name, write.patch, write.namespace or None, kind="merge"

@@ -15,6 +15,7 @@ from koord.scheduler.cache.pod_model import PODS, Pod, PodTransform, chain_trans
 from koord.scheduler.framework.attempt import UNSCHEDULABLE
 from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.handle import SchedulerActions, SingleObjectResource
+from koord.scheduler.framework.verdict import StatusWrite
 from koord.scheduler.pod_status_writer import PodStatusUpdate
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.waiting_pods import WaitingPods
@@ -101,12 +102,14 @@ class LiveSchedulerActions:
         clock: Clock,
         wake: Callable[[], None],
         report: Callable[[PodStatusUpdate], None],
+        write_status: Callable[[StatusWrite], None],
     ) -> None:
         self._waiting_pods = waiting_pods
         self._queue = queue
         self._clock = clock
         self._wake = wake
-        self._write_status = report
+        self._report = report
+        self._write_status = write_status
 
     def waiting_pods(self) -> Iterable[tuple[PodInfo, str]]:
         return [(waiting_pod.pod, waiting_pod.node_name) for waiting_pod in self._waiting_pods]
@@ -119,14 +122,12 @@ class LiveSchedulerActions:
 
     def report_unschedulable(self, key: str, uid: str, message: str) -> None:
         namespace, _, name = key.partition("/")
-        self._write_status(
-            PodStatusUpdate(namespace=namespace, name=name, uid=uid, reason=UNSCHEDULABLE, message=message)
-        )
+        self._report(PodStatusUpdate(namespace=namespace, name=name, uid=uid, reason=UNSCHEDULABLE, message=message))
 
     def nominate(self, key: str, uid: str, node: str) -> None:
         namespace, _, name = key.partition("/")
         self._queue.nominate(uid, node)
-        self._write_status(PodStatusUpdate(namespace=namespace, name=name, uid=uid, nominate=node))
+        self._report(PodStatusUpdate(namespace=namespace, name=name, uid=uid, nominate=node))
 
     def activate(self, uids: Iterable[str]) -> None:
         if self._queue.activate(uids, self._clock.monotonic()):
@@ -135,3 +136,6 @@ class LiveSchedulerActions:
     def publish_event(self, object_event: ObjectEvent) -> None:
         if self._queue.on_event(object_event, self._clock.monotonic()):
             self._wake()
+
+    def write_status(self, write: StatusWrite) -> None:
+        self._write_status(write)

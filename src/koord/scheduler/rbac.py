@@ -15,7 +15,7 @@ from koord.scheduler.evictor import SchedulerEvictor
 from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController, PodGroupController
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.device_share.request_cache import GpuTemplateWatcher
-from koord.scheduler.plugins.dynamic_resources import DynamicResources
+from koord.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koord.scheduler.plugins.elastic_quota.controller import DefaultQuotaController, QuotaStatusController
 from koord.scheduler.plugins.inter_pod_affinity.terms import NamespaceLister
 from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling

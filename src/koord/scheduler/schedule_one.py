@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
 
 import msgspec
 
@@ -45,6 +46,7 @@ from koord.scheduler.framework.runtime import (
     run_reserve,
     run_unreserve,
 )
+from koord.scheduler.framework.verdict import StatusWrite
 from koord.scheduler.metrics import PointTimer
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
@@ -249,10 +251,17 @@ class SchedulingLoop:
             return failure
         self._queue.nominate(pod.uid, "")
         self._binder.begin(context)
-        task = asyncio.create_task(self._binding_cycle(context), name=f"bind-{pod.key}")
+        self._start(self._binding_cycle(context), f"bind-{pod.key}")
+        return None
+
+    def write_status(self, write: StatusWrite) -> None:
+        """Write the status of an object in a task of its own."""
+        self._start(self._binder.write_status(write), f"write-{write.namespace}/{write.name}")
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
         self._binding_cycles.add(task)
         task.add_done_callback(self._binding_cycles.discard)
-        return None
 
     def _execute_preemption(self, pod: PodInfo, plan: PreemptionPlan) -> None:
         for uid in plan.clear_nominations:

@@ -186,7 +186,12 @@ class Scheduler:
             observe_next_pod_s=self._koordinator_metrics.next_pod_s.observe if self._koordinator_metrics else None,
         )
         self.handle.actions.backend = LiveSchedulerActions(
-            self.waiting_pods, self.queue, clock, self.wakeup.set, self.status_writer.submit
+            self.waiting_pods,
+            self.queue,
+            clock,
+            self.wakeup.set,
+            self.status_writer.submit,
+            self.scheduling_loop.write_status,
         )
         recorder = next(iter(self._recorders.values()))
         controllers = build_controllers(

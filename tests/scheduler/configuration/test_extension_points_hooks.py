@@ -56,7 +56,7 @@ def test_the_next_pod_needs_no_point() -> None:
 
 def test_undoing_alone_is_a_part_of_reserving() -> None:
     found = profile({"reserve": on("Undoes")}, factories({"Undoes": ("unreserve",)}))
-    assert names(found, "unreserve") == ["VolumeBinding", "Undoes"]
+    assert names(found, "unreserve") == ["VolumeBinding", "DynamicResources", "Undoes"]
 
 
 def test_a_plugin_without_the_point_is_refused() -> None:

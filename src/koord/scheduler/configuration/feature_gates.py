@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from koord.api.config.gates import ALPHA, BETA, GA, FeatureGate, default_feature_gates
-from koord.api.config.scheduler.plugin_args import SchedulerPluginArgs
 from koord.policy.qos import apply_preemption_policy
 from koord.scheduler.cache import pod_model
-from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.coscheduling.network_plugin import new_coscheduling
 from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
-from koord.scheduler.plugins.dynamic_resources import DynamicResources
+from koord.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.registry import PluginFactory
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
@@ -40,15 +38,11 @@ class SchedulerGate(FeatureGate, frozen=True, kw_only=True):
     by_scheduler: bool = False
 
 
-def _new_dynamic_resources(args: SchedulerPluginArgs, handle: Handle, *, no_claims: bool) -> DynamicResources:
-    return DynamicResources(None if no_claims else handle)
-
-
 # Factories that take keywords, by the name of their plugin.
 GATED_FACTORIES: Mapping[str, Callable[..., Plugin]] = {
     Coscheduling.name: new_coscheduling,
     DeviceShare.name: DeviceShare,
-    DynamicResources.name: _new_dynamic_resources,
+    DynamicResources.name: DynamicResources,
     ElasticQuotaPlugin.name: ElasticQuotaPlugin,
     ReservationPlugin.name: ReservationPlugin,
 }
@@ -86,6 +80,12 @@ SCHEDULER_GATES: Mapping[str, SchedulerGate] = {
     "CompatiblePodDisruptionBudget": _unbuilt("list PodDisruptionBudget in its beta version", _OLD_SERVER),
     CROSS_SCHEDULER_NOMINATION: _of_scheduler(
         "keep the room of pods of higher priority that other schedulers nominated to a node"
+    ),
+    "DRADeviceTaints": _alpha(
+        "taints of devices keep claims off that do not tolerate them", DynamicResources.name, "taints"
+    ),
+    "DRAPartitionableDevices": _alpha(
+        "devices of resource slices take from counters that they share", DynamicResources.name, "partitionable"
     ),
     "DevicePluginAdaption": _alpha(
         "write what third-party device plugins read of allocated devices", DeviceShare.name, "adapts"

@@ -88,6 +88,8 @@ def failure_of_decision(decision: Unschedulable | AttemptError) -> AttemptFailur
     """Return the failure that an unsuccessful decision amounts to."""
     if isinstance(decision, AttemptError):
         who = f'{decision.point} plugin "{decision.plugin}"' if decision.point else f'"{decision.plugin}" plugin'
+        if decision.point == "Filter":  # Kubernetes' words differ from those at other points
+            who = f'"{decision.plugin}" filter plugin'
         return AttemptFailure(message=f"running {who}: {decision.message}", error=True)
     return AttemptFailure(message=decision.message(), rejected=decision.rejecting_plugins(), nominate=decision.nominate)
 

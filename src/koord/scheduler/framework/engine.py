@@ -230,6 +230,10 @@ class SchedulingEngine:
     # Choosing ----------------------------------------------------------------------------------------------------
 
     def _decision(self, evaluation: ClassEvaluation, pod: PodInfo, runners_up: int) -> Decision:
+        failed = evaluation.filter_results.fault()
+        if failed is not None:
+            self.forget_class(pod)
+            return AttemptError(*failed, "Filter")
         fault = evaluation.score_results.fault
         if fault is not None and len(evaluation.filter_results.feasible_rows()) > 1:
             assert isinstance(fault.answer, Fault)  # without a choice nobody would have asked for scores

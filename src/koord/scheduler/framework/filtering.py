@@ -25,7 +25,7 @@ from koord.scheduler.framework.decision import PRE_FILTER
 from koord.scheduler.framework.dry_run import RestoredNodeViews
 from koord.scheduler.framework.plugin import Codes, Plugin
 from koord.scheduler.framework.profile import FilterPlugin, SchedulerProfile
-from koord.scheduler.framework.verdict import ALWAYS, CLUSTER, ROW, Reject, unresolvable
+from koord.scheduler.framework.verdict import ALWAYS, CLUSTER, ROW, Fault, Reject, unresolvable
 
 NO_NODE = -1
 FEASIBLE = 0
@@ -109,6 +109,7 @@ class FilterResults:
         self._epochs = EpochTracker()
         self._code_of_verdict: list[dict[Reject, int]] = [{} for _ in self.filters]
         self._verdicts: list[list[Reject]] = [[] for _ in self.filters]
+        self._fault_codes: list[list[int]] = [[] for _ in self.filters]  # codes that stand for faults
         self._codes: list[Codes] = []
         self.first_rejection: npt.NDArray[np.int16] = np.zeros(0, np.int16)
         self.nominated_rejections: dict[int, tuple[str, Reject]] = {}
@@ -298,11 +299,14 @@ class FilterResults:
         verdict = plugin.filter(cycle, self._pod, node)
         if verdict is None:
             return 0
+        refusal = unresolvable(verdict.message) if isinstance(verdict, Fault) else verdict
         met = self._code_of_verdict[i]
-        code = met.get(verdict)
+        code = met.get(refusal)
         if code is None:
-            code = met[verdict] = _FIRST_VERDICT_CODE + len(self._verdicts[i])
-            self._verdicts[i].append(verdict)
+            code = met[refusal] = _FIRST_VERDICT_CODE + len(self._verdicts[i])
+            self._verdicts[i].append(refusal)
+            if isinstance(verdict, Fault):
+                self._fault_codes[i].append(code)
         return code
 
     def _combine(self) -> None:
@@ -316,6 +320,14 @@ class FilterResults:
         self.first_rejection = first
 
     # Telling -----------------------------------------------------------------------------------------------------
+
+    def fault(self) -> tuple[str, str] | None:
+        """Return the plugin whose Filter failed on a node that no earlier one rejects, with its message."""
+        for i, codes in enumerate(self._fault_codes):
+            for code in codes:
+                if ((self.first_rejection == i + 1) & (self._codes[i] == code)).any():
+                    return self.filters[i].plugin.name, self._verdict(i, code).text
+        return None
 
     def feasible_rows(self) -> RowList:
         return np.flatnonzero(self.first_rejection == FEASIBLE)

@@ -13,6 +13,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ObjectEvent
+from koord.scheduler.framework.verdict import StatusWrite
 
 
 class SchedulerActionsBackend(Protocol):
@@ -31,6 +32,8 @@ class SchedulerActionsBackend(Protocol):
     def activate(self, uids: Iterable[str]) -> None: ...
 
     def publish_event(self, object_event: ObjectEvent) -> None: ...
+
+    def write_status(self, write: StatusWrite) -> None: ...
 
 
 class SchedulerActions:
@@ -76,6 +79,11 @@ class SchedulerActions:
         """Publish an event of the plugin's own making: pods rejected by plugins that listen to it wake."""
         if self.backend is not None:
             self.backend.publish_event(object_event)
+
+    def write_status(self, write: StatusWrite) -> None:
+        """Write the status of an object; nobody waits for it."""
+        if self.backend is not None:
+            self.backend.write_status(write)
 
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - the letter stands for an object everywhere in this program

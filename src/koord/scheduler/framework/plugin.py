@@ -125,7 +125,8 @@ class Plugin(CachePolicy):
     def remove_pod(self, cycle: CycleState, pod: PodInfo, other: PodInfo, node: NodeInfo) -> None:
         """Update this plugin's part of a forked cycle state for a dry run in which `other` has left `node`."""
 
-    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        """Return why the node cannot take the pod; a fault ends the attempt, unless another filter rejects the node."""
         return None
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:

@@ -195,7 +195,7 @@ def run_filter(plugins: Iterable[Plugin], cycle: CycleState, pod: PodInfo, node:
     for plugin in plugins:
         verdict = plugin.filter(cycle, pod, node)
         if verdict is not None:
-            return plugin.name, verdict
+            return plugin.name, unresolvable(verdict.message) if isinstance(verdict, Fault) else verdict
     return None
 
 

@@ -100,27 +100,35 @@ class PodPatch(msgspec.Struct, frozen=True):
     labels: Mapping[str, str] = {}
 
 
-class StatusBinding(msgspec.Struct, frozen=True):
-    """Describe the binding of a reserve pod: its object gets the pod patch and a new status in place of a binding.
+class StatusWrite(msgspec.Struct, frozen=True):
+    """Describe a write of an object's status.
 
-    `make_status` computes the status patch from the object as the server has it, again after a conflict. `is_written`
-    tells whether the object shows that it was written.
+    `make_status` computes the status patch from the object as the server has it, again after a conflict; None where
+    there is nothing to write. `is_written` tells whether the object shows that it was written.
     """
 
     resource: Resource[Any]
     namespace: str
     name: str
     uid: str
-    make_status: Callable[[Any], dict[str, Any] | Fault]
+    make_status: Callable[[Any], dict[str, Any] | Fault | None]
     is_written: Callable[[Any], bool]
+    finalizer: str = ""  # that the object gets before its status
+    known: Any = None  # the object as a watch showed it: the server is asked for it only where it has another
+    on_written: Callable[[Any], None] | None = None  # receives the object as the server has it then
+    on_failed: Callable[[Fault], None] | None = None  # receives why it could not be written, where nobody waits for it
+
+
+class StatusBinding(StatusWrite, frozen=True):
+    """Describe the binding of a reserve pod: its object gets the pod patch and a new status in place of a binding."""
 
 
 class PreBindActions(msgspec.Struct, frozen=True):
-    """Patch these objects in order, then wait until `is_done` returns True, at most this long; then patch the pod."""
+    """Write these objects in order, then wait until `is_done` returns True, at most this long; then patch the pod."""
 
-    writes: tuple[ObjectPatch, ...]
-    timeout_s: float
-    is_done: Callable[[], bool | Fault]
+    writes: tuple[ObjectPatch | StatusWrite, ...]
+    timeout_s: float = 0
+    is_done: Callable[[], bool | Fault] = lambda: True
     pod_patch: PodPatch | None = None
 
 

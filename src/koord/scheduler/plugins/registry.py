@@ -15,7 +15,7 @@ from koord.scheduler.plugins.coscheduling.network_plugin import new_coscheduling
 from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
-from koord.scheduler.plugins.dynamic_resources import DynamicResources
+from koord.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.fragmentation_aware.plugin import FragmentationAware
 from koord.scheduler.plugins.image_locality import ImageLocality
@@ -74,7 +74,7 @@ REGISTRY: Mapping[str, PluginFactory] = {
     InterPodAffinity.name: lambda args, handle: InterPodAffinity(args, handle.state, NamespaceLister(handle)),
     BalancedAllocation.name: lambda args, handle: BalancedAllocation(args),
     ImageLocality.name: lambda args, handle: ImageLocality(handle.state),
-    DynamicResources.name: lambda args, handle: DynamicResources(handle),
+    DynamicResources.name: DynamicResources,
     queueing_and_binding.DefaultBinder.name: lambda args, handle: queueing_and_binding.DefaultBinder(),
     queueing_and_binding.DefaultPreBind.name: lambda args, handle: queueing_and_binding.DefaultPreBind(),
     LoadAwareScheduling.name: new_load_aware,

@@ -37,7 +37,7 @@ def refusals(schema: Obj) -> list[str]:
         (with_rules("self.xs.all(x, x.y > 1)", xs={"type": "array", "items": with_rules()}), "undefined field 'y'"),
         (with_rules("self = 42"), "Syntax error"),
         (with_rules("other > 1"), "undeclared reference to 'other'"),
-        (with_rules("ip('1.1.1.1') == self.x", x=NUMBER), "undeclared reference to 'ip'"),
+        (with_rules("authorizer.path('/x').check('get').allowed()", x=NUMBER), "undeclared reference to 'authorizer'"),
         (with_rules(" "), "Required value: rule is not specified"),
         (with_rules({"rule": "true", "messageExpression": "self.z"}), "undefined field 'z'"),
     ],

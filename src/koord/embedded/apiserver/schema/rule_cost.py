@@ -16,11 +16,12 @@ from koord.cel.syntax import (
     Presence,
     Select,
 )
-from koord.embedded.apiserver.schema.rule_types import element_schema, schema_of
+from koord.embedded.apiserver.schema.rule_types import schema_of, variable_schemas
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 
 _UNKNOWN_LENGTH = 1000  # of what the schema does not tell: a list that the expression itself makes
 _PER_ELEMENT = frozenset(("isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "join", "@in"))
+_ONCE = ("cel.bind", "optMap", "optFlatMap")  # macros without a loop
 
 
 def estimated_cost(tree: Node, schema: SchemaNode, max_length: Callable[[SchemaNode], int]) -> int:
@@ -50,8 +51,9 @@ def _cost(node: Node, known: dict[str, SchemaNode | None], max_length: Callable[
             parts = (*(() if target is None else (target,)), *arguments)
             walked = (target or arguments[-1]) if function in _PER_ELEMENT and parts else None
             return 1 + cost(*parts) + (length(walked) if walked is not None else 0)
-        case Comprehension(_, operand, variable, body, condition):
-            inner = {**known, variable: element_schema(operand, known)}
+        case Comprehension(macro, operand, _, body, condition):
+            inner = {**known, **variable_schemas(node, known)}
             parts = (body, *(() if condition is None else (condition,)))
             each = 1 + sum(_cost(part, inner, max_length) for part in parts)
-            return cost(operand) + length(operand) * each
+            times = 1 if macro in _ONCE else length(operand)
+            return cost(operand) + times * each

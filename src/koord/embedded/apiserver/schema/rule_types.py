@@ -81,10 +81,14 @@ def schema_of(node: Node, known: dict[str, SchemaNode | None]) -> SchemaNode | N
     return None
 
 
-def element_schema(operand: Node, known: dict[str, SchemaNode | None]) -> SchemaNode | None:
-    """Return the schema of what a macro runs over: items of a list, keys of a map."""
-    over = schema_of(operand, known)
-    return over.items if over is not None and over.kind == "list" else None
+def variable_schemas(macro: Comprehension, known: dict[str, SchemaNode | None]) -> dict[str, SchemaNode | None]:
+    """Return the schemas of a macro's variables; keys, indexes and values that are not of the schema have none."""
+    over = schema_of(macro.operand, known)
+    if macro.macro == "cel.bind":
+        return {macro.variable: over}
+    if macro.value_variable:
+        return {macro.variable: None, macro.value_variable: None if over is None else over.items or over.values}
+    return {macro.variable: over.items if over is not None and over.kind == "list" else None}
 
 
 def _undefined(node: Node, known: dict[str, SchemaNode | None], root: SchemaNode) -> Iterator[str]:
@@ -107,9 +111,9 @@ def _undefined(node: Node, known: dict[str, SchemaNode | None], root: SchemaNode
             for entry in entries:
                 for part in entry:
                     yield from _undefined(part, known, root)
-        case Comprehension(_, operand, variable, body, condition):
+        case Comprehension(_, operand, _, body, condition):
             yield from _undefined(operand, known, root)
-            inner = {**known, variable: element_schema(operand, known)}
+            inner = {**known, **variable_schemas(node, known)}
             for part in (body, *(() if condition is None else (condition,))):
                 yield from _undefined(part, inner, root)
         case Literal() | Identifier():

@@ -1,4 +1,4 @@
-"""Pods with resource claims. The words are those of kube-scheduler 1.35, up to where devices would be allocated."""
+"""Pods with resource claims: the words are those of kube-scheduler 1.35."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ from typing import Any
 import pytest
 
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
-from koord.api.kubernetes.builtin_kinds import DEVICE_CLASSES, RESOURCE_CLAIMS
-from koord.api.kubernetes.dynamic_resources import DeviceClass, ResourceClaim
+from koord.api.kubernetes.dynamic_resources import ResourceClaim, ResourceSlice
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.framework.attempt import failure_of_decision
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.verdict import SKIP
-from koord.scheduler.plugins.dynamic_resources import CLAIMS_NOT_WATCHED, DynamicResources
+from koord.scheduler.plugins.dynamic_resources.plugin import CLAIMS_NOT_WATCHED, DynamicResources
 from koord.scheduler.plugins.registry import REGISTRY
 from tests.scheduler.builders import make_node, make_state
+from tests.scheduler.plugins.dynamic_resources.device_objects import (
+    DRIVER,
+    DeviceHandle,
+    exactly,
+    first_of,
+    make_claim,
+    make_device,
+    make_slice,
+)
 from tests.scheduler.plugins.volumes.volume_objects import ObjectHandle
 
 
@@ -46,43 +55,14 @@ def claimant(
     )
 
 
-def make_claim(
-    name: str, *, deleting: bool = False, owner: str = "", reserved: str = "", **parts: Any
-) -> ResourceClaim:
-    request = {"name": "r", "exactly": {"deviceClassName": parts.get("device_class", "there")}}
-    status: dict[str, Any] = {}
-    if "zone" in parts:
-        zone = {"key": "zone", "operator": "In", "values": [parts["zone"]]}
-        selector = {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}
-        status = {"allocation": {"nodeSelector": selector}, "reservedFor": [{"resource": "pods", "uid": reserved}]}
-    owners = [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner, "controller": True}] if owner else []
-    return convert(
-        {
-            "metadata": {
-                "name": name,
-                "namespace": "default",
-                "uid": f"uid-{name}",
-                "ownerReferences": owners,
-                "deletionTimestamp": "2024-01-01T00:00:00Z" if deleting else None,
-            },
-            "spec": {"devices": {"requests": parts.get("requests", [request])}},
-            "status": status,
-        },
-        ResourceClaim,
-    )
+def in_zone(zone: str) -> dict[str, Any]:
+    expression = {"key": "zone", "operator": "In", "values": [zone]}
+    return {"nodeSelector": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
 
 
+DEVICES = (make_slice("s", [make_device("d0"), make_device("d1")], node="n1"),)
 NAMED = {"name": "a", "resourceClaimName": "c0"}
 MADE = {"name": "a", "resourceClaimTemplateName": "t"}
-
-
-class Devices(ObjectHandle):
-    def __init__(self, state: ClusterState, *claims: ResourceClaim) -> None:
-        super().__init__(state)
-        self.claims, self.classes = self._of(RESOURCE_CLAIMS.plural), self._of(DEVICE_CLASSES.plural)
-        self.classes.put(convert({"metadata": {"name": "there"}}, DeviceClass))
-        for claim in claims:
-            self.claims.put(claim)
 
 
 def cluster() -> ClusterState:
@@ -96,10 +76,10 @@ def default_profile(handle: ObjectHandle) -> SchedulerProfile:
     return profile
 
 
-def told(pod: Pod, *claims: ResourceClaim) -> str:
+def told(pod: Pod, *claims: ResourceClaim | ResourceSlice) -> str:
     """What a user reads of the pod, who uses the default profile; the node if there is one."""
     state = cluster()
-    engine = SchedulingEngine(default_profile(Devices(state, *claims)), state)
+    engine = SchedulingEngine(default_profile(DeviceHandle(state, *claims)), state)
     info = state.pod_info(pod)
     attempt = engine.decide(info)
     decision = attempt.decision
@@ -107,7 +87,7 @@ def told(pod: Pod, *claims: ResourceClaim) -> str:
         return decision.node
     if isinstance(decision, Unschedulable):
         return engine.post_filter(attempt).message()
-    return decision.message
+    return failure_of_decision(decision).message
 
 
 NOTHING = "no new claims to deallocate"
@@ -141,7 +121,7 @@ NOT_HELPFUL = "preemption: 0/2 nodes are available: 2 Preemption is not helpful 
 )
 def test_a_pod_waits_outside_of_the_queue_for_its_claims(pod: Pod, claims: list[ResourceClaim], words: str) -> None:
     state = cluster()
-    plugin = DynamicResources(Devices(state, *claims))
+    plugin = DynamicResources(None, DeviceHandle(state, *claims))
     held = plugin.pre_enqueue(state.pod_info(pod))
     assert held is not None
     assert (held.text, held.resolvable) == (words, False)
@@ -153,19 +133,19 @@ def test_a_pod_waits_outside_of_the_queue_for_its_claims(pod: Pod, claims: list[
     [
         pytest.param(
             claimant(NAMED),
-            [make_claim("c0", device_class="gone")],
+            [make_claim("c0", exactly(device_class="gone"))],
             f"0/2 nodes are available: request r: device class gone does not exist. {NOTHING}, {NOT_HELPFUL}",
             id="no-device-class",
         ),
         pytest.param(
             claimant(NAMED),
-            [make_claim("c0", requests=[{"name": "r", "firstAvailable": [{"name": "s", "deviceClassName": "gone"}]}])],
+            [make_claim("c0", first_of("r", exactly("s", device_class="gone")))],
             f"0/2 nodes are available: request r/s: device class gone does not exist. {NOTHING}, {NOT_HELPFUL}",
             id="no-device-class-of-an-alternative",
         ),
         pytest.param(
             claimant(NAMED),
-            [make_claim("c0", requests=[{"name": "r"}])],
+            [make_claim("c0", {"name": "r"})],
             "0/2 nodes are available: resource claim default/c0, request r: unknown request type. "
             f"no new claims to deallocate, {NOT_HELPFUL}",
             id="request-of-no-kind",
@@ -173,21 +153,40 @@ def test_a_pod_waits_outside_of_the_queue_for_its_claims(pod: Pod, claims: list[
         pytest.param(
             claimant(NAMED),
             [make_claim("c0")],
-            "0/2 nodes are available: resource claim default/c0 is not allocated, and koord does not allocate devices. "
-            f"no new claims to deallocate, {NOT_HELPFUL}",
-            id="to-be-allocated",
+            f"0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, {NOT_HELPFUL}",
+            id="no-devices",
         ),
         pytest.param(
             claimant(NAMED),
-            [make_claim("c0", zone="z1")],
-            "0/2 nodes are available: resource claim default/c0 is not reserved for the pod, "
-            f"and koord does not reserve devices. no new claims to deallocate, {NOT_HELPFUL}",
-            id="to-be-reserved",
+            [make_claim("c0", exactly("r", 1, "device.x")), *DEVICES],
+            'running "DynamicResources" filter plugin: claim default/c0: selector #0: '
+            "CEL runtime error: no such key: x",
+            id="a-selector-without-an-answer",
         ),
-        pytest.param(claimant(NAMED), [make_claim("c0", zone="z1", reserved="uid-p")], "n1", id="already-its-own"),
         pytest.param(
             claimant(NAMED),
-            [make_claim("c0", zone="nowhere", reserved="uid-p")],
+            [make_claim("c0", exactly("r", 0, allocationMode="All")), make_slice("s", [], node="n1", slices=2)],
+            'running "DynamicResources" filter plugin: claim default/c0, request r: asks for all devices, '
+            f"but resource pool {DRIVER}/n1 is currently being updated",
+            id="all-devices-of-an-incomplete-pool",
+        ),
+        pytest.param(claimant(NAMED), [make_claim("c0"), *DEVICES], "n1", id="where-the-devices-are"),
+        pytest.param(
+            claimant(NAMED),
+            [make_claim("c0", allocation=in_zone("z1"), reserved=[f"uid-{i}" for i in range(256)])],
+            f"0/2 nodes are available: resourceclaim in use. {NOTHING}, {NOT_HELPFUL}",
+            id="used-by-as-many-as-may-be",
+        ),
+        pytest.param(claimant(NAMED), [make_claim("c0", allocation=in_zone("z1"), reserved=["o"])], "n1", id="shared"),
+        pytest.param(
+            claimant(NAMED),
+            [make_claim("c0", allocation=in_zone("z1"), reserved=["uid-p"])],
+            "n1",
+            id="already-its-own",
+        ),
+        pytest.param(
+            claimant(NAMED),
+            [make_claim("c0", allocation=in_zone("nowhere"), reserved=["uid-p", "uid-q"])],
             f"0/2 nodes are available: 2 resourceclaim not available on the node. still not schedulable, {NOT_HELPFUL}",
             id="its-own-and-elsewhere",
         ),
@@ -218,14 +217,14 @@ def test_what_users_read(pod: Pod, claims: list[ResourceClaim], message: str) ->
 )
 def test_other_pods_are_left_alone(pod: Pod) -> None:
     state = cluster()
-    plugin = DynamicResources(Devices(state))
+    plugin = DynamicResources(None, DeviceHandle(state))
     assert plugin.pre_enqueue(state.pod_info(pod)) is None
     assert plugin.pre_filter(CycleState(state), state.pod_info(pod)) is SKIP
 
 
 def test_without_the_watch_only_pods_with_claims_are_refused() -> None:
     state = cluster()
-    plugin = DynamicResources(None)
+    plugin = DynamicResources(None, DeviceHandle(state), no_claims=True)
     assert plugin.pre_filter(CycleState(state), state.pod_info(claimant())) is SKIP
     refused = plugin.pre_filter(CycleState(state), state.pod_info(claimant(NAMED)))
     assert getattr(refused, "text", "") == CLAIMS_NOT_WATCHED
@@ -234,11 +233,11 @@ def test_without_the_watch_only_pods_with_claims_are_refused() -> None:
 
 def test_what_is_kept_for_a_pod_ends_when_claims_change() -> None:
     state = cluster()
-    handle = Devices(state, make_claim("c0", zone="z0", reserved="uid-p"))
+    handle = DeviceHandle(state, make_claim("c0", allocation=in_zone("z0"), reserved=["uid-p"]))
     engine = SchedulingEngine(default_profile(handle), state)
     pod = state.pod_info(claimant(NAMED))
-    for zone, node in (("z0", "n0"), ("z1", "n1"), ("z0", "n0")):
-        handle.claims.put(make_claim("c0", zone=zone, reserved="uid-p"))
+    for version, (zone, node) in enumerate((("z0", "n0"), ("z1", "n1"), ("z0", "n0"))):
+        handle.claims.put(make_claim("c0", allocation=in_zone(zone), reserved=["uid-p"], version=version))
         chosen = engine.decide(pod).decision
         assert isinstance(chosen, ChosenNode)
         assert chosen.node == node
@@ -261,10 +260,10 @@ def other_pod(state: ClusterState) -> PodInfo:
 
 def test_what_wakes_a_pod() -> None:
     state = cluster()
-    claim, free = make_claim("c0"), make_claim("c1")
-    plugin = DynamicResources(Devices(state, claim, free))
+    claim, free = make_claim("c0"), make_claim("c1", exactly("other"))
+    plugin = DynamicResources(None, DeviceHandle(state, claim, free))
     pod = state.pod_info(claimant(NAMED))
-    allocated = make_claim("c0", zone="z0")
+    allocated = make_claim("c0", allocation=in_zone("z0"))
     assert plugin.queueing_hint(pod, object_event(CLAIM_ADDED, claim))
     assert plugin.queueing_hint(pod, object_event(CLAIM_UPDATED, allocated, claim))
     assert not plugin.queueing_hint(pod, object_event(CLAIM_UPDATED, claim, claim))

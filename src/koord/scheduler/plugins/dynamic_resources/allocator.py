@@ -1,0 +1,311 @@
+"""Find devices for claims on one node: a depth-first search over claims, requests and devices, in their order.
+
+The first solution counts. A device is used once, unless a request has access as an administrator. The search is bounded
+by a number of steps, so that it is the same on every machine.
+
+    claim -> request -> alternative -> device: not in use, selected, tolerated, within counters and constraints
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Mapping, Sequence
+
+import msgspec
+
+from koord.api.kubernetes.dynamic_resources import DeviceTaint, DeviceToleration
+from koord.scheduler.plugins.dynamic_resources.claim_demand import (
+    MAX_RESULTS,
+    ClaimDemand,
+    DeviceDemand,
+    RequestDemand,
+)
+from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import (
+    ClaimableDevice,
+    CounterId,
+    DeviceId,
+    DevicePool,
+    NodePool,
+    PoolId,
+    counters_left,
+)
+from koord.values.quantity import Quantity
+
+CANNOT_ALLOCATE = "cannot allocate all claims"
+TIMED_OUT = "timed out trying to allocate devices"
+MAX_DEVICES = 256  # of one pod: the search recurses once per device
+TAINT_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+class AllocatorFeatures(msgspec.Struct, frozen=True):
+    """The feature gates of Kubernetes that the allocator reads."""
+
+    taints: bool = False
+    partitionable: bool = False
+    max_steps: int = 0  # 0 for no bound
+
+
+class ChosenDevice(msgspec.Struct, frozen=True):
+    demand: DeviceDemand
+    device: ClaimableDevice
+
+
+class ClaimAllocation(msgspec.Struct, frozen=True):
+    """The devices chosen for one claim, and by request the index of the alternative that was chosen."""
+
+    claim: ClaimDemand
+    devices: tuple[ChosenDevice, ...]
+    alternatives: tuple[int, ...]
+
+
+class AllocationRefusal(msgspec.Struct, frozen=True):
+    """Say that the node cannot serve the claims; an error, unlike a refusal, ends the attempt at the pod."""
+
+    reason: str
+    claim: int = -1  # the index of the claim whose name comes before the reason
+    is_error: bool = False
+
+
+class _SearchStopped(Exception):
+    """Raised inside of this module only: `allocate` returns its refusal."""
+
+    def __init__(self, refusal: AllocationRefusal) -> None:
+        super().__init__(refusal.reason)
+        self.refusal = refusal
+
+
+def allocate(
+    pools: Sequence[NodePool],
+    claims: Sequence[ClaimDemand],
+    in_use: Container[DeviceId],
+    features: AllocatorFeatures,
+) -> tuple[ClaimAllocation, ...] | AllocationRefusal:
+    """Return devices for all claims, or why there are none."""
+    search = _Search(pools, claims, in_use, features)
+    try:
+        search.gather_all_devices()
+        if search.find(0, 0):
+            return search.allocations()
+    except _SearchStopped as stopped:
+        return stopped.refusal
+    return AllocationRefusal(CANNOT_ALLOCATE)
+
+
+class _Search:
+    def __init__(
+        self,
+        pools: Sequence[NodePool],
+        claims: Sequence[ClaimDemand],
+        in_use: Container[DeviceId],
+        features: AllocatorFeatures,
+    ) -> None:
+        self._all_pools = pools
+        self._usable = tuple(
+            (device, each.pool)
+            for each in pools
+            if not each.pool.is_incomplete and not each.pool.is_invalid
+            for device in each.devices
+            if features.partitionable or not device.consumes  # who cannot count what it takes leaves it alone
+        )
+        self._claims = claims
+        self._in_use = in_use
+        self._features = features
+        self._steps = 0
+        self._taken: set[DeviceId] = set()  # by requests without access as an administrator
+        self._picks: list[list[ChosenDevice]] = [[] for _ in claims]
+        self._alternatives: list[list[int]] = [[0] * len(claim.requests) for claim in claims]
+        self._shared: list[list[list[Hashable]]] = [[[] for _ in claim.constraints] for claim in claims]
+        self._counters: dict[PoolId, dict[CounterId, Quantity]] = {}
+        self._all_devices: dict[DeviceDemand, list[tuple[ClaimableDevice, DevicePool]]] = {}
+        self._free = sum(device.id not in in_use for device, _ in self._usable)
+
+    def allocations(self) -> tuple[ClaimAllocation, ...]:
+        return tuple(
+            ClaimAllocation(claim, tuple(picks), tuple(chosen))
+            for claim, picks, chosen in zip(self._claims, self._picks, self._alternatives, strict=True)
+        )
+
+    def find(self, c: int, r: int) -> bool:
+        """Find devices for request `r` of claim `c` and for all that comes after it."""
+        while c < len(self._claims) and r == len(self._claims[c].requests):
+            c, r = c + 1, 0
+        if c == len(self._claims):
+            return True
+        request = self._claims[c].requests[r]
+        return any(self._find_alternative(c, r, i, request) for i in range(len(request.alternatives)))
+
+    def _find_alternative(self, c: int, r: int, i: int, request: RequestDemand) -> bool:
+        demand = request.alternatives[i]
+        self._alternatives[c][r] = i
+        if demand.takes_all:
+            devices = self._all_devices[demand]
+            return bool(devices) and self._take_all(c, r, demand, devices)
+        if not demand.admin_access and demand.count > self._free - len(self._taken):
+            return False
+        return self._within_results(c, demand.count) and self._take_some(c, r, demand, demand.count, 0)
+
+    def _within_results(self, c: int, more: int) -> bool:
+        """Return whether the claim may have that many results more."""
+        if sum(map(len, self._picks)) + more > MAX_DEVICES:
+            return False
+        return len(self._picks[c]) + more <= MAX_RESULTS
+
+    def _take_some(self, c: int, r: int, demand: DeviceDemand, left: int, start: int) -> bool:
+        """Take that many devices from `start` on: the order of devices within a request makes no difference."""
+        if not left:
+            return self.find(c, r + 1)
+        for at in range(start, len(self._usable) - left + 1):
+            device, pool = self._usable[at]
+            if not demand.admin_access and (device.id in self._in_use or device.id in self._taken):
+                continue
+            self._count_step()
+            if self._is_selected(c, demand, device) and self._take(c, demand, device, pool):
+                if self._take_some(c, r, demand, left - 1, at + 1):
+                    return True
+                self._release(c, demand, device, pool)
+        return False
+
+    def gather_all_devices(self) -> None:
+        """Find what requests for all devices are about, before anything is tried: a pool in doubt ends the search."""
+        for c, claim in enumerate(self._claims):
+            for request in claim.requests:
+                for demand in request.alternatives:
+                    if demand.takes_all:
+                        self._all_devices[demand] = self._gather(c, demand)
+
+    def _gather(self, c: int, demand: DeviceDemand) -> list[tuple[ClaimableDevice, DevicePool]]:
+        for each in self._all_pools:
+            state = "being updated" if each.pool.is_incomplete else "invalid" if each.pool.is_invalid else ""
+            if state:
+                where = "/".join(each.pool.id)
+                name = demand.request.rpartition("/")[2]  # of an alternative: kube-scheduler's words have it alone
+                words = f", request {name}: asks for all devices, but resource pool {where} is currently {state}"
+                raise _SearchStopped(AllocationRefusal(words, c, is_error=True))
+        return [(device, pool) for device, pool in self._usable if self._is_selected(c, demand, device)]
+
+    def _take_all(
+        self, c: int, r: int, demand: DeviceDemand, devices: Sequence[tuple[ClaimableDevice, DevicePool]]
+    ) -> bool:
+        if not self._within_results(c, len(devices)):
+            return False
+        held: list[tuple[ClaimableDevice, DevicePool]] = []
+        for device, pool in devices:
+            self._count_step()
+            is_used = not demand.admin_access and (device.id in self._in_use or device.id in self._taken)
+            if is_used or not self._take(c, demand, device, pool):
+                break
+            held.append((device, pool))
+        if len(held) == len(devices) and self.find(c, r + 1):
+            return True
+        for device, pool in reversed(held):
+            self._release(c, demand, device, pool)
+        return False
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._features.max_steps and self._steps > self._features.max_steps:
+            raise _SearchStopped(AllocationRefusal(TIMED_OUT))
+
+    # One device --------------------------------------------------------------------------------------------------
+
+    def _is_selected(self, c: int, demand: DeviceDemand, device: ClaimableDevice) -> bool:
+        for whose, programs in ((f"class {demand.class_name}", demand.class_selectors), ("", demand.selectors)):
+            for i, program in enumerate(programs):
+                answer = device.matches(program)
+                if answer is False:
+                    return False
+                if answer is not True:
+                    words = f": selector #{i}: {answer}"
+                    refusal = AllocationRefusal(f"{whose}{words}", is_error=True)
+                    raise _SearchStopped(refusal if whose else AllocationRefusal(words, c, is_error=True))
+        return True
+
+    def _take(self, c: int, demand: DeviceDemand, device: ClaimableDevice, pool: DevicePool) -> bool:
+        """Take a device that is not in use, if taints, constraints and counters let it be."""
+        if any(pick.device.id == device.id for pick in self._picks[c]):
+            return False
+        if self._features.taints and not tolerates_taints(demand.tolerations, device.taints):
+            return False
+        values = self._constraint_values(c, demand, device)
+        if values is None:
+            return False
+        consumes = self._features.partitionable and bool(device.consumes) and not demand.admin_access
+        if consumes and not self._consume(device, pool):
+            return False
+        for held, value in values:
+            held.append(value)
+        self._picks[c].append(ChosenDevice(demand, device))
+        if not demand.admin_access:
+            self._taken.add(device.id)
+        return True
+
+    def _release(self, c: int, demand: DeviceDemand, device: ClaimableDevice, pool: DevicePool) -> None:
+        self._picks[c].pop()
+        for constraint, held in zip(self._claims[c].constraints, self._shared[c], strict=True):
+            if constraint.concerns(demand):
+                held.pop()
+        if demand.admin_access:
+            return
+        self._taken.discard(device.id)
+        if self._features.partitionable:
+            for counter, amount in device.consumes:
+                self._counters[pool.id][counter] += amount
+
+    def _constraint_values(
+        self, c: int, demand: DeviceDemand, device: ClaimableDevice
+    ) -> list[tuple[list[Hashable], Hashable]] | None:
+        """Return what each constraint on the request would hold more; None where one of them does not allow it."""
+        found: list[tuple[list[Hashable], Hashable]] = []
+        for constraint, held in zip(self._claims[c].constraints, self._shared[c], strict=True):
+            if constraint.concerns(demand):
+                value = device.attribute(constraint.attribute)
+                fits = value not in held if constraint.is_distinct else not held or held[0] == value
+                if value is None or not fits:
+                    return None
+                found.append((held, value))
+        return found
+
+    def _consume(self, device: ClaimableDevice, pool: DevicePool) -> bool:
+        left = self._counters.get(pool.id)
+        if left is None:
+            used = (other for other in pool.devices.values() if other.id in self._in_use)
+            left = self._counters[pool.id] = counters_left(pool, used)
+        if any(left[counter] < amount for counter, amount in device.consumes):
+            return False
+        for counter, amount in device.consumes:
+            left[counter] -= amount
+        return True
+
+
+def tolerates_taints(tolerations: Sequence[DeviceToleration], taints: Sequence[DeviceTaint]) -> bool:
+    return all(
+        taint.effect not in TAINT_EFFECTS or any(_tolerates(toleration, taint) for toleration in tolerations)
+        for taint in taints
+    )
+
+
+def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or toleration.value == taint.value
+
+
+def preference_score(allocations: Sequence[ClaimAllocation], most: int) -> int:
+    """Return how good the chosen alternatives are: the first of a list counts `most`, the next one less."""
+    return sum(
+        most - chosen
+        for allocation in allocations
+        for request, chosen in zip(allocation.claim.requests, allocation.alternatives, strict=True)
+        if request.is_list
+    )
+
+
+def devices_by_id(allocations: Sequence[ClaimAllocation]) -> Mapping[DeviceId, ClaimableDevice]:
+    """Return the devices that are in use from now on: those without access as an administrator."""
+    return {
+        pick.device.id: pick.device
+        for allocation in allocations
+        for pick in allocation.devices
+        if not pick.demand.admin_access
+    }

@@ -1,0 +1,423 @@
+"""DynamicResources places pods where devices can be allocated to their ResourceClaims, or are allocated already.
+
+    PreEnqueue, PreFilter   the pod's claims exist, are its own, and can be used
+    Filter, Score           devices are tried on each node; alternatives that come first are better
+    Reserve, PreBind        devices are chosen for the pod's node, and written into the claims with the pod as a user
+    Unreserve               what is not written is undone; the pod is taken off claims that are
+    PostFilter              a claim that nobody uses and that is allocated elsewhere is deallocated
+
+Pods made from one template have claims with equal specs: they share verdicts, and only nodes whose devices changed are
+tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+
+from koord.api.config.scheduler.in_tree_args import DynamicResourcesArgs
+from koord.api.kubernetes.builtin_kinds import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from koord.api.kubernetes.dynamic_resources import ResourceClaim
+from koord.api.kubernetes.pod import PodResourceClaim
+from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
+from koord.policy.node_match import NodeTerms
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.cache.node_table import NodeTable, Rows
+from koord.scheduler.cache.pod_info import PodInfo
+from koord.scheduler.framework import verdict
+from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import PostFilterRejection
+from koord.scheduler.framework.handle import Handle
+from koord.scheduler.framework.plugin import Plugin, ScoreNormaliser, Scores
+from koord.scheduler.framework.post_filter import PostFilterContext
+from koord.scheduler.framework.verdict import SKIP, Fault, Reject, Skip, unresolvable
+from koord.scheduler.plugins.dynamic_resources import claim_status
+from koord.scheduler.plugins.dynamic_resources.allocation_result import allocation_result
+from koord.scheduler.plugins.dynamic_resources.allocator import (
+    AllocationRefusal,
+    AllocatorFeatures,
+    ClaimAllocation,
+    allocate,
+    devices_by_id,
+    preference_score,
+)
+from koord.scheduler.plugins.dynamic_resources.claim_cache import ClaimCache, PendingAllocation
+from koord.scheduler.plugins.dynamic_resources.claim_demand import MAX_ALTERNATIVES, ClaimDemand, ClaimDemands
+from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import ResourceSliceCache
+from koord.values.duration import parse_seconds
+
+NOTHING_TO_FREE = "no new claims to deallocate"
+STILL_NOT_SCHEDULABLE = "still not schedulable"
+DEALLOCATED = "deallocation of ResourceClaim completed"
+CLAIM_NOT_AVAILABLE = "resourceclaim not available on the node"
+CLAIM_IN_USE = "resourceclaim in use"
+CLAIMS_NOT_WATCHED = "resource claims are not watched: feature gate DisableDynamicResourceAllocationInformer is on"
+# The search for devices has no clock: a second of the filter timeout is this many tries of a device.
+STEPS_PER_SECOND = 50_000
+
+
+class _ClaimState(msgspec.Struct, frozen=True):
+    """What Filter reads: demands of the claims to be allocated, node selectors of those that are."""
+
+    claims: int = 0
+    demands: tuple[ClaimDemand, ...] = ()
+    terms: tuple[NodeTerms, ...] = ()
+
+    @property
+    def has_alternatives(self) -> bool:
+        return any(demand.has_alternatives for demand in self.demands)
+
+
+_NO_CLAIMS = _ClaimState()
+_NOT_AVAILABLE = unresolvable(CLAIM_NOT_AVAILABLE)
+_CLAIM_CHANGED = ClusterEvent("ResourceClaim", UPDATE)
+
+
+class DynamicResources(Plugin):
+    name = "DynamicResources"
+    scope = verdict.CLUSTER
+    reads_pods = "nothing"
+    scores_as_it_filters = True
+    reserves_as_it_filters = True
+    normaliser = ScoreNormaliser()
+    wakes_on = (
+        ClusterEvent("Node", ADD),
+        ClusterEvent("Node", UPDATE, "labels"),
+        ClusterEvent("Node", UPDATE, "allocatable"),
+        ClusterEvent("ResourceClaim", ADD),
+        ClusterEvent("ResourceClaim", UPDATE),
+        ClusterEvent("Pod", UPDATE, "claims"),
+        ClusterEvent("DeviceClass", ADD),
+        ClusterEvent("DeviceClass", UPDATE),
+        ClusterEvent("ResourceSlice", ADD),
+        ClusterEvent("ResourceSlice", UPDATE),
+    )
+
+    rights: ClassVar[tuple[RbacRule, ...]] = (
+        RbacRule("resource.k8s.io", ("deviceclasses", "resourceslices"), READ_VERBS),
+        RbacRule("resource.k8s.io", ("resourceclaims",), (*READ_VERBS, "patch")),
+        RbacRule("resource.k8s.io", ("resourceclaims/status",), ("patch",)),
+    )
+
+    def __init__(
+        self,
+        args: DynamicResourcesArgs | None,
+        handle: Handle,
+        *,
+        no_claims: bool = False,
+        taints: bool = False,
+        partitionable: bool = False,
+    ) -> None:
+        """Read claims, classes and slices from the handle's listers.
+
+        `no_claims` is for API servers that have no ResourceClaims; the other keywords are feature gates of Kubernetes.
+        """
+        self._handle = handle
+        self._claims = None if no_claims else handle.lister(RESOURCE_CLAIMS)
+        if self._claims is None:
+            return
+        timeout_s = parse_seconds(args.filter_timeout) if args is not None and args.filter_timeout else 0.0
+        self._features = AllocatorFeatures(taints, partitionable, int(timeout_s * STEPS_PER_SECOND))
+        classes = handle.lister(DEVICE_CLASSES)
+        self._classes = classes
+        self._demands = ClaimDemands(lambda name: classes.get("", name), lambda: classes.version)
+        self._slices = handle.state.derived(ResourceSliceCache)
+        self._cache = handle.state.derived(ClaimCache)
+        handle.lister(RESOURCE_SLICES).on_change(self._slices.slice_changed)
+        self._claims.on_change(self._cache.claim_changed)
+
+    # Equal pods --------------------------------------------------------------------------------------------------
+
+    def signature(self, pod: PodInfo) -> Hashable:
+        if not pod.shape.spec.resource_claims or self._claims is None:
+            return None
+        found = self._claims_of_pod(pod)
+        if isinstance(found, Reject):
+            return pod.uid, self._claims.version
+        return self._classes.version, tuple(self._claim_signature(pod, claim) for claim in found)
+
+    def _claim_signature(self, pod: PodInfo, claim: ResourceClaim) -> Hashable:
+        meta = claim.metadata
+        if claim.status.allocation is not None:
+            is_released = (meta.uid, pod.uid) in self._cache.releasing
+            return meta.uid, meta.resource_version, claim_status.is_reserved_for(claim, pod.uid), is_released
+        if self._cache.pending(meta.uid) is not None:
+            return meta.uid, "pending"
+        demand = self._demands.demand_of(claim)
+        return demand if isinstance(demand, ClaimDemand) else (meta.uid, meta.resource_version)
+
+    def epoch(self, cycle: CycleState) -> Hashable:
+        """Return the version of devices that are not of one node; a change on one node marks its row."""
+        return self._slices.wide_version if self._claims is not None else 0
+
+    def queueing_hint(self, pod: PodInfo, object_event: ObjectEvent) -> bool:
+        kind, old, new = object_event.event.kind, object_event.old, object_event.new
+        if kind == "Pod":
+            return bool(new.uid == pod.uid) and not isinstance(self._claims_of_pod(new), Reject)
+        if kind != "ResourceClaim":
+            return True
+        if old is not None and old.status.allocation is not None and new.status.allocation is None:
+            return True  # devices are free
+        found = self._claims_of_pod(pod)
+        if isinstance(found, Reject):
+            return False
+        # Pods with equal claims are represented by one of them: the claim of one is as good as that of another.
+        mine = {claim.metadata.uid for claim in found}
+        specs = [claim.spec for claim in found if claim.status.allocation is None]
+        if new.metadata.uid not in mine and new.spec not in specs:
+            return False
+        return old is None or old.status != new.status
+
+    # Before nodes are evaluated ------------------------------------------------------------------------------------
+
+    def pre_enqueue(self, pod: PodInfo) -> Reject | None:
+        if not pod.shape.spec.resource_claims or self._claims is None:
+            return None
+        found = self._claims_of_pod(pod)
+        return found if isinstance(found, Reject) else None
+
+    def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | Fault | None:
+        cycle.write(self.name, _NO_CLAIMS)
+        if not pod.shape.spec.resource_claims:
+            return SKIP
+        if self._claims is None:
+            return unresolvable(CLAIMS_NOT_WATCHED)
+        found = self._claims_of_pod(pod)
+        if isinstance(found, Reject):
+            return found
+        if not found:
+            return SKIP
+        demands: list[ClaimDemand] = []
+        terms: list[NodeTerms] = []
+        for claim in found:
+            refusal = self._check_claim(pod, claim)
+            if refusal is not None:
+                return refusal
+            if claim.status.allocation is None:
+                demand = self._demands.demand_of(claim)
+                if not isinstance(demand, ClaimDemand):
+                    return demand
+                demands.append(demand)
+            elif claim.status.allocation.node_selector is not None:
+                terms.append(NodeTerms(claim.status.allocation.node_selector))
+                if terms[-1].error:
+                    return Fault(terms[-1].error)
+        cycle.write(self.name, _ClaimState(len(found), tuple(demands), tuple(terms)))
+        return None
+
+    def _check_claim(self, pod: PodInfo, claim: ResourceClaim) -> Reject | None:
+        """Return why an existing claim cannot be used by the pod now."""
+        if claim.status.allocation is None:
+            if self._cache.pending(claim.metadata.uid) is not None:
+                return unresolvable(f"resource claim {claim_status.key(claim)} is in the process of being allocated")
+            return None
+        if (claim.metadata.uid, pod.uid) in self._cache.releasing:
+            return unresolvable(f"resource claim {claim_status.key(claim)} is in the process of being released")
+        usable = claim_status.has_room(claim) or claim_status.is_reserved_for(claim, pod.uid)
+        return None if usable else unresolvable(CLAIM_IN_USE)
+
+    # Nodes -------------------------------------------------------------------------------------------------------
+
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        assert node.node is not None
+        state = cycle.read(self.name, _ClaimState)
+        if state.demands:
+            found = self._allocate(state.demands, node)
+            if isinstance(found, AllocationRefusal):
+                return self._refusal(pod, found)
+        return None if all(terms.matches(node.node) for terms in state.terms) else _NOT_AVAILABLE
+
+    def _allocate(
+        self, demands: Sequence[ClaimDemand], node: NodeInfo
+    ) -> tuple[ClaimAllocation, ...] | AllocationRefusal:
+        return allocate(self._slices.pools_of(node), demands, self._cache.in_use, self._features)
+
+    def _refusal(self, pod: PodInfo, refusal: AllocationRefusal) -> Reject | Fault:
+        words = refusal.reason
+        if refusal.claim >= 0:
+            found = self._claims_of_pod(pod)
+            unallocated = [] if isinstance(found, Reject) else [c for c in found if c.status.allocation is None]
+            about = claim_status.key(unallocated[refusal.claim]) if refusal.claim < len(unallocated) else ""
+            words = f"claim {about}{words}"
+        return Fault(words) if refusal.is_error else unresolvable(words)
+
+    def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        state = cycle.read(self.name, _ClaimState)
+        if not state.has_alternatives:
+            return 0
+        found = self._allocate(state.demands, node)
+        return 0 if isinstance(found, AllocationRefusal) else preference_score(found, MAX_ALTERNATIVES)
+
+    def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
+        """Compute `score` for many rows, which is 0 for all where no claim has alternatives."""
+        scores = np.zeros(len(table.alive[rows]), np.int64)
+        if cycle.read(self.name, _ClaimState).has_alternatives:
+            for place, row in enumerate(np.arange(table.size)[rows].tolist()):
+                node = table.nodes[row]
+                if node is not None and node.node is not None:
+                    scores[place] = self.score(cycle, pod, node)
+        return scores
+
+    def post_filter(self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext) -> PostFilterRejection | Fault:
+        """Deallocate a claim that keeps the pod from every node, if nobody else uses it.
+
+        Where PreFilter ended before this plugin ran, kube-scheduler reports an error and tries nothing else; so
+        does this.
+        """
+        kept = cycle.plugin_data.get(self.name)
+        if not isinstance(kept, _ClaimState):
+            return Fault("not found")
+        if not kept.claims:
+            return PostFilterRejection((NOTHING_TO_FREE,))
+        claim = self._claim_to_deallocate(pod, refused) if kept.terms else None
+        if claim is None:
+            return PostFilterRejection((STILL_NOT_SCHEDULABLE,))
+        self._handle.actions.write_status(claim_status.deallocation(claim, pod.uid))
+        return PostFilterRejection((DEALLOCATED,))
+
+    def _claim_to_deallocate(self, pod: PodInfo, refused: PostFilterContext) -> ResourceClaim | None:
+        found = self._claims_of_pod(pod)
+        if isinstance(found, Reject) or refused.filter_results is None:
+            return None
+        names = refused.filter_results.rejections().get((self.name, _NOT_AVAILABLE), [])
+        nodes = [node.node for name in names if (node := self._handle.state.node(name)) is not None]
+        for claim in found:
+            selector = claim.status.allocation.node_selector if claim.status.allocation is not None else None
+            if selector is None or not claim_status.is_used_by_nobody_but(claim, pod.uid):
+                continue
+            terms = NodeTerms(selector)
+            if any(node is not None and not terms.matches(node) for node in nodes):
+                return claim
+        return None
+
+    # After the choice --------------------------------------------------------------------------------------------
+
+    def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
+        """Decide again for this pod alone: its class may have been evaluated before other pods took devices."""
+        if not pod.shape.spec.resource_claims or self._claims is None:
+            return None
+        found = self._claims_of_pod(pod)
+        if isinstance(found, Reject):
+            return found
+        waiting: list[tuple[ResourceClaim, ClaimDemand]] = []
+        for claim in found:
+            refusal = self._check_claim(pod, claim)
+            if refusal is not None:
+                return refusal
+            if claim.status.allocation is None:
+                demand = self._demands.demand_of(claim)
+                if not isinstance(demand, ClaimDemand):
+                    return demand
+                waiting.append((claim, demand))
+        if not waiting:
+            return None
+        allocations = self._allocate([demand for _, demand in waiting], node)
+        if isinstance(allocations, AllocationRefusal):
+            return self._refusal(pod, allocations)
+        for (claim, _), allocation in zip(waiting, allocations, strict=True):
+            devices = tuple(devices_by_id((allocation,)))
+            result = allocation_result(allocation, node.name)
+            self._cache.begin(PendingAllocation(pod.uid, claim, result, devices))
+        return None
+
+    def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> verdict.PreBindActions | Reject | None:
+        if not pod.shape.spec.resource_claims or self._claims is None:
+            return None
+        found = self._claims_of_pod(pod)
+        if isinstance(found, Reject):
+            return found
+        writes: list[verdict.StatusWrite] = []
+        for claim in found:
+            if claim_status.is_reserved_for(claim, pod.uid):
+                continue
+            pending = self._cache.pending(claim.metadata.uid)
+            result = pending.result if pending is not None and pending.pod_uid == pod.uid else None
+            writes.append(claim_status.reservation(claim, pod, result, self._note_written))
+        return verdict.PreBindActions(tuple(writes)) if writes else None
+
+    def _note_written(self, written: ResourceClaim) -> None:
+        assert self._claims is not None
+        meta = written.metadata
+        shown = self._claims.get(meta.namespace, meta.name)
+        self._cache.note_written(shown if shown is not None and shown.metadata.uid == meta.uid else None, written)
+
+    def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
+        if not pod.shape.spec.resource_claims or self._claims is None:
+            return
+        for name in self._claim_names(pod):
+            shown = self._claims.get(pod.namespace, name)
+            if shown is None:
+                continue
+            undone = self._cache.undo(shown.metadata.uid, pod.uid)
+            if undone is not None:
+                before = claim_status.as_allocated(undone.claim)
+                self._handle.actions.publish_event(ObjectEvent(_CLAIM_CHANGED, before, undone.claim))
+            claim = self._cache.latest(shown)
+            if claim_status.is_reserved_for(claim, pod.uid):
+                self._release(pod, claim)
+
+    def _release(self, pod: PodInfo, claim: ResourceClaim) -> None:
+        """Take the pod off a claim. Until that is done the pod is not tried: it would count on its reservation."""
+        pair = (claim.metadata.uid, pod.uid)
+        if pair in self._cache.releasing or self._handle.actions.backend is None:
+            return
+        self._cache.releasing.add(pair)
+
+        def on_written(written: ResourceClaim) -> None:
+            self._cache.releasing.discard(pair)
+            self._note_written(written)
+            self._handle.actions.publish_event(ObjectEvent(_CLAIM_CHANGED, claim, written))
+
+        def on_failed(fault: Fault) -> None:
+            self._cache.releasing.discard(pair)
+            self._handle.actions.publish_event(ObjectEvent(_CLAIM_CHANGED, None, claim))
+
+        self._handle.actions.write_status(claim_status.release(claim, pod.uid, on_written, on_failed))
+
+    # Claims ------------------------------------------------------------------------------------------------------
+
+    def _claim_names(self, pod: PodInfo) -> Iterator[str]:
+        for wanted in pod.shape.spec.resource_claims:
+            name = _claim_name(pod, wanted)
+            if isinstance(name, str):
+                yield name
+
+    def _claims_of_pod(self, pod: PodInfo) -> list[ResourceClaim] | Reject:
+        """Return the claims of the pod, or the rejection for the first that is missing or not the pod's own."""
+        found: dict[str, ResourceClaim] = {}
+        for wanted in pod.shape.spec.resource_claims:
+            name = _claim_name(pod, wanted)
+            if isinstance(name, Reject):
+                return name
+            if name is None:  # the claim controller found that this claim is not needed
+                continue
+            claim = self._claims.get(pod.namespace, name) if self._claims is not None else None
+            if claim is None:
+                return unresolvable(f'could not find ResourceClaim "{pod.namespace}/{name}"')
+            if claim.metadata.deletion_timestamp is not None:
+                return unresolvable(f'resourceclaim "{name}" is being deleted')
+            if wanted.resource_claim_name is None and not _is_owner(pod, claim):
+                whose = f"ResourceClaim {pod.namespace}/{name} was not created for pod {pod.key}"
+                return unresolvable(f"{whose} (pod is not owner)")
+            found[claim.metadata.uid] = self._cache.latest(claim)
+        return list(found.values())
+
+
+def _claim_name(pod: PodInfo, wanted: PodResourceClaim) -> str | Reject | None:
+    if wanted.resource_claim_name is not None:
+        return wanted.resource_claim_name
+    if wanted.resource_claim_template_name is None:
+        whose = f'pod "{pod.key}", spec.resourceClaim "{wanted.name}"'
+        return unresolvable(f"{whose}: none of the supported fields are set")
+    for made in pod.claims:
+        if made.name == wanted.name:
+            return made.resource_claim_name
+    return unresolvable(f'pod "{pod.key}": ResourceClaim not created yet')
+
+
+def _is_owner(pod: PodInfo, claim: ResourceClaim) -> bool:
+    return any(owner.controller and owner.uid == pod.uid for owner in claim.metadata.owner_references)

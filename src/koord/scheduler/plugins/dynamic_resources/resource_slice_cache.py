@@ -1,0 +1,274 @@
+"""Keep the devices that drivers publish in ResourceSlices: pools of devices, and the devices that a node can reach.
+
+A pool is what the slices of its newest generation say together. It is incomplete while fewer slices of that generation
+are there than they announce, and invalid where they contradict each other; neither is allocated from. A change marks
+the rows of the nodes that it concerns; a change of slices that are not of one node moves `wide_version`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+
+from koord.api.kubernetes.affinity import NodeSelector
+from koord.api.kubernetes.dynamic_resources import DeviceTaint, ResourceSlice, SliceDevice
+from koord.api.kubernetes.node import Node
+from koord.policy.node_match import NodeTerms
+from koord.scheduler.cache.cluster_state import ClusterState
+from koord.scheduler.cache.node_info import NodeInfo
+from koord.scheduler.plugins.dynamic_resources.selector_program import (
+    SelectorProgram,
+    attribute_value,
+    quantity_or_zero,
+    selected_device,
+)
+from koord.values.quantity import ZERO, Quantity
+
+DeviceId = tuple[str, str, str]  # driver, pool, device
+PoolId = tuple[str, str]  # driver, pool
+CounterId = tuple[str, str]  # counter set, counter
+_ANSWERS_KEPT = 64
+
+
+class DeviceReach:
+    """The nodes that a slice or a device is for: one node, those of a selector, or all."""
+
+    __slots__ = ("node_name", "selector", "terms")
+
+    def __init__(self, node_name: str | None, selector: NodeSelector | None, *, everywhere: bool) -> None:
+        self.node_name = node_name
+        self.selector = selector
+        none = NodeTerms(NodeSelector())
+        self.terms = NodeTerms(selector) if selector is not None else None if everywhere else none
+
+    def includes(self, node: Node) -> bool:
+        if self.node_name is not None:
+            return node.metadata.name == self.node_name
+        return self.terms is None or self.terms.matches(node)
+
+
+class ClaimableDevice:
+    """A device of a slice, with what selectors said of it so far."""
+
+    __slots__ = ("_answers", "_attributes", "_selected", "consumes", "id", "reach", "spec")
+
+    def __init__(self, spec: SliceDevice, driver: str, pool: str, reach: DeviceReach) -> None:
+        self.spec = spec
+        self.id: DeviceId = (driver, pool, spec.name)
+        self.reach = reach
+        self.consumes: tuple[tuple[CounterId, Quantity], ...] = tuple(
+            ((taken.counter_set, name), quantity_or_zero(counter.value))
+            for taken in spec.consumes_counters
+            for name, counter in taken.counters.items()
+        )
+        self._selected: Mapping[str, Any] | None = None
+        self._attributes: dict[str, Hashable] | None = None
+        self._answers: dict[SelectorProgram, bool | str] = {}
+
+    @property
+    def taints(self) -> tuple[DeviceTaint, ...]:
+        return self.spec.taints
+
+    def matches(self, program: SelectorProgram) -> bool | str:
+        """Return whether a selector is true for the device, or why that cannot be said; asked once per selector."""
+        known = self._answers.get(program)
+        if known is None:
+            if self._selected is None:
+                self._selected = selected_device(self.spec, self.id[0])
+            if len(self._answers) >= _ANSWERS_KEPT:
+                self._answers.clear()
+            known = self._answers[program] = program.matches(self._selected)
+        return known
+
+    def attribute(self, name: str) -> Hashable:
+        """Return an attribute by its full name as (type, value); None where the device does not have it."""
+        if self._attributes is None:
+            self._attributes = {
+                key if "/" in key else f"{self.id[0]}/{key}": (_type_name(given), attribute_value(given))
+                for key, given in self.spec.attributes.items()
+            }
+        return self._attributes.get(name)
+
+
+def _type_name(attribute: msgspec.Struct) -> str:
+    return next((name for name in attribute.__struct_fields__ if getattr(attribute, name) is not None), "")
+
+
+class _Slice:
+    """A slice with its devices prepared."""
+
+    __slots__ = ("devices", "object", "reach", "selects_per_device")
+
+    def __init__(self, given: ResourceSlice) -> None:
+        spec = given.spec
+        self.object = given
+        self.selects_per_device = bool(spec.per_device_node_selection)
+        self.reach = DeviceReach(
+            spec.node_name, spec.node_selector, everywhere=bool(spec.all_nodes) or self.selects_per_device
+        )
+        self.devices = tuple(
+            ClaimableDevice(device, spec.driver, spec.pool.name, self._reach_of(device)) for device in spec.devices
+        )
+
+    def _reach_of(self, device: SliceDevice) -> DeviceReach:
+        if not self.selects_per_device:
+            return self.reach
+        return DeviceReach(device.node_name, device.node_selector, everywhere=bool(device.all_nodes))
+
+
+class DevicePool:
+    """The slices of one pool, as they were when it was made."""
+
+    def __init__(self, pool_id: PoolId, slices: Iterable[_Slice]) -> None:
+        self.id = pool_id
+        known = sorted(slices, key=lambda each: each.object.metadata.name)
+        generation = max(each.object.spec.pool.generation for each in known)
+        self.slices = [each for each in known if each.object.spec.pool.generation == generation]
+        self.is_incomplete = len(self.slices) != self.slices[0].object.spec.pool.resource_slice_count
+        self.devices: dict[str, ClaimableDevice] = {d.id[2]: d for each in self.slices for d in each.devices}
+        self.counters: dict[CounterId, Quantity] = {
+            (given.name, name): quantity_or_zero(counter.value)
+            for each in self.slices
+            for given in each.object.spec.shared_counters
+            for name, counter in given.counters.items()
+        }
+
+    @cached_property
+    def is_invalid(self) -> bool:
+        """Return whether two devices have one name, or a device takes from counters that are not there."""
+        names = sum(len(each.devices) for each in self.slices)
+        taken = {counter for device in self.devices.values() for counter, _ in device.consumes}
+        return names != len(self.devices) or not taken <= self.counters.keys()
+
+    def reachable_devices(self, node: Node) -> tuple[ClaimableDevice, ...] | None:
+        """Return the devices that the node can use; None where no slice of the pool is for the node."""
+        found: list[ClaimableDevice] = []
+        is_for_node = False
+        for each in self.slices:
+            if each.selects_per_device:
+                usable = [device for device in each.devices if device.reach.includes(node)]
+                is_for_node = is_for_node or bool(usable)
+                found += usable
+            elif each.reach.includes(node):
+                is_for_node = True
+                found += each.devices
+        return tuple(found) if is_for_node else None
+
+
+class NodePool(msgspec.Struct, frozen=True):
+    """A pool with the devices of it that one node can use."""
+
+    pool: DevicePool
+    devices: tuple[ClaimableDevice, ...]
+
+
+class ResourceSliceCache:
+    """The pools of all drivers; one for all profiles, got with `state.derived(ResourceSliceCache)`."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._slices: dict[PoolId, dict[str, _Slice]] = {}  # by name of the slice
+        self._pools: dict[PoolId, DevicePool] = {}  # made when they are asked for
+        self._pools_of_node: dict[str, dict[PoolId, int]] = {}  # by node: how many slices of a pool are for it alone
+        self._wide_pools: dict[PoolId, int] = {}  # how many slices of a pool are not for one node
+        self._views: dict[str, tuple[int, Node, tuple[NodePool, ...]]] = {}
+        self.wide_version = 0
+
+    def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        """Handle an event. Each profile's plugin calls this; only the first of equal calls changes anything."""
+        if new is not None and self._known_slice(new) is new:
+            return
+        for gone in (old, new):
+            if gone is not None:
+                self._remove(gone)
+        if new is not None:
+            self._add(new)
+
+    def _known_slice(self, given: ResourceSlice) -> ResourceSlice | None:
+        known = self._slices.get((given.spec.driver, given.spec.pool.name), {}).get(given.metadata.name)
+        return None if known is None else known.object
+
+    def pool(self, pool_id: PoolId) -> DevicePool | None:
+        known = self._pools.get(pool_id)
+        if known is None and pool_id in self._slices:
+            known = self._pools[pool_id] = DevicePool(pool_id, self._slices[pool_id].values())
+        return known
+
+    def pools_of(self, node: NodeInfo) -> tuple[NodePool, ...]:
+        """Return the pools with devices for a node, in the order of their names."""
+        assert node.node is not None
+        known = self._views.get(node.name)
+        if known is not None and known[0] == self.wide_version and known[1] is node.node:
+            return known[2]
+        pool_ids = sorted({*self._pools_of_node.get(node.name, ()), *self._wide_pools})
+        view = tuple(self._reachable_pools(pool_ids, node.node))
+        if len(self._views) > 2 * self._state.node_count + 64:  # most are of nodes that are gone
+            self._views.clear()
+        self._views[node.name] = (self.wide_version, node.node, view)
+        return view
+
+    def _reachable_pools(self, pool_ids: Iterable[PoolId], node: Node) -> Iterator[NodePool]:
+        for pool_id in pool_ids:
+            pool = self.pool(pool_id)
+            devices = pool.reachable_devices(node) if pool is not None else None
+            if pool is not None and devices is not None:
+                yield NodePool(pool, devices)
+
+    def devices_changed(self, ids: Iterable[DeviceId]) -> None:
+        """Note that devices were taken or freed."""
+        for driver, pool, _ in ids:
+            self._note_pool_changed((driver, pool), forget_views=False)
+
+    def _add(self, new: ResourceSlice) -> None:
+        pool_id = (new.spec.driver, new.spec.pool.name)
+        self._slices.setdefault(pool_id, {})[new.metadata.name] = _Slice(new)
+        self._count(new, 1)
+        self._pools.pop(pool_id, None)
+        self._note_pool_changed(pool_id, forget_views=True)
+
+    def _remove(self, old: ResourceSlice) -> None:
+        pool_id = (old.spec.driver, old.spec.pool.name)
+        held = self._slices.get(pool_id, {})
+        known = held.get(old.metadata.name)
+        if known is None:
+            return
+        self._note_pool_changed(pool_id, forget_views=True)
+        del held[old.metadata.name]
+        self._count(known.object, -1)
+        self._pools.pop(pool_id, None)
+        if not held:
+            del self._slices[pool_id]
+
+    def _count(self, given: ResourceSlice, change: int) -> None:
+        pool_id = (given.spec.driver, given.spec.pool.name)
+        node_name = given.spec.node_name
+        counts = self._wide_pools if node_name is None else self._pools_of_node.setdefault(node_name, {})
+        counts[pool_id] = counts.get(pool_id, 0) + change
+        if not counts[pool_id]:
+            del counts[pool_id]
+        if node_name is not None and not counts:
+            del self._pools_of_node[node_name]
+
+    def _note_pool_changed(self, pool_id: PoolId, *, forget_views: bool) -> None:
+        if pool_id in self._wide_pools:
+            self.wide_version += 1
+        names = {each.object.spec.node_name for each in self._slices.get(pool_id, {}).values()} - {None}
+        for name in names:
+            assert name is not None
+            if forget_views:
+                self._views.pop(name, None)
+            node = self._state.table.index.get(name)
+            if node is not None:
+                self._state.table.mark_changed(node.row)
+
+
+def counters_left(pool: DevicePool, taken: Iterable[ClaimableDevice]) -> dict[CounterId, Quantity]:
+    """Return what a pool's counters have left after these devices of it took their part."""
+    left = dict(pool.counters)
+    for device in taken:
+        for counter, amount in device.consumes:
+            left[counter] = left.get(counter, ZERO) - amount
+    return left
