@@ -183,7 +183,7 @@ def _cidr(value: Any) -> IpNetwork:
 
 def _contains_ip(network: IpNetwork, value: Any) -> bool:
     found = value if isinstance(value, IpAddress) else _ip(_text(value))
-    return found.address in network.interface.network
+    return bool(found.address in network.interface.network)
 
 
 def _contains_cidr(network: IpNetwork, value: Any) -> bool:
