@@ -189,7 +189,7 @@ def _contains_ip(network: IpNetwork, value: Any) -> bool:
 def _contains_cidr(network: IpNetwork, value: Any) -> bool:
     other = (value if isinstance(value, IpNetwork) else _cidr(_text(value))).interface.network
     mine = network.interface.network
-    return other.version == mine.version and other.network_address in mine and other.prefixlen >= mine.prefixlen
+    return bool(other.version == mine.version and other.network_address in mine and other.prefixlen >= mine.prefixlen)
 
 
 def _masked(network: IpNetwork) -> IpNetwork:

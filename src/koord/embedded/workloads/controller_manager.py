@@ -19,6 +19,7 @@ from koord.embedded.workloads.namespace_controller import NamespaceController, R
 from koord.embedded.workloads.node_lifecycle_controller import NodeLifecycleController, TaintEvictionController
 from koord.embedded.workloads.pod_gc import PodGarbageCollector
 from koord.embedded.workloads.replicaset_controller import ReplicaSetController, ReplicationControllerController
+from koord.embedded.workloads.resourceclaim_controller import ResourceClaimController
 from koord.embedded.workloads.resourcequota_controller import ResourceQuotaController
 from koord.embedded.workloads.statefulset_controller import StatefulSetController
 from koord.embedded.workloads.volume_protection import VolumeProtectionController
@@ -48,6 +49,7 @@ CONTROLLERS: Mapping[str, Callable[[ControllerContext], WorkloadController]] = M
         "taint-eviction": TaintEvictionController,
         "pod-gc": PodGarbageCollector,
         "volume-protection": VolumeProtectionController,
+        "resourceclaim": ResourceClaimController,
         "resourcequota": ResourceQuotaController,
     }
 )
