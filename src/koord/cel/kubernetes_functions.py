@@ -161,7 +161,7 @@ def _ip(value: Any) -> IpAddress:
 
 
 def _is_canonical_ip(value: Any) -> bool:
-    return str(_ip(_text(value))) == value
+    return bool(str(_ip(_text(value))) == value)
 
 
 def _parse_cidr(text: str) -> IpNetwork | None:
