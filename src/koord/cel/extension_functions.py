@@ -49,7 +49,7 @@ def _char_at(text: str, at: int) -> str:
 def _index_of(where: Any, what: Any, start: Any = None) -> int:
     if isinstance(where, list) and start is None:
         return next((at for at, element in enumerate(where) if is_equal(element, what)), -1)
-    return _text_index(where, what, 0 if start is None else start)
+    return int(_text_index(where, what, 0 if start is None else start))
 
 
 @_typed("string", "string", _INT)
@@ -62,7 +62,7 @@ def _text_index(text: str, part: str, start: int) -> int:
 def _last_index_of(where: Any, what: Any, last: Any = None) -> int:
     if isinstance(where, list) and last is None:
         return next((at for at in range(len(where) - 1, -1, -1) if is_equal(where[at], what)), -1)
-    return _last_text_index(where, what, len(where) if last is None and isinstance(where, str) else last)
+    return int(_last_text_index(where, what, len(where) if last is None and isinstance(where, str) else last))
 
 
 @_typed("string", "string", _INT)
