@@ -60,6 +60,12 @@ class InterferenceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False, re
             f"{self.metric} of container {self.container} is {self.value:.3g}, {score:.1f} deviations above its normal "
             f"{normal} ({self.samples} samples)"
         )
+        nearest = self.suspects[0] if self.suspects and self.suspects[0].score > 0 else None
+        if not self.culprit and nearest is not None:
+            return (
+                f"{text}; no batch pod's CPU use follows it closely enough: correlation {nearest.score:.2f} of"
+                f" {nearest.namespace}/{nearest.pod} is below correlationThreshold"
+            )
         if not self.culprit:
             return f"{text}; no batch pod's CPU use follows it"
         return f"{text}; the CPU use of {self.culprit} follows it (correlation {self.suspects[0].score:.2f})"

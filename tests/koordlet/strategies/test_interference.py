@@ -262,6 +262,15 @@ def test_nobody_is_blamed_who_runs_all_the_time(tmp_path: Path) -> None:
     assert story.evictions == []
 
 
+def test_a_pod_that_is_nearly_named_is_told(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    disturbed(story, slo(action="evict", correlationThreshold=1))
+    assert story.incident.culprit == ""
+    assert "no batch pod's CPU use follows it closely enough: correlation 0." in story.incident.why
+    assert story.incident.why.endswith(f"of {story.incident.suspects[0].namespace}/be is below correlationThreshold")
+    assert story.evictions == []
+
+
 def test_samples_are_taken_as_often_as_the_setting_says(tmp_path: Path) -> None:
     story = Story(tmp_path)
     story.run(slo(sampleSeconds=10), 100, CALM, 0)
