@@ -110,6 +110,7 @@ class ElasticQuotaCache:
         self._grace_ends: list[tuple[float, str]] = []  # a heap of when terminating pods stop counting, with their uids
         self._state = handle.state
         self._manager = GroupQuotaManager(rules)
+        self._manager.count_unknown = self._count_unlisted
         self._total = ClusterTotal(handle.state.table)
         self._nodes = handle.state.table.node_changes
         self._pods = handle.lister(PODS)
@@ -242,9 +243,10 @@ class ElasticQuotaCache:
         uid, manager, timer = pod.uid, self._manager, self.timer
         started = 0.0 if timer is None else timer.now()
         if what == "add":
-            if not manager.assume_pod(uid) and counts_towards_quota(pod) and uid not in self._ignored:
-                manager.handle(quota_events.QuotaPodUpdated(quota_pod_from(pod, with_overhead=self.with_overhead)))
-                manager.assume_pod(uid)
+            if pod.label_group.memo.get(manager) == manager.trees_version:
+                manager.note_placement(uid)  # see `is_unlimited`
+            elif not manager.assume_pod(uid):
+                self._count_unlisted(uid)
             if timer is not None:
                 timer.took("ReservePod", started)
             return
@@ -255,6 +257,13 @@ class ElasticQuotaCache:
             manager.forget_pod(uid)
         if timer is not None:
             timer.took("UnreservePod", started)
+
+    def _count_unlisted(self, uid: str) -> None:
+        """Count a placed pod that the list of pods has not shown yet."""
+        pod = self._state.placed_pod(uid)
+        if pod is not None and counts_towards_quota(pod) and uid not in self._ignored:
+            self._manager.handle(quota_events.QuotaPodUpdated(quota_pod_from(pod, with_overhead=self.with_overhead)))
+            self._manager.assume_pod(uid)
 
 
 class ElasticQuotaCaches:

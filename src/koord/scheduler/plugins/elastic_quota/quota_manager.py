@@ -7,7 +7,7 @@ namespace), so a change of the tree costs as many steps as there are addresses, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from koord.api.koordinator.protocol import DEFAULT_QUOTA
 from koord.policy.quota import QuotaAddress, QuotaIndex
@@ -69,6 +69,9 @@ class GroupQuotaManager:
         self._total: Counts = {}
         self.trees_version = 0  # incremented when the quotas change, and with them who counts where
         self._trees: QuotaTrees | None = None  # rebuilt when it is next needed
+        # Placed pods of groups without a max that are not assumed yet: nothing depends on it before it is read.
+        self._placements: list[str] = []
+        self.count_unknown: Callable[[str], None] = lambda uid: None  # called with a placed pod that is not in `pods`
         # Assumed pods of a built-in group that are not counted there yet: nothing depends on it before it is read.
         self._pending_used: list[tuple[_AddressPods, QuotaPod]] = []
         self._is_total_stale = True  # what is left for the default tree has changed
@@ -136,6 +139,8 @@ class GroupQuotaManager:
         known = self.pods.get(pod.uid)
         if known == pod:
             return ()
+        if self._placements:
+            self._assume_placements()
         eased: Collection[str] = ()
         if known is not None and _same_request(known, pod):
             self.pods[pod.uid] = self._pods_by_address[pod.address].pods[pod.uid] = pod
@@ -173,6 +178,19 @@ class GroupQuotaManager:
                         self._flush_pending_used()
         return True
 
+    def note_placement(self, uid: str) -> None:
+        """Assume a pod of a group without a max the next time that it matters."""
+        self.version += 1
+        self._placements.append(uid)
+        if len(self._placements) > _MAX_PENDING_USED:
+            self._assume_placements()
+
+    def _assume_placements(self) -> None:
+        placements, self._placements = self._placements, []
+        for uid in placements:
+            if not self.assume_pod(uid):
+                self.count_unknown(uid)
+
     def _flush_pending_used(self) -> None:
         """Count the assumed pods of the built-in groups, equal ones at once. Sums do not depend on order."""
         alike: dict[tuple[int, int, bool, int], list[tuple[_AddressPods, QuotaPod]]] = {}
@@ -191,7 +209,7 @@ class GroupQuotaManager:
         """Forget an assumed pod and return the trees where it may help."""
         self.version += 1
         pod = self.pods.get(uid)
-        if pod is None or uid not in self._assumed:
+        if pod is None or uid not in self.assumed:
             return ()
         self._assumed.discard(uid)
         if pod.has_node:
@@ -254,6 +272,8 @@ class GroupQuotaManager:
 
     def _current_trees(self) -> QuotaTrees:
         """Return the trees with every pod in its place."""
+        if self._placements:
+            self._assume_placements()
         if self._pending_used:
             self._flush_pending_used()
         if self._trees is None:
@@ -311,6 +331,8 @@ class GroupQuotaManager:
 
     @property
     def assumed(self) -> Collection[str]:
+        if self._placements:
+            self._assume_placements()
         return self._assumed
 
     def is_assigned(self, uid: str) -> bool:
@@ -450,7 +472,7 @@ class GroupQuotaManager:
         return used
 
     def _is_assigned(self, pod: QuotaPod) -> bool:
-        return pod.has_node or pod.uid in self._assumed
+        return pod.has_node or pod.uid in self.assumed
 
     def _trees_of(self, pod: QuotaPod) -> Collection[str]:
         trees = self._trees
