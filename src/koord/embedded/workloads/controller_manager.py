@@ -13,6 +13,7 @@ from koord.embedded.workloads.cronjob_controller import CronJobController
 from koord.embedded.workloads.daemonset_controller import DaemonSetController
 from koord.embedded.workloads.deployment_controller import DeploymentController
 from koord.embedded.workloads.disruption_controller import DisruptionController
+from koord.embedded.workloads.ephemeral_volume_controller import EphemeralVolumeController
 from koord.embedded.workloads.garbage_collector import GarbageCollector
 from koord.embedded.workloads.job_controller import JobController
 from koord.embedded.workloads.namespace_controller import NamespaceController, RootCaPublisher, ServiceAccountController
@@ -49,6 +50,7 @@ CONTROLLERS: Mapping[str, Callable[[ControllerContext], WorkloadController]] = M
         "node-lifecycle": NodeLifecycleController,
         "taint-eviction": TaintEvictionController,
         "pod-gc": PodGarbageCollector,
+        "ephemeral-volume": EphemeralVolumeController,
         "persistentvolume": PersistentVolumeController,
         "volume-protection": VolumeProtectionController,
         "resourceclaim": ResourceClaimController,
