@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from koord.api.config.scheduler.configuration import Extender
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
 from koord.kube.controller.process import StandaloneProgram
@@ -28,6 +29,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.controller import ControllerFactory, SchedulerControllerContext, build_controllers, run_controllers
 from koord.scheduler.event_handlers import EventHandlers
 from koord.scheduler.evictor import SchedulerEvictor
+from koord.scheduler.extender import ExtenderTransport, HttpExtenderTransport, build_extenders
 from koord.scheduler.framework.attempt import AttemptLog
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
@@ -85,6 +87,7 @@ class Scheduler:
         controller_plugins: Sequence[str] = ("*",),
         network_topology_manager: bool = True,
         sync_barrier: SyncBarrierSettings = SyncBarrierSettings(),  # noqa: B008 - a frozen value
+        extender_transport: Callable[[Extender, str], ExtenderTransport] = HttpExtenderTransport,
     ) -> None:
         """Wire all parts together; nothing runs yet.
 
@@ -92,6 +95,8 @@ class Scheduler:
         `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
         `controller_plugins` says whose controllers run (`runs_controllers`); without `network_topology_manager` nobody
         writes the status of the ClusterNetworkTopology. `sync_barrier` is where a new leader waits if its gate is on.
+        `extender_transport` makes the way to each extender of the configuration. Raise BadConfig for one that cannot
+        be reached as it says.
         """
         self._clock = clock
         self.completed_config = completed_config
@@ -113,7 +118,16 @@ class Scheduler:
             max_backoff_s=float(config.pod_max_backoff_seconds or 0),
             max_unschedulable_s=max_unschedulable_s,
         )
-        self.queue = SchedulingQueue(tuple(self.profiles.values()), settings)
+        self.extenders = build_extenders(
+            config.extenders,
+            client,
+            informers,
+            self.state,
+            self._latest_pod,
+            extender_transport,
+        )
+        is_extended = self.extenders.are_interested if self.extenders is not None else None
+        self.queue = SchedulingQueue(tuple(self.profiles.values()), settings, is_extended)
         self.engines = {
             name: SchedulingEngine(profile, self.state, seed ^ zlib.crc32(name.encode()), self.queue.nominations)
             for name, profile in self.profiles.items()
@@ -152,6 +166,7 @@ class Scheduler:
             committed=self.queue.committed,
             metrics=metrics,
             latest_pod=self.event_handlers.latest_pod if self._checks_scheduler_name else None,
+            extenders=self.extenders,
         )
         self.evictor = SchedulerEvictor(
             client,
@@ -184,6 +199,7 @@ class Scheduler:
             next_pod_plugin=_next_pod_plugin(self.profiles),
             monitor=self._monitor,
             observe_next_pod_s=self._koordinator_metrics.next_pod_s.observe if self._koordinator_metrics else None,
+            extenders=self.extenders,
         )
         self.handle.actions.backend = LiveSchedulerActions(
             self.waiting_pods, self.queue, clock, self.wakeup.set, self.status_writer.submit
@@ -226,6 +242,8 @@ class Scheduler:
         Bindings that are in progress at that moment are left to the next leader, which learns of them from its watch.
         """
         await self.wait_synced()
+        if self.extenders is not None:
+            await self.extenders.wait_synced()
         if self._sync_barrier is not None:
             await self._sync_barrier.wait()
         self.status_writer.start()
@@ -244,6 +262,8 @@ class Scheduler:
 
     async def stop(self) -> None:
         await self.event_throttle.stop()
+        if self.extenders is not None:
+            await self.extenders.close()
         await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
 
     def report_malformed(self, what: MalformedObject) -> None:
@@ -296,6 +316,9 @@ class Scheduler:
             and waiting_pod.pod.scheduler != pod.spec.scheduler_name
         ):
             self.waiting_pods.reject(pod.metadata.uid, "", SCHEDULER_NAME_UNMATCHED)
+
+    def _latest_pod(self, pod: PodInfo) -> Pod | None:
+        return self.event_handlers.latest_pod(pod)
 
     def _retry_preemptor(self, pod: PodInfo) -> None:
         if self.queue.activate((pod.uid,), self._clock.monotonic()):

@@ -22,10 +22,8 @@ def unsupported_settings(config: configuration.KubeSchedulerConfiguration) -> li
 
     The shape belongs to StorageCapacityScoring, which is off by default in Kubernetes.
     """
-    rule = "must be left out: this version of koord asks no extenders"
-    errors = [FieldError("extenders", [e.url_prefix for e in config.extenders], rule)] if config.extenders else []
     rule = "must be left out: scoring by storage capacity (feature gate StorageCapacityScoring) is not built"
-    return errors + [
+    return [
         FieldError(f"profiles[{i}].pluginConfig[{k}].args.shape", entry.args["shape"], rule)
         for i, profile in enumerate(config.profiles)
         for k, entry in enumerate(profile.plugin_config)
