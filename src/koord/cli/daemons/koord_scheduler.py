@@ -16,6 +16,7 @@ from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.lifecycle import report_errors, run_event_loop, run_program, set_verbosity
 from koord.cli.daemons.scheduler_config import SCHEDULER_PROGRAM, scheduler_configuration, scheduler_flags
 from koord.cli.daemons.serving_flags import FlagError, plain_addresses
+from koord.kube.config.connection import BadConfig
 from koord.kube.controller.process import ControllerProcess, ProcessSettings, process_identity
 from koord.scheduler import resource_metrics
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -57,7 +58,20 @@ async def serve_scheduler(
     settings: ProcessSettings, config: CompletedConfig, values: FlagValues, logs: Logs, stop: asyncio.Event
 ) -> int:
     process = ControllerProcess(settings, WallClock())
-    scheduler = Scheduler(
+    try:
+        scheduler = _make_scheduler(process, settings, config, values)
+    except BadConfig as bad:
+        return report_errors(SCHEDULER_PROGRAM, [str(bad)])
+    process.on_malformed = scheduler.report_malformed
+    _serve_routes(process, scheduler, config, logs)
+    return await startup.run_process(process, scheduler, stop)
+
+
+def _make_scheduler(
+    process: ControllerProcess, settings: ProcessSettings, config: CompletedConfig, values: FlagValues
+) -> Scheduler:
+    """Make the scheduler. Raise BadConfig for an extender whose certificates cannot be used."""
+    return Scheduler(
         process.client,
         process.informers,
         process.clock,
@@ -75,9 +89,6 @@ async def serve_scheduler(
         network_topology_manager=values.switch("enable-network-topology-manager"),
         sync_barrier=sync_barrier_settings(values, config),
     )
-    process.on_malformed = scheduler.report_malformed
-    _serve_routes(process, scheduler, config, logs)
-    return await startup.run_process(process, scheduler, stop)
 
 
 def sync_barrier_settings(values: FlagValues, config: CompletedConfig) -> SyncBarrierSettings:
