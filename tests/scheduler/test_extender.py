@@ -27,6 +27,7 @@ from koord.kube.config.connection import BadConfig
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.extender import HttpExtenderTransport
+from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.framework.verdict import Fault
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry import certificates
@@ -101,6 +102,7 @@ def test_scores_count_ten_times_their_weight_beside_those_of_plugins() -> None:
         await world.clock.sleep(5)
         record = world.scheduler.attempt_log.get((await world.pod("a")).metadata.uid)
         assert record is not None
+        assert isinstance(record.decision, ChosenNode)
         assert (record.decision.node, record.decision.scores["Extender"]) == ("n2", 10 * 7 * 10)
         assert {one.node: one.scores["Extender"] for one in record.decision.runners_up} == {"n1": 210, "n0": 0}
 
@@ -449,7 +451,10 @@ def test_tls_is_verified_with_the_ca_that_is_given_and_a_client_certificate_is_s
         shown, shown_key = client_pair()
         context.load_verify_locations(cadata=shown.decode())
         (tmp_path / "ca.crt").write_bytes(ca)
-        data = {"cert_data": base64.b64encode(shown).decode(), "key_data": base64.b64encode(shown_key).decode()}
+        data: dict[str, Any] = {
+            "cert_data": base64.b64encode(shown).decode(),
+            "key_data": base64.b64encode(shown_key).decode(),
+        }
         async with FakeExtender().serve(context) as url:
             named = ExtenderTLS(ca_file=str(tmp_path / "ca.crt"), server_name="extender.test", **data)
             answer = await post(Extender(url_prefix=url, enable_https=True, tls_config=named), url)
@@ -477,7 +482,7 @@ def test_tls_is_verified_with_the_ca_that_is_given_and_a_client_certificate_is_s
         ({"cert_file": "/nowhere/tls.crt"}, "give both, or none"),
     ],
 )
-def test_certificates_that_cannot_be_used_are_refused_at_the_start(tls: dict[str, str], where: str) -> None:
+def test_certificates_that_cannot_be_used_are_refused_at_the_start(tls: dict[str, Any], where: str) -> None:
     with pytest.raises(BadConfig, match=where):
         HttpExtenderTransport(Extender(url_prefix="https://x", tls_config=ExtenderTLS(**tls)), "extenders[0]")
 

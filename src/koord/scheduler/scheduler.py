@@ -26,7 +26,13 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration import feature_gates
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.controller import ControllerFactory, SchedulerControllerContext, build_controllers, run_controllers
+from koord.scheduler.controller import (
+    ControllerFactory,
+    MetricsProvider,
+    SchedulerControllerContext,
+    build_controllers,
+    run_controllers,
+)
 from koord.scheduler.event_handlers import EventHandlers
 from koord.scheduler.evictor import SchedulerEvictor
 from koord.scheduler.extender import ExtenderTransport, HttpExtenderTransport, build_extenders
@@ -281,8 +287,19 @@ class Scheduler:
         quotas = quota_cache_of(self.profiles.values())
         if quotas is not None:
             register_quota_metrics(registry, more, quotas, self._clock, lambda: self._leads)
+        for plugin in self.distinct_plugins():
+            if isinstance(plugin, MetricsProvider):
+                plugin.register_metrics(registry)
         if any(plugin.name == "Reservation" for p in self.profiles.values() for plugin in p.plugins()):
             register_reservation_metrics(registry, self.handle, lambda: self._leads)
+
+    def distinct_plugins(self) -> Sequence[Plugin]:
+        """Return one instance of each plugin, of the first profile that has it."""
+        found: dict[str, Plugin] = {}
+        for profile in self.profiles.values():
+            for plugin in profile.plugins():
+                found.setdefault(plugin.name, plugin)
+        return tuple(found.values())
 
     def _on_slow_cycle(self, late: SchedulingTimeout) -> None:
         _LOG.warning("%s", late)

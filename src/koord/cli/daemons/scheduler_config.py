@@ -25,7 +25,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES, SYNC_BARRIER
 from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
-from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, load_plugins
 from koord.scheduler.scheduler import CONTROLLER_FACTORIES
 
 SCHEDULER_PROGRAM = "koord-scheduler"
@@ -196,13 +196,12 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
     gates = _parse_gates(values)
     if isinstance(gates, list):
         return gates
-    strangers = [
-        e for e in values.strings("controller-plugins") if e.removeprefix("-") not in ("*", *CONTROLLER_FACTORIES)
-    ]
-    if strangers:
-        known = ", ".join(sorted(CONTROLLER_FACTORIES))
-        return [f"--controller-plugins {name}: no such plugin has controllers; known are {known}" for name in strangers]
     loaded = load_plugins(entry_points(group=ENTRY_POINT_GROUP))
+    known = {"*", *CONTROLLER_FACTORIES, *(loaded.factories.keys() - REGISTRY.keys())}
+    strangers = [e for e in values.strings("controller-plugins") if e.removeprefix("-") not in known]
+    if strangers:
+        names = ", ".join(sorted(known - {"*"}))
+        return [f"--controller-plugins {name}: no such plugin has controllers; known are {names}" for name in strangers]
     factories = loaded.factories
     notes = [*gate_text.feature_gate_warnings(gates, SCHEDULER_GATES), *loaded.warnings]
     if not gates[SYNC_BARRIER]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -29,6 +29,13 @@ from koord.values.resources import materialise, to_wire
 
 POD_PATH = "/explain/pods/:namespace/:name"
 CONFIGURATION_PATH = "/explain/configuration"
+
+
+@runtime_checkable
+class RouteProvider(Protocol):
+    """A plugin of any package that serves something: paths below /apis/v1/plugins/NAME, answered to GET."""
+
+    def routes(self) -> Iterable[tuple[str, HttpHandler]]: ...
 
 
 class Explainer:
@@ -159,6 +166,10 @@ def explain_routes(scheduler: Scheduler, clock: Clock) -> tuple[tuple[str, HttpH
 
 def _plugin_routes(scheduler: Scheduler, clock: Clock) -> Iterator[tuple[str, HttpHandler]]:
     profiles, state = tuple(scheduler.profiles.values()), scheduler.state
+    for plugin in scheduler.distinct_plugins():
+        if isinstance(plugin, RouteProvider):
+            for path, handler in plugin.routes():
+                yield f"/plugins/{plugin.name}{path}", handler
     devices, reservations = find_plugin(profiles, DeviceShare), find_plugin(profiles, ReservationPlugin)
     yield from elastic_quota_http.routes(quota_cache_of(profiles))
     yield from device_share_http.routes(devices.cache if devices is not None else None, state)
