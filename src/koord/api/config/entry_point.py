@@ -52,7 +52,9 @@ def load_entry_points(
         if offer.name in built_in:
             warnings.append(f"{whose} is not used: koord has a plugin of this name")
             continue
-        problem = "two installed packages offer a plugin of this name" if offer.name in loaded else ""
+        problem = (
+            "two installed packages offer a plugin of this name" if offer.name in loaded or offer.name in broken else ""
+        )
         try:
             found = offer.load()
         except Exception as error:  # noqa: BLE001 - whatever a stranger's module raises when it is imported

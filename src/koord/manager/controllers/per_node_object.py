@@ -16,7 +16,7 @@ import msgspec
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
 from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY, A_NETWORK_BANDWIDTH
-from koord.api.koordinator.slo import NodeMetric, NodeSLO
+from koord.api.koordinator.slo import Extensions, NodeMetric, NodeSLO
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.node import Node
@@ -285,6 +285,9 @@ class NodeSLOController(PerNodeObjectController[NodeSLO]):
         decision = decide_node_slo(settings, meta.labels, meta.annotations, None if stored is None else stored.spec)
         if not self._plugins:
             return decision
-        had = decision.spec.extensions or {}
-        extensions = run_node_slo_extensions(self._plugins, node, kept.watcher.data, had)
-        return msgspec.structs.replace(decision, spec=msgspec.structs.replace(decision.spec, extensions=extensions))
+        had = (decision.spec.extensions and decision.spec.extensions.object) or {}
+        wanted = run_node_slo_extensions(self._plugins, node, kept.watcher.data, had)
+        if wanted == had:
+            return decision
+        spec = msgspec.structs.replace(decision.spec, extensions=Extensions(object=wanted or None))
+        return msgspec.structs.replace(decision, spec=spec)
