@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ def test_the_example_of_the_page(nodes: int) -> None:
                 await world.add_node(f"n{number}")
             await clock.sleep(30)
             routes = dict(http.explain_routes(world.scheduler, clock))
-            reply = routes["/plugins/NodeCount/count"](HttpCall(method="GET", path="/"))
+            reply: Any = routes["/plugins/NodeCount/count"](HttpCall(method="GET", path="/"))
             assert json.loads(reply.body) == {"nodes": nodes, "largest": nodes}
             assert f"node_count_largest {nodes}" in metrics.render([registry]).decode()
 

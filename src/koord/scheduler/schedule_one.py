@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.bind import Binder, BindingContext
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
@@ -97,6 +98,7 @@ class SchedulingLoop:
         monitor: SchedulerMonitor | None = None,
         observe_next_pod_s: Callable[[float], None] | None = None,
         extenders: Extenders | None = None,
+        dump: AttemptDump | None = None,
     ) -> None:
         """Create the loop.
 
@@ -119,6 +121,7 @@ class SchedulingLoop:
         self._attempt_log = attempt_log
         self._clock = clock
         self._extenders = extenders
+        self._dump = dump or AttemptDump()
         self._extended_attempt: asyncio.Task[None] | None = None
         self._rush = False
         self._binding_cycles: set[asyncio.Task[None]] = set()
@@ -203,7 +206,7 @@ class SchedulingLoop:
         try:
             # In a rush nobody looks at single pods, and recording the next best nodes would cost more than the
             # decision.
-            attempt = engine.decide(pod, 0 if self._rush else RUNNERS_UP, on_point_end)
+            attempt = engine.decide(pod, self._runners_up(), on_point_end)
             decision = attempt.decision
             if isinstance(decision, Unschedulable):
                 decision = engine.post_filter(attempt)
@@ -217,6 +220,10 @@ class SchedulingLoop:
         except Exception as error:  # noqa: BLE001 - a plugin's fault: this pod fails with its name, the scheduler lives
             decision, failure = self._attempt_raised(pod, error), None
         self._end_attempt(queued, pod, decision, failure, started)
+
+    def _runners_up(self) -> int:
+        wanted = max(self._dump.top_scores - 1, 0)
+        return wanted if self._rush else max(wanted, RUNNERS_UP)
 
     def _skip_pod(self, pod: PodInfo) -> bool:
         """Return whether there is nothing to do for the pod; its attempt is over then."""
@@ -257,6 +264,7 @@ class SchedulingLoop:
                 result="binding",
             )
         )
+        self._dump.write(pod, decision, self._clock.time())
         if failure is None and not isinstance(decision, ChosenNode):
             failure = failure_of_decision(decision)
         if failure is not None:
@@ -306,7 +314,7 @@ class SchedulingLoop:
         assert self._extenders is not None
         engine = self._engines[pod.scheduler]
         for _ in range(_MAX_EXTENDER_ROUNDS):
-            attempt = engine.decide(pod, RUNNERS_UP)
+            attempt = engine.decide(pod)
             names = attempt.candidate_nodes()
             if names:
                 results = await self._extenders.filter_and_prioritize(pod, names)
@@ -314,7 +322,7 @@ class SchedulingLoop:
                     return None
                 if isinstance(results, Fault):
                     return AttemptError(EXTENDER, results.message)
-                attempt = engine.decide(pod, RUNNERS_UP, extender_results=results)
+                attempt = engine.decide(pod, self._runners_up(), extender_results=results)
             if not isinstance(attempt.decision, Unschedulable):
                 return attempt
             if attempt.has_unasked_nodes:

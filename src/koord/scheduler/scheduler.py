@@ -20,6 +20,7 @@ from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.reflector import MalformedObject
+from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED, Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
@@ -94,6 +95,7 @@ class Scheduler:
         network_topology_manager: bool = True,
         sync_barrier: SyncBarrierSettings = SyncBarrierSettings(),  # noqa: B008 - a frozen value
         extender_transport: Callable[[Extender, str], ExtenderTransport] = HttpExtenderTransport,
+        dump: AttemptDump | None = None,
     ) -> None:
         """Wire all parts together; nothing runs yet.
 
@@ -102,8 +104,9 @@ class Scheduler:
         `controller_plugins` says whose controllers run (`runs_controllers`); without `network_topology_manager` nobody
         writes the status of the ClusterNetworkTopology. `sync_barrier` is where a new leader waits if its gate is on.
         `extender_transport` makes the way to each extender of the configuration. Raise BadConfig for one that cannot
-        be reached as it says.
+        be reached as it says. `dump` writes what came of attempts to the log.
         """
+        self.dump = dump or AttemptDump()
         self._clock = clock
         self.completed_config = completed_config
         self.state = ClusterState()
@@ -206,6 +209,7 @@ class Scheduler:
             monitor=self._monitor,
             observe_next_pod_s=self._koordinator_metrics.next_pod_s.observe if self._koordinator_metrics else None,
             extenders=self.extenders,
+            dump=self.dump,
         )
         self.handle.actions.backend = LiveSchedulerActions(
             self.waiting_pods, self.queue, clock, self.wakeup.set, self.status_writer.submit

@@ -19,6 +19,7 @@ from koord.cli.daemons.serving_flags import FlagError, plain_addresses
 from koord.kube.config.connection import BadConfig
 from koord.kube.controller.process import ControllerProcess, ProcessSettings, process_identity
 from koord.scheduler import resource_metrics
+from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.explain import http
@@ -88,6 +89,11 @@ def _make_scheduler(
         controller_plugins=values.strings("controller-plugins"),
         network_topology_manager=values.switch("enable-network-topology-manager"),
         sync_barrier=sync_barrier_settings(values, config),
+        dump=AttemptDump(
+            top_scores=values.number("debug-scores"),
+            filters=values.switch("debug-filters"),
+            diagnosis=values.switch("debug-diagnosis"),
+        ),
     )
 
 
@@ -136,7 +142,12 @@ def _serve_routes(process: ControllerProcess, scheduler: Scheduler, config: Comp
     server.config(lambda: shown)
     if config.config.enable_profiling is not False:
         server.debug()
+    server.slis()
     server.flag("v", lambda text: set_verbosity(logs, text))
+    server.flag("s", scheduler.dump.put_top_scores)
+    server.flag("f", scheduler.dump.put_filters)
+    server.flag("d", scheduler.dump.put_diagnosis)
+    server.flag("db", scheduler.dump.put_blocking)
     services = ServiceRoutes(server, unavailable=lambda: None if process.leads() else _NOT_LEADER)
     for path, handler in http.explain_routes(scheduler, process.clock):
         services.add("GET", path, handler)
