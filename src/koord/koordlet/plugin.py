@@ -18,7 +18,7 @@ from koord.koordlet.strategies.registry import STRATEGIES, StrategyEntry
 
 STRATEGY_GROUP = "koord.koordlet.strategies"
 HOOK_GROUP = "koord.koordlet.hooks"
-COLLECTOR_GROUP = "koord.koordlet.collectors"
+COLLECTOR_GROUP = "koord.koordlet.collect"
 
 
 class KoordletPlugins(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,8 +19,8 @@ from koord.values.quantity import Quantity
 
 _LOG = logging.getLogger(__name__)
 
-NODE_RESOURCE_GROUP = "koord.manager.noderesource"
-NODE_SLO_GROUP = "koord.manager.nodeslo"
+NODE_RESOURCE_GROUP = "koord.manager.controllers.noderesource"
+NODE_SLO_GROUP = "koord.manager.configuration.node_slo"
 
 
 @runtime_checkable
