@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
+from koord.api.config.scheduler.configuration import Extender
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.api.kubernetes.pod import Pod
 from koord.cli.up import local_scheduler
@@ -27,6 +28,7 @@ from koord.kube.transport.interface import (
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import PODS as SLIM
 from koord.scheduler.configuration.completed_config import CompletedConfig
+from koord.scheduler.extender import ExtenderTransport, HttpExtenderTransport
 from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
 from koord.telemetry.clock import LoopClock
 from koord.telemetry.metrics import MetricRegistry
@@ -188,6 +190,7 @@ async def faulty_cluster(
     completed_config: CompletedConfig | None = None,
     seed: int = 1,
     registry: MetricRegistry | None = None,
+    extender_transport: Callable[[Extender, str], ExtenderTransport] = HttpExtenderTransport,
 ) -> AsyncIterator[FaultyCluster]:
     cluster = EmbeddedCluster(ClusterSettings(http=False, seed=seed), [], clock=clock)
     await cluster.start()
@@ -198,7 +201,10 @@ async def faulty_cluster(
     informers = InformerFactory(client, clock, seed=seed)
     made = completed_config or local_scheduler.scheduler_assembly()
     assert not isinstance(made, str), made
-    leading = StandaloneScheduler(Scheduler(client, informers, clock, made, seed=seed, registry=registry))
+    scheduler = Scheduler(
+        client, informers, clock, made, seed=seed, registry=registry, extender_transport=extender_transport
+    )
+    leading = StandaloneScheduler(scheduler)
     troubled = FaultyCluster(cluster, clock, wire, leading, informers)
     cluster.informers.for_resource(PODS).add_event_handler(troubled.witness)
     await leading.start()

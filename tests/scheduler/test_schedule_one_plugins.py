@@ -19,17 +19,21 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import FailureOverride, Fault, PodPatch, Reject, Wait, reject
-from koord.scheduler.plugins.registry import REGISTRY
+from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.scheduler.faulty_cluster import FaultyCluster, faulty_cluster
 
 
 def with_plugin(plugin: Plugin) -> CompletedConfig:
-    everywhere = SchedulerPlugins(multi_point=PluginSet(enabled=(Named(name=plugin.name),)))
+    return enabled_everywhere(plugin.name, lambda args, handle: plugin)
+
+
+def enabled_everywhere(name: str, factory: PluginFactory) -> CompletedConfig:
+    everywhere = SchedulerPlugins(multi_point=PluginSet(enabled=(Named(name=name),)))
     config = KubeSchedulerConfiguration(
         profiles=(KubeSchedulerProfile(scheduler_name="default-scheduler", plugins=everywhere),)
     )
-    made = CompletedConfig.complete(config, {**REGISTRY, plugin.name: lambda args, handle: plugin})
+    made = CompletedConfig.complete(config, {**REGISTRY, name: factory})
     assert isinstance(made, CompletedConfig), made
     return made
 

@@ -234,3 +234,14 @@ async def test_a_verified_client_certificate_is_handed_on(served: ComponentServe
         assert ("alice" in await got.text()) is shown
     with pytest.raises(ServingCertificateError, match="No such file"):
         self_signed("server", [], str(tmp_path), client_ca=str(tmp_path / "none"))
+
+
+async def test_results_of_health_checks_are_served_as_slis(served: ComponentServer) -> None:
+    served.health("readyz", {"ping": component_server.ping, "sync": lambda: "pods are not listed yet"})
+    served.slis()
+    port = await served.listen("127.0.0.1", 0)
+    await ask(port, "/readyz")
+    _, text = await ask(port, "/metrics/slis")
+    assert 'kubernetes_healthcheck{name="ping",type="readyz"} 1' in text
+    assert 'kubernetes_healthcheck{name="sync",type="readyz"} 0' in text
+    assert 'kubernetes_healthchecks_total{name="sync",status="error",type="readyz"} 1' in text

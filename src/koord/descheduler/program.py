@@ -7,25 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any
+
+import msgspec
 
 from koord.api.koordinator.protocol import DESCHEDULER_NAME
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.descheduler.configuration import DeschedulerSetup, config_warnings
 from koord.descheduler.context import DeschedulerContext
 from koord.descheduler.executor import EffectExecutor, EvictionApiBackend, EvictionBackend
-from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal
+from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, EvictionProposal
 from koord.descheduler.framework.round import RoundOutcome, run_round
 from koord.descheduler.migration.controller import MigrationJobController
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor
 from koord.descheduler.snapshot_source import SnapshotSource
 from koord.kube.events.recorder import EventRecorder
+from koord.kube.informer.cache import ObjectChange
 from koord.kube.leader_election import lease_rules
 from koord.kube.transport.delegated_auth import DelegatedAuth
 
 _LOG = logging.getLogger(__name__)
+
+EVENT_ROUND_GAP_S = 10.0  # between two rounds that events ask for: a storm of them must not become one of evictions
 
 
 def _build_migration(
@@ -59,6 +65,11 @@ class Descheduler:
         self.ledger = context.ledger
         self.last_outcome: RoundOutcome | None = None  # of the latest round, for explanations
         self.last_round_s = 0.0  # when that was
+        self._due: set[str] = set()  # plugins that events have made due before the next interval
+        self._became_due = asyncio.Event()
+        for plugin in setup.plugins():
+            for resource in plugin.reacts_to:
+                context.informers.for_resource(resource).add_event_handler(partial(self._on_change, plugin))
 
     async def start(self) -> None:
         self._context.recorder.start()
@@ -78,19 +89,47 @@ class Descheduler:
         try:
             while True:
                 started = self._context.clock.monotonic()
+                self._due.clear()
                 await self.run_round()
-                if not self.setup.interval_s:
-                    await asyncio.Event().wait()
-                rest = self.setup.interval_s - (self._context.clock.monotonic() - started)
-                await self._context.clock.sleep(max(rest, 0))
+                await self._run_due_plugins(started + self.setup.interval_s if self.setup.interval_s else None)
         finally:
             for backend in self.eviction_backends.values():
                 await backend.stop()
 
-    async def run_round(self) -> RoundOutcome:
+    def _on_change(self, plugin: DeschedulerPlugin, change: ObjectChange[Any]) -> None:
+        gone = change.kind == "deleted"
+        old, new = (change.object, None) if gone else (change.old, change.object)
+        try:
+            due = plugin.is_due_after(old, new)
+        except Exception:  # noqa: BLE001 - a stranger's plugin: its mistake must not stop the watch
+            _LOG.exception("plugin %s failed to look at %s %s", plugin.name, change.object.kind, change.object.metadata)
+            return
+        if due:
+            self._due.add(plugin.name)
+            self._became_due.set()
+
+    async def _run_due_plugins(self, until: float | None) -> None:
+        """Until the next round, run the plugins that events make due, at most once per EVENT_ROUND_GAP_S."""
+        clock = self._context.clock
+        while until is None or clock.monotonic() < until:
+            self._became_due.clear()
+            if self._due:
+                due = frozenset(self._due)
+                self._due.clear()
+                await self.run_round(due)
+                await clock.sleep(EVENT_ROUND_GAP_S)
+                continue
+            try:
+                async with asyncio.timeout(None if until is None else max(until - clock.monotonic(), 0)):
+                    await self._became_due.wait()
+            except TimeoutError:
+                return
+
+    async def run_round(self, only: Collection[str] | None = None) -> RoundOutcome:
+        """Run a round; with `only`, of these plugins at the Deschedule and Balance points."""
         clock, metrics = self._context.clock, self._context.metrics
         started = clock.monotonic()
-        outcome = self.decide(dry_run=self.setup.config.dry_run)
+        outcome = self.decide(dry_run=self.setup.config.dry_run, only=only)
         metrics.round_seconds.labels().observe(clock.monotonic() - started)
         metrics.rounds.labels("error" if outcome.error else "success").inc()
         if outcome.error and (self.last_outcome is None or self.last_outcome.error != outcome.error):
@@ -106,12 +145,19 @@ class Descheduler:
         await self._executor.execute(outcome.effects)
         return outcome
 
-    def decide(self, *, dry_run: bool) -> RoundOutcome:
+    def decide(self, *, dry_run: bool, only: Collection[str] | None = None) -> RoundOutcome:
         """Return what a round would do now."""
         setup = self.setup
+        profiles = setup.profiles if only is None else [_limited(profile, only) for profile in setup.profiles]
         return run_round(
-            setup.profiles, self.snapshot_source.snapshot(), setup.limits, nodes=setup.node_selector, dry_run=dry_run
+            profiles, self.snapshot_source.snapshot(), setup.limits, nodes=setup.node_selector, dry_run=dry_run
         )
+
+
+def _limited(profile: DeschedulingProfile, only: Collection[str]) -> DeschedulingProfile:
+    deschedule = [plugin for plugin in profile.deschedule if plugin.name in only]
+    balance = [plugin for plugin in profile.balance if plugin.name in only]
+    return msgspec.structs.replace(profile, deschedule=deschedule, balance=balance)
 
 
 def rbac_rules() -> tuple[RbacRule, ...]:

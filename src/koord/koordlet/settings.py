@@ -17,6 +17,7 @@ from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
 from koord.koordlet.inputs.yarn_containers import YarnCopilotSettings
 from koord.koordlet.nri.settings import HookServiceSettings
+from koord.koordlet.plugin import KoordletPlugins
 from koord.koordlet.pod_resources.settings import PodResourcesProxySettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
 from koord.koordlet.reporters.interference_reporter import InterferenceReporterSettings
@@ -107,6 +108,7 @@ class KoordletSettings(msgspec.Struct, frozen=True, kw_only=True):
     yarn: YarnCopilotSettings = YarnCopilotSettings()
     interference: InterferenceReporterSettings = InterferenceReporterSettings()
     pod_resources: PodResourcesProxySettings | None = None  # None: pod resources are not served
+    plugins: KoordletPlugins = KoordletPlugins()  # of other packages
 
     @property
     def audit_enabled(self) -> bool:

@@ -25,6 +25,7 @@ from koord.manager.controllers.per_node_object import NodeMetricController, Node
 from koord.manager.controllers.quota_profile import QuotaProfileController
 from koord.manager.controllers.recommender.controller import RecommenderController
 from koord.manager.controllers.webhook_bypass import WebhookBypassController
+from koord.manager.plugin import ManagerPlugins
 from koord.manager.quota_evaluator import EvaluatorOptions, QuotaEvaluator
 from koord.manager.quota_topology_cache import QuotaTopologyCache
 from koord.manager.reconcile_loop import ManagerContext
@@ -57,6 +58,7 @@ class ManagerOptions(msgspec.Struct, frozen=True, kw_only=True):
     profile_controller: ProfileControllerOptions = ProfileControllerOptions()
     evaluator: EvaluatorOptions = EvaluatorOptions()
     webhooks: WebhookOptions = WebhookOptions()
+    plugins: ManagerPlugins = ManagerPlugins()  # of other packages
 
 
 # In the order of starting. The gate, where there is one, must be on as well.
@@ -67,8 +69,8 @@ CONTROLLERS: tuple[
     ...,
 ] = (
     (NodeMetricController, "", lambda w, c, _: NodeMetricController(w, c)),
-    (NodeResourceController, "", lambda w, c, _: NodeResourceController(w, c)),
-    (NodeSLOController, "", lambda w, c, _: NodeSLOController(w, c)),
+    (NodeResourceController, "", lambda w, c, options: NodeResourceController(w, c, options.plugins.node_resources)),
+    (NodeSLOController, "", lambda w, c, options: NodeSLOController(w, c, options.plugins.node_slo)),
     (QuotaProfileController, "", lambda w, _, __: QuotaProfileController(w)),
     (
         ColocationProfileController,

@@ -25,6 +25,7 @@ from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import PODS, Pod
+from koord.scheduler.extender import Extenders, HttpExtender
 from koord.scheduler.framework.attempt import (
     AttemptFailure,
     SchedulingAttempt,
@@ -202,11 +203,12 @@ class Binder:
         committed: Callable[[str], None],
         metrics: MetricsRecorder,
         latest_pod: Callable[[PodInfo], Pod | None] | None = None,
+        extenders: Extenders | None = None,
     ) -> None:
         """Take the parts; `committed` is called with the UID of each pod that no longer waits for anything.
 
         With `latest_pod` a pod is checked before PreBind: one that the watch shows with another scheduler, or being
-        deleted, is not bound.
+        deleted, is not bound. One of `extenders` may bind in place of the scheduler.
         """
         self._client = client
         self._clock = clock
@@ -214,6 +216,7 @@ class Binder:
         self._on_committed = committed
         self._metrics = metrics
         self._latest_pod = latest_pod
+        self._extenders = extenders
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_BINDINGS)
         self._drained = asyncio.Event()
         self._status_binder = StatusBinder(client, clock)
@@ -312,6 +315,11 @@ class Binder:
         self._metrics.point_took(context.scheduler_name, "PreBind", self._clock.monotonic() - began)
         if isinstance(pod_patch, PluginRejection):
             return failure_of_rejection(pod_patch)
+        if self._extenders is not None and (extender := self._extenders.binder_of(context.pod)) is not None:
+            failure = await self._bind_by_extender(extender, context, pod_patch)
+            if failure is None or not extender.settings.ignorable:
+                return failure
+            _LOG.warning("extender %s does not bind %s: %s", extender.name, context.pod.key, failure.message)
         bound = run_bind(context.attempt)
         if isinstance(bound, PluginRejection):
             return failure_of_rejection(bound)
@@ -323,7 +331,7 @@ class Binder:
                 fault = await self._status_binder.write(effect, pod_patch)
             return None if fault is None else failure_of_rejection(PluginRejection(plugin, fault, "Bind"))
         if pod_patch is not None and pod_patch.labels:
-            failure = await self._patch_labels(context, pod_patch)
+            failure = await self._patch_pod(context, {"labels": dict(pod_patch.labels)})
             if failure is not None:
                 return failure
         began = self._clock.monotonic()
@@ -374,10 +382,24 @@ class Binder:
             await self._clock.sleep(pause)
             pause = min(2 * pause, longest)
 
-    async def _patch_labels(self, context: BindingContext, pod_patch: PodPatch) -> AttemptFailure | None:
-        """Patch the pod's labels before the binding, which can carry annotations but no labels."""
+    async def _bind_by_extender(
+        self, extender: HttpExtender, context: BindingContext, pod_patch: PodPatch | None
+    ) -> AttemptFailure | None:
+        """Let an extender bind the pod, after what plugins left to write: its binding carries nothing of ours."""
+        if pod_patch is not None and (pod_patch.annotations or pod_patch.labels):
+            metadata = {"annotations": dict(pod_patch.annotations), "labels": dict(pod_patch.labels)}
+            failure = await self._patch_pod(context, {field: values for field, values in metadata.items() if values})
+            if failure is not None:
+                return failure
+        began = self._clock.monotonic()
+        fault = await extender.bind(context.pod, context.node_name)
+        self._metrics.point_took(context.scheduler_name, "Bind", self._clock.monotonic() - began)
+        return None if fault is None else await self._confirm_binding(context, fault.message)
+
+    async def _patch_pod(self, context: BindingContext, metadata: Mapping[str, Any]) -> AttemptFailure | None:
+        """Patch the pod's labels before the binding, which can carry annotations but no labels; or all of them."""
         pod = context.pod
-        patch = {"metadata": {"labels": dict(pod_patch.labels)}}
+        patch = {"metadata": metadata}
         try:
             done = await self._client.patch(PODS, pod.name, patch, pod.namespace, kind="merge", uid=pod.uid)
         except TRANSIENT_ERRORS as outage:

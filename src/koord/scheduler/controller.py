@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -20,6 +20,7 @@ from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.live_handle import LiveHandle
 from koord.scheduler.metrics import KoordinatorMetrics
 from koord.telemetry.clock import Clock
+from koord.telemetry.metrics import MetricRegistry
 
 
 class SchedulerController(Protocol):
@@ -41,6 +42,20 @@ class SchedulerControllerContext(msgspec.Struct, frozen=True):
     evictor: SchedulerEvictor
     plugins: Sequence[Plugin]
     metrics: KoordinatorMetrics | None = None
+
+
+@runtime_checkable
+class ControllerProvider(Protocol):
+    """A plugin of any package that brings its own controllers; they run while the scheduler leads."""
+
+    def controllers(self, context: SchedulerControllerContext) -> Sequence[SchedulerController]: ...
+
+
+@runtime_checkable
+class MetricsProvider(Protocol):
+    """A plugin of any package that brings its own metrics, which are served with the scheduler's."""
+
+    def register_metrics(self, registry: MetricRegistry) -> None: ...
 
 
 ControllerFactory = Callable[[SchedulerControllerContext], Sequence[SchedulerController]]
@@ -70,11 +85,17 @@ def build_controllers(
     plugins: dict[str, list[Plugin]] = {}
     for profile in profiles:
         for plugin in profile.plugins():
-            if plugin.name in controllers and runs_controllers(plugin.name, wanted):
+            has_some = plugin.name in controllers or isinstance(plugin, ControllerProvider)
+            if has_some and runs_controllers(plugin.name, wanted):
                 plugins.setdefault(plugin.name, []).append(plugin)
-    return tuple(
-        controller for name, held in plugins.items() for controller in controllers[name](make_context(tuple(held)))
-    )
+    found: list[SchedulerController] = []
+    for name, held in plugins.items():
+        context, first = make_context(tuple(held)), held[0]
+        if name in controllers:
+            found += controllers[name](context)
+        elif isinstance(first, ControllerProvider):
+            found += first.controllers(context)
+    return tuple(found)
 
 
 async def run_controllers(controllers: Iterable[SchedulerController], clock: Clock) -> None:

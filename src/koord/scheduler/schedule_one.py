@@ -6,6 +6,10 @@
 
 Everything here runs on one event loop and nothing in `schedule_one` awaits, so a decision and the assumption that
 follows from it are one step: no other event can come between them.
+
+A pod that extenders are interested in is tried in a task of its own, one such pod at a time, while the loop goes on
+with the others (`_schedule_extended`): decide -> ask the extenders -> decide again with their results, which is one
+step with the assumption again.
 """
 
 from __future__ import annotations
@@ -17,11 +21,13 @@ from typing import Any
 
 import msgspec
 
+from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.bind import Binder, BindingContext
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.evictor import SchedulerEvictor
+from koord.scheduler.extender import Extenders
 from koord.scheduler.framework.attempt import (
     AttemptFailure,
     AttemptLog,
@@ -33,7 +39,14 @@ from koord.scheduler.framework.attempt import (
     plugin_that_raised,
 )
 from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
-from koord.scheduler.framework.decision import AttemptError, ChosenNode, Decision, PreemptionPlan, Unschedulable
+from koord.scheduler.framework.decision import (
+    EXTENDER,
+    AttemptError,
+    ChosenNode,
+    Decision,
+    PreemptionPlan,
+    Unschedulable,
+)
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.runtime import (
@@ -46,8 +59,9 @@ from koord.scheduler.framework.runtime import (
     run_reserve,
     run_unreserve,
 )
-from koord.scheduler.framework.verdict import StatusWrite
+from koord.scheduler.framework.verdict import Fault, StatusWrite
 from koord.scheduler.metrics import PointTimer
+from koord.scheduler.preemption.evaluator import replan_preemption
 from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.scheduler_monitor import SchedulerMonitor
@@ -61,6 +75,8 @@ _ATTEMPTS_PER_YIELD = 8
 # After so many pods in a row runner-up nodes are no longer recorded.
 _RUSH_AFTER_ATTEMPTS = 32
 RUNNERS_UP = 3
+# How often extenders are asked in one attempt: again when only nodes fit by then that they were not asked about.
+_MAX_EXTENDER_ROUNDS = 3
 _POD_DELETED = ClusterEvent("Pod", DELETE)
 
 
@@ -82,6 +98,8 @@ class SchedulingLoop:
         next_pod_plugin: Plugin | None = None,
         monitor: SchedulerMonitor | None = None,
         observe_next_pod_s: Callable[[float], None] | None = None,
+        extenders: Extenders | None = None,
+        dump: AttemptDump | None = None,
     ) -> None:
         """Create the loop.
 
@@ -103,6 +121,9 @@ class SchedulingLoop:
         self._status_reporter = status_reporter
         self._attempt_log = attempt_log
         self._clock = clock
+        self._extenders = extenders
+        self._dump = dump or AttemptDump()
+        self._extended_attempt: asyncio.Task[None] | None = None
         self._rush = False
         self._binding_cycles: set[asyncio.Task[None]] = set()
 
@@ -113,7 +134,11 @@ class SchedulingLoop:
             turn = 0
             while (queued := await self._next_pod()) is not None:
                 self._rush = turn >= _RUSH_AFTER_ATTEMPTS
-                self.schedule_one(queued)
+                if self._extenders is not None and self._extenders.are_interested(queued.pod):
+                    self._start_extended(queued)
+                    await asyncio.sleep(0)  # until it asks: from then on it is known whether a round is on
+                else:
+                    self.schedule_one(queued)
                 turn += 1
                 if turn % _ATTEMPTS_PER_YIELD == 0 and not (
                     self._next_pod_plugin is not None and self._next_pod_plugin.is_uninterruptible
@@ -126,6 +151,8 @@ class SchedulingLoop:
     async def stop(self) -> None:
         """Cancel all binding cycles: nothing new is written; requests on the wire are for the next leader's watch."""
         tasks = list(self._binding_cycles)
+        if self._extended_attempt is not None:
+            tasks.append(self._extended_attempt)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -133,8 +160,15 @@ class SchedulingLoop:
     async def _next_pod(self) -> QueuedPod | None:
         """Return the pod that a plugin wants next, else the head of the queue.
 
-        The queue is asked only after pods rejected at Permit have released their resources.
+        The queue is asked only after pods rejected at Permit have released their resources. While extenders are asked
+        about a pod of a round, nothing else is tried.
         """
+        if (
+            self._extended_attempt is not None
+            and self._next_pod_plugin is not None
+            and self._next_pod_plugin.is_in_round
+        ):
+            await asyncio.wait((self._extended_attempt,))
         now = self._clock.monotonic()
         before = ""
         while self._next_pod_plugin is not None and (uid := self._next_pod_plugin.next_pod()) not in (None, before):
@@ -146,7 +180,7 @@ class SchedulingLoop:
             if chosen is not None:
                 return chosen
         await self._binder.wait_for_releases()
-        return self._queue.pop(now)
+        return self._queue.pop(now, hold_extended=self._extended_attempt is not None)
 
     async def _wait_for_work(self) -> None:
         """Wait until an event makes a pod schedulable or the next back-off is over."""
@@ -164,24 +198,16 @@ class SchedulingLoop:
 
     def schedule_one(self, queued: QueuedPod) -> None:
         pod = queued.pod
-        if pod.deleting:
-            self._status_reporter.report_skipped(pod)
-            self._queue.done(pod.uid)
+        if self._skip_pod(pod):
             return
-        if self._state.placed_pod(pod.uid) is not None:  # it got its node some other way
-            self._queue.done(pod.uid)
-            return
-        started = self._clock.monotonic()
-        if self.monitor is not None:
-            self.monitor.dequeued(pod.uid, pod.key, pod.scheduler, queued.attempts, started)
-            self.monitor.started(pod.uid, started)
+        started = self._begin_attempt(queued)
         engine = self._engines[pod.scheduler]
         on_point_end = self._point_timer if self._point_timer.start_if_sampled(pod.scheduler, started) else None
         decision: Decision
         try:
             # In a rush nobody looks at single pods, and recording the next best nodes would cost more than the
             # decision.
-            attempt = engine.decide(pod, 0 if self._rush else RUNNERS_UP, on_point_end)
+            attempt = engine.decide(pod, self._runners_up(), on_point_end)
             decision = attempt.decision
             if isinstance(decision, Unschedulable):
                 decision = engine.post_filter(attempt)
@@ -193,12 +219,39 @@ class SchedulingLoop:
                 else None
             )
         except Exception as error:  # noqa: BLE001 - a plugin's fault: this pod fails with its name, the scheduler lives
-            _LOG.exception("an attempt at %s failed", pod.key)
-            engine.forget_class(pod)
-            decision = AttemptError(plugin_that_raised(error), describe_error(error))
-            if self._state.is_assumed(pod.uid):
-                self._state.forget(pod.uid)
-            failure = None
+            decision, failure = self._attempt_raised(pod, error), None
+        self._end_attempt(queued, pod, decision, failure, started)
+
+    def _runners_up(self) -> int:
+        wanted = max(self._dump.top_scores - 1, 0)
+        return wanted if self._rush else max(wanted, RUNNERS_UP)
+
+    def _skip_pod(self, pod: PodInfo) -> bool:
+        """Return whether there is nothing to do for the pod; its attempt is over then."""
+        if pod.deleting:
+            self._status_reporter.report_skipped(pod)
+        elif self._state.placed_pod(pod.uid) is None:  # else it got its node some other way
+            return False
+        self._queue.done(pod.uid)
+        return True
+
+    def _begin_attempt(self, queued: QueuedPod) -> float:
+        pod, started = queued.pod, self._clock.monotonic()
+        if self.monitor is not None:
+            self.monitor.dequeued(pod.uid, pod.key, pod.scheduler, queued.attempts, started)
+            self.monitor.started(pod.uid, started)
+        return started
+
+    def _attempt_raised(self, pod: PodInfo, error: Exception) -> AttemptError:
+        _LOG.error("an attempt at %s failed", pod.key, exc_info=error)
+        self._engines[pod.scheduler].forget_class(pod)
+        if self._state.is_assumed(pod.uid):
+            self._state.forget(pod.uid)
+        return AttemptError(plugin_that_raised(error), describe_error(error))
+
+    def _end_attempt(
+        self, queued: QueuedPod, pod: PodInfo, decision: Decision, failure: AttemptFailure | None, started: float
+    ) -> None:
         took = self._clock.monotonic() - started
         self._attempt_log.put(
             AttemptRecord(
@@ -212,6 +265,7 @@ class SchedulingLoop:
                 result="binding",
             )
         )
+        self._dump.write(pod, decision, self._clock.time())
         if failure is None and not isinstance(decision, ChosenNode):
             failure = failure_of_decision(decision)
         if failure is not None:
@@ -219,6 +273,72 @@ class SchedulingLoop:
         if isinstance(decision, Unschedulable) and decision.preempt is not None and pod.uid in self._queue:
             self._execute_preemption(pod, decision.preempt)
         self._status_reporter.report_decision(pod, decision, took)
+
+    # Extenders ---------------------------------------------------------------------------------------------------
+
+    def _start_extended(self, queued: QueuedPod) -> None:
+        """Try a pod that extenders are interested in, beside the loop; the queue holds others of its kind back."""
+
+        def ended(_: asyncio.Task[None]) -> None:
+            self._extended_attempt = None
+            self._wakeup.set()
+
+        if self._skip_pod(queued.pod):
+            return
+        task = asyncio.create_task(self._schedule_extended(queued), name=f"extend-{queued.pod.key}")
+        self._extended_attempt = task
+        task.add_done_callback(ended)
+
+    async def _schedule_extended(self, queued: QueuedPod) -> None:
+        pod = queued.pod
+        started = self._begin_attempt(queued)
+        decision: Decision
+        failure: AttemptFailure | None = None
+        try:
+            attempt = await self._decide_with_extenders(pod)
+            if attempt is None or self._is_gone(pod):
+                self._attempt_completed(pod)
+                self._queue.done(pod.uid)
+                return
+            decision = attempt.decision if isinstance(attempt, SchedulingAttempt) else attempt
+            if isinstance(attempt, SchedulingAttempt) and isinstance(decision, ChosenNode):
+                failure = self._assume_reserve_permit(attempt, queued, started, None)
+        except Exception as error:  # noqa: BLE001 - a plugin's fault: this pod fails with its name, the scheduler lives
+            decision = self._attempt_raised(pod, error)
+        self._end_attempt(queued, pod, decision, failure, started)
+
+    async def _decide_with_extenders(self, pod: PodInfo) -> SchedulingAttempt | AttemptError | None:
+        """Decide about a pod with the extenders' results; None when the pod is gone.
+
+        The last decision is made of the state as it is when this returns: the caller must not await before it acts.
+        """
+        assert self._extenders is not None
+        engine = self._engines[pod.scheduler]
+        for _ in range(_MAX_EXTENDER_ROUNDS):
+            attempt = engine.decide(pod)
+            names = attempt.candidate_nodes()
+            if names:
+                results = await self._extenders.filter_and_prioritize(pod, names)
+                if self._is_gone(pod):
+                    return None
+                if isinstance(results, Fault):
+                    return AttemptError(EXTENDER, results.message)
+                attempt = engine.decide(pod, self._runners_up(), extender_results=results)
+            if not isinstance(attempt.decision, Unschedulable):
+                return attempt
+            if attempt.has_unasked_nodes:
+                continue
+            engine.post_filter(attempt)
+            if (context := attempt.post_filter_context) is not None and context.offered_candidates is not None:
+                candidates = context.offered_candidates[1]
+                left = await self._extenders.process_preemption(pod, candidates)
+                attempt.decision = replan_preemption(context, left) if left is not candidates else attempt.decision
+            return attempt
+        return AttemptError(EXTENDER, "the nodes that fit changed each time extenders were asked")
+
+    def _is_gone(self, pod: PodInfo) -> bool:
+        """Return whether the pod was deleted, bound or given to another scheduler while extenders were asked."""
+        return pod.uid not in self._queue or self._state.placed_pod(pod.uid) is not None
 
     def _assume_reserve_permit(
         self, attempt: SchedulingAttempt, queued: QueuedPod, started: float, on_point_end: OnPointEnd | None

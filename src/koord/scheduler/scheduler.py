@@ -10,24 +10,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from koord.api.config.scheduler.configuration import Extender
 from koord.api.model import ObjectReference
 from koord.kube.client.typed_client import Client
 from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.reflector import MalformedObject
+from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED, Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration import feature_gates
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.controller import ControllerFactory, SchedulerControllerContext, build_controllers, run_controllers
+from koord.scheduler.controller import (
+    ControllerFactory,
+    MetricsProvider,
+    SchedulerControllerContext,
+    build_controllers,
+    run_controllers,
+)
 from koord.scheduler.event_handlers import EventHandlers
 from koord.scheduler.evictor import SchedulerEvictor
+from koord.scheduler.extender import ExtenderTransport, HttpExtenderTransport, build_extenders
 from koord.scheduler.framework.attempt import AttemptLog
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
@@ -85,6 +94,8 @@ class Scheduler:
         controller_plugins: Sequence[str] = ("*",),
         network_topology_manager: bool = True,
         sync_barrier: SyncBarrierSettings = SyncBarrierSettings(),  # noqa: B008 - a frozen value
+        extender_transport: Callable[[Extender, str], ExtenderTransport] = HttpExtenderTransport,
+        dump: AttemptDump | None = None,
     ) -> None:
         """Wire all parts together; nothing runs yet.
 
@@ -92,7 +103,10 @@ class Scheduler:
         `max_unschedulable_s`: after this long an unschedulable pod is tried again whatever happened meanwhile.
         `controller_plugins` says whose controllers run (`runs_controllers`); without `network_topology_manager` nobody
         writes the status of the ClusterNetworkTopology. `sync_barrier` is where a new leader waits if its gate is on.
+        `extender_transport` makes the way to each extender of the configuration. Raise BadConfig for one that cannot
+        be reached as it says. `dump` writes what came of attempts to the log.
         """
+        self.dump = dump or AttemptDump()
         self._clock = clock
         self.completed_config = completed_config
         self.state = ClusterState()
@@ -113,7 +127,16 @@ class Scheduler:
             max_backoff_s=float(config.pod_max_backoff_seconds or 0),
             max_unschedulable_s=max_unschedulable_s,
         )
-        self.queue = SchedulingQueue(tuple(self.profiles.values()), settings)
+        self.extenders = build_extenders(
+            config.extenders,
+            client,
+            informers,
+            self.state,
+            self._latest_pod,
+            extender_transport,
+        )
+        is_extended = self.extenders.are_interested if self.extenders is not None else None
+        self.queue = SchedulingQueue(tuple(self.profiles.values()), settings, is_extended)
         self.engines = {
             name: SchedulingEngine(profile, self.state, seed ^ zlib.crc32(name.encode()), self.queue.nominations)
             for name, profile in self.profiles.items()
@@ -152,6 +175,7 @@ class Scheduler:
             committed=self.queue.committed,
             metrics=metrics,
             latest_pod=self.event_handlers.latest_pod if self._checks_scheduler_name else None,
+            extenders=self.extenders,
         )
         self.evictor = SchedulerEvictor(
             client,
@@ -184,6 +208,8 @@ class Scheduler:
             next_pod_plugin=_next_pod_plugin(self.profiles),
             monitor=self._monitor,
             observe_next_pod_s=self._koordinator_metrics.next_pod_s.observe if self._koordinator_metrics else None,
+            extenders=self.extenders,
+            dump=self.dump,
         )
         self.handle.actions.backend = LiveSchedulerActions(
             self.waiting_pods,
@@ -231,6 +257,8 @@ class Scheduler:
         Bindings that are in progress at that moment are left to the next leader, which learns of them from its watch.
         """
         await self.wait_synced()
+        if self.extenders is not None:
+            await self.extenders.wait_synced()
         if self._sync_barrier is not None:
             await self._sync_barrier.wait()
         self.status_writer.start()
@@ -249,6 +277,8 @@ class Scheduler:
 
     async def stop(self) -> None:
         await self.event_throttle.stop()
+        if self.extenders is not None:
+            await self.extenders.close()
         await asyncio.gather(*(recorder.stop() for recorder in self._recorders.values()))
 
     def report_malformed(self, what: MalformedObject) -> None:
@@ -266,8 +296,19 @@ class Scheduler:
         quotas = quota_cache_of(self.profiles.values())
         if quotas is not None:
             register_quota_metrics(registry, more, quotas, self._clock, lambda: self._leads)
+        for plugin in self.distinct_plugins():
+            if isinstance(plugin, MetricsProvider):
+                plugin.register_metrics(registry)
         if any(plugin.name == "Reservation" for p in self.profiles.values() for plugin in p.plugins()):
             register_reservation_metrics(registry, self.handle, lambda: self._leads)
+
+    def distinct_plugins(self) -> Sequence[Plugin]:
+        """Return one instance of each plugin, of the first profile that has it."""
+        found: dict[str, Plugin] = {}
+        for profile in self.profiles.values():
+            for plugin in profile.plugins():
+                found.setdefault(plugin.name, plugin)
+        return tuple(found.values())
 
     def _on_slow_cycle(self, late: SchedulingTimeout) -> None:
         _LOG.warning("%s", late)
@@ -301,6 +342,9 @@ class Scheduler:
             and waiting_pod.pod.scheduler != pod.spec.scheduler_name
         ):
             self.waiting_pods.reject(pod.metadata.uid, "", SCHEDULER_NAME_UNMATCHED)
+
+    def _latest_pod(self, pod: PodInfo) -> Pod | None:
+        return self.event_handlers.latest_pod(pod)
 
     def _retry_preemptor(self, pod: PodInfo) -> None:
         if self.queue.activate((pod.uid,), self._clock.monotonic()):

@@ -14,6 +14,7 @@ import io
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -109,6 +110,13 @@ class ComponentServer:
         self._runners: list[web.ServerRunner] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.routes = RouteTable()
+        self._slis = MetricRegistry()
+        self._last_result = self._slis.gauge(
+            "kubernetes_healthcheck", "Whether a health check passed when it was last asked, 1 or 0.", ("name", "type")
+        )
+        self._results = self._slis.counter(
+            "kubernetes_healthchecks_total", "Results of health checks.", ("name", "status", "type")
+        )
 
     # What is served --------------------------------------------------------------------------------------------------
 
@@ -118,7 +126,8 @@ class ComponentServer:
         def all_of(call: HttpCall) -> HttpReply:
             exclude = call.query.get("exclude", ())
             verbose = "verbose" in call.query
-            return _health_reply(name, run_checks(name, checks, verbose=verbose, exclude=exclude))
+            observed = {check: partial(self._observe_check, name, check, ask) for check, ask in checks.items()}
+            return _health_reply(name, run_checks(name, observed, verbose=verbose, exclude=exclude))
 
         def one_of(call: HttpCall) -> HttpReply:
             check = checks.get(call.parameters["check"])
@@ -126,6 +135,16 @@ class ComponentServer:
 
         self.routes.add("*", f"/{name}", all_of)
         self.routes.add("*", f"/{name}/:check", one_of)
+
+    def _observe_check(self, kind: str, name: str, ask: HealthCheck) -> str | None:
+        why = ask()
+        self._last_result.labels(name, kind).set(float(why is None))
+        self._results.labels(name, "success" if why is None else "error", kind).inc()
+        return why
+
+    def slis(self) -> None:
+        """Serve /metrics/slis: the results of health checks, as Kubernetes' components do."""
+        self.metrics((self._slis,), "/metrics/slis")
 
     def metrics(self, registries: Iterable[MetricRegistry], path: str = "/metrics") -> None:
         shown = tuple(registries)

@@ -194,10 +194,16 @@ def test_a_place_that_cannot_be_written_is_named(capsys: pytest.CaptureFixture[s
 
 
 def test_flags_without_effect_are_told(tmp_path: Path) -> None:
-    asked = [sys.executable, "-m", "koord.cli.daemons.koord_scheduler", "--disable-http2-serving", "-f"]
+    asked = [
+        sys.executable,
+        "-m",
+        "koord.cli.daemons.koord_scheduler",
+        "--disable-http2-serving",
+        "--debug-diagnosis-blocking",
+    ]
     done = subprocess.run([*asked, f"--write-config-to={tmp_path / 'c'}"], capture_output=True, text=True, check=True)
     assert "--disable-http2-serving has no effect: the port speaks HTTP/1.1" in done.stderr
-    assert "--debug-filters has no effect" in done.stderr
+    assert "--debug-diagnosis-blocking has no effect" in done.stderr
 
 
 def test_help_has_upstreams_sections(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.scheduler.configuration.completed_config import CompletedConfig, ValidationHandle
 from koord.scheduler.configuration.plugin_selection import KNOWN_POINTS, KOORDINATOR_POINTS
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.configuration.unsupported import settings_without_effect, without_unsupported_plugins
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS, POINT_METHODS, overrides
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import REGISTRY
@@ -277,3 +278,16 @@ def test_claims_are_not_watched_when_the_gate_says_so() -> None:
 
 def shipped_without_unbuilt() -> Any:
     return without_unsupported_plugins(shipped.configuration(), REGISTRY)[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (KubeSchedulerConfiguration(), []),
+        (KubeSchedulerConfiguration(percentage_of_nodes_to_score=100, parallelism=16), []),
+        (KubeSchedulerConfiguration(percentage_of_nodes_to_score=30), ["percentageOfNodesToScore changes nothing"]),
+        (KubeSchedulerConfiguration(parallelism=4), ["parallelism changes nothing"]),
+    ],
+)
+def test_settings_that_have_nothing_to_do_are_told(given: KubeSchedulerConfiguration, said: list[str]) -> None:
+    assert [sentence.partition(":")[0] for sentence in settings_without_effect(given)] == said

@@ -57,7 +57,7 @@ def plan_dry_run(given: DeschedulerConfiguration, *, plugin: str = "", certain: 
 
 
 def _assembled(config: DeschedulerConfiguration) -> DeschedulerSetup | str:
-    made = build_setup(config, load_registry(entry_points(group=ENTRY_POINT_GROUP)))
+    made = build_setup(config, load_registry(entry_points(group=ENTRY_POINT_GROUP)).factories)
     return "; ".join(map(str, made)) if isinstance(made, list) else made
 
 

@@ -113,7 +113,9 @@ def descheduler_configuration(values: FlagValues) -> DeschedulerConfigured | lis
         )
         config = msgspec.structs.replace(config, client_connection=connection)
     elected = msgspec.structs.replace(config, leader_election=apply_election_flags(config.leader_election, values))
-    made = build_setup(elected, load_registry(entry_points(group=ENTRY_POINT_GROUP)))
+    plugins = load_registry(entry_points(group=ENTRY_POINT_GROUP))
+    notes += plugins.warnings
+    made = build_setup(elected, plugins.factories)
     if isinstance(made, list):
         return _error_lines(path, made)
     return DeschedulerConfigured(made, frozenset(name for name, on in gates.items() if on), tuple(notes))

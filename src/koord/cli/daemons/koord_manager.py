@@ -44,7 +44,7 @@ def run_manager(values: FlagValues, logs: Logs) -> int:
         return report_errors(MANAGER_PROGRAM, [plan])
     for name, why in MANAGER_FLAGS.set_without_effect(values):
         _LOG.info("--%s has no effect: %s", name, why)
-    for line in manager_gate_warnings(plan.settings.gates):
+    for line in (*manager_gate_warnings(plan.settings.gates), *plan.wishes.plugins.warnings):
         _LOG.warning("--feature-gates: %s", line)
     try:
         connection = load_connection(os.environ, WallClock(), path=plan.kubeconfig)

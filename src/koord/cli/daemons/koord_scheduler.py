@@ -16,8 +16,10 @@ from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.lifecycle import report_errors, run_event_loop, run_program, set_verbosity
 from koord.cli.daemons.scheduler_config import SCHEDULER_PROGRAM, scheduler_configuration, scheduler_flags
 from koord.cli.daemons.serving_flags import FlagError, plain_addresses
+from koord.kube.config.connection import BadConfig
 from koord.kube.controller.process import ControllerProcess, ProcessSettings, process_identity
 from koord.scheduler import resource_metrics
+from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
 from koord.scheduler.explain import http
@@ -57,7 +59,20 @@ async def serve_scheduler(
     settings: ProcessSettings, config: CompletedConfig, values: FlagValues, logs: Logs, stop: asyncio.Event
 ) -> int:
     process = ControllerProcess(settings, WallClock())
-    scheduler = Scheduler(
+    try:
+        scheduler = _make_scheduler(process, settings, config, values)
+    except BadConfig as bad:
+        return report_errors(SCHEDULER_PROGRAM, [str(bad)])
+    process.on_malformed = scheduler.report_malformed
+    _serve_routes(process, scheduler, config, logs)
+    return await startup.run_process(process, scheduler, stop)
+
+
+def _make_scheduler(
+    process: ControllerProcess, settings: ProcessSettings, config: CompletedConfig, values: FlagValues
+) -> Scheduler:
+    """Make the scheduler. Raise BadConfig for an extender whose certificates cannot be used."""
+    return Scheduler(
         process.client,
         process.informers,
         process.clock,
@@ -74,10 +89,12 @@ async def serve_scheduler(
         controller_plugins=values.strings("controller-plugins"),
         network_topology_manager=values.switch("enable-network-topology-manager"),
         sync_barrier=sync_barrier_settings(values, config),
+        dump=AttemptDump(
+            top_scores=values.number("debug-scores"),
+            filters=values.switch("debug-filters"),
+            diagnosis=values.switch("debug-diagnosis"),
+        ),
     )
-    process.on_malformed = scheduler.report_malformed
-    _serve_routes(process, scheduler, config, logs)
-    return await startup.run_process(process, scheduler, stop)
 
 
 def sync_barrier_settings(values: FlagValues, config: CompletedConfig) -> SyncBarrierSettings:
@@ -125,7 +142,12 @@ def _serve_routes(process: ControllerProcess, scheduler: Scheduler, config: Comp
     server.config(lambda: shown)
     if config.config.enable_profiling is not False:
         server.debug()
+    server.slis()
     server.flag("v", lambda text: set_verbosity(logs, text))
+    server.flag("s", scheduler.dump.put_top_scores)
+    server.flag("f", scheduler.dump.put_filters)
+    server.flag("d", scheduler.dump.put_diagnosis)
+    server.flag("db", scheduler.dump.put_blocking)
     services = ServiceRoutes(server, unavailable=lambda: None if process.leads() else _NOT_LEADER)
     for path, handler in http.explain_routes(scheduler, process.clock):
         services.add("GET", path, handler)

@@ -5,6 +5,7 @@ it is given.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.metadata import entry_points
 
 import msgspec
 
@@ -25,6 +26,7 @@ from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.feature_gates import KOORDLET_GATES
 from koord.koordlet.hooks.hook import HookSettings
 from koord.koordlet.inputs.kubelet_client import PodSourceSettings
+from koord.koordlet.plugin import load_koordlet_plugins
 from koord.koordlet.pod_resources.settings import SOCKET, PodResourcesProxySettings
 from koord.koordlet.reporters.builders.usage_models import UsageModelSettings
 from koord.koordlet.reporters.device_reporter import DeviceReporterSettings
@@ -249,6 +251,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
     yarn = yarn_copilot_settings(values, paths)
     if isinstance(yarn, str):
         return yarn
+    plugins, plugin_warnings = load_koordlet_plugins(lambda group: entry_points(group=group))
     settings = KoordletSettings(
         node=node,
         gates=on,
@@ -280,6 +283,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
             annotate=values.switch("tell-interference") and not values.switch("safe-mode")
         ),
         pod_resources=_pod_resources(values, paths) if "PodResourcesProxy" in on else None,
+        plugins=plugins,
         devices=DeviceReporterSettings(
             every_s=values.seconds("node-topology-sync-interval"),
             accelerators="Accelerators" in on,
@@ -293,7 +297,7 @@ def plan_koordlet(values: FlagValues, environ: Mapping[str, str]) -> KoordletPla
         kubeconfig=values.text("kubeconfig"),
         qps=values.ratio("kube-api-qps"),
         burst=values.number("kube-api-burst"),
-        warnings=tuple(gates.feature_gate_warnings(switched, KOORDLET_GATES)),
+        warnings=(*gates.feature_gate_warnings(switched, KOORDLET_GATES), *plugin_warnings),
     )
 
 

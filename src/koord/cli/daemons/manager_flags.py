@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.manager import program
 from koord.manager.controllers.colocation_profile import ProfileControllerOptions
 from koord.manager.feature_gates import MANAGER_GATES
+from koord.manager.plugin import load_manager_plugins
 from koord.manager.quota_evaluator import EvaluatorOptions
 from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
 from koord.manager.webhook_server import cert_rotator
@@ -174,6 +176,7 @@ def plan_manager(values: FlagValues, environ: Mapping[str, str], hostname: str) 
             profile_controller=_pace(values),
             evaluator=_effort(values),
             webhooks=_options(values, names_needed),
+            plugins=load_manager_plugins(lambda group: entry_points(group=group)),
         ),
         serving=serving,
         kubeconfig=values.text("kubeconfig"),

@@ -24,8 +24,12 @@ from koord.cli.daemons.startup import apply_election_flags
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES, SYNC_BARRIER
-from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
-from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
+from koord.scheduler.configuration.unsupported import (
+    profiles_without_koordinator,
+    settings_without_effect,
+    without_unsupported_plugins,
+)
+from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, load_plugins
 from koord.scheduler.scheduler import CONTROLLER_FACTORIES
 
 SCHEDULER_PROGRAM = "koord-scheduler"
@@ -37,7 +41,7 @@ with schedulerName koord-scheduler.
 """
 _NO_PROFILER = "there is no Go runtime to profile"
 _JSON_ONLY = "the API server is spoken to in JSON"
-_ATTEMPTS_RECORDED = "every attempt is recorded anyway; nothing more is printed"
+_DUMPED_AT_ONCE = "a diagnosis is written before the next attempt"
 _NO_AUDITOR = "this version has no workload auditor"
 
 _MISC = (
@@ -107,21 +111,19 @@ _KOORDINATOR = (
     Flag(
         "debug-scores",
         kind.INTEGER,
-        "Print the best nodes of each pod.",
+        "Log the scores of so many best nodes of each pod as a table.",
         short="s",
-        no_effect_reason=_ATTEMPTS_RECORDED,
     ),
-    Flag("debug-filters", kind.BOOLEAN, "Print why nodes are refused.", short="f", no_effect_reason=_ATTEMPTS_RECORDED),
+    Flag("debug-filters", kind.BOOLEAN, "Log why nodes are rejected, node by node.", short="f"),
     Flag(
         "debug-diagnosis",
         kind.BOOLEAN,
-        "Dump the diagnosis of failures.",
+        "Log the diagnosis of each failed attempt as JSON.",
         short="d",
-        no_effect_reason=_ATTEMPTS_RECORDED,
     ),
-    Flag("debug-diagnosis-blocking", kind.BOOLEAN, "Dump it before going on.", no_effect_reason=_ATTEMPTS_RECORDED),
-    Flag("debug-diagnosis-queue-size", kind.INTEGER, "Dumps that may wait.", 1000, no_effect_reason=_ATTEMPTS_RECORDED),
-    Flag("debug-diagnosis-worker-count", kind.INTEGER, "Writers of dumps.", 10, no_effect_reason=_ATTEMPTS_RECORDED),
+    Flag("debug-diagnosis-blocking", kind.BOOLEAN, "Dump it before going on.", no_effect_reason=_DUMPED_AT_ONCE),
+    Flag("debug-diagnosis-queue-size", kind.INTEGER, "Dumps that may wait.", 1000, no_effect_reason=_DUMPED_AT_ONCE),
+    Flag("debug-diagnosis-worker-count", kind.INTEGER, "Writers of dumps.", 10, no_effect_reason=_DUMPED_AT_ONCE),
     Flag(
         "enable-network-topology-manager",
         kind.BOOLEAN,
@@ -196,13 +198,12 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
     gates = _parse_gates(values)
     if isinstance(gates, list):
         return gates
-    strangers = [
-        e for e in values.strings("controller-plugins") if e.removeprefix("-") not in ("*", *CONTROLLER_FACTORIES)
-    ]
-    if strangers:
-        known = ", ".join(sorted(CONTROLLER_FACTORIES))
-        return [f"--controller-plugins {name}: no such plugin has controllers; known are {known}" for name in strangers]
     loaded = load_plugins(entry_points(group=ENTRY_POINT_GROUP))
+    known = {"*", *CONTROLLER_FACTORIES, *(loaded.factories.keys() - REGISTRY.keys())}
+    strangers = [e for e in values.strings("controller-plugins") if e.removeprefix("-") not in known]
+    if strangers:
+        names = ", ".join(sorted(known - {"*"}))
+        return [f"--controller-plugins {name}: no such plugin has controllers; known are {names}" for name in strangers]
     factories = loaded.factories
     notes = [*gate_text.feature_gate_warnings(gates, SCHEDULER_GATES), *loaded.warnings]
     if not gates[SYNC_BARRIER]:
@@ -230,6 +231,7 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
             f"arguments without effect, as these plugins are not enabled: {', '.join(made.unused_plugin_configs)}"
         )
     notes += profiles_without_koordinator(elected)
+    notes += settings_without_effect(elected)
     foreign = sorted(_kubernetes_gates_set(values))
     if foreign:
         notes.append(f"feature gates of Kubernetes that change nothing here: {', '.join(foreign)}")

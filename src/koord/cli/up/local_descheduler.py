@@ -4,6 +4,7 @@ propose them.
 
 from __future__ import annotations
 
+import logging
 import random
 import uuid
 from importlib.metadata import entry_points
@@ -26,6 +27,8 @@ from koord.kube.events.recorder import EventRecorder
 from koord.telemetry.component_server import ComponentServer
 from koord.telemetry.metrics import MetricRegistry
 
+_LOG = logging.getLogger(__name__)
+
 
 def descheduler_assembly(file: Path | None = None) -> DeschedulerSetup | str:
     """Assemble the descheduler from a file, taken as it is, or from the shipped configuration."""
@@ -35,7 +38,10 @@ def descheduler_assembly(file: Path | None = None) -> DeschedulerSetup | str:
         if isinstance(found, list):
             return "; ".join(found)
         given = found
-    made = build_setup(given, load_registry(entry_points(group=ENTRY_POINT_GROUP)))
+    plugins = load_registry(entry_points(group=ENTRY_POINT_GROUP))
+    for warning in plugins.warnings:
+        _LOG.warning("%s", warning)
+    made = build_setup(given, plugins.factories)
     if isinstance(made, list):
         return "; ".join(f"{file}: {error}" if file is not None else str(error) for error in made)
     return made

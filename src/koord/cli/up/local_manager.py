@@ -4,7 +4,9 @@ in process.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
+from importlib.metadata import entry_points
 from typing import Any
 
 from koord.api.config import gates
@@ -23,6 +25,7 @@ from koord.kube.events.recorder import EventRecorder
 from koord.kube.transport.api_error import ApiError
 from koord.manager import program
 from koord.manager.feature_gates import MANAGER_GATES, shipped_manager_gates
+from koord.manager.plugin import load_manager_plugins
 from koord.manager.program import Manager, ManagerOptions
 from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.manager.webhook_server.handlers import WebhookHandler, WebhookHandlers
@@ -30,6 +33,8 @@ from koord.manager.webhook_server.registration import exclude_namespaces
 from koord.manager.webhook_server.routes import registered_routes
 from koord.manager.webhooks.admission import AdmissionDenied
 from koord.telemetry.component_server import ComponentServer
+
+_LOG = logging.getLogger(__name__)
 
 MANAGER_PAGE = "koord-manager"
 
@@ -56,7 +61,11 @@ class LocalManager:
             recorder=recorder,
             settings=settings or default_settings(),
         )
-        self.manager = Manager(world, wishes or ManagerOptions(), seed=context.seed)
+        if wishes is None:
+            wishes = ManagerOptions(plugins=load_manager_plugins(lambda group: entry_points(group=group)))
+        for warning in wishes.plugins.warnings:
+            _LOG.warning("%s", warning)
+        self.manager = Manager(world, wishes, seed=context.seed)
         self._names: list[str] = []
         self._pages = context.component_routes
         self._endpoint = ComponentServer(context.clock)

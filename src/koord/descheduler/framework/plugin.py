@@ -252,6 +252,8 @@ class DeschedulerPlugin:
     name: ClassVar[str]
     # Kinds beyond nodes, pods, NodeMetrics and PodMigrationJobs that it reads in `snapshot.others`.
     extra_resources: ClassVar[tuple[Resource[Any], ...]] = ()
+    # Kinds whose changes `is_due_after` is asked about, so that the plugin need not wait for the next interval.
+    reacts_to: ClassVar[tuple[Resource[Any], ...]] = ()
 
     def __init__(self, args: Any = None) -> None:
         """Take typed arguments where their model is known, else plain data; None without arguments."""
@@ -263,6 +265,13 @@ class DeschedulerPlugin:
     def balance(self, nodes: Sequence[Node], handle: EvictorHandle) -> str | None:
         """Propose evictions after the `deschedule` points of all profiles have run. An error message ends the round."""
         return None
+
+    def is_due_after(self, old: Any | None, new: Any | None) -> bool:
+        """Return whether the plugin shall run soon, in a round of its own, after an object of `reacts_to` changed.
+
+        `old` is None for an object that is new, and `new` for one that is gone.
+        """
+        return False
 
     def filter(self, pod: Pod, round_state: RoundState) -> str | None:
         """Filter: return why the pod must not be evicted; None lets it pass."""

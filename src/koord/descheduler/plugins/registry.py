@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
+import msgspec
+
+from koord.api.config.entry_point import PluginEntryPoint, load_entry_points
 from koord.descheduler.framework.plugin import DeschedulerPlugin
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.custom_priority import CustomPriority
@@ -24,6 +28,14 @@ PluginFactory = Callable[[Any], DeschedulerPlugin | list[str]]
 
 # The group of entry points under which installed packages offer plugins.
 ENTRY_POINT_GROUP = "koord.descheduler.plugins"
+
+
+class DeschedulerRegistry(msgspec.Struct, frozen=True):
+    """The factories by the name of their plugin, and a sentence about each offer that cannot be used."""
+
+    factories: Mapping[str, PluginFactory]
+    warnings: tuple[str, ...] = ()
+
 
 REGISTRY: Mapping[str, PluginFactory] = {
     MigrationControllerPlugin.name: MigrationControllerPlugin,
@@ -45,20 +57,16 @@ REGISTRY: Mapping[str, PluginFactory] = {
 }
 
 
-class PluginEntryPoint(Protocol):
-    """An entry point of an external plugin: its name is the plugin's, what it loads is a factory."""
+def load_registry(offers: Iterable[PluginEntryPoint]) -> DeschedulerRegistry:
+    """Return this program's plugins and the external ones.
 
-    @property
-    def name(self) -> str: ...
+    One that cannot be loaded is refused where a profile enables it, and hurts nobody else. Nobody can replace a
+    built-in plugin.
+    """
+    found = load_entry_points(offers, REGISTRY)
+    refused = {name: partial(_refuse, why) for name, why in found.broken.items()}
+    return DeschedulerRegistry({**REGISTRY, **found.loaded, **refused}, found.warnings)
 
-    def load(self) -> PluginFactory: ...
 
-
-def load_registry(offers: Iterable[PluginEntryPoint]) -> Mapping[str, PluginFactory]:
-    """Return this program's plugins and the external ones. Raise ValueError when two have one name."""
-    found = dict(REGISTRY)
-    for offer in offers:
-        if offer.name in found:
-            raise ValueError(f"a plugin named {offer.name} already exists")
-        found[offer.name] = offer.load()
-    return found
+def _refuse(why: str, args: Any) -> list[str]:
+    return [why]

@@ -5,14 +5,16 @@ cgroups every tick.
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage_reader import FdBudget
 from koord.host.io_error import IoError
+from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.problem_log import ProblemLog
 from koord.koordlet.series.store import SeriesStore
 from koord.telemetry.clock import Clock
@@ -44,6 +46,16 @@ class CollectSettings(msgspec.Struct, frozen=True, kw_only=True):
     def longest_gap_s(self) -> float:
         """Return the longest time between two reads whose difference still says something about now."""
         return 20 * self.interval_s
+
+
+@runtime_checkable
+class CollectorPlugin(Protocol):
+    """A collector of another package: it adds samples to the store each `period_s` seconds."""
+
+    name: str
+    period_s: float
+
+    def sample(self, now_s: float, pods: Sequence[PodMeta], store: SeriesStore) -> None: ...
 
 
 class CollectorStatus(msgspec.Struct, frozen=True, gc=False):

@@ -28,6 +28,7 @@ from koord.koordlet.collect.be_resource import BeResourceCollector
 from koord.koordlet.collect.cold_memory import ColdMemoryCollector
 from koord.koordlet.collect.collector import (
     CollectContext,
+    CollectorPlugin,
     CollectorStatus,
     CollectorStatuses,
     CollectSettings,
@@ -90,12 +91,14 @@ class CollectorSet:
         settings: CollectSettings = CollectSettings(),  # noqa: B008 - a frozen value
         *,
         budget: FdBudget | None = None,
+        plugins: Sequence[CollectorPlugin] = (),
     ) -> None:
+        """`plugins` are collectors of other packages."""
         budget = FdBudget.from_rlimit() if budget is None else budget
         self._store = store
         self._clock = clock
         self._settings = settings
-        self._statuses = statuses = CollectorStatuses(_collector_names(settings))
+        self._statuses = statuses = CollectorStatuses((*_collector_names(settings), *(one.name for one in plugins)))
         caches = settings.page_cache
         context = CollectContext(tree, store, clock, statuses, budget, settings.longest_gap_s)
         self._info = NodeInfoCollector(tree.host, statuses, settings)
@@ -112,6 +115,7 @@ class CollectorSet:
         self._cache = ResctrlCollector(tree.host, store, statuses, settings.resctrl_s) if settings.resctrl else None
         self._gpu = GpuCollector(tree, store, statuses) if settings.gpu else None
         self._expiry = IntervalTimer(_EXPIRE_S)
+        self._plugins = tuple((one, IntervalTimer(one.period_s)) for one in plugins)
 
     def sample(
         self,
@@ -190,6 +194,14 @@ class CollectorSet:
         if self._gpu is not None:
             self._gpu.close()
 
+    def _sample_plugin(self, plugin: CollectorPlugin, now_s: float, pods: Sequence[PodMeta]) -> None:
+        try:
+            plugin.sample(now_s, pods, self._store)
+        except Exception as error:  # noqa: BLE001 - a stranger's mistake must not stop the agent's own samples
+            self._statuses.fails(plugin.name, f"{type(error).__name__}: {error}")
+        else:
+            self._statuses.works(plugin.name)
+
     def _sample_periodic(self, at_s: float, now_s: float, pods: Sequence[PodMeta]) -> None:
         if self._pressure is not None:
             self._pressure.sample(at_s, now_s, pods)
@@ -201,6 +213,9 @@ class CollectorSet:
             self._cache.sample(at_s, now_s)
         if self._gpu is not None:
             self._gpu.sample(at_s, now_s, pods)
+        for plugin, timer in self._plugins:
+            if timer.due(at_s):
+                self._sample_plugin(plugin, now_s, pods)
         if self._expiry.due(at_s):
             self._store.expire(now_s)
             late_s = self._clock.monotonic()  # counters were read after this tick began, and are not of the future

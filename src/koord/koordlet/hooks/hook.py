@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -112,6 +112,7 @@ class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
     # Of MPS, on the machine: where the daemons' pipes lie, and the shared memory of daemons and clients.
     mps_folder: str = "/var/run/koordlet/mps"
     mps_shared_memory: str = "/dev/shm"
+    plugins: tuple[Any, ...] = ()  # the hook entries of other packages, which run after koordlet's own
 
 
 class NodeRules(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ HookCaller = Callable[[str, Callable[[], HookPlan]], HookPlan]  # calls the hook
 
 class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One hook. `gate` enables it; `stages` are the moments at which it runs; `files` are the knobs that it may set.
+    A hook of another package may have no gate, and is always enabled then.
 
     `name` is Koordinator's; hooks run in the order of their names, as there.
     """
@@ -186,8 +187,8 @@ def decide_pod(
     return _run(
         [
             (one.name, partial(one.pod, pod, rules))
-            for one in hooks
-            if one.pod is not None and one.gate in rules.gates and stage in one.stages
+            for one in (*hooks, *rules.settings.plugins)
+            if one.pod is not None and _is_enabled(one, rules) and stage in one.stages
         ],
         call,
     )
@@ -204,8 +205,8 @@ def decide_container(
     return _run(
         [
             (one.name, partial(one.container, container, rules))
-            for one in hooks
-            if one.container is not None and one.gate in rules.gates and stage in one.stages
+            for one in (*hooks, *rules.settings.plugins)
+            if one.container is not None and _is_enabled(one, rules) and stage in one.stages
         ],
         call,
     )
@@ -223,11 +224,15 @@ def decide_host_application(
     return _run(
         [
             (one.name, partial(one.host_application, application, rules))
-            for one in hooks
-            if one.host_application is not None and one.gate in rules.gates
+            for one in (*hooks, *rules.settings.plugins)
+            if one.host_application is not None and _is_enabled(one, rules)
         ],
         call_directly,
     )
+
+
+def _is_enabled(hook: HookEntry, rules: NodeRules) -> bool:
+    return not hook.gate or hook.gate in rules.gates
 
 
 def _run(calls: Sequence[tuple[str, Callable[[], HookPlan]]], caller: HookCaller) -> HookDecision:

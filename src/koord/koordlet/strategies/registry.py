@@ -32,7 +32,7 @@ from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, Wor
 
 
 class StrategyEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One strategy. Any of `gates` enables it.
+    """One strategy. Any of `gates` enables it; one of another package may have none, and is always enabled.
 
     `files` are those that it writes; `restores` are the owners of its effects: what they wrote is restored when the
     strategy is disabled, and what a complete plan does not name any more is restored at once.

@@ -59,7 +59,7 @@ class StrategyRunner:
         self._timer = timer
         self._machine = machine
         self._inputs = StrategyInputs(machine, store, gates, settings)
-        self._enabled = tuple(one for one in strategies if any(gate in gates for gate in one.gates))
+        self._enabled = tuple(one for one in strategies if not one.gates or any(gate in gates for gate in one.gates))
         self._to_release = [one for one in strategies if one not in self._enabled]
         self._period_s = {one.name: settings.period_s.get(one.name, one.period_s) for one in self._enabled}
         self._last_run_s: dict[str, float] = {}

@@ -6,7 +6,7 @@ zones: the size of the zones, and the desired entries.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -160,6 +160,7 @@ class ColocationDecision(msgspec.Struct, frozen=True, kw_only=True):
     batch: BatchDecision | None = None
     gpu: DeviceResources | None = None
     rdma: DeviceResources | None = None
+    of_plugins: Mapping[str, Quantity | None] = {}  # resources that plugins of other packages decided
 
     @property
     def enabled(self) -> bool:

@@ -107,6 +107,7 @@ def _desired_resources(
         target |= _devices(decision.gpu, GPU_NAMES)
     if decision.rdma is not None:
         target |= _devices(decision.rdma, RDMA_NAMES)
+    target |= decision.of_plugins
     return target, origin
 
 

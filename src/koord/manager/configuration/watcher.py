@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -72,6 +72,7 @@ class ConfigMapWatcher:
         self._maps = context.informers.for_resource(CONFIG_MAPS, namespace, fields=f"metadata.name={name}")
         self._documents: list[tuple[LastGoodDocument[Any], UnmarshalEvent]] = []
         self._last_data: dict[str, str] | None = None
+        self._callbacks: list[Callable[[], object]] = []
         self._task: asyncio.Task[None] | None = None
         self._maps.add_event_handler(self._on_change)
 
@@ -91,6 +92,15 @@ class ConfigMapWatcher:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    def on_change(self, callback: Callable[[], object]) -> None:
+        """Call back whenever the ConfigMap's data changed, whatever document it is about."""
+        self._callbacks.append(callback)
+
+    @property
+    def data(self) -> Mapping[str, str]:
+        """Return all documents as they were last read, those of other programs among them."""
+        return self._last_data or {}
 
     def documents(self) -> tuple[LastGoodDocument[Any], ...]:
         return tuple(kept for kept, _ in self._documents)
@@ -129,6 +139,8 @@ class ConfigMapWatcher:
             if kept.remarks:
                 self.counts.remarks += len(kept.remarks)
                 self._record(config, kept, REMARK_REASON, "; ".join(kept.remarks))
+        for callback in self._callbacks:
+            callback()
 
     def _report_rejection(
         self, config: ConfigMap, kept: LastGoodDocument[Any], complaint: UnmarshalEvent, unread: RejectedDocument

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
 from koord.api.koordinator.protocol import A_COLOCATION_STRATEGY, A_NETWORK_BANDWIDTH
-from koord.api.koordinator.slo import NodeMetric, NodeSLO
+from koord.api.koordinator.slo import Extensions, NodeMetric, NodeSLO
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.node import Node
@@ -32,6 +33,7 @@ from koord.manager.colocation.strategy import decide_metric_collection, resolve_
 from koord.manager.configuration.last_good import LastGoodDocument
 from koord.manager.configuration.node_slo import NodeSloDecision, NodeSloSection, NodeSloSettings, decide_node_slo
 from koord.manager.configuration.watcher import SloControllerConfig
+from koord.manager.plugin import NodeSloExtension, run_node_slo_extensions
 from koord.manager.reconcile_loop import ManagerContext, ReconcileCounter, ReconcileLoop, reconcile_count
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
@@ -233,8 +235,14 @@ class NodeSLOController(PerNodeObjectController[NodeSLO]):
         RbacRule("events.k8s.io", ("events",), ("create", "patch")),
     )
 
-    def __init__(self, context: ManagerContext, configuration: SloControllerConfig) -> None:
+    def __init__(
+        self,
+        context: ManagerContext,
+        configuration: SloControllerConfig,
+        plugins: Mapping[str, NodeSloExtension] = MappingProxyType({}),
+    ) -> None:
         super().__init__(context, NODE_SLOS, NODESLO_COUNTS)
+        self._plugins = plugins
         self._configuration = configuration
         self._documents: tuple[LastGoodDocument[Any], ...] = (
             configuration.threshold,
@@ -246,6 +254,8 @@ class NodeSLOController(PerNodeObjectController[NodeSLO]):
         )
         for kept in self._documents:
             kept.on_change(self.enqueue_all)
+        if plugins:
+            configuration.watcher.on_change(self.enqueue_all)
 
     def explain(self, node: Node) -> NodeSloDecision:
         """Return what the node's NodeSLO shall say and where each part comes from."""
@@ -272,4 +282,12 @@ class NodeSLOController(PerNodeObjectController[NodeSLO]):
             interference=NodeSloSection(kept.interference.value, kept.interference.available),
         )
         meta = node.metadata
-        return decide_node_slo(settings, meta.labels, meta.annotations, None if stored is None else stored.spec)
+        decision = decide_node_slo(settings, meta.labels, meta.annotations, None if stored is None else stored.spec)
+        if not self._plugins:
+            return decision
+        had = (decision.spec.extensions and decision.spec.extensions.object) or {}
+        wanted = run_node_slo_extensions(self._plugins, node, kept.watcher.data, had)
+        if wanted == had:
+            return decision
+        spec = msgspec.structs.replace(decision.spec, extensions=Extensions(object=wanted or None))
+        return msgspec.structs.replace(decision, spec=spec)

@@ -216,6 +216,7 @@ def _make_profile(
         points,
         found.weights,
         filters_without_nominated=not gates[SKIP_FILTER_WITH_NOMINATED_PODS],
+        others=tuple(made.values()),
     )
 
 

@@ -14,6 +14,7 @@ from koord.scheduler.configuration import plugin_selection
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS
 from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
 
+_DEFAULT_PARALLELISM = 16
 _OWN_PLUGINS = plugin_selection.KOORDINATOR_POINTS.keys() - {configuration.DEFAULT_PRE_BIND}  # which every profile gets
 
 
@@ -22,10 +23,8 @@ def unsupported_settings(config: configuration.KubeSchedulerConfiguration) -> li
 
     The shape belongs to StorageCapacityScoring, which is off by default in Kubernetes.
     """
-    rule = "must be left out: this version of koord asks no extenders"
-    errors = [FieldError("extenders", [e.url_prefix for e in config.extenders], rule)] if config.extenders else []
     rule = "must be left out: scoring by storage capacity (feature gate StorageCapacityScoring) is not built"
-    return errors + [
+    return [
         FieldError(f"profiles[{i}].pluginConfig[{k}].args.shape", entry.args["shape"], rule)
         for i, profile in enumerate(config.profiles)
         for k, entry in enumerate(profile.plugin_config)
@@ -64,6 +63,20 @@ def profiles_without_koordinator(config: configuration.KubeSchedulerConfiguratio
         and not _OWN_PLUGINS
         & plugin_selection.enabled_plugins(profile.plugins or configuration.SchedulerPlugins()).keys()
     ]
+
+
+def settings_without_effect(config: configuration.KubeSchedulerConfiguration) -> list[str]:
+    """Return a sentence for each setting that is stated and changes nothing, because there is nothing for it to do."""
+    said = []
+    stated = [config.percentage_of_nodes_to_score, *(p.percentage_of_nodes_to_score for p in config.profiles)]
+    if any(percent not in (None, 0, 100) for percent in stated):
+        said.append(
+            "percentageOfNodesToScore changes nothing: all nodes are always filtered and scored, as equal pods share "
+            "the results"
+        )
+    if config.parallelism not in (None, _DEFAULT_PARALLELISM):
+        said.append("parallelism changes nothing: nodes are evaluated in columns by one thread")
+    return said
 
 
 def _why_unknown(name: str, factories: Mapping[str, PluginFactory]) -> str:

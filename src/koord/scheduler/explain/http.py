@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -18,6 +18,7 @@ from koord.scheduler.plugins.device_share import http as device_share_http
 from koord.scheduler.plugins.device_share.plugin import DeviceShare
 from koord.scheduler.plugins.elastic_quota import http as elastic_quota_http
 from koord.scheduler.plugins.elastic_quota.explain import quota_cache_of
+from koord.scheduler.plugins.load_aware.plugin import LoadAwareScheduling
 from koord.scheduler.plugins.node_numa_resource import http as node_numa_resource_http
 from koord.scheduler.plugins.node_numa_resource.plugin import NodeNUMAResource
 from koord.scheduler.plugins.reservation import http as reservation_http
@@ -28,7 +29,15 @@ from koord.telemetry.http_routing import HttpCall, HttpHandler, error_reply, jso
 from koord.values.resources import materialise, to_wire
 
 POD_PATH = "/explain/pods/:namespace/:name"
+LOAD_PATH = "/plugins/LoadAwareScheduling/node/:nodeName"
 CONFIGURATION_PATH = "/explain/configuration"
+
+
+@runtime_checkable
+class RouteProvider(Protocol):
+    """A plugin of any package that serves something: paths below /apis/v1/plugins/NAME, answered to GET."""
+
+    def routes(self) -> Iterable[tuple[str, HttpHandler]]: ...
 
 
 class Explainer:
@@ -159,10 +168,17 @@ def explain_routes(scheduler: Scheduler, clock: Clock) -> tuple[tuple[str, HttpH
 
 def _plugin_routes(scheduler: Scheduler, clock: Clock) -> Iterator[tuple[str, HttpHandler]]:
     profiles, state = tuple(scheduler.profiles.values()), scheduler.state
+    for plugin in scheduler.distinct_plugins():
+        if isinstance(plugin, RouteProvider):
+            for path, handler in plugin.routes():
+                yield f"/plugins/{plugin.name}{path}", handler
     devices, reservations = find_plugin(profiles, DeviceShare), find_plugin(profiles, ReservationPlugin)
     yield from elastic_quota_http.routes(quota_cache_of(profiles))
     yield from device_share_http.routes(devices.cache if devices is not None else None, state)
     yield from reservation_http.routes(reservations.cache if reservations is not None else None)
+    load_aware = find_plugin(profiles, LoadAwareScheduling)
+    if load_aware is not None:
+        yield LOAD_PATH, lambda call: json_reply(load_aware.summary(call.parameters["nodeName"]))
     yield from node_numa_resource_http.routes(find_plugin(profiles, NodeNUMAResource), state)
     yield from coscheduling_http.routes(
         state.derived(GangManager), lambda uid: scheduler.queue.status_of(uid, clock.monotonic())

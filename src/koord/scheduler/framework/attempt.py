@@ -10,7 +10,14 @@ import msgspec
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.decision import AttemptError, ChosenNode, Decision, NearestNode, Unschedulable
+from koord.scheduler.framework.decision import (
+    EXTENDER,
+    AttemptError,
+    ChosenNode,
+    Decision,
+    NearestNode,
+    Unschedulable,
+)
 from koord.scheduler.framework.filtering import FilterResults
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
@@ -19,6 +26,7 @@ from koord.scheduler.framework.verdict import Fault
 
 if TYPE_CHECKING:
     from koord.scheduler.framework.engine import ClassEvaluation
+    from koord.scheduler.framework.post_filter import PostFilterContext
 
 UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
@@ -29,10 +37,10 @@ class SchedulingAttempt:
     """Own the cycle state and the results of one attempt at a pod, from its decision to its binding.
 
     `evaluation` is None when no node was evaluated. It belongs to the class of equal pods, so that a later attempt may
-    refresh it; `refreshes` tells whether one did.
+    refresh it; `refreshes` tells whether one did. `post_filter_context` is what PostFilter was run with.
     """
 
-    __slots__ = ("cycle", "decision", "evaluation", "pod", "position", "profile", "refreshes")
+    __slots__ = ("cycle", "decision", "evaluation", "pod", "position", "post_filter_context", "profile", "refreshes")
 
     def __init__(
         self,
@@ -49,11 +57,27 @@ class SchedulingAttempt:
         self.evaluation = evaluation
         self.position = cycle.state.table.position  # in the log of changes, when it was decided
         self.refreshes = 0 if evaluation is None else evaluation.refreshes
+        self.post_filter_context: PostFilterContext | None = None
 
     @property
     def filter_results(self) -> FilterResults | None:
         """Return the verdicts on all nodes; None when no node was evaluated."""
         return None if self.evaluation is None else self.evaluation.filter_results
+
+    def candidate_nodes(self) -> list[str]:
+        """Return the nodes that the pod may get as far as plugins are concerned, for extenders to look at."""
+        if not isinstance(self.decision, ChosenNode) or self.evaluation is None:
+            return []
+        if self.decision.fallback_reason:
+            return [self.decision.node]
+        nodes = self.cycle.state.table.nodes
+        rows = self.evaluation.filter_results.feasible_rows().tolist()
+        return [node.name for row in rows if (node := nodes[row]) is not None]
+
+    @property
+    def has_unasked_nodes(self) -> bool:
+        """Return whether nodes fit by now that extenders were not asked about."""
+        return self.evaluation is not None and self.evaluation.has_unasked_nodes
 
     @property
     def node_name(self) -> str:
@@ -87,6 +111,8 @@ class AttemptFailure(msgspec.Struct, frozen=True, kw_only=True):
 def failure_of_decision(decision: Unschedulable | AttemptError) -> AttemptFailure:
     """Return the failure that an unsuccessful decision amounts to."""
     if isinstance(decision, AttemptError):
+        if decision.plugin == EXTENDER:
+            return AttemptFailure(message=decision.message, error=True)
         who = f'{decision.point} plugin "{decision.plugin}"' if decision.point else f'"{decision.plugin}" plugin'
         if decision.point == "Filter":  # Kubernetes' words differ from those at other points
             who = f'"{decision.plugin}" filter plugin'

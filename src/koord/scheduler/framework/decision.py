@@ -11,6 +11,8 @@ from koord.scheduler.framework.verdict import Reject
 
 # The longest list of node names kept per reason: enough to look at, bounded for any cluster.
 MAX_NODE_NAMES = 10
+# The plugin that rejections of extenders are counted under, as in Kubernetes; any event wakes a pod that it rejected.
+EXTENDER = "Extender"
 # Stands in a refusal where PreFilter plugins together left nodes out; `Unschedulable.narrowed_by` names them.
 PRE_FILTER = "PreFilter"
 
@@ -126,11 +128,22 @@ class Unschedulable(msgspec.Struct, frozen=True):
 
 
 class AttemptError(msgspec.Struct, frozen=True):
-    """Say that a plugin failed, with its message, and the extension point if the plugin returned it there."""
+    """Say that a plugin failed, with its message, and the extension point if the plugin returned it there.
+
+    An extender that failed is reported with its message alone, as Kubernetes does: `plugin` is EXTENDER.
+    """
 
     plugin: str
     message: str
     point: str = ""
+
+
+class ExtenderResults(msgspec.Struct, frozen=True):
+    """Hold what extenders said about the nodes that own plugins found feasible: whom they reject, and their scores."""
+
+    asked: frozenset[str]
+    rejections: Mapping[str, Reject]
+    scores: Mapping[str, int]  # weighted, on the scale of plugins' scores
 
 
 Decision = ChosenNode | Unschedulable | AttemptError

@@ -14,11 +14,13 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.attempt import SchedulingAttempt
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import (
+    EXTENDER,
     MAX_NODE_NAMES,
     PRE_FILTER,
     AttemptError,
     ChosenNode,
     Decision,
+    ExtenderResults,
     NodeRejections,
     ScoredNode,
     Unschedulable,
@@ -41,11 +43,12 @@ from koord.scheduler.framework.runtime import (
     run_prefer_nodes,
 )
 from koord.scheduler.framework.scoring import INFEASIBLE_SCORE, ScoreResults
-from koord.scheduler.framework.verdict import Fault, Reject
+from koord.scheduler.framework.verdict import Fault, Reject, unresolvable
 
 MAX_CLASSES = 128
 # What is kept of a class takes about a hundred bytes for each node: a very large cluster keeps fewer classes.
 MAX_CLASS_ROWS = MAX_CLASSES * 20_000
+_NOT_ASKED = unresolvable()  # it is not reported: extenders are asked again while there are such nodes
 
 
 class ClassEvaluation:
@@ -56,6 +59,7 @@ class ClassEvaluation:
         "_position",
         "cycle",
         "filter_results",
+        "has_unasked_nodes",
         "nominated_overlay",
         "pod",
         "prefilter_epochs",
@@ -72,6 +76,7 @@ class ClassEvaluation:
         self.filter_results = FilterResults(profile, cycle, pod)
         self.score_results = ScoreResults(profile, cycle, pod, self.filter_results)
         self.nominated_overlay = NominatedOverlay(profile, cycle)
+        self.has_unasked_nodes = False  # nodes fit by now that extenders were not asked about
         self.refreshes = 0  # how often the results were brought up to date
         self._layout = -1
         self._position = -1
@@ -104,6 +109,26 @@ class ClassEvaluation:
         if changed or across:
             self.score_results.score_changed(changed, across=across)
 
+    def apply_extender_results(self, table: NodeTable, results: ExtenderResults) -> None:
+        """Reject the feasible nodes that extenders reject or were not asked about, and score the rest with theirs.
+
+        The results are one pod's: nobody else may use this evaluation afterwards.
+        """
+        scores: dict[int, int] = {}
+        for row in self.filter_results.feasible_rows().tolist():
+            node = table.nodes[row]
+            assert node is not None
+            rejection = results.rejections.get(node.name)
+            if node.name not in results.asked:
+                self.has_unasked_nodes = True
+                rejection = _NOT_ASKED
+            if rejection is not None:
+                self.filter_results.block_row(row, (EXTENDER, rejection))
+            elif results.scores:
+                scores[row] = results.scores.get(node.name, 0)
+        self.score_results.score_all()
+        self.score_results.add_extender_scores(scores)
+
 
 class SchedulingEngine:
     """Run one profile over the shared cluster state. The same events and the same seed give the same decisions."""
@@ -118,11 +143,18 @@ class SchedulingEngine:
         self._classes: OrderedDict[Hashable, ClassEvaluation] = OrderedDict()
         self._ties: Scores = np.zeros(0, np.int64)
 
-    def decide(self, pod: PodInfo, runners_up: int = 0, on_point_end: OnPointEnd | None = None) -> SchedulingAttempt:
+    def decide(
+        self,
+        pod: PodInfo,
+        runners_up: int = 0,
+        on_point_end: OnPointEnd | None = None,
+        extender_results: ExtenderResults | None = None,
+    ) -> SchedulingAttempt:
         """Choose a node for the pod, or say why there is none.
 
         `runners_up` is how many of the next best nodes to record for explanations: it costs a sort of all nodes.
-        `on_point_end` is called at the end of each extension point of an attempt that is timed.
+        `on_point_end` is called at the end of each extension point of an attempt that is timed. With `extender_results`
+        only nodes that extenders were asked about and did not reject are chosen.
         """
         profile, state = self.profile, self._state
         if not state.node_count:  # no plugin rejected: the pod waits for any event
@@ -137,14 +169,16 @@ class SchedulingEngine:
             return evaluation
         if hooks.admit and (rejection := run_admit(hooks.admit, evaluation.cycle, pod)) is not None:
             return self._rejected(pod, evaluation.cycle, rejection)
-        self._refresh(evaluation, pod, on_point_end)
+        if extender_results is not None:
+            self._classes.pop(profile.equivalence_key(pod), None)  # it is this pod's alone from now on
+        self._refresh(evaluation, pod, on_point_end, extender_results)
         if hooks.find_one_node or hooks.prefer_nodes:
             picked = self._pick_node(evaluation, pod)
             if isinstance(picked, PluginRejection):
                 return self._rejected(pod, evaluation.cycle, picked)
             if picked is not None:
-                return self._decide_on_picked_node(evaluation, pod, picked, runners_up, on_point_end)
-        decision = self._decision(evaluation, pod, runners_up)
+                return self._decide_on_picked_node(evaluation, pod, picked, runners_up, on_point_end, extender_results)
+        decision = self._decision(evaluation, pod, runners_up, extender_results)
         return SchedulingAttempt(profile, pod, evaluation.cycle, decision, evaluation)
 
     def _class_evaluation(self, pod: PodInfo, on_point_end: OnPointEnd | None) -> ClassEvaluation | SchedulingAttempt:
@@ -184,8 +218,16 @@ class SchedulingEngine:
             decision = Unschedulable(self._state.node_count, (), pre_filter=refused, restricted_by=narrowed_by)
         return SchedulingAttempt(self.profile, pod, cycle, decision)
 
-    def _refresh(self, evaluation: ClassEvaluation, pod: PodInfo, on_point_end: OnPointEnd | None) -> None:
+    def _refresh(
+        self,
+        evaluation: ClassEvaluation,
+        pod: PodInfo,
+        on_point_end: OnPointEnd | None,
+        extender_results: ExtenderResults | None,
+    ) -> None:
         evaluation.refresh(self._state.table, pod, self._nominator, on_point_end)
+        if extender_results is not None:
+            evaluation.apply_extender_results(self._state.table, extender_results)
         if on_point_end is not None:
             on_point_end("Score")
 
@@ -207,18 +249,20 @@ class SchedulingEngine:
         picked: PickedNode,
         runners_up: int,
         on_point_end: OnPointEnd | None,
+        extender_results: ExtenderResults | None,
     ) -> SchedulingAttempt:
         cycle = evaluation.cycle.fork()
         cycle.restrict_nodes(frozenset((picked.node,)), picked.plugin)
         if self._fits(evaluation, picked.node):  # there is nothing more to find out about it
             chosen = self._chosen_node(evaluation, self._state.table.index[picked.node].row)
-            decision = msgspec.structs.replace(chosen, feasible=1)
-            return SchedulingAttempt(self.profile, pod, cycle, decision, evaluation)
+            chosen = msgspec.structs.replace(chosen, feasible=1)
+            return SchedulingAttempt(self.profile, pod, cycle, chosen, evaluation)
         if not cycle.allowed_nodes:
             return self._rejected(pod, cycle, no_nodes_left(cycle))
         alone = ClassEvaluation(self.profile, cycle, evaluation.pod, evaluation.prefilter_epochs)
-        self._refresh(alone, pod, on_point_end)
-        return SchedulingAttempt(self.profile, pod, cycle, self._decision(alone, pod, runners_up), alone)
+        self._refresh(alone, pod, on_point_end, extender_results)
+        decision = self._decision(alone, pod, runners_up, extender_results)
+        return SchedulingAttempt(self.profile, pod, cycle, decision, alone)
 
     def forget_class(self, pod: PodInfo) -> None:
         """Forget the cached results of the pod's class: a plugin raised, and they may be incomplete."""
@@ -229,7 +273,9 @@ class SchedulingEngine:
 
     # Choosing ----------------------------------------------------------------------------------------------------
 
-    def _decision(self, evaluation: ClassEvaluation, pod: PodInfo, runners_up: int) -> Decision:
+    def _decision(
+        self, evaluation: ClassEvaluation, pod: PodInfo, runners_up: int, extender_results: ExtenderResults | None
+    ) -> Decision:
         failed = evaluation.filter_results.fault()
         if failed is not None:
             self.forget_class(pod)
@@ -240,7 +286,10 @@ class SchedulingEngine:
             return AttemptError(fault.plugin, fault.answer.message, fault.point)
         chosen = self._select_node(evaluation, pod)
         if chosen is None:
-            return self._fallback_node(evaluation) or self._unschedulable(evaluation, pod)
+            fallback = self._fallback_node(evaluation)
+            if fallback is not None and (extender_results is None or fallback.node not in extender_results.rejections):
+                return fallback
+            return self._unschedulable(evaluation, pod)
         if runners_up:
             others = tuple(r for r in _best_nodes(self._state, evaluation, runners_up + 1) if r.node != chosen.node)
             chosen = msgspec.structs.replace(chosen, runners_up=others[:runners_up])
@@ -315,6 +364,7 @@ class SchedulingEngine:
             results, nominator = attempt.filter_results, self._nominator
             context = PostFilterContext(profile, attempt.cycle, pod, decision, results, nominator, self._rng)
             outcome = run_post_filter(profile, context)
+            attempt.post_filter_context = context
         attempt.decision = outcome
         return outcome
 

@@ -2,7 +2,8 @@
 
     codes[f][row]               the code of filter f for a row: 0 passes
     first_rejection[row]        -1 no node, 0 feasible, else 1 + index of the first filter that rejected: it is reported
-    nominated_rejections[row]   the verdict while nominated pods must be counted there (kept by `nominated_pods`)
+    nominated_rejections[row]   the verdict while nominated pods must be counted there (kept by `nominated_pods`), or
+                                of extenders, for the one pod that they were asked about
     nominated_acceptances       rows that are feasible only with the pods nominated to them, where that is enough
     node_views                  rows that this class sees differently; they are filtered one by one, as it sees them
 
@@ -120,7 +121,7 @@ class FilterResults:
     # Nominated pods ----------------------------------------------------------------------------------------------
 
     def block_row(self, row: int, rejection: tuple[str, Reject]) -> None:
-        """Reject a row because of the pods nominated to it."""
+        """Reject a row because of the pods nominated to it, or because extenders do."""
         self.nominated_rejections[row] = rejection
         if self.first_rejection[row] == FEASIBLE:
             self.first_rejection[row] = self._blocked_code

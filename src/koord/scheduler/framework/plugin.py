@@ -228,6 +228,11 @@ class Plugin(CachePolicy):
         return None
 
     @property
+    def is_in_round(self) -> bool:
+        """Return whether a round is on whose pods `next_pod` names: no other pod is to be tried before it ends."""
+        return False
+
+    @property
     def is_uninterruptible(self) -> bool:
         """Return whether the pods that `next_pod` names are to be tried without yielding in between."""
         return False

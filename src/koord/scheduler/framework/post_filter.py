@@ -5,13 +5,16 @@ Also finds the node that came nearest to taking the pod, for explanations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, RowList
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.decision import NearestNode, Unschedulable
+from koord.scheduler.framework.decision import NearestNode, Unschedulable, VictimSearch
 from koord.scheduler.framework.dry_run import DryRuns, RejectedBy
 from koord.scheduler.framework.filtering import FilterResults
 from koord.scheduler.framework.nominated_pods import PodNominator
@@ -29,6 +32,7 @@ class PostFilterContext:
         "filter_results",
         "nominator",
         "not_admitted_by",
+        "offered_candidates",
         "pod",
         "rng",
         "table",
@@ -53,6 +57,8 @@ class PostFilterContext:
         self.rng = rng  # seeded: choices that may be arbitrary are the same in every run
         self.table: NodeTable = cycle.state.table
         self.dry_runs = DryRuns(profile, cycle, pod)
+        # The candidates that a plan was made from, with the plugin and its search: extenders may have a say in them.
+        self.offered_candidates: tuple[str, Sequence[Any], VictimSearch] | None = None
         early = decision.pre_filter
         # The plugin that did not admit this very pod, whatever nodes say: evictions are of no use to it then.
         admitting = (plugin.name for plugin in profile.plugins_at(Plugin.admit))

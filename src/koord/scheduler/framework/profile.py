@@ -110,7 +110,10 @@ class SchedulerProfile:
         weights: Mapping[str, int] | None = None,
         *,
         filters_without_nominated: bool = True,
+        others: Sequence[Plugin] = (),
     ) -> None:
+        """`others` are plugins that are enabled and have none of the points: they bring controllers or routes alone."""
+        self._others = tuple(others)
         self.scheduler_name = scheduler_name
         self.filters_without_nominated = filters_without_nominated
         self._points = {method: tuple(plugins) for method, plugins in points.items()}
@@ -190,7 +193,8 @@ class SchedulerProfile:
 
     def plugins(self) -> tuple[Plugin, ...]:
         """Return every plugin of the profile once, in the order of first mention."""
-        return tuple({p.name: p for plugins in self._points.values() for p in plugins}.values())
+        every = (*self._points.values(), self._others)
+        return tuple({p.name: p for plugins in every for p in plugins}.values())
 
     def prefilter_epochs(self, state: ClusterState) -> Sequence[Hashable]:
         """Return a value that stays equal while the PreFilter and PreScore results of all classes hold."""

@@ -10,7 +10,7 @@ the other nodes through one number (`ScoreNormaliser.span`): only when that move
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import overload
 
 import numpy as np
@@ -19,6 +19,7 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import ALL_ROWS, Bools, NodeTable, RowList
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
+from koord.scheduler.framework.decision import EXTENDER
 from koord.scheduler.framework.filtering import FEW_ROWS, EpochTracker, FilterResults
 from koord.scheduler.framework.plugin import Scores
 from koord.scheduler.framework.profile import SchedulerProfile, ScorePlugin
@@ -85,6 +86,7 @@ class ScoreResults:
         self._ties: Scores = np.zeros(0, np.int64)
         self._row_scorers: tuple[Callable[[NodeInfo], int], ...] = ()
         self.fault: PluginRejection | None = None
+        self._extender_scores: Mapping[int, int] = {}  # by row
 
     def score_all(self) -> None:
         rows = self._filter_results.feasible_rows()
@@ -305,4 +307,11 @@ class ScoreResults:
     def breakdown(self, row: int) -> dict[str, int]:
         """Return the weighted, normalised scores of one node by plugin."""
         scored = zip(self.scorers, self._normal, strict=True)
-        return {scorer.name: normal.item(row) * scorer.weight for scorer, normal in scored}
+        found = {scorer.name: normal.item(row) * scorer.weight for scorer, normal in scored}
+        return {**found, EXTENDER: self._extender_scores[row]} if self._extender_scores else found
+
+    def add_extender_scores(self, scores: Mapping[int, int]) -> None:
+        """Add what extenders think of feasible rows to their totals, for good."""
+        self._extender_scores = scores
+        for row, score in scores.items():
+            self._set_total(row, self.total.item(row) + score)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
+from koord.api.config.entry_point import PluginEntryPoint, load_entry_points
 from koord.scheduler.framework.handle import Handle
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins import queueing_and_binding
@@ -42,18 +43,6 @@ PluginFactory = Callable[[Any, Handle], Plugin]
 
 # The group of entry points under which installed packages offer plugins.
 ENTRY_POINT_GROUP = "koord.scheduler.plugins"
-
-
-class SchedulerPluginEntryPoint(Protocol):
-    """An entry point: its name is the plugin's, and it loads a factory or a class that can be called as one."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def value(self) -> str: ...
-
-    def load(self) -> PluginFactory: ...
 
 
 REGISTRY: Mapping[str, PluginFactory] = {
@@ -99,31 +88,16 @@ class LoadedPlugins(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
-def load_plugins(entry_points: Iterable[SchedulerPluginEntryPoint]) -> LoadedPlugins:
+def load_plugins(entry_points: Iterable[PluginEntryPoint]) -> LoadedPlugins:
     """Return the built-in plugins and those of the entry points.
 
     One that cannot be loaded is refused where a profile enables it, and hurts nobody else. Nobody can replace a
     built-in plugin.
     """
-    found = dict(REGISTRY)
-    warnings: list[str] = []
-    for offer in entry_points:
-        whose = f"plugin {offer.name} of {offer.value}"
-        if offer.name in REGISTRY:
-            warnings.append(f"{whose} is not used: koord has a plugin of this name")
-            continue
-        problem = "two installed packages offer a plugin of this name" if offer.name in found else ""
-        try:
-            factory = offer.load()
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's module raises when it is imported
-            problem = f"{type(error).__name__}: {error}"
-        if problem:
-            warnings.append(f"{whose} cannot be used: {problem}")
-            found[offer.name] = partial(_refuse, whose, problem)
-        else:
-            found[offer.name] = factory
-    return LoadedPlugins(found, tuple(warnings))
+    found = load_entry_points(entry_points, REGISTRY)
+    refused = {name: partial(_refuse, why) for name, why in found.broken.items()}
+    return LoadedPlugins({**REGISTRY, **found.loaded, **refused}, found.warnings)
 
 
-def _refuse(whose: str, problem: str, args: Any, handle: Handle) -> Plugin:
-    raise ValueError(f"{whose} cannot be used: {problem}")
+def _refuse(why: str, args: Any, handle: Handle) -> Plugin:
+    raise ValueError(why)

@@ -21,7 +21,13 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import RowList
 from koord.scheduler.cache.pod_info import PodInfo
-from koord.scheduler.framework.decision import NearestNode, PostFilterRejection, PreemptionPlan, VictimSearch
+from koord.scheduler.framework.decision import (
+    NearestNode,
+    PostFilterRejection,
+    PreemptionPlan,
+    Unschedulable,
+    VictimSearch,
+)
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import Fault
 from koord.scheduler.preemption.reclaimable import ReclaimUpperBound
@@ -203,6 +209,7 @@ def _rows_to_dry_run(context: PostFilterContext) -> frozenset[int]:
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 TERMINATING = "not eligible due to a terminating pod on the nominated node."
+NO_CANDIDATE = "no candidate node for preemption"  # extenders left none
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 
 
@@ -225,10 +232,27 @@ def conclude_search(
     """Return the plan that a search leads to; `futile` words the rejection of one that found nothing."""
     search = VictimSearch(plugin, found.nodes, len(found.candidates), found.without, found.nearest)
     if found.candidates:
+        context.offered_candidates = (plugin, found.candidates, search)
         return make_preemption_plan(context, plugin, pick_candidate(found.candidates), search)
     if found.inconsistencies:
         return Fault(f"preemption: {join_errors(found.inconsistencies)}")
     return PostFilterRejection((f"preemption: {futile()}",), nominate="", search=search)
+
+
+def replan_preemption(context: PostFilterContext, left: Sequence[PreemptionCandidate] | Fault) -> Unschedulable:
+    """Return the outcome of PostFilter after extenders left these candidates of those that a plan was made from."""
+    assert context.offered_candidates is not None
+    plugin, _, search = context.offered_candidates
+    if isinstance(left, Fault):
+        return msgspec.structs.replace(context.decision, post_filter=f"preemption: {left.message}", nominate=None)
+    if not left:
+        return msgspec.structs.replace(
+            context.decision, post_filter=f"preemption: {NO_CANDIDATE}", nominate="", searches=(search,)
+        )
+    plan = make_preemption_plan(context, plugin, pick_candidate(left), search)
+    return msgspec.structs.replace(
+        context.decision, post_filter="", preempt=plan, nominate=plan.node, searches=(search,)
+    )
 
 
 def make_preemption_plan(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.queue.queued_pod import QueuedPod
 
 # Back-offs end together on whole seconds, so that pods of one second leave in the order of their priorities.
@@ -60,6 +61,10 @@ class KeyedHeap(Generic[T]):
             heapq.heappop(entries)
         return None
 
+    def first_key(self) -> Any:
+        """Return the key of the first item, None when there is none."""
+        return None if self.peek() is None else self._entries[0][0]
+
     def pop(self) -> T | None:
         item = self.peek()
         if item is not None:
@@ -80,6 +85,43 @@ class KeyedHeap(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         """Iterate in order, for people to look at: this sorts everything."""
         return (e[3] for e in sorted(e for e in self._entries if self._live.get(e[2]) == e[1]))
+
+
+class ActiveQueue:
+    """Order the pods that are ready to be tried. Those that extenders are asked about can be held back as a whole,
+    without a cost to the others.
+    """
+
+    def __init__(self, is_extended: Callable[[PodInfo], bool] | None = None) -> None:
+        self._is_extended = is_extended
+        self._plain: KeyedHeap[QueuedPod] = KeyedHeap()
+        self._extended: KeyedHeap[QueuedPod] = KeyedHeap()
+
+    def push(self, queued: QueuedPod, sort_key: Any) -> None:
+        if self._is_extended is None:
+            self._plain.push(queued.uid, sort_key, queued)
+            return
+        self.remove(queued.uid)  # the pod may have changed sides
+        heap = self._extended if self._is_extended(queued.pod) else self._plain
+        heap.push(queued.uid, sort_key, queued)
+
+    def remove(self, uid: str) -> bool:
+        return self._plain.remove(uid) or self._extended.remove(uid)
+
+    def pop(self, *, hold_extended: bool) -> QueuedPod | None:
+        """Return the first pod of all, or the first that no extender is asked about."""
+        key = self._extended.first_key()
+        if key is None or hold_extended:
+            return self._plain.pop()
+        other = self._plain.first_key()
+        return self._extended.pop() if other is None or key < other else self._plain.pop()
+
+    def holds_back(self, queued: QueuedPod) -> bool:
+        """Return whether the pod waits while extended pods are held back."""
+        return self._is_extended is not None and self._is_extended(queued.pod)
+
+    def __len__(self) -> int:
+        return len(self._plain) + len(self._extended)
 
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Literal
 
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, ObjectEvent
+from koord.scheduler.framework.decision import EXTENDER
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.runtime import run_pre_enqueue
@@ -117,10 +118,19 @@ def _listening_mode(plugin: Plugin, event: ClusterEvent) -> Literal["yes", "blin
     return "no"
 
 
+class _ExtenderRejection(Plugin):
+    """Stand for extenders in the queue. They cannot say what they wait for: any event may help."""
+
+    name = EXTENDER
+
+
 class QueueingHints:
     """Find the plugins that listen to an event, and ask their queueing hints."""
 
-    def __init__(self, profiles: Sequence[SchedulerProfile]) -> None:
+    def __init__(self, profiles: Sequence[SchedulerProfile], *, with_extenders: bool = False) -> None:
+        self._extender_listeners = tuple(
+            EventListener(p.scheduler_name, _ExtenderRejection(), always=True) for p in profiles if with_extenders
+        )
         self._plugins = {p.scheduler_name: {plugin.name: plugin for plugin in p.plugins()} for p in profiles}
         self._listeners: dict[
             ClusterEvent, tuple[EventListener, ...]
@@ -129,11 +139,14 @@ class QueueingHints:
     def listeners(self, event: ClusterEvent) -> tuple[EventListener, ...]:
         known = self._listeners.get(event)
         if known is None:
-            known = self._listeners[event] = tuple(
-                EventListener(scheduler, plugin, always=mode == "blindly")
-                for scheduler, plugins in self._plugins.items()
-                for plugin in plugins.values()
-                if (mode := _listening_mode(plugin, event)) != "no"
+            known = self._listeners[event] = (
+                tuple(
+                    EventListener(scheduler, plugin, always=mode == "blindly")
+                    for scheduler, plugins in self._plugins.items()
+                    for plugin in plugins.values()
+                    if (mode := _listening_mode(plugin, event)) != "no"
+                )
+                + self._extender_listeners
             )
         return known
 

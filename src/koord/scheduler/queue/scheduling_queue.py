@@ -6,14 +6,14 @@ Whoever calls `on_event` has put the event into the cluster state before: a pod 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ObjectEvent, may_open_gate, pod_update_events
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
-from koord.scheduler.queue.backoff import BackoffQueue, KeyedHeap, QueueSettings, backoff_end
+from koord.scheduler.queue.backoff import ActiveQueue, BackoffQueue, KeyedHeap, QueueSettings, backoff_end
 from koord.scheduler.queue.nominations import Nominations
 from koord.scheduler.queue.queued_pod import (
     ATTEMPT_FAILED,
@@ -42,13 +42,19 @@ from koord.scheduler.queue.queueing_hints import (
 class SchedulingQueue:
     """Hold all pods without a node: active, backing off, unschedulable, gated and in flight."""
 
-    def __init__(self, profiles: Sequence[SchedulerProfile], settings: QueueSettings | None = None) -> None:
+    def __init__(
+        self,
+        profiles: Sequence[SchedulerProfile],
+        settings: QueueSettings | None = None,
+        is_extended: Callable[[PodInfo], bool] | None = None,
+    ) -> None:
+        """Create an empty queue. `is_extended` says which pods extenders are asked about, where there are any."""
         self._settings = settings or QueueSettings()
         self._queue_sort = _common_queue_sort(profiles)
         self._gates = PreEnqueueGates(profiles)
-        self._hints = QueueingHints(profiles)
+        self._hints = QueueingHints(profiles, with_extenders=is_extended is not None)
         self._known: dict[str, QueuedPod] = {}  # by uid: everything below, flights included
-        self._active: KeyedHeap[QueuedPod] = KeyedHeap()
+        self._active = ActiveQueue(is_extended)
         self._backoff = BackoffQueue()
         self._unschedulable = UnschedulablePods()  # unschedulable
         self._overdue: KeyedHeap[QueuedPod] = KeyedHeap()  # the same pods, the longest unschedulable first
@@ -104,7 +110,7 @@ class SchedulingQueue:
         self._nominate_as_seen(old, pod)
         queued.pod = pod
         if queued.part == "active":
-            self._active.push(pod.uid, self._sort_key(queued), queued)
+            self._active.push(queued, self._sort_key(queued))
         elif queued.part == "backoff":
             self._backoff.add(queued, self._queue_sort.sort_key(pod, queued.since))
         elif queued.part == "gated":
@@ -152,15 +158,26 @@ class SchedulingQueue:
 
     # Attempts ----------------------------------------------------------------------------------------------------
 
-    def pop(self, now: float) -> QueuedPod | None:
-        """Return the next pod to try, or None when all that is left must wait."""
+    def pop(self, now: float, *, hold_extended: bool = False) -> QueuedPod | None:
+        """Return the next pod to try, or None when all that is left must wait.
+
+        With `hold_extended` the pods that extenders are asked about are left where they are.
+        """
         self.flush(now)
-        queued = self._active.pop()
+        queued = self._active.pop(hold_extended=hold_extended)
         if queued is None and self._settings.pop_from_backoff:
-            queued = self._backoff.pop_early()
-            if queued is not None:
-                self.counters.entered("active", POP_FROM_BACKOFF)
+            queued = self._pop_early(hold_extended=hold_extended)
         return self._start(queued, now) if queued is not None else None
+
+    def _pop_early(self, *, hold_extended: bool) -> QueuedPod | None:
+        """Return a pod before its back-off is over; a pod that is held back waits among the active ones from now on."""
+        while (queued := self._backoff.pop_early()) is not None:
+            self.counters.entered("active", POP_FROM_BACKOFF)
+            if not (hold_extended and self._active.holds_back(queued)):
+                return queued
+            queued.part = "active"
+            self._active.push(queued, self._sort_key(queued))
+        return None
 
     def take(self, uid: str, now: float) -> QueuedPod | None:
         """Return the pod of that UID, wherever it is and whatever gates it; None if it is unknown or in flight."""
@@ -337,7 +354,7 @@ class SchedulingQueue:
         queued.part = part
         queued.moved_by = label
         if part == "active":
-            self._active.push(queued.uid, self._sort_key(queued), queued)
+            self._active.push(queued, self._sort_key(queued))
         elif part == "backoff":
             self._backoff.add(queued, self._queue_sort.sort_key(queued.pod, queued.since))
         elif part == "gated":

@@ -21,6 +21,7 @@ from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.store.collection import ResourceCollection
 from koord.embedded.apiserver.store.object_store import ObjectStore
+from koord.kube.transport.go_error import go_error_text
 from koord.values.selector import Selector, SelectorError
 
 AdmissionPhase = Literal["mutating", "validating"]
@@ -195,7 +196,7 @@ class WebhookClient:
         except TimeoutError:
             raise _call_error(f'Post "{shown}": context deadline exceeded') from None
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
-            raise _call_error(f'Post "{shown}": {_go_error_text(error)}') from error
+            raise _call_error(f'Post "{shown}": {go_error_text(error)}') from error
 
     def _address(self, webhook: RegisteredWebhook) -> tuple[str, str | None]:
         """Return the URL to connect to, and the name that the certificate must prove when it is not the URL's host."""
@@ -247,26 +248,3 @@ def _decode_response(status: int, raw: bytes) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError):
         # A body that is no JSON is tried as YAML, where nearly everything is a string.
         return raw.decode("utf-8", "replace")
-
-
-def _go_error_text(error: Exception) -> str:
-    """Return the failure as Go's client words it, for the cases that people search for."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"tls: failed to verify certificate: {_go_certificate_error(error)}"
-    if isinstance(error, aiohttp.ClientConnectorError):
-        place = f"{error.host}:{error.port}"
-        if isinstance(error.os_error, ConnectionRefusedError):
-            return f"dial tcp {place}: connect: connection refused"
-        return f"dial tcp {place}: {error.os_error}"
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return "EOF"
-    return str(error)
-
-
-def _go_certificate_error(error: aiohttp.ClientConnectorCertificateError) -> str:
-    inner = error.certificate_error
-    if isinstance(inner, ssl.SSLCertVerificationError):
-        if inner.verify_code in (18, 19, 20, 21):  # self-signed, or an issuer that nobody here knows
-            return "x509: certificate signed by unknown authority"
-        return f"x509: {inner.verify_message}"
-    return str(inner)

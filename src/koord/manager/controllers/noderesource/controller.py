@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, ClassVar
+
+import msgspec
 
 from koord.api.koordinator.protocol import A_CPU_BASIC_INFO
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
@@ -30,6 +33,7 @@ from koord.manager.colocation.node_patch import decide_node_patch
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.controllers.noderesource.writer import NodeEventReporter, NodeResourceWriter
 from koord.manager.explain.lending_history import NodeLendingHistory
+from koord.manager.plugin import NodeResourcePlugin, run_node_resource_plugins
 from koord.telemetry.clock import now
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 
@@ -148,7 +152,13 @@ class NodeResourceController:
         RbacRule("events.k8s.io", ("events",), ("create", "patch")),
     )
 
-    def __init__(self, context: reconcile_loop.ManagerContext, configuration: SloControllerConfig) -> None:
+    def __init__(
+        self,
+        context: reconcile_loop.ManagerContext,
+        configuration: SloControllerConfig,
+        plugins: Mapping[str, NodeResourcePlugin] = MappingProxyType({}),
+    ) -> None:
+        self._plugins = plugins
         self._clock = context.clock
         self._configuration = configuration
         self._parts = enabled_plugins(context.settings.plugins)
@@ -195,7 +205,7 @@ class NodeResourceController:
             self.counter.failed("reconcileNodeNotFound")
             return Done()
         view = self.informers.node_view(node, now(self._clock))
-        decision = decide_colocation(view, self.settings())
+        decision = self._decide(view)
         self._decisions[key] = decision
         self._count_plugin_runs(decision)
         self._event_reporter.report(node, decision.degraded)
@@ -211,7 +221,13 @@ class NodeResourceController:
         node = self.informers.nodes.get("", name)
         if node is None or not self._configuration.colocation.available:
             return None
-        return decide_colocation(self.informers.node_view(node, now(self._clock)), self.settings())
+        return self._decide(self.informers.node_view(node, now(self._clock)))
+
+    def _decide(self, view: ColocationNodeView) -> ColocationDecision:
+        decision = decide_colocation(view, self.settings())
+        if not self._plugins:
+            return decision
+        return msgspec.structs.replace(decision, of_plugins=run_node_resource_plugins(self._plugins, view))
 
     def settings(self) -> ColocationSettings:
         colocation, normalization, amplification = self._documents

@@ -129,6 +129,10 @@ class Coscheduling(Plugin):
             self.gang_manager.end_round(messages.ALL_MEMBERS_ATTEMPTED)
         return None
 
+    @property
+    def is_in_round(self) -> bool:
+        return self.gang_manager.round is not None
+
     # An attempt --------------------------------------------------------------------------------------------------
 
     def begin_attempt(self, pod: PodInfo) -> verdict.Reject | None:
