@@ -87,7 +87,7 @@ def test_a_failure_is_an_answer_and_reports_load_when_first_asked() -> None:
         table = ReportTable(load, clock)
         assert not loaded
         reply = await table.reply("broken", {})
-        assert (reply.status, msgspec.json.decode(reply.body)) == (409, {"message": "nobody answers"})
+        assert (reply.status, msgspec.json.decode(reply.body)) == (200, {"failure": "nobody answers"})
         assert (await table.reply("unknown", {})).status == 404
         assert (await table.reply(WHAT_IF, {})).status == 404  # it takes a manifest, by POST
         assert (await table.what_if("kind: Pod")).body == b'["kind: Pod"]'

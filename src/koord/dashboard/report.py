@@ -84,8 +84,5 @@ class ReportTable:
 
 
 def _reply(found: Any) -> HttpReply:
-    return (
-        http_routing.error_reply(409, found.text)
-        if isinstance(found, ReportFailure)
-        else http_routing.json_reply(found)
-    )
+    """Return the data; a failure is an answer too, and no error of HTTP."""
+    return http_routing.json_reply({"failure": found.text} if isinstance(found, ReportFailure) else found)

@@ -22,6 +22,7 @@ from koord.telemetry.http_routing import HttpCall, HttpHandler, HttpReply
 PAGES = ("nodes", "pods", "quotas", "gangs", "reservations", "moves", "interference")
 POLL_S = 20.0  # less than a component server's deadline for an answer
 TICK_S = 1.0
+CATCH_UP_S = 0.05  # between parts of a large change
 _CONTENT_TYPES = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
@@ -61,7 +62,7 @@ class DashboardServer:
     ) -> None:
         self.fleet = fleet
         self.access = access or DashboardAccess()
-        self.before_tick: Callable[[], None] = lambda: None  # brings the rows up to date
+        self.before_tick: Callable[[], bool] = lambda: False  # brings rows up to date; true: there are more to do
         self._clock = clock
         self._reports = ReportTable(load_reports, clock)
         self._changed = asyncio.Event()
@@ -79,14 +80,16 @@ class DashboardServer:
     async def run(self) -> None:
         """Close a second after the other, until cancelled."""
         while True:
-            self.tick()
-            await self._clock.sleep(TICK_S)
+            more = self.tick()
+            await self._clock.sleep(CATCH_UP_S if more else TICK_S)
 
-    def tick(self) -> None:
-        self.before_tick()
+    def tick(self) -> bool:
+        """Bring the rows up to date and wake the pages that wait; return whether rows are left to do."""
+        more = self.before_tick()
         if self.fleet.tick(self._clock.time()):
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
+        return more
 
     async def close(self) -> None:
         self._changed.set()

@@ -86,7 +86,9 @@ export async function ask(path, options) {
     const said = await answer.json().catch(() => ({}));
     throw new ReportError(said.message || `the server answered ${answer.status}`);
   }
-  return answer.status === 204 ? null : answer.json();
+  const found = answer.status === 204 ? null : await answer.json();
+  if (found && typeof found.failure === "string") throw new ReportError(found.failure);
+  return found;
 }
 
 export function report(name, query) {
