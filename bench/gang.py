@@ -20,7 +20,7 @@ import msgspec
 from koord.api.koordinator.custom_kinds import POD_GROUPS
 from koord.api.koordinator.protocol import L_POD_GROUP
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.cache import ObjectChange
@@ -72,7 +72,7 @@ async def _drained(*, gangs: bool, events: bool) -> _Run:
     await _filled(cluster, gangs=gangs)
     client = Client(InProcessTransport(cluster.server, "system:kube-scheduler"), clock=clock, qps=0, burst=0)
     informers = InformerFactory(client, clock)
-    assembly = local_scheduler.scheduler_assembly()
+    assembly = scheduler_setup.scheduler_assembly()
     assert not isinstance(assembly, str), assembly
     scheduler = Scheduler(client, informers, clock, assembly, seed=1)
     told = [0]

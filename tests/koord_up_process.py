@@ -24,6 +24,7 @@ class KoordUpProcess:
     process: subprocess.Popen[str]
     url: str
     kubeconfig: Path
+    dashboard: str | None = None  # its address with the token
 
     @property
     def token(self) -> str:
@@ -48,8 +49,8 @@ def start_koord_up(*args: str, kubeconfig: Path) -> KoordUpProcess:
     assert process.stdout is not None
     assert process.stderr is not None
     for line in process.stdout:
-        if found := re.match(r"koord: ready (\S+) kubeconfig=(\S+)", line):
-            return KoordUpProcess(process, found[1], Path(found[2]))
+        if found := re.match(r"koord: ready (\S+) kubeconfig=(\S+)(?: dashboard=(\S+))?", line):
+            return KoordUpProcess(process, found[1], Path(found[2]), found[3])
     raise RuntimeError(f"koord up ended with {process.wait()}: {process.stderr.read()}")
 
 

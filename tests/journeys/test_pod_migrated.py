@@ -12,6 +12,7 @@ from koord.api.config.plugin_set import PluginConfig
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.kubernetes.pod import Pod
+from koord.cli import scheduler_setup
 from koord.cli.up import local_descheduler, local_scheduler
 from koord.cli.up.local_manager import LocalManager
 from koord.cli.up.local_program import LocalProgram
@@ -68,7 +69,7 @@ def assembled(**migration: Any) -> DeschedulerSetup:
 
 def without_load_thresholds() -> CompletedConfig:
     """Return what `koord up` runs, but for the thresholds of load: the pods shall crowd one node."""
-    given = local_scheduler.default_configuration()
+    given = scheduler_setup.default_configuration()
     no_thresholds = PluginConfig(name="LoadAwareScheduling", args={"usageThresholds": {"cpu": 0, "memory": 0}})
     profiles = []
     for profile in given.profiles:

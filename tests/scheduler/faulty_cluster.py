@@ -11,7 +11,7 @@ from typing import Any, Literal
 from koord.api.config.scheduler.configuration import Extender
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.api.kubernetes.pod import Pod
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster, InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.cache import ObjectChange
@@ -199,7 +199,7 @@ async def faulty_cluster(
     wire = FaultyTransport(InProcessTransport(cluster.server, "system:kube-scheduler"))
     client = Client(wire, clock=clock, qps=0, burst=0, chance=random.Random(seed))
     informers = InformerFactory(client, clock, seed=seed)
-    made = completed_config or local_scheduler.scheduler_assembly()
+    made = completed_config or scheduler_setup.scheduler_assembly()
     assert not isinstance(made, str), made
     scheduler = Scheduler(
         client, informers, clock, made, seed=seed, registry=registry, extender_transport=extender_transport

@@ -21,7 +21,7 @@ from koord.api.koordinator.protocol import (
     L_QUOTA_NAME,
 )
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, NODES, PODS, PRIORITY_CLASSES
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
@@ -245,7 +245,7 @@ def second_scheduler(world: FaultyCluster, seed: int) -> tuple[FaultyTransport, 
     wire = FaultyTransport(InProcessTransport(world.cluster.server, "system:kube-scheduler"))
     client = Client(wire, clock=world.clock, qps=0, burst=0, chance=random.Random(seed))
     informers = InformerFactory(client, world.clock, seed=seed)
-    made = local_scheduler.scheduler_assembly()
+    made = scheduler_setup.scheduler_assembly()
     assert not isinstance(made, str), made
     return wire, informers, Scheduler(client, informers, world.clock, made, seed=seed)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
@@ -146,7 +146,7 @@ def test_two_schedulers_on_one_cluster_bind_nothing_twice() -> None:
             assert one.cluster.server is not None
             client = Client(InProcessTransport(one.cluster.server), clock=clock, qps=0, burst=0)
             informers = InformerFactory(client, clock, seed=2)
-            made = local_scheduler.scheduler_assembly()
+            made = scheduler_setup.scheduler_assembly()
             assert not isinstance(made, str)
             other = StandaloneScheduler(Scheduler(client, informers, clock, made, seed=2))
             await other.start()

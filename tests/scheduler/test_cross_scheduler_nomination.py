@@ -8,7 +8,7 @@ import pytest
 
 from koord.api.koordinator.protocol import L_SCHEDULER_NAME
 from koord.api.kubernetes.builtin_kinds import PODS, PRIORITY_CLASSES
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.explain.snapshot import ApiSnapshot
@@ -19,7 +19,7 @@ from tests.scheduler.faulty_cluster import FaultyCluster, faulty_cluster
 
 
 def configuration(*, on: bool) -> CompletedConfig:
-    made = local_scheduler.scheduler_assembly(gates={"CrossSchedulerNomination": on})
+    made = scheduler_setup.scheduler_assembly(gates={"CrossSchedulerNomination": on})
     assert isinstance(made, CompletedConfig), made
     return made
 

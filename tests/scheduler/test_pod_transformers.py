@@ -13,7 +13,7 @@ from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import A_REPLACE_RESOURCES, L_PREEMPTION_POLICY, L_PRIORITY_CLASS, L_QUOTA_NAME
 from koord.api.kubernetes.builtin_kinds import NODES, PODS, PRIORITY_CLASSES
 from koord.api.model import convert
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -29,7 +29,7 @@ PRIORITY, POLICY, RESOURCES = "PriorityTransformer", "PreemptionPolicyTransforme
 
 
 def configuration(gate: str, *, on: bool) -> CompletedConfig:
-    made = local_scheduler.scheduler_assembly(gates={gate: on})
+    made = scheduler_setup.scheduler_assembly(gates={gate: on})
     assert isinstance(made, CompletedConfig), made
     return made
 

@@ -12,7 +12,7 @@ from koord.api.config.scheduler.configuration import SchedulerPlugins
 from koord.api.koordinator.custom_kinds import RESERVATIONS
 from koord.api.koordinator.protocol import L_SCHEDULER_NAME
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.bind import MAX_CONCURRENT_BINDINGS
 from koord.scheduler.cache.node_info import NodeInfo
@@ -38,7 +38,7 @@ class WaitForEver(Plugin):
 
 
 def waiting_config(gates: dict[str, bool] | None = None) -> CompletedConfig:
-    config = local_scheduler.default_configuration()
+    config = scheduler_setup.default_configuration()
     first, *others = config.profiles
     waits = PluginSet(enabled=(PluginEntry(name=WaitForEver.name),))
     plugins = msgspec.structs.replace(first.plugins or SchedulerPlugins(), permit=waits)
@@ -84,7 +84,7 @@ def test_another_profile_of_this_scheduler_gets_it() -> None:
     async def main(clock: LoopClock) -> None:
         async with faulty_cluster(clock, waiting_config()) as world:
             await one_waits(world)
-            await ask_for(world, local_scheduler.DEFAULT_SCHEDULER_NAME)
+            await ask_for(world, scheduler_setup.DEFAULT_SCHEDULER_NAME)
             await world.settle(30)
             assert await world.node_of("waiting") == "n0", "where nobody makes it wait"
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
@@ -51,7 +51,7 @@ class Standby:
     """A scheduler that does not lead yet, on a transport that can lag."""
 
     def __init__(self, world: FaultyCluster, *, gate: bool) -> None:
-        made = local_scheduler.scheduler_assembly(gates={"SyncBarrier": gate})
+        made = scheduler_setup.scheduler_assembly(gates={"SyncBarrier": gate})
         assert isinstance(made, CompletedConfig), made
         assert world.cluster.server is not None
         self.wire = LaggingTransport(InProcessTransport(world.cluster.server, "system:kube-scheduler"))

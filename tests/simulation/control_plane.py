@@ -16,7 +16,8 @@ from collections.abc import Callable
 from koord.api.config import gates
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS
 from koord.api.schema import crd_manifests
-from koord.cli.up import local_manager, local_scheduler
+from koord.cli import scheduler_setup
+from koord.cli.up import local_manager
 from koord.descheduler.configuration import DeschedulerSetup
 from koord.descheduler.context import DeschedulerContext, DeschedulerMetrics
 from koord.descheduler.informer_transforms import register_transforms as descheduler_transforms
@@ -257,6 +258,6 @@ def _recorder(process: ControllerProcess, controller: str, seed: int) -> EventRe
 
 
 def scheduler_config() -> CompletedConfig:
-    made = local_scheduler.scheduler_assembly()
+    made = scheduler_setup.scheduler_assembly()
     assert isinstance(made, CompletedConfig), made
     return made

@@ -5,9 +5,11 @@ requests to koord's own programs and koordlets through the API server.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, NoReturn, TypeVar
 
 import click
@@ -39,7 +41,26 @@ NAMESPACE_DEFAULT = "Default: that of the kubeconfig's context; with --snapshot,
 INTERACTIVE_RETRY = RetryPolicy(attempts=2)
 
 
+class CommandFailure(Exception):
+    """CommandFailure carries the line that a command would have ended with."""
+
+
+_RAISES: ContextVar[bool] = ContextVar("raises", default=False)
+
+
+@contextlib.contextmanager
+def raise_failures() -> Iterator[None]:
+    """Let `fail` raise CommandFailure instead of ending the process: a server goes on without this one answer."""
+    before = _RAISES.set(True)
+    try:
+        yield
+    finally:
+        _RAISES.reset(before)
+
+
 def fail(text: str, exit_code: int = 1) -> NoReturn:
+    if _RAISES.get():
+        raise CommandFailure(text)
     click.echo(f"koord: {text}", err=True)
     sys.exit(exit_code)
 

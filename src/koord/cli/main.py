@@ -97,6 +97,11 @@ def sim() -> None:
 
 COMMANDS: LazyCommands = {
     "up": ("koord.cli.up.up", "up", "Run a whole cluster in this process."),
+    "dashboard": (
+        "koord.cli.commands.dashboard.command",
+        "dashboard",
+        "Serve a read-only web page about a cluster on this machine.",
+    ),
     "manifests": (
         "koord.cli.manifests.manifests",
         "manifests_command",

@@ -141,6 +141,9 @@ class EmbeddedCluster:
     def url(self) -> str:
         return self.http_server.url if self.http_server else ""
 
+    def running_component(self, name: str) -> Component | None:
+        return dict(self._running).get(name)
+
     async def start(self) -> None:
         settings = self._settings
         self.token = self._load_or_create_token()

@@ -13,9 +13,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from koord.api.model import to_dict
+from koord.cli import scheduler_setup
 from koord.cli.commands.migration import migration_blocker, schedulers_with_reservations
 from koord.cli.main import cli
-from koord.cli.up import local_scheduler
 from tests.koord_up_process import KoordUpProcess, koord_up
 
 
@@ -154,7 +154,7 @@ def test_a_scheduler_without_reservations_is_told_with_a_way_out(
 
 
 def test_profiles_that_know_reservations() -> None:
-    given = schedulers_with_reservations(to_dict(local_scheduler.default_configuration()))
+    given = schedulers_with_reservations(to_dict(scheduler_setup.default_configuration()))
     assert given == {"koord-scheduler", "default-scheduler"}
     kubernetes = {"schedulerName": "k", "plugins": {"filter": {"enabled": [{"name": "NodeAffinity"}]}, "bind": {}}}
     everywhere = {"schedulerName": "m", "plugins": {"multiPoint": {"enabled": [{"name": "Reservation"}]}}}

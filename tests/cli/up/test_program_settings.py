@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 import pytest
 
+from koord.cli.scheduler_setup import scheduler_assembly
 from koord.cli.up.components import AGENTS_UP_TO, FEATURE_GATES, choose_components
-from koord.cli.up.local_scheduler import scheduler_assembly
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.interface import ApiRequest

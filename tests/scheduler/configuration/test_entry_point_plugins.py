@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from koord.cli import scheduler_setup
 from koord.cli.commands.config import check_text
-from koord.cli.up import local_scheduler
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.framework.decision import ChosenNode
@@ -87,13 +87,13 @@ def test_koord_up_starts_beside_a_package_that_cannot_be_imported(
 ) -> None:
     (tmp_path / "koord_node_colour.py").write_text("raise RuntimeError('built for another koord')")
     for _ in range(2):
-        assert isinstance(local_scheduler.scheduler_assembly(), CompletedConfig)
+        assert isinstance(scheduler_setup.scheduler_assembly(), CompletedConfig)
     warnings = [record.message for record in caplog.records if "NodeColour" in record.message]
     assert warnings == [
         "plugin NodeColour of koord_node_colour:NodeColour cannot be used: RuntimeError: built for another koord"
     ]
     file = tmp_path / "config.yaml"
     file.write_text(CONFIG)
-    refused = local_scheduler.scheduler_assembly(file)
+    refused = scheduler_setup.scheduler_assembly(file)
     assert isinstance(refused, str)
     assert "RuntimeError: built for another koord" in refused

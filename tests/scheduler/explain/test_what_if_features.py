@@ -12,7 +12,7 @@ from koord.api.config.plugin_set import PluginConfig
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.model import convert, to_dict
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import effective_configuration, load_configuration
@@ -73,7 +73,7 @@ def pod(
 
 
 def what_if(cluster: list[Json], pods: list[Json], *, gang_preemption: bool = False) -> list[WhatIfOutcome]:
-    config = local_scheduler.default_configuration()
+    config = scheduler_setup.default_configuration()
     if gang_preemption:
         first, *others = config.profiles
         args = PluginConfig(name="Coscheduling", args={"enablePreemption": True})

@@ -38,20 +38,25 @@ def gang(
     space = space or cluster_access.namespace_or_current(namespace, kubeconfig, context)
 
     async def main(client: Client, clock: Clock) -> None:
-        path = f"/apis/v1/explain/gangs{f'/{space}/{short}' if short else ''}"
-        answer = await cluster_access.ask_program(client, SCHEDULER, path, scheduler_namespace, scheduler_port)
-        if isinstance(answer, str):
-            cluster_access.fail(f"koord-scheduler says: {answer}")
+        one_path = f"/{space}/{short}" if short else ""
+        found = await read_gangs(client, one_path, scheduler_namespace, scheduler_port)
         if short:
-            one = msgspec.convert(answer, GangReport)
-            print_result(one, output, lambda console: print_gang(console, one))
+            print_result(found[0], output, lambda console: print_gang(console, found[0]))
             return
-        found = msgspec.convert(answer["gangs"], list[GangReport])
         if namespace:
             found = [each for each in found if each.name.startswith(f"{namespace}/")]
         print_result(found, output, lambda console: print_gangs(console, found))
 
     cluster_access.run_with_client(main, kubeconfig, context)
+
+
+async def read_gangs(client: Client, one_path: str, namespace: str, port: int) -> list[GangReport]:
+    """Ask koord-scheduler for all gangs, or for the one at "/NAMESPACE/NAME"."""
+    path = f"/apis/v1/explain/gangs{one_path}"
+    answer = await cluster_access.ask_program(client, SCHEDULER, path, namespace, port)
+    if isinstance(answer, str):
+        cluster_access.fail(f"koord-scheduler says: {answer}")
+    return [msgspec.convert(answer, GangReport)] if one_path else msgspec.convert(answer["gangs"], list[GangReport])
 
 
 def print_gangs(console: Console, found: list[GangReport]) -> None:

@@ -312,12 +312,8 @@ def migrations(
     """
 
     async def main(client: Client, clock: Clock) -> None:
-        path = "/apis/v1/explain/migrations"
-        told = await cluster_access.ask_program(client, DESCHEDULER_NAME, path, descheduler_namespace, descheduler_port)
-        if isinstance(told, str):
-            found, note = await _job_reports_from_objects(client), f"koord-descheduler does not answer: {told}"
-        else:
-            found, note = msgspec.convert(told["migrations"], list[MigrationReport]), ""
+        read = await read_migrations(client, descheduler_namespace, descheduler_port)
+        found, note = list(read.migrations), read.note
         if name:
             one = next((each for each in found if each.name == name), None)
             if one is None:
@@ -329,6 +325,21 @@ def migrations(
         print_result(found, output, lambda console: print_migrations(console, found, now(clock), note))
 
     cluster_access.run_with_client(main, kubeconfig, context)
+
+
+class FoundMigrations(msgspec.Struct, frozen=True, kw_only=True):
+    migrations: tuple[MigrationReport, ...] = ()
+    note: str = ""  # why arbitration is left out
+
+
+async def read_migrations(client: Client, namespace: str, port: int) -> FoundMigrations:
+    """Ask koord-descheduler; without an answer, report what the objects tell."""
+    path = "/apis/v1/explain/migrations"
+    told = await cluster_access.ask_program(client, DESCHEDULER_NAME, path, namespace, port)
+    if isinstance(told, str):
+        found = await _job_reports_from_objects(client)
+        return FoundMigrations(migrations=tuple(found), note=f"koord-descheduler does not answer: {told}")
+    return FoundMigrations(migrations=tuple(msgspec.convert(told["migrations"], list[MigrationReport])))
 
 
 async def _job_reports_from_objects(client: Client) -> list[MigrationReport]:

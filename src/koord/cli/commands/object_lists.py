@@ -22,9 +22,15 @@ ManifestObject = dict[str, Any]
 def read_objects(file: str) -> list[ManifestObject]:
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text()
-        found = objects_of_documents(yaml.safe_load_all(text))
     except OSError as error:
         cluster_access.fail(f"cannot read {file}: {error.strerror}")
+    return parse_objects(text, file)
+
+
+def parse_objects(text: str, file: str) -> list[ManifestObject]:
+    """Parse the documents of a text; `file` is what it is called where it is wrong."""
+    try:
+        found = objects_of_documents(yaml.safe_load_all(text))
     except yaml.YAMLError as error:
         cluster_access.fail(f"{file}: not YAML: {' '.join(str(error).split())}")
     if isinstance(found, str):

@@ -10,12 +10,11 @@ import click
 import msgspec
 
 from koord.api.koordinator.protocol import SCHEDULER
-from koord.cli import cluster_access, printing
+from koord.cli import cluster_access, printing, scheduler_setup
 from koord.cli.commands import simulate
 from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.commands.object_lists import ManifestObject, read_objects
 from koord.cli.printing import plain_table, print_result
-from koord.cli.up import local_scheduler
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -184,17 +183,20 @@ def tree(name: str, scheduler_namespace: str, scheduler_port: int, output: str, 
     """
 
     async def main(client: Client, clock: Clock) -> None:
-        answer = await cluster_access.ask_program(
-            client, SCHEDULER, f"/apis/v1{QUOTA_TREE_PATH}", scheduler_namespace, scheduler_port
-        )
-        if isinstance(answer, str):
-            cluster_access.fail(f"koord-scheduler tells nothing of quotas: {answer}")
-        found = _subtree(msgspec.convert(answer, QuotaTreeReport), name)
+        found = _subtree(await read_quota_tree(client, scheduler_namespace, scheduler_port), name)
         if name and not found.quotas:
             cluster_access.fail(f"there is no quota {name}")
         print_result(found, output, lambda console: print_quota_tree(console, found, clock.time()))
 
     cluster_access.run_with_client(main, kubeconfig, context)
+
+
+async def read_quota_tree(client: Client, scheduler_namespace: str, scheduler_port: int) -> QuotaTreeReport:
+    path = f"/apis/v1{QUOTA_TREE_PATH}"
+    answer = await cluster_access.ask_program(client, SCHEDULER, path, scheduler_namespace, scheduler_port)
+    if isinstance(answer, str):
+        cluster_access.fail(f"koord-scheduler tells nothing of quotas: {answer}")
+    return msgspec.convert(answer, QuotaTreeReport)
 
 
 def _subtree(found: QuotaTreeReport, name: str) -> QuotaTreeReport:
@@ -221,7 +223,7 @@ def what_if(
     Whether a node has room for them is a question for `koord simulate`.
     """
 
-    assembly = local_scheduler.scheduler_assembly()
+    assembly = scheduler_setup.scheduler_assembly()
     if isinstance(assembly, str):
         cluster_access.fail(assembly)
 

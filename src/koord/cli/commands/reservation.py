@@ -32,14 +32,7 @@ def reservation(name: str, output: str, kubeconfig: str, context: str) -> None:
     """Reservations: where they are, who holds them, who waits. With NAME, everything about one."""
 
     async def main(client: Client, clock: Clock) -> None:
-        if name:
-            one = await client.get(RESERVATIONS, name)
-            if isinstance(one, ApiError) and one.not_found:
-                cluster_access.fail(f"there is no reservation {name}")
-            listed = [unwrap(one)]
-        else:
-            listed = list(unwrap(await client.list(RESERVATIONS)).items)
-        found = reservation_reports(listed, unwrap(await client.list(PODS)).items)
+        found = await read_reservations(client, name)
         moment = now(clock)
         if name:
             print_result(found[0], output, lambda console: print_reservation(console, found[0], moment))
@@ -47,6 +40,18 @@ def reservation(name: str, output: str, kubeconfig: str, context: str) -> None:
             print_result(found, output, lambda console: print_reservations(console, found, moment))
 
     cluster_access.run_with_client(main, kubeconfig, context)
+
+
+async def read_reservations(client: Client, name: str = "") -> list[ReservationReport]:
+    """Report all reservations, or the one of this name."""
+    if name:
+        one = await client.get(RESERVATIONS, name)
+        if isinstance(one, ApiError) and one.not_found:
+            cluster_access.fail(f"there is no reservation {name}")
+        listed = [unwrap(one)]
+    else:
+        listed = list(unwrap(await client.list(RESERVATIONS)).items)
+    return reservation_reports(listed, unwrap(await client.list(PODS)).items)
 
 
 def print_reservations(console: Console, found: list[ReservationReport], moment: datetime) -> None:

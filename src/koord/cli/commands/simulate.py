@@ -4,6 +4,7 @@ snapshot. Nothing is changed.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +18,11 @@ from koord.api.koordinator.protocol import SCHEDULER
 from koord.api.kubernetes.builtin_kinds import NODES, PODS, PRIORITY_CLASSES
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert
-from koord.cli import cluster_access
+from koord.cli import cluster_access, scheduler_setup
 from koord.cli.commands.explain.pod import print_attempt
 from koord.cli.commands.object_lists import ManifestObject, list_live_objects, read_objects, save_objects
 from koord.cli.printing import print_result
-from koord.cli.up import local_scheduler
-from koord.cli.up.local_scheduler import DEFAULT_SCHEDULER_NAME
+from koord.cli.scheduler_setup import DEFAULT_SCHEDULER_NAME
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.scheduler.cache.pod_model import Pod
@@ -186,7 +186,7 @@ def simulate(
 
     A live cluster is asked to fill in each pod as if it were created (a dry run), so its webhooks have their say.
     """
-    assembly = local_scheduler.scheduler_assembly(config_file)
+    assembly = scheduler_setup.scheduler_assembly(config_file)
     if isinstance(assembly, str):
         cluster_access.fail(f"--config: {assembly}")
     live = snapshot_file is None
@@ -213,20 +213,40 @@ def simulate(
         snapshot = await read_live_snapshot(client, chosen)
         if save is not None:
             save_objects(snapshot.objects(), save)
-        ready: list[ManifestObject] = []
-        refused: list[WhatIfOutcome] = []
-        for pod in pods:
-            answer = await dry_run_create(client, pod)
-            if isinstance(answer, ApiError):
-                key = f"{pod['metadata']['namespace']}/{pod_display_name(pod)}"
-                refused.append(
-                    WhatIfOutcome(pod=key, scheduler="", message=f"the API server refuses it: {answer.message}")
-                )
-            else:
-                ready.append(answer)
+        ready, refused = await complete_by_dry_run(client, pods)
         _print_outcomes([*refused, *_decide(chosen, snapshot.with_objects(others), ready)], output)
 
     cluster_access.run_with_client(main, kubeconfig, context)
+
+
+async def what_if(client: Client, objects: list[ManifestObject], namespace: str, port: int) -> list[WhatIfOutcome]:
+    """Decide on the pods of `objects` as the running koord-scheduler would, in a thread: it may take seconds."""
+    pods, others = pods_from_objects(objects, "default", None), other_objects(objects, "default")
+    if not pods:
+        cluster_access.fail("there is no Pod and nothing with a pod template in it")
+    running = await running_configuration(client, namespace, port)
+    chosen = scheduler_setup.scheduler_assembly() if isinstance(running, str) else running
+    if isinstance(chosen, str):
+        cluster_access.fail(chosen)
+    snapshot = await read_live_snapshot(client, chosen)
+    ready, refused = await complete_by_dry_run(client, pods)
+    return [*refused, *await asyncio.to_thread(_decide, chosen, snapshot.with_objects(others), ready)]
+
+
+async def complete_by_dry_run(
+    client: Client, pods: list[ManifestObject]
+) -> tuple[list[ManifestObject], list[WhatIfOutcome]]:
+    """Return the pods as the server would store them, and outcomes for those that it refuses."""
+    ready: list[ManifestObject] = []
+    refused: list[WhatIfOutcome] = []
+    for pod in pods:
+        answer = await dry_run_create(client, pod)
+        if isinstance(answer, ApiError):
+            key = f"{pod['metadata']['namespace']}/{pod_display_name(pod)}"
+            refused.append(WhatIfOutcome(pod=key, scheduler="", message=f"the API server refuses it: {answer.message}"))
+        else:
+            ready.append(answer)
+    return ready, refused
 
 
 async def dry_run_create(client: Client, pod: ManifestObject) -> ManifestObject | ApiError:
@@ -245,7 +265,7 @@ async def running_configuration(client: Client, namespace: str, port: int) -> Co
         return answer
     read = load_configuration(answer.get("configuration", {}))
     known = {name: value for name, value in answer.get("featureGates", {}).items() if name in SCHEDULER_GATES}
-    made = read if isinstance(read, list) else CompletedConfig.complete(read, local_scheduler.plugin_registry(), known)
+    made = read if isinstance(read, list) else CompletedConfig.complete(read, scheduler_setup.plugin_registry(), known)
     if isinstance(made, list):
         return f"that of the running koord-scheduler cannot be used here: {'; '.join(map(str, made))}"
     return made

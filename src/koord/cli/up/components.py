@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import msgspec
 
 from koord.api.config import gates
+from koord.api.config.component import parse_bind_address
 from koord.api.config.gates import KUBERNETES_GATES
 from koord.api.kubernetes.builtin_kinds import NODES
+from koord.cli import scheduler_setup
 from koord.cli.up import local_descheduler, local_manager, local_scheduler
 from koord.cli.up.local_agents import LocalAgents
+from koord.cli.up.local_dashboard import LocalDashboard
 from koord.descheduler.configuration import DeschedulerSetup as Descheduling
 from koord.descheduler.feature_gates import DESCHEDULER_GATES
 from koord.embedded.cluster import Component, ComponentContext, ComponentFactory
@@ -90,8 +94,10 @@ class ClusterOptions(msgspec.Struct, frozen=True):
     descheduler: Descheduling
     gates: Mapping[str, Mapping[str, bool]]  # program -> feature gate -> value
     agents: bool  # whether every simulated node runs the node agent
+    dashboard: tuple[str, int]  # the address that it listens on
 
 
+DASHBOARD_LISTEN = "127.0.0.1:0"
 AGENTS_UP_TO = 10  # simulated nodes: so many agents cost a few percent of a CPU, and nobody has to ask for them
 
 # What `--set` understands, with a line of help for each.
@@ -104,6 +110,8 @@ SET_OPTIONS = {
     "nodes.agents": "true: every simulated node runs the node agent on a machine of its own; the default up to "
     f"{AGENTS_UP_TO} nodes with koord-manager",
     "koordlet.feature-gates": "gates of these node agents",
+    "dashboard.enabled": "false: no dashboard",
+    "dashboard.listen": "HOST:PORT of the dashboard, a loopback address; the default is any free port of 127.0.0.1",
 }
 
 
@@ -136,6 +144,7 @@ COMPONENTS: dict[str, Callable[[ComponentContext, ClusterOptions], object]] = {
     "descheduler": lambda c, options: local_descheduler.make_descheduler(
         c, options.descheduler, _enabled(options.gates["descheduler"])
     ),
+    "dashboard": lambda c, options: LocalDashboard(c, *options.dashboard),
 }
 
 
@@ -171,6 +180,15 @@ def choose_components(
     stated_agents = settings.get("nodes.agents", "true")
     if stated_agents not in ("true", "false"):
         return f"--set nodes.agents={stated_agents}: must be true or false"
+    stated_dashboard = settings.get("dashboard.enabled", "true")
+    if stated_dashboard not in ("true", "false"):
+        return f"--set dashboard.enabled={stated_dashboard}: must be true or false"
+    if stated_dashboard == "false":
+        names = [name for name in names if name != "dashboard"]
+    listen = settings.get("dashboard.listen", DASHBOARD_LISTEN)
+    dashboard = parse_bind_address(listen)
+    if dashboard is None or not _is_loopback(dashboard[0]):
+        return f"--set dashboard.listen={listen}: expected HOST:PORT of this machine alone, for example 127.0.0.1:8080"
     pools = simulated_pools(nodes, profile)
     if isinstance(pools, node_profile.InvalidProfile):
         return f"--profile {profile}: {'; '.join(pools.errors)}"
@@ -186,7 +204,7 @@ def choose_components(
             return f"--set {key}: {'; '.join(map(str, parsed))}"
         switched[program] = parsed
     file = settings.get("scheduler.config")
-    scheduler = local_scheduler.scheduler_assembly(Path(file) if file else None, switched["scheduler"])
+    scheduler = scheduler_setup.scheduler_assembly(Path(file) if file else None, switched["scheduler"])
     if isinstance(scheduler, str):
         return f"--set scheduler.config: {scheduler}"
     file = settings.get("descheduler.config")
@@ -194,9 +212,16 @@ def choose_components(
     if isinstance(descheduler, str):
         return f"--set descheduler.config: {descheduler}"
     options = ClusterOptions(
-        pools, scheduler, ManagerSettings(gates=switched["manager"]), descheduler, switched, agents
+        pools, scheduler, ManagerSettings(gates=switched["manager"]), descheduler, switched, agents, dashboard
     )
     return [(name, _component_maker(name, options)) for name in COMPONENTS if name in names]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, which may mean any address
+        return False
 
 
 def _component_maker(name: str, options: ClusterOptions) -> ComponentFactory:

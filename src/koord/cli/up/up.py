@@ -14,9 +14,11 @@ import click
 from click.core import ParameterSource
 
 from koord.api.config.component import parse_bind_address
+from koord.cli import scheduler_setup
 from koord.cli.daemons.lifecycle import event_loop_factory
-from koord.cli.up import demo, local_scheduler
+from koord.cli.up import demo
 from koord.cli.up.components import AGENTS_UP_TO, COMPONENTS, choose_components, runs_agents, simulated_pools
+from koord.cli.up.local_dashboard import DashboardListenError, LocalDashboard
 from koord.embedded.apiserver.http_server import NotLoopbackError
 from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError
 from koord.embedded.apiserver.store.journal import JournalError
@@ -196,7 +198,7 @@ def up(
             runner.run(_serve(cluster, path, _remarks(made, nodes, profile, stated)))
     except NotLoopbackError as error:
         _fail(f"{error} (--allow-remote)")
-    except (JournalError, DataDirectoryError) as error:
+    except (JournalError, DataDirectoryError, DashboardListenError) as error:
         _fail(str(error))
     except BrokenPipeError:
         raise  # whoever read our lines is gone, which has nothing to do with the address
@@ -245,7 +247,7 @@ def _remarks(
     """Return what a user of this cluster should know of it."""
     running = {name for name, _ in components}
     remarks: list[str] = []
-    missing = local_scheduler.missing_plugins()
+    missing = scheduler_setup.missing_plugins()
     if "scheduler" in running and missing and "scheduler.config" not in stated:
         remarks.append(f"koord-scheduler runs without {', '.join(missing)}: this version does not have them yet.")
     pools = simulated_pools(nodes, profile)
@@ -282,7 +284,9 @@ async def _serve(cluster: EmbeddedCluster, kubeconfig: Path, remarks: Sequence[s
         # Whoever reads "ready" may ask for a new token at once; an unhandled SIGUSR1 would end the process.
         loop.add_signal_handler(signal.SIGUSR1, _rotate_token, cluster, kubeconfig)
         _write_kubeconfig(kubeconfig, cluster.kubeconfig())
-        click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}")
+        dashboard = cluster.running_component("dashboard")
+        shown = f" dashboard={dashboard.url}" if isinstance(dashboard, LocalDashboard) else ""
+        click.echo(f"koord: ready {cluster.url} kubeconfig={kubeconfig}{shown}")
         click.echo(NEXT_STEPS.format(kubeconfig=kubeconfig))
         for remark in remarks:
             click.echo(f"\n{remark}")

@@ -12,7 +12,7 @@ from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS
 from koord.api.koordinator.protocol import L_DISABLE_PREEMPTIBLE, L_POD_GROUP, L_QUOTA_NAME, L_QUOTA_PREEMPTIBLE
 from koord.api.kubernetes.builtin_kinds import POD_DISRUPTION_BUDGETS, PODS, PRIORITY_CLASSES
 from koord.api.model import convert
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.kube.transport.api_error import unwrap
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.plugins.registry import REGISTRY
@@ -165,7 +165,7 @@ def test_nobody_goes_for_a_gang_that_its_quota_refuses_R21() -> None:
         assert (await bound(world, "g-"), await bound(world, "low-")) == (0, 4)
 
     async def main(clock: LoopClock) -> None:
-        made = local_scheduler.scheduler_assembly()
+        made = scheduler_setup.scheduler_assembly()
         assert isinstance(made, CompletedConfig), made
         async with faulty_cluster(clock, made) as world:
             await story(world)

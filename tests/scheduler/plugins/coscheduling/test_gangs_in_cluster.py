@@ -13,7 +13,7 @@ import pytest
 from koord.api.koordinator.custom_kinds import POD_GROUPS
 from koord.api.koordinator.protocol import A_BIND_GANG_GROUP_ID, A_BIND_GANG_MEMBER_COUNT, A_GANG_GROUPS
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, PODS
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.embedded.cluster import InProcessTransport
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.factory import InformerFactory
@@ -65,7 +65,7 @@ async def successor(world: FaultyCluster) -> AsyncIterator[Scheduler]:
         InProcessTransport(world.cluster.server, "system:kube-scheduler"), clock=world.clock, qps=0, burst=0
     )
     informers = InformerFactory(client, world.clock)
-    completed_config = local_scheduler.scheduler_assembly()
+    completed_config = scheduler_setup.scheduler_assembly()
     assert not isinstance(completed_config, str)
     leading = StandaloneScheduler(Scheduler(client, informers, world.clock, completed_config, seed=2))
     await leading.start()

@@ -12,7 +12,7 @@ import pytest
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESERVATION_ALLOCATED, A_RESOURCE_STATUS
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.cli.up import local_scheduler
+from koord.cli import scheduler_setup
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest
 from koord.scheduler.configuration.completed_config import CompletedConfig
@@ -140,7 +140,7 @@ def test_one_that_cannot_have_all_of_it_waits_and_leaves_nothing_behind() -> Non
 
 @pytest.mark.parametrize("gate", [False, True])
 def test_with_its_gate_a_reservation_holds_what_its_devices_come_to(gate: bool) -> None:
-    made = CompletedConfig.complete(local_scheduler.default_configuration(), REGISTRY, {"ResizePod": gate})
+    made = CompletedConfig.complete(scheduler_setup.default_configuration(), REGISTRY, {"ResizePod": gate})
     assert isinstance(made, CompletedConfig)
 
     async def story(life: RandomWorkload) -> None:

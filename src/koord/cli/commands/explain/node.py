@@ -190,6 +190,7 @@ def _first_names(names: Sequence[str], most: int = 5) -> str:
 
 T = TypeVar("T")
 
+CONFIG_NAME = "slo-controller-config"
 RESOURCES = ("batch-cpu", "batch-memory", "mid-cpu", "mid-memory")
 
 
@@ -209,9 +210,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("name")
 @click.option("--resource", type=click.Choice(RESOURCES), help="Only this resource.")
 @click.option("--config-namespace", default=NAMESPACE, show_default=True, help="Where koord-manager's settings are.")
-@click.option(
-    "--config-name", default="slo-controller-config", show_default=True, help="The ConfigMap of its settings."
-)
+@click.option("--config-name", default=CONFIG_NAME, show_default=True, help="The ConfigMap of its settings.")
 @click.option("--manager-namespace", default=NAMESPACE, show_default=True, help="Where koord-manager runs.")
 @click.option(
     "--manager-port", default=cluster_access.METRICS_PORT, show_default=True, help="The port of its --metrics-addr."
@@ -238,18 +237,34 @@ def node(
         cluster_access.fail(f"{name!r} is no name of a node: {wrong[0]}")
 
     async def main(client: Client, clock: Clock) -> None:
-        view = await read_node_view(client, name, clock)
-        settings = await read_colocation_settings(client, config_namespace, config_name)
-        account = node_report.report_node(view, decide_colocation(view, settings))
-        past = await read_lending_history(client, name, manager_namespace, manager_port)
+        place = ManagerPlace(config_namespace, config_name, manager_namespace, manager_port)
+        found = await explain_node(client, clock, name, place)
         if resource is not None:
-            account = _only_resource(account, resource)
-        found = NodeExplanation(account=account, history=past)
+            found = msgspec.structs.replace(found, account=_only_resource(found.account, resource))
+        account, past = found.account, found.history
         print_result(
             found, output, lambda console: print_node_explanation(console, account, past.changes, past.unavailable)
         )
 
     cluster_access.run_with_client(main, kubeconfig, context)
+
+
+class ManagerPlace(msgspec.Struct, frozen=True):
+    """ManagerPlace says where koord-manager runs and where its settings are."""
+
+    config_namespace: str = NAMESPACE
+    config_name: str = CONFIG_NAME
+    namespace: str = NAMESPACE
+    port: int = cluster_access.METRICS_PORT
+
+
+async def explain_node(client: Client, clock: Clock, name: str, place: ManagerPlace) -> NodeExplanation:
+    """Compute what a node lends, and ask koord-manager for the last changes of it."""
+    view = await read_node_view(client, name, clock)
+    settings = await read_colocation_settings(client, place.config_namespace, place.config_name)
+    account = node_report.report_node(view, decide_colocation(view, settings))
+    past = await read_lending_history(client, name, place.namespace, place.port)
+    return NodeExplanation(account=account, history=past)
 
 
 async def read_node_view(client: Client, name: str, clock: Clock) -> ColocationNodeView:

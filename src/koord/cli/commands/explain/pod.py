@@ -126,14 +126,19 @@ def pod(
     space = space or cluster_access.namespace_or_current(namespace, kubeconfig, context)
 
     async def main(client: Client, clock: Clock) -> None:
-        path = f"/apis/v1/explain/pods/{space}/{name}"
-        answer = await cluster_access.ask_program(client, SCHEDULER, path, scheduler_namespace, scheduler_port)
-        if isinstance(answer, str):
-            known = await client.get(PODS, name, space)
-            if isinstance(known, ApiError):
-                cluster_access.fail(known.message)
-            cluster_access.fail(f"koord-scheduler gives no account of {space}/{name}: {answer}")
-        found = msgspec.convert(answer, PodReport)
+        found = await explain_pod(client, space, name, scheduler_namespace, scheduler_port)
         print_result(found, output, lambda console: print_pod_explanation(console, found, clock.time()))
 
     cluster_access.run_with_client(main, kubeconfig, context)
+
+
+async def explain_pod(client: Client, space: str, name: str, namespace: str, port: int) -> PodReport:
+    """Ask koord-scheduler; end the command where it knows nothing of the pod."""
+    path = f"/apis/v1/explain/pods/{space}/{name}"
+    answer = await cluster_access.ask_program(client, SCHEDULER, path, namespace, port)
+    if isinstance(answer, str):
+        known = await client.get(PODS, name, space)
+        if isinstance(known, ApiError):
+            cluster_access.fail(known.message)
+        cluster_access.fail(f"koord-scheduler gives no account of {space}/{name}: {answer}")
+    return msgspec.convert(answer, PodReport)
