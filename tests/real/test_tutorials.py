@@ -55,7 +55,9 @@ def cluster_state(kubeconfig: Path) -> dict[str, object]:
     assert names.code == 0, names.err
     settings = kubectl(kubeconfig, "get", "configmaps", "-n", "koordinator-system", "-o", "json")
     data = {one["metadata"]["name"]: one["data"] for one in json.loads(settings.out)["items"]}
-    labels = kubectl(kubeconfig, "get", "nodes", "--show-labels", "--no-headers", "-o", "custom-columns=L:.metadata.labels")
+    labels = kubectl(
+        kubeconfig, "get", "nodes", "--show-labels", "--no-headers", "-o", "custom-columns=L:.metadata.labels"
+    )
     return {"objects": sorted(names.out.split()), "configmaps": data, "nodes": sorted(labels.out.splitlines())}
 
 
