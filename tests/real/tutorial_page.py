@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.document_blocks import ROOT, fenced_blocks
+
 TUTORIALS = ROOT / "docs" / "tutorials"
-FENCE = re.compile(r"^```(?P<language>\w*)(?P<attributes>[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 ANY = "..."
 _MARK = "\x1e"  # no program prints it
 
@@ -51,18 +51,17 @@ def read_page(path: Path) -> TutorialPage:
     """Read a page. Its first block `sh` starts the cluster, the others are for a second terminal."""
     start = ""
     steps: list[Step] = []
-    for found in FENCE.finditer(path.read_text()):
-        language, attributes, text = found["language"], found["attributes"].strip(), found["text"]
-        if language == "sh" and not start:
-            start = " ".join(text.replace("\\\n", " ").split())
-        elif language == "sh":
-            code = re.fullmatch(r"(?:exit=(\d+))?", attributes)
-            assert code is not None, f"{path.name}: ```sh {attributes}: only exit=N is known"
-            steps.append(Step(text, int(code[1] or 0), None))
-        elif language == "output":
+    for block in fenced_blocks(path):
+        if block.language == "sh" and not start:
+            start = " ".join(block.text.replace("\\\n", " ").split())
+        elif block.language == "sh":
+            code = re.fullmatch(r"(?:exit=(\d+))?", block.attributes)
+            assert code is not None, f"{path.name}: ```sh {block.attributes}: only exit=N is known"
+            steps.append(Step(block.text, int(code[1] or 0), None))
+        elif block.language == "output":
             assert steps, f"{path.name}: output before any command"
             assert steps[-1].output is None, f"{path.name}: two outputs of one block"
-            steps[-1] = Step(steps[-1].commands, steps[-1].exit_code, text)
+            steps[-1] = Step(steps[-1].commands, steps[-1].exit_code, block.text)
     return TutorialPage(path, start, tuple(steps))
 
 
