@@ -22,7 +22,6 @@ from koord.manager.reconcile_loop import ManagerSettings
 from koord.sim.agents.cluster_agents import SimulatedAgents
 from koord.sim.agents.node_agent import SimulatedAgent
 from koord.sim.agents.node_agent import SimulatedAgentSettings as AgentSettings
-from koord.sim.machine.cgroup_files import MAINLINE_FILES
 from koord.sim.machine.step_result import ContainerOutcome
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.journeys.colocation_cluster import ColocationCluster
@@ -78,14 +77,11 @@ def run_on_node_agent_cluster(
     main: Callable[[NodeAgentCluster], Awaitable[None]],
     *pools: SimulatedPool,
     switches: str,
-    files: frozenset[str] = MAINLINE_FILES,
     step_s: float = 1.0,
     cold_start_s: float = 24 * 3600.0,
 ) -> None:
     """Run `main` on such a cluster; `switches` are the node agent's gates that are on."""
-    settings = AgentSettings(
-        gates=frozenset(switches.split(",")), step_s=step_s, files=files, cold_start_s=cold_start_s
-    )
+    settings = AgentSettings(gates=frozenset(switches.split(",")), step_s=step_s, cold_start_s=cold_start_s)
 
     async def run(clock: LoopClock) -> None:
         made: dict[str, Any] = {}

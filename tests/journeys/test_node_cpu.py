@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
 from koord.host.cgroup import knob
-from koord.sim.machine.cgroup_files import ANOLIS_FILES
 from koord.values.cpuset import CPUSet
 from tests.journeys.colocation_cluster import batch_pod, pod
 from tests.journeys.node_agent_cluster import BESTEFFORT, NodeAgentCluster, run_on_node_agent_cluster
 
 NODE = SimulatedPool(name="n", count=1, cpu=16, memory="64Gi", system=SystemDaemonUsage(cpu="500m", memory="1Gi"))
+ANOLIS_NODE = msgspec.structs.replace(NODE, kernel="anolis")
 LS = {"koordinator.sh/qosClass": "LS"}
 BE = {"koordinator.sh/qosClass": "BE"}
 
@@ -143,7 +144,7 @@ def test_group_identity_lets_services_go_first() -> None:
         assert journey.knob(await journey.group("ls-pod-demo"), knob.CPU_BVT) == "2"
         assert journey.knob(await journey.group("be-pod-demo"), knob.CPU_BVT) == "-1"
 
-    run_on_node_agent_cluster(main, NODE, switches="GroupIdentity", files=ANOLIS_FILES)
+    run_on_node_agent_cluster(main, ANOLIS_NODE, switches="GroupIdentity")
 
 
 def test_idle_groups_stand_in_where_a_kernel_has_no_identities() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS
@@ -12,13 +13,13 @@ from koord.api.kubernetes.builtin_kinds import PODS
 from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
 from koord.host.cgroup import knob
 from koord.kube.transport.api_error import unwrap
-from koord.sim.machine.cgroup_files import ANOLIS_FILES
 from koord.values.quantity import Quantity
 from tests.journeys.colocation_cluster import MID_CPU, batch_pod, pod
 from tests.journeys.node_agent_cluster import BESTEFFORT, NodeAgentCluster, run_on_node_agent_cluster
 
 GIB = 1 << 30
 NODE = SimulatedPool(name="n", count=1, cpu=16, memory="64Gi", system=SystemDaemonUsage(cpu="500m", memory="1Gi"))
+ANOLIS_NODE = msgspec.structs.replace(NODE, kernel="anolis")
 LS, BE = {"koordinator.sh/qosClass": "LS"}, {"koordinator.sh/qosClass": "BE"}
 
 
@@ -99,7 +100,7 @@ def test_memory_of_services_is_kept_and_batch_memory_is_taken_first() -> None:
         assert [journey.knob(service, name) for name in marks] == ["0", "0"]
         assert journey.knob(service, knob.MEMORY_MIN) == "0"
 
-    run_on_node_agent_cluster(main, NODE, switches="CgroupReconcile", files=ANOLIS_FILES)
+    run_on_node_agent_cluster(main, ANOLIS_NODE, switches="CgroupReconcile")
 
 
 def test_disk_limits_of_batch_work_come_and_go() -> None:

@@ -161,6 +161,12 @@ def test_profiles_that_know_reservations() -> None:
     assert schedulers_with_reservations({"profiles": [kubernetes, everywhere, {}]}) == {"m"}
 
 
+@pytest.mark.parametrize("name", ["default/", "a/b/c"])
+def test_a_name_of_no_pod_is_one_line(name: str) -> None:
+    done = CliRunner().invoke(cli, ["migrate", "pod", name])
+    assert (done.exit_code, done.stderr) == (1, f"koord: {name!r} is not [NAMESPACE/]POD\n")
+
+
 def test_an_unknown_pod_is_one_line(running: KoordUpProcess) -> None:
     done = koord(running, "migrate", "pod", "default/nobody")
     assert (done.exit_code, done.stderr) == (1, 'koord: pods "nobody" not found\n')

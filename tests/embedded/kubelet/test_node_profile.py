@@ -126,6 +126,7 @@ WRONG = [
     pytest.param(
         "pools: [{name: a, count: 1, taints: [{key: k, effect: Never}]}]", "pools[0].taints[0].effect", id="taint"
     ),
+    pytest.param("pools: [{name: a, count: 1, kernel: bsd}]", "pools[0].kernel", id="kernel"),
     pytest.param("pools: [{name: a, count: 1, labels: {'a b': c}}]", "pools[0].labels", id="label-key"),
     pytest.param("pools: [{name: a, count: 1, gpus: {count: 0}}]", "pools[0].gpus.count", id="no-gpus"),
     pytest.param(

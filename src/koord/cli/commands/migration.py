@@ -183,6 +183,8 @@ def pod(
     Makes a PodMigrationJob, which koord-descheduler carries out; koord migrations shows how far it is.
     """
     space, _, name = pod.rpartition("/")
+    if not name or "/" in space:
+        cluster_access.fail(f"{pod!r} is not [NAMESPACE/]POD")
     space = space or cluster_access.namespace_or_current(namespace, kubeconfig, context)
     limit = ttl or (PAUSED_TTL if paused else TTL)
     try:

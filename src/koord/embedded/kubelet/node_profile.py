@@ -147,6 +147,8 @@ MAX_DRIVER_BYTES = 63
 EVICTION_MEMORY_BYTES = 100 << 20
 _SNAKE = {"sockets": "sockets", "numaNodes": "numa_nodes", "threadsPerCore": "threads_per_core"}
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+MAINLINE_KERNEL, ANOLIS_KERNEL = "mainline", "anolis"
+_KERNELS = (MAINLINE_KERNEL, ANOLIS_KERNEL)
 
 
 class KubeletReserved(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -185,6 +187,7 @@ class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     zones: tuple[str, ...] = ()  # nodes take turns
     region: str = ""
     instance_type: str = ""
+    kernel: str = MAINLINE_KERNEL  # which cgroup files the machines of node agents have
     reserved: KubeletReserved = KubeletReserved()
     system: SystemDaemonUsage = SystemDaemonUsage()
     usage: usage_model.UsageModel = usage_model.Constant()  # of pods that say nothing of theirs
@@ -272,6 +275,7 @@ def _pool_errors(at: str, pool: SimulatedPool) -> list[FieldError]:
     errors = [FieldError(f"{at}.name", pool.name, rule) for rule in dns1123_subdomain(f"{pool.name}-0")]
     errors += range_errors(f"{at}.count", pool.count, low=0, high=100_000)
     errors += range_errors(f"{at}.pods", pool.pods, low=1, high=4096)
+    errors += enum_errors(f"{at}.kernel", pool.kernel, _KERNELS)
     for name in ("sockets", "numaNodes", "threadsPerCore"):
         errors += range_errors(f"{at}.{name}", getattr(pool, _SNAKE[name]), low=1)
     amounts = {

@@ -23,6 +23,7 @@ from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import to_dict
 from koord.embedded.kubelet.fleet import SimulatedFleet
+from koord.embedded.kubelet.node_profile import ANOLIS_KERNEL
 from koord.embedded.kubelet.pod_behaviour import cache_pressure, seeded_uniform
 from koord.embedded.kubelet.simulated_host import HostUsage, SimulatedHost
 from koord.embedded.kubelet.usage_model import SimulatedUsage
@@ -43,6 +44,7 @@ from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.policy.eviction import KOORDLET, EvictionLedger
 from koord.sim.agents.hardware_reporter import gpu_cards, machine_cpus
 from koord.sim.agents.node_agent import AgentStep, SimulatedAgent, SimulatedAgentSettings
+from koord.sim.machine.cgroup_files import ANOLIS_FILES, MAINLINE_FILES
 from koord.sim.machine.simulated_machine import LAYOUT, SimulatedHardware
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult
 from koord.telemetry.clock import Clock
@@ -369,12 +371,13 @@ class SimulatedAgents:
 
 def build_agent(host: SimulatedHost, settings: SimulatedAgentSettings) -> SimulatedAgent:
     shape = host.machine.hardware
+    files = ANOLIS_FILES if host.machine.pool.kernel == ANOLIS_KERNEL else MAINLINE_FILES
     hardware = SimulatedHardware(
         processors=machine_cpus(shape),
         memory_bytes=shape.memory_bytes,
         disks=DISK,
         gpus=gpu_cards(shape),
-        files=settings.files,
+        files=files,
     )
     return SimulatedAgent(
         host.name, hardware, ContainerDemand(host.system.cpu_milli, host.system.memory_bytes), settings

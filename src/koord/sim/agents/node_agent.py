@@ -35,7 +35,7 @@ from koord.koordlet.strategies.interference_view import InterferenceState
 from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
 from koord.koordlet.strategies.strategy import StrategySettings
-from koord.sim.machine.cgroup_files import MAINLINE_FILES, RESTORE
+from koord.sim.machine.cgroup_files import RESTORE
 from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
 from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_performance, record_samples
 
@@ -146,7 +146,6 @@ class SimulatedAgentSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     gates: frozenset[str]
     step_s: float = 10.0
-    files: frozenset[str] = MAINLINE_FILES  # that kernels of the nodes have
     cold_start_s: float = 24 * 3600.0  # nothing is reclaimed of the requests of pods younger than that
 
 

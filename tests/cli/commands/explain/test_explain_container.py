@@ -18,6 +18,7 @@ from koord.cli.commands.explain.container import (
     ContainerName,
     explain_container,
     print_container,
+    wait_for_values,
 )
 from koord.cli.koordlet_access import KoordletAddress
 from koord.cli.main import cli
@@ -126,6 +127,21 @@ def test_a_batch_pod_has_the_shares_quota_and_memory_of_its_batch_resources() ->
     with_agents(story)
 
 
+def test_waiting_ends_when_the_kernel_holds_the_values(capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(client: Client, clock: LoopClock) -> None:
+        unwrap(await client.create(PODS, batch_pod("work", 4000, "8Gi", namespace="default")))
+        await clock.sleep(4)  # on its node, and the agent has not seen it yet
+        values = {CPU_QUOTA: "400000", MEMORY_LIMIT: str(8 << 30)}
+        found = await wait_for_values(client, named("work"), ADDRESS, values, clock, 60)
+        assert {one.knob: one.kernel for one in found.container.values if one.knob in values} == values
+        with pytest.raises(SystemExit):
+            await wait_for_values(client, named("work"), ADDRESS, {CPU_QUOTA: "1", "x": "2"}, clock, 5)
+
+    with_agents(story)
+    said = "koord: after 5 s cpu.cfs_quota_us is 400000, not 1; x is not given by koordlet, not 2\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_pinned_pod_has_its_cpus_and_no_quota() -> None:
     async def story(client: Client, clock: LoopClock) -> None:
         amounts, labels = {"cpu": "4", "memory": "4Gi"}, {"koordinator.sh/qosClass": "LSR"}
@@ -232,10 +248,11 @@ def test_a_real_agent_tells_when_somebody_else_changes_a_file(
         (("a/b/c/d",), "koord: 'a/b/c/d' is not [NAMESPACE/]POD[/CONTAINER]\n"),
         (("a//c",), "koord: 'a//c' is not [NAMESPACE/]POD[/CONTAINER]\n"),
         (("a/b/c", "-c", "d"), "koord: -c and a container in the name exclude each other\n"),
+        (("a/b", "--wait", "x"), "koord: --wait x: expected FILE=VALUE, for example cpuset.cpus=0-3\n"),
     ],
-    ids=["too-many", "empty", "two-containers"],
+    ids=["too-many", "empty", "two-containers", "nothing-to-wait-for"],
 )
-def test_names_that_say_nothing_or_two_things_are_refused(args: tuple[str, ...], said: str) -> None:
+def test_words_that_say_nothing_or_two_things_are_refused(args: tuple[str, ...], said: str) -> None:
     done = CliRunner().invoke(cli, ["explain", "container", *args])
     assert (done.exit_code, done.stderr) == (1, said)
 

@@ -5,7 +5,7 @@ the kernel holds.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.telemetry.clock import Clock, now
 from koord.values import timestamp
+from koord.values.duration import DurationError, parse_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _TITLES = ("FILE", "WANTED", "KERNEL", "DECIDED BY", "WRITTEN")
 _MARGIN = "    "  # of the lines below a value
 _NARROWEST = 40  # to which they are wrapped
+_LOOK_AGAIN_S = 1.0
 
 
 class ContainerName(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +58,14 @@ class ContainerExplanation(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("name", metavar="[NAMESPACE/]POD[/CONTAINER]")
 @click.option("-n", "--namespace", default="", help="The pod's namespace, if it is not part of its name.")
 @click.option("-c", "--container", default="", help="The container, if it is not part of the name.")
+@click.option(
+    "--wait",
+    "awaited",
+    multiple=True,
+    metavar="FILE=VALUE",
+    help="Wait until the kernel holds this value for the container, then explain; may be given several times.",
+)
+@click.option("--timeout", default="60s", show_default=True, help="With --wait: how long at most.")
 @koordlet_access.koordlet_options
 @cluster_access.output_option
 @cluster_access.cluster_options
@@ -63,6 +73,8 @@ def container(
     name: str,
     namespace: str,
     container: str,
+    awaited: tuple[str, ...],
+    timeout: str,
     koordlet_namespace: str,
     koordlet_port: int,
     output: str,
@@ -86,16 +98,68 @@ def container(
         container=parts[2] if len(parts) == 3 else container,
     )
     address = KoordletAddress(namespace=koordlet_namespace, port=koordlet_port)
+    values = _parse_awaited(awaited)
+    try:
+        seconds = parse_seconds(timeout)
+    except DurationError as wrong:
+        cluster_access.fail(f"--timeout: {wrong}")
 
     async def main(client: Client, clock: Clock) -> None:
-        found = await explain_container(client, wanted, address)
+        if values:
+            found = await wait_for_values(client, wanted, address, values, clock, seconds)
+        else:
+            found = await explain_container(client, wanted, address)
         print_result(found, output, lambda out: print_container(out, found, now(clock)))
 
     cluster_access.run_with_client(main, kubeconfig, context)
 
 
+def _parse_awaited(awaited: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in awaited:
+        file, equals, value = text.partition("=")
+        if not file or not equals:
+            cluster_access.fail(f"--wait {text}: expected FILE=VALUE, for example cpuset.cpus=0-3")
+        found[file] = value
+    return found
+
+
+async def wait_for_values(
+    client: Client,
+    wanted: ContainerName,
+    address: KoordletAddress,
+    values: Mapping[str, str],
+    clock: Clock,
+    timeout_s: float,
+) -> ContainerExplanation:
+    """Ask until the kernel holds all `values` for the container; end the command where it does not in time."""
+    deadline = clock.monotonic() + timeout_s
+    while True:
+        found = await _ask(client, wanted, address)
+        held: dict[str, str | None] = {}
+        if not isinstance(found, str):
+            held = {value.knob: value.kernel for value in found.container.values}
+            if all(held.get(file) == value for file, value in values.items()):
+                return found
+        if clock.monotonic() >= deadline:
+            missing = [f"{file} is {_held_text(held, file)}, not {value}" for file, value in values.items()]
+            cluster_access.fail(found if isinstance(found, str) else f"after {timeout_s:g} s {'; '.join(missing)}")
+        await clock.sleep(_LOOK_AGAIN_S)
+
+
+def _held_text(held: Mapping[str, str | None], file: str) -> str:
+    value = held.get(file)
+    return "not given by koordlet" if file not in held else "unreadable" if value is None else _shown(value)
+
+
 async def explain_container(client: Client, wanted: ContainerName, address: KoordletAddress) -> ContainerExplanation:
     """Ask the agent of the container's node; end the command where there is no such container or no answer."""
+    found = await _ask(client, wanted, address)
+    return cluster_access.fail(found) if isinstance(found, str) else found
+
+
+async def _ask(client: Client, wanted: ContainerName, address: KoordletAddress) -> ContainerExplanation | str:
+    """Ask the agent; the answer may be that it does not know the container, as while this one starts."""
     found = await client.get(PODS, wanted.pod, wanted.namespace)
     if isinstance(found, ApiError) and found.not_found:
         cluster_access.fail(f"there is no pod {wanted.full_pod}")
@@ -113,7 +177,7 @@ async def explain_container(client: Client, wanted: ContainerName, address: Koor
     listed = [one for one in known if one.uid == pod.metadata.uid] or known
     own = [one for one in listed if one.level == "container" and one.container == name]
     if not own:
-        cluster_access.fail(
+        return (
             f"the agent of {pod.spec.node_name} knows no cgroup of container {name} of {wanted.full_pod}:"
             f" the pod is {pod.status.phase}"
         )

@@ -1,0 +1,133 @@
+"""This module reads a page of docs/tutorials as a list of commands and the output that the page shows for them, runs
+them in one shell as a reader would paste them, and compares.
+
+A block `sh` is run; `sh exit=1` is one that must end so. A block `output` after it is all that it printed: a line
+`...` stands for any lines, `...` within a line for any text, and the number of blanks between words does not count,
+as columns are as wide as their longest value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.document_blocks import ROOT, fenced_blocks
+
+TUTORIALS = ROOT / "docs" / "tutorials"
+ANY = "..."
+_MARK = "\x1e"  # no program prints it
+
+
+@dataclass(frozen=True)
+class Step:
+    commands: str
+    exit_code: int
+    output: str | None  # None: the page shows none
+
+
+@dataclass(frozen=True)
+class TutorialPage:
+    path: Path
+    start: str  # the command of the first terminal
+    steps: tuple[Step, ...]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+
+def tutorial_paths() -> list[Path]:
+    return sorted(TUTORIALS.glob("[0-9][0-9]-*.md"))
+
+
+def read_page(path: Path) -> TutorialPage:
+    """Read a page. Its first block `sh` starts the cluster, the others are for a second terminal."""
+    start = ""
+    steps: list[Step] = []
+    for block in fenced_blocks(path):
+        if block.language == "sh" and not start:
+            start = " ".join(block.text.replace("\\\n", " ").split())
+        elif block.language == "sh":
+            code = re.fullmatch(r"(?:exit=(\d+))?", block.attributes)
+            assert code is not None, f"{path.name}: ```sh {block.attributes}: only exit=N is known"
+            steps.append(Step(block.text, int(code[1] or 0), None))
+        elif block.language == "output":
+            assert steps, f"{path.name}: output before any command"
+            assert steps[-1].output is None, f"{path.name}: two outputs of one block"
+            steps[-1] = Step(steps[-1].commands, steps[-1].exit_code, block.text)
+    return TutorialPage(path, start, tuple(steps))
+
+
+def matches(expected: str, printed: str) -> bool:
+    lines = [_words(line) for line in expected.splitlines()]
+    pattern = "".join("(?:.*\n)*?" if line == ANY else _line_pattern(line) + "\n" for line in lines)
+    text = "".join(_words(line) + "\n" for line in printed.splitlines())
+    return re.fullmatch(pattern, text) is not None
+
+
+def _words(line: str) -> str:
+    return " ".join(line.split())
+
+
+def _line_pattern(line: str) -> str:
+    return ".*?".join(map(re.escape, line.split(ANY)))
+
+
+@contextmanager
+def _path_with_koord() -> Iterator[str]:
+    """Give a PATH where `koord` is that of this interpreter, as an activated environment has it."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "koord"
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m koord "$@"\n')
+        program.chmod(0o755)
+        yield f"{folder}:{os.environ['PATH']}"
+
+
+def run_page(page: TutorialPage, kubeconfig: Path, timeout_s: float) -> list[str]:
+    """Run the steps of a page in one shell, until one does not do what the page says; return what was wrong."""
+    script = ["exec 2>&1"]
+    for number, step in enumerate(page.steps):
+        # Not a subshell, so that variables last, as they do in a terminal.
+        script += [f"printf '{_MARK}{number}\\n'", "set -e -o pipefail" if step.exit_code == 0 else "set +e"]
+        script += [step.commands, f"printf '{_MARK}exit %d\\n' $?", "set +e"]
+    with _path_with_koord() as path, tempfile.TemporaryDirectory() as home:
+        env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": path, "COLUMNS": "200", "TMPDIR": home}
+        env["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT}"
+        try:
+            done = subprocess.run(
+                ["bash", "-c", "\n".join(script)],
+                cwd=ROOT,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+            printed = done.stdout
+        except subprocess.TimeoutExpired as late:
+            printed = (late.stdout or b"").decode() + f"\n(cut off after {timeout_s:.0f} s)\n"
+    ran = dict(_by_step(printed))
+    wrong: list[str] = []
+    for number, step in enumerate(page.steps):
+        said, code = ran.get(number, ("(it was not reached)\n", None))
+        if code != step.exit_code:
+            wrong.append(f"{step.commands}ended with {code}, not {step.exit_code}, and printed\n{said}")
+            break  # what follows needs it
+        if step.output is not None and not matches(step.output, said):
+            wrong.append(f"{step.commands}printed\n{said}where the page has\n{step.output}")
+    return wrong
+
+
+def _by_step(printed: str) -> Iterator[tuple[int, tuple[str, int | None]]]:
+    for part in re.split(rf"{_MARK}(?=\d)", printed)[1:]:
+        number, _, said = part.partition("\n")
+        text, ended, code = said.partition(f"{_MARK}exit ")
+        yield int(number), (text, int(code) if ended else None)
