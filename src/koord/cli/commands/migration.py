@@ -295,6 +295,7 @@ ENDED_PHASES = ("Succeeded", "Failed", "Aborted")
 @click.option(
     "--descheduler-port", default=DESCHEDULER_PORT, show_default=True, help="The port it tells about itself on."
 )
+@cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options
 def migrations(
@@ -302,6 +303,7 @@ def migrations(
     active: bool,
     descheduler_namespace: str,
     descheduler_port: int,
+    watch: bool,
     output: str,
     kubeconfig: str,
     context: str,
@@ -328,7 +330,7 @@ def migrations(
             found = [each for each in found if each.phase not in ENDED_PHASES]
         print_result(found, output, lambda console: print_migrations(console, found, now(clock), note))
 
-    cluster_access.run_with_client(main, kubeconfig, context)
+    cluster_access.run_with_client(main, kubeconfig, context, watch=watch)
 
 
 async def _job_reports_from_objects(client: Client) -> list[MigrationReport]:
