@@ -10,7 +10,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from koord.cli import cluster_access
 from koord.cli.main import cli
+from koord.telemetry.clock import LoopClock, run_virtual
 from tests.koord_up_process import koord_up
 
 
@@ -72,3 +74,26 @@ def test_a_certificate_that_is_not_trusted_is_named(in_shop: Path, tmp_path: Pat
     done = koord(path, "top", "nodes")
     assert "certificate" in done.stderr
     assert "object at" not in done.stderr
+
+
+def test_a_watch_prints_again_after_its_interval_until_it_is_ended() -> None:
+    class EndedError(Exception):
+        pass
+
+    seen: list[str] = []
+
+    async def watched(clock: LoopClock) -> list[float]:
+        times: list[float] = []
+
+        async def main() -> None:
+            times.append(clock.monotonic())
+            seen.append("printed")
+            if len(times) == 3:
+                raise EndedError
+
+        with pytest.raises(EndedError):
+            await cluster_access.repeat(main, clock, lambda: seen.append("cleared"))
+        return [at - times[0] for at in times]
+
+    assert run_virtual(watched) == [0.0, cluster_access.WATCH_INTERVAL_S, 2 * cluster_access.WATCH_INTERVAL_S]
+    assert seen == ["cleared", "printed"] * 3

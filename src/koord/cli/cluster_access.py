@@ -39,6 +39,7 @@ METRICS_PORT = 8080
 NAMESPACE_DEFAULT = "Default: that of the kubeconfig's context; with --snapshot, default."
 # A person waits for the answer: one more try is enough to get over a restart of the server.
 INTERACTIVE_RETRY = RetryPolicy(attempts=2)
+WATCH_INTERVAL_S = 2.0
 
 
 class CommandFailure(Exception):
@@ -73,6 +74,11 @@ def cluster_options(command: F) -> F:
     )(command)
 
 
+def watch_option(command: F) -> F:
+    text = f"Print again every {WATCH_INTERVAL_S:g} s, until Ctrl-C."
+    return click.option("-w", "--watch", is_flag=True, help=text)(command)
+
+
 def output_option(command: F) -> F:
     kinds = click.Choice(["table", "json", "yaml"])
     return click.option("-o", "--output", type=kinds, default="table", help="How to print.", show_default=True)(command)
@@ -94,9 +100,17 @@ def _load_connection(kubeconfig: str, context: str, clock: Clock) -> Connection:
 
 
 def run_with_client(
-    main: Callable[[Client, Clock], Awaitable[None]], kubeconfig: str, context: str, exit_code: int = 1
+    main: Callable[[Client, Clock], Awaitable[None]],
+    kubeconfig: str,
+    context: str,
+    exit_code: int = 1,
+    *,
+    watch: bool = False,
 ) -> None:
-    """Run `main` against the cluster. Every failure that a cluster can cause ends in one line and `exit_code`."""
+    """Run `main` against the cluster, with `watch` again and again until Ctrl-C.
+
+    Every failure that a cluster can cause ends in one line and `exit_code`.
+    """
     clock = WallClock()
 
     async def connected() -> None:
@@ -104,16 +118,29 @@ def run_with_client(
         async with Client(
             transport, clock=clock, qps=0, burst=0, user_agent="koord", retry=INTERACTIVE_RETRY
         ) as client:
+            if watch:
+                await repeat(lambda: main(client, clock), clock, click.clear)
             await main(client, clock)
 
     try:
         asyncio.run(connected())
+    except KeyboardInterrupt:
+        if not watch:
+            raise
     except (BadConfig, ApiErrorRaised) as wrong:
         fail(str(wrong), exit_code)
     except Unreachable as gone:
         fail(f"the API server cannot be reached: {gone}", exit_code)
     except msgspec.ValidationError as strange:
         fail(f"the API server answered with something unexpected: {strange}", exit_code)
+
+
+async def repeat(main: Callable[[], Awaitable[None]], clock: Clock, clear: Callable[[], None]) -> NoReturn:
+    """Run `main` for ever, with a pause and a cleared screen between two runs."""
+    while True:
+        clear()  # does nothing where the output is no terminal
+        await main()
+        await clock.sleep(WATCH_INTERVAL_S)
 
 
 def _is_terminal() -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from koord.version import build_info
 
@@ -154,6 +155,7 @@ COMMANDS: LazyCommands = {
         "Tell what a move from Koordinator changes, and how it is done.",
     ),
     "config": ("koord.cli.commands.config", "config", "Check configuration files without a cluster."),
+    "completion": ("koord.cli.main", "completion", "Print the completion script of a shell."),
 }
 
 
@@ -168,6 +170,21 @@ COMMANDS: LazyCommands = {
 )
 def cli() -> None:
     """koord runs batch work in the gap that services leave, without hurting the services."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands and options of koord.
+
+    \b
+      bash   source <(koord completion bash)              in ~/.bashrc
+      zsh    source <(koord completion zsh)               in ~/.zshrc, after compinit
+      fish   koord completion fish > ~/.config/fish/completions/koord.fish
+    """
+    found = get_completion_class(shell)
+    assert found is not None, "click completes for these shells"
+    click.echo(found(cli, {}, "koord", "_KOORD_COMPLETE").source())
 
 
 def _print_version(context: click.Context) -> None:

@@ -15,13 +15,15 @@ import yaml
 
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MID_CPU
 from koord.cli.cluster_access import fail
+from koord.cli.table_layout import TableColumn
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+
+    from koord.cli.terminal import PlainTable
 
 
-PIPE_WIDTH = 200  # for files and pipes: a row is never cut
+PIPE_WIDTH = 1 << 16  # characters, for files and pipes: a row is one line there
 
 
 def print_result(found: Any, output: str, table: Callable[[Console], None]) -> None:
@@ -38,22 +40,35 @@ def print_result(found: Any, output: str, table: Callable[[Console], None]) -> N
 
 def make_console() -> Console:
     try:
-        from rich.console import Console
-    except ImportError:
+        from koord.cli.terminal import TerminalConsole
+    except ModuleNotFoundError as missing:
+        if missing.name != "rich":
+            raise
         fail("tables need the package rich (pip install rich); -o json and -o yaml work without it")
     # Words about amounts are not to be coloured by guesses, and names like [system] are no markup.
     width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(highlight=False, markup=False, emoji=False, width=width, soft_wrap=False)
+    return TerminalConsole(highlight=False, markup=False, emoji=False, width=width)
 
 
-def plain_table(*columns: str) -> Table:
-    """Make a table with columns by title, without lines: as kubectl prints. A title after ">" stands on the right."""
-    from rich.table import Table
+def plain_table(*columns: str, keys: int = 1) -> PlainTable:
+    """Make a table with columns by title, without lines: as kubectl prints. A title after ">" stands on the right, and
+    "PROD|ROOM" is the column PROD ROOM of the group PROD. The first `keys` columns begin every block of a table that is
+    too wide for one.
+    """
+    from koord.cli.terminal import PlainTable
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for title in columns:
-        table.add_column(title.removeprefix(">"), justify="right" if title.startswith(">") else "left", overflow="fold")
-    return table
+    return PlainTable([_column(title) for title in columns], keys)
+
+
+def _column(title: str) -> TableColumn:
+    group, bar, _ = title.removeprefix(">").partition("|")
+    words = title.removeprefix(">").replace("|", " ")
+    return TableColumn(title=words, right=title.startswith(">"), group=group if bar else "")
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 replica, 2 replicas."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 _BINARY_UNITS = ("Ki", "Mi", "Gi", "Ti", "Pi")

@@ -210,9 +210,6 @@ class EmbeddedCluster:
         assert self.server is not None
         for resource in metrics_resources():
             self.server.catalog.add(resource)
-        for resource in self.server.catalog.resources():
-            if resource.plural == "horizontalpodautoscalers":
-                resource.warning = "the embedded cluster has no controller for HorizontalPodAutoscalers: nothing scales"
 
     async def _create_default_accounts(self) -> None:
         """Create the accounts of the namespaces that exist, so that a cluster that is ready takes pods. Those of later

@@ -38,10 +38,15 @@ class SchedulerControllerContext(msgspec.Struct, frozen=True):
     client: Client
     handle: LiveHandle  # its `lister(...)` must be called when the controller is made, not later
     clock: Clock
-    recorder: EventRecorder
+    recorders: Mapping[str, EventRecorder]  # by the name of the scheduler, in the order of its profiles
     evictor: SchedulerEvictor
     plugins: Sequence[Plugin]
     metrics: KoordinatorMetrics | None = None
+
+    @property
+    def recorder(self) -> EventRecorder:
+        """Return the recorder of the first profile, for what no scheduler's name is known of."""
+        return next(iter(self.recorders.values()))
 
 
 @runtime_checkable

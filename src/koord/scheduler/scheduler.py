@@ -119,7 +119,7 @@ class Scheduler:
         # Events carry the name of the scheduler that the pod asked for.
         self._recorders = {
             name: EventRecorder(client, clock, controller=name, instance=instance, rng=Random(seed))
-            for name in sorted(self.profiles)
+            for name in self.profiles
         }
         config = completed_config.config
         settings = QueueSettings(
@@ -219,12 +219,11 @@ class Scheduler:
             self.status_writer.submit,
             self.scheduling_loop.write_status,
         )
-        recorder = next(iter(self._recorders.values()))
         controllers = build_controllers(
             self.profiles.values(),
             CONTROLLER_FACTORIES,
             lambda plugins: SchedulerControllerContext(
-                client, self.handle, clock, recorder, self.evictor, plugins, self._koordinator_metrics
+                client, self.handle, clock, self._recorders, self.evictor, plugins, self._koordinator_metrics
             ),
             controller_plugins,
         )

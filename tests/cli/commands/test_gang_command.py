@@ -88,3 +88,27 @@ def test_an_unknown_one_is_one_line(running: KoordUpProcess) -> None:
     done = koord(running, "gang", "nobody")
     assert done.returncode == 1
     assert "cannot find gang default/nobody" in done.stderr
+
+
+def test_members_of_a_complete_gang_are_not_told_that_it_is_incomplete(running: KoordUpProcess) -> None:
+    found = json.loads(koord(running, "gang", "huge", "-o", "json").stdout)
+    held = [member["why"] for member in found["standings"] if member["state"] == "held"]
+    assert len(held) == 1
+    assert "tried" in held[0]
+    assert "not collect enough" not in held[0]
+
+
+def test_events_of_a_gang_and_of_a_reservation_name_the_scheduler_that_was_asked(running: KoordUpProcess) -> None:
+    container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": "100000"}}}
+    template = {"spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+    spec = {"owners": [{"labelSelector": {"matchLabels": {"app": "a"}}}], "ttl": "1h", "template": template}
+    meta = {"name": "too-much"}
+    kind = {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Reservation"}
+    kubectl(running, "create", "-f", "-", given=[{**kind, "metadata": meta, "spec": spec}])
+    kubectl(running, "wait", "--for=jsonpath={.status.phase}=Pending", "reservation/too-much", "--timeout=60s")
+    kubectl(running, "wait", "--for=create", "event", "--field-selector=involvedObject.name=too-much", "--timeout=60s")
+    events = json.loads(kubectl(running, "get", "events", "-o", "json"))["items"]
+    named = {
+        one["reportingComponent"] for one in events if one["involvedObject"]["kind"] in ("Reservation", "PodGroup")
+    }
+    assert named == {"koord-scheduler"}

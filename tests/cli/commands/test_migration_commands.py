@@ -107,7 +107,7 @@ def test_one_is_called_off(running: KoordUpProcess) -> None:
 @pytest.mark.parametrize(
     ("app", "args", "line"),
     [
-        pytest.param("lone", (), "would refuse it: Deployment lone has 1 replicas", id="the-only-one"),
+        pytest.param("lone", (), "would refuse it: Deployment lone has 1 replica", id="the-only-one"),
         pytest.param("other", ("--mode", "EvictDirectly", "--to", "node-0"), "--to needs a reservation", id="no-place"),
         pytest.param("web", ("--to", "nowhere"), 'nodes "nowhere" not found', id="unknown-node"),
         pytest.param("web", ("--ttl", "soon"), "--ttl soon", id="bad-time"),

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
 from koord.cli.scheduler_setup import scheduler_assembly
-from koord.cli.up.components import AGENTS_UP_TO, FEATURE_GATES, choose_components
+from koord.cli.up.components import (
+    AGENTS_UP_TO,
+    FEATURE_GATES,
+    choose_components,
+    shipped_profiles,
+    simulated_pools,
+)
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
+from koord.embedded.kubelet.node_profile import InvalidProfile
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.interface import ApiRequest
 from koord.telemetry.clock import LoopClock, run_virtual
@@ -107,3 +115,22 @@ def test_nothing_is_warned_of_at_the_start(caplog: pytest.LogCaptureFixture) -> 
     on_cluster(story)
     on_cluster(story, nodes=1)
     on_cluster(story, {"nodes.agents": "true"})
+
+
+def test_every_shipped_profile_says_what_it_is_for_and_is_valid() -> None:
+    found = shipped_profiles()
+    assert set(found) == {"numa", "gpu", "big-little", "thousand"}
+    assert all(text.endswith(".") for text in found.values())
+    sizes = {}
+    for name in found:
+        pools = simulated_pools(3, Path(name))
+        assert not isinstance(pools, InvalidProfile), pools.errors
+        sizes[name] = sum(pool.count for pool in pools)
+    assert sizes == {"numa": 4, "gpu": 4, "big-little": 8, "thousand": 1000}
+
+
+def test_an_unknown_profile_is_refused_with_the_names() -> None:
+    said = choose_components("all", nodes=3, profile=Path("huge"), settings={})
+    assert said == (
+        "--profile huge: no such file, and no shipped profile of that name; there are big-little, gpu, numa, thousand"
+    )

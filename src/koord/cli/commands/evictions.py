@@ -88,6 +88,7 @@ def program_options(command: F) -> F:
     help="How to print.",
     show_default=True,
 )
+@cluster_access.watch_option
 @program_options
 @cluster_access.cluster_options
 def evictions(
@@ -95,6 +96,7 @@ def evictions(
     all_namespaces: bool,
     actor: str,
     since: str,
+    watch: bool,
     output: str,
     koord_namespace: str,
     scheduler_port: int,
@@ -127,7 +129,7 @@ def evictions(
             lambda out: print_evictions(out, shown, found.silent, at, namespaces=all_namespaces, wide=wide),
         )
 
-    cluster_access.run_with_client(main, kubeconfig, context)
+    cluster_access.run_with_client(main, kubeconfig, context, watch=watch)
 
 
 async def find_evictions(client: Client, ports: ProgramPorts, namespace: str, name: str = "") -> FoundEvictions:

@@ -28,10 +28,18 @@ if TYPE_CHECKING:
     "--scheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord-scheduler runs."
 )
 @click.option("--scheduler-port", default=SCHEDULER_PORT, show_default=True, help="The port of its --port.")
+@cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options
 def gang(
-    name: str, namespace: str, scheduler_namespace: str, scheduler_port: int, output: str, kubeconfig: str, context: str
+    name: str,
+    namespace: str,
+    scheduler_namespace: str,
+    scheduler_port: int,
+    watch: bool,
+    output: str,
+    kubeconfig: str,
+    context: str,
 ) -> None:
     """Gangs: how many members are there, bound and waiting, and for what. With NAME, every member and what holds it."""
     space, _, short = name.rpartition("/")
@@ -47,7 +55,7 @@ def gang(
             found = [each for each in found if each.name.startswith(f"{namespace}/")]
         print_result(found, output, lambda console: print_gangs(console, found))
 
-    cluster_access.run_with_client(main, kubeconfig, context)
+    cluster_access.run_with_client(main, kubeconfig, context, watch=watch)
 
 
 async def read_gangs(client: Client, one_path: str, namespace: str, port: int) -> list[GangReport]:
@@ -63,7 +71,7 @@ def print_gangs(console: Console, found: list[GangReport]) -> None:
     if not found:
         console.print("There are no gangs.")
         return
-    table = plain_table("GANG", ">MINIMUM", ">MEMBERS", ">BOUND", ">WAITING", "IT")
+    table = plain_table("GANG", ">MINIMUM", ">MEMBERS", ">BOUND", ">WAITING", "STATE")
     for one in found:
         minimum = "?" if one.minimum is None else str(one.minimum)
         table.add_row(one.name, minimum, str(one.members), str(one.bound), str(one.waiting), one.told)

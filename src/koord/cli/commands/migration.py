@@ -297,6 +297,7 @@ ENDED_PHASES = ("Succeeded", "Failed", "Aborted")
 @click.option(
     "--descheduler-port", default=DESCHEDULER_PORT, show_default=True, help="The port it tells about itself on."
 )
+@cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options
 def migrations(
@@ -304,6 +305,7 @@ def migrations(
     active: bool,
     descheduler_namespace: str,
     descheduler_port: int,
+    watch: bool,
     output: str,
     kubeconfig: str,
     context: str,
@@ -326,7 +328,7 @@ def migrations(
             found = [each for each in found if each.phase not in ENDED_PHASES]
         print_result(found, output, lambda console: print_migrations(console, found, now(clock), note))
 
-    cluster_access.run_with_client(main, kubeconfig, context)
+    cluster_access.run_with_client(main, kubeconfig, context, watch=watch)
 
 
 class FoundMigrations(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,8 @@ from koord.values import timestamp
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+
+    from koord.cli.terminal import PlainTable
 
 _TITLES = {"nri": "NRI", "proxy": "Proxy", "simulated": "Runtime"}
 _BY = {"nri": "NRI", "proxy": "proxy"}
@@ -125,7 +126,7 @@ def _connected(status: HooksStatus) -> list[HookConnection]:
     return [way for way in status.connections if way.connected]
 
 
-def _hooks_table(hooks: Sequence[HookStatus], at: datetime) -> Table:
+def _hooks_table(hooks: Sequence[HookStatus], at: datetime) -> PlainTable:
     table = plain_table("HOOK", "STATE", ">PODS", ">CONTAINERS", "LAST APPLIED", ">CALLS", ">FAILURES", ">P50", ">P99")
     for hook in hooks:
         table.add_row(

@@ -90,7 +90,7 @@ _COLUMNS = (
 def print_quota_tree(console: Console, found: QuotaTreeReport, now: float) -> None:
     if not found.quotas:
         console.print("No quotas.")
-    table = plain_table(*_COLUMNS)
+    table = plain_table(*_COLUMNS, keys=2)
     for one in found.quotas:
         for place, resource in enumerate(sorted({*one.cap, *one.used, *one.asked, *one.guaranteed}) or ["-"]):
             table.add_row(_indented_name(one) if not place else "", resource, *_amount_cells(one, resource))
@@ -173,9 +173,12 @@ def quota() -> None:
     "--scheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where koord-scheduler runs."
 )
 @click.option("--scheduler-port", default=SCHEDULER_PORT, show_default=True, help="The port of its --port.")
+@cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options
-def tree(name: str, scheduler_namespace: str, scheduler_port: int, output: str, kubeconfig: str, context: str) -> None:
+def tree(
+    name: str, scheduler_namespace: str, scheduler_port: int, watch: bool, output: str, kubeconfig: str, context: str
+) -> None:
     """A statement of all quotas, or of NAME and those below it.
 
     Guaranteed (min), cap (max), entitled now, in use, asked for, lent to whom, borrowed from whom, and why the last pod
@@ -188,7 +191,7 @@ def tree(name: str, scheduler_namespace: str, scheduler_port: int, output: str, 
             cluster_access.fail(f"there is no quota {name}")
         print_result(found, output, lambda console: print_quota_tree(console, found, clock.time()))
 
-    cluster_access.run_with_client(main, kubeconfig, context)
+    cluster_access.run_with_client(main, kubeconfig, context, watch=watch)
 
 
 async def read_quota_tree(client: Client, scheduler_namespace: str, scheduler_port: int) -> QuotaTreeReport:

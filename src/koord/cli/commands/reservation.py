@@ -26,9 +26,10 @@ NEVER = "never"
 
 @click.command()
 @click.argument("name", default="")
+@cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options
-def reservation(name: str, output: str, kubeconfig: str, context: str) -> None:
+def reservation(name: str, watch: bool, output: str, kubeconfig: str, context: str) -> None:
     """Reservations: where they are, who holds them, who waits. With NAME, everything about one."""
 
     async def main(client: Client, clock: Clock) -> None:
@@ -39,7 +40,7 @@ def reservation(name: str, output: str, kubeconfig: str, context: str) -> None:
         else:
             print_result(found, output, lambda console: print_reservations(console, found, moment))
 
-    cluster_access.run_with_client(main, kubeconfig, context)
+    cluster_access.run_with_client(main, kubeconfig, context, watch=watch)
 
 
 async def read_reservations(client: Client, name: str = "") -> list[ReservationReport]:

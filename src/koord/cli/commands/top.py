@@ -45,9 +45,12 @@ POD_SORT_KEYS: dict[str, Callable[[tier_usage.PodTierUsage], float]] = {
     show_default=True,
     help="name, cpu and memory (used), interference (the most disturbed first).",
 )
+@cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options
-def pods(namespace: str, selector: str, node: str, sort_by: str, output: str, kubeconfig: str, context: str) -> None:
+def pods(
+    namespace: str, selector: str, node: str, sort_by: str, watch: bool, output: str, kubeconfig: str, context: str
+) -> None:
     """QoS, priority, used and requested CPU and memory of every pod on a node.
 
     Used amounts are those of the node's last report. A pod that others disturb has a mark when its koordlet runs with
@@ -59,7 +62,7 @@ def pods(namespace: str, selector: str, node: str, sort_by: str, output: str, ku
         found.sort(key=lambda one: (POD_SORT_KEYS[sort_by](one), one.namespace, one.name))
         print_result(found, output, lambda out: print_pods(out, found, now(clock)))
 
-    cluster_access.run_with_client(main, kubeconfig, context)
+    cluster_access.run_with_client(main, kubeconfig, context, watch=watch)
 
 
 async def read_pod_uses(
@@ -79,8 +82,8 @@ def print_pods(out: Console, found: list[tier_usage.PodTierUsage], at: datetime)
         out.print("No pods on nodes.")
         return
     left = ("NAMESPACE", "NAME", "NODE", "QOS", "CLASS")
-    right = ("PRIORITY", "CPU USED", "REQ", "%", "MEMORY USED", "REQ", "%", "REPORT")
-    table = plain_table(*left, *(f">{title}" for title in right), "")
+    right = ("PRIORITY", "CPU|USED", "CPU|REQ", "CPU|%", "MEM|USED", "MEM|REQ", "MEM|%", "REPORT")
+    table = plain_table(*left, *(f">{title}" for title in right), "", keys=2)
     for one in found:
         table.add_row(
             one.namespace,
@@ -145,9 +148,12 @@ top.add_command(gpus)
     help="name, used (share of CPU), prod (share of CPU requested), batch (CPU that batch pods can still get).",
 )
 @click.option("--resource", type=click.Choice(["cpu", "memory"]), help="Only this resource.")
+@cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options
-def nodes(selector: str, sort_by: str, resource: str | None, output: str, kubeconfig: str, context: str) -> None:
+def nodes(
+    selector: str, sort_by: str, resource: str | None, watch: bool, output: str, kubeconfig: str, context: str
+) -> None:
     """Prod, mid and batch of every node: room, requested, used.
 
     The room of prod is allocatable; that of mid and batch is what koord-manager lends. Free pods count as batch.
@@ -160,7 +166,7 @@ def nodes(selector: str, sort_by: str, resource: str | None, output: str, kubeco
         shown = (resource,) if resource is not None else ("cpu", "memory")
         print_result(fleet, output, lambda console: print_node_shares(console, fleet, shown, now(clock)))
 
-    cluster_access.run_with_client(main, kubeconfig, context)
+    cluster_access.run_with_client(main, kubeconfig, context, watch=watch)
 
 
 async def read_node_shares(client: Client, selector: str) -> list[tier_usage.NodeTierUsage]:
@@ -179,27 +185,26 @@ async def read_node_shares(client: Client, selector: str) -> list[tier_usage.Nod
     ]
 
 
-def print_node_shares(console: Console, fleet: NodeShareTable, resources: tuple[str, ...], at: datetime) -> None:
-    from rich.table import Table
+_ROOM_TITLES = {"PROD": "ROOM", "MID": "LENT", "BATCH": "LENT"}
 
+
+def print_node_shares(console: Console, fleet: NodeShareTable, resources: tuple[str, ...], at: datetime) -> None:
     if not fleet.nodes:
         console.print("No nodes.")
         return
     for resource in resources:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        table.add_column(f"NODE ({resource})", overflow="fold")
-        titles = ("CAPACITY", "USED", "%", "PROD ROOM", "REQ", "USED", "MID LENT", "REQ", "USED")
-        for title in (*titles, "BATCH LENT", "REQ", "USED", "REPORT"):
-            table.add_column(title, justify="right", no_wrap=True)
+        tiers = (f"{tier}|{word}" for tier in ("PROD", "MID", "BATCH") for word in (_ROOM_TITLES[tier], "REQ", "USED"))
+        titles = ("CAPACITY", "USED", "%", "REPORT", *tiers)
+        table = plain_table(f"NODE ({resource})", *(f">{title}" for title in titles))
         for one in fleet.nodes:
-            table.add_row(*_node_cells(one, resource), printing.format_age(one.reported, at))
-        table.add_row(*_node_cells(fleet.total, resource), "", style="bold")
+            table.add_row(*_node_cells(one, resource, printing.format_age(one.reported, at)))
+        table.add_row(*_node_cells(fleet.total, resource, ""), style="bold")
         console.print(table)
         if resource != resources[-1]:
             console.print()
 
 
-def _node_cells(one: tier_usage.NodeTierUsage, resource: str) -> tuple[str, ...]:
+def _node_cells(one: tier_usage.NodeTierUsage, resource: str, report: str) -> tuple[str, ...]:
     found: tier_usage.ResourceTierUsage = one.cpu if resource == "cpu" else one.memory
 
     known = one.reported is not None or one.name == tier_usage.TOTAL
@@ -219,6 +224,7 @@ def _node_cells(one: tier_usage.NodeTierUsage, resource: str) -> tuple[str, ...]
         words(found.capacity),
         used(found.used),
         percent,
+        report,
         *tier(found.prod),
         *tier(found.mid),
         *tier(found.batch),

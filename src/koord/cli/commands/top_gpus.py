@@ -36,9 +36,12 @@ class NodeGpus(msgspec.Struct, frozen=True, kw_only=True):
 @click.command()
 @click.option("--node", default="", help="Only this node.")
 @koordlet_access.koordlet_options
+@cluster_access.watch_option
 @cluster_access.output_option
 @cluster_access.cluster_options
-def gpus(node: str, koordlet_namespace: str, koordlet_port: int, output: str, kubeconfig: str, context: str) -> None:
+def gpus(
+    node: str, koordlet_namespace: str, koordlet_port: int, watch: bool, output: str, kubeconfig: str, context: str
+) -> None:
     """Cores and memory of every GPU, and of every container that has one: used, granted, and by whom it is limited.
 
     What containers use is HAMi-core's own count where it limits them (gate HamiCoreVGPUMonitor), NVML's otherwise.
@@ -49,7 +52,7 @@ def gpus(node: str, koordlet_namespace: str, koordlet_port: int, output: str, ku
         found = await node_gpus(client, address, node)
         print_result(found, output, lambda out: print_gpus(out, found))
 
-    cluster_access.run_with_client(main, kubeconfig, context)
+    cluster_access.run_with_client(main, kubeconfig, context, watch=watch)
 
 
 async def node_gpus(client: Client, address: KoordletAddress, only: str = "") -> list[NodeGpus]:

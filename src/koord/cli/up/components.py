@@ -98,6 +98,7 @@ class ClusterOptions(msgspec.Struct, frozen=True):
 
 
 DASHBOARD_LISTEN = "127.0.0.1:0"
+PROFILES = Path(__file__).parent / "profiles"
 AGENTS_UP_TO = 10  # simulated nodes: so many agents cost a few percent of a CPU, and nobody has to ask for them
 
 # What `--set` understands, with a line of help for each.
@@ -149,8 +150,22 @@ COMPONENTS: dict[str, Callable[[ComponentContext, ClusterOptions], object]] = {
 
 
 def simulated_pools(nodes: int, profile: Path | None) -> tuple[SimulatedPool, ...] | node_profile.InvalidProfile:
-    """Return the pools of nodes that the command line asks for."""
-    return node_profile.load_profile(profile) if profile is not None else node_profile.default_pools(nodes)
+    """Return the pools of nodes that the command line asks for; a profile is a file, or the name of a shipped one."""
+    if profile is None:
+        return node_profile.default_pools(nodes)
+    shipped = PROFILES / f"{profile}.yaml"
+    if len(profile.parts) == 1 and not profile.exists():
+        if not shipped.is_file():
+            there_are = f"no such file, and no shipped profile of that name; there are {', '.join(shipped_profiles())}"
+            return node_profile.InvalidProfile(source=str(profile), errors=(there_are,))
+        profile = shipped
+    return node_profile.load_profile(profile)
+
+
+def shipped_profiles() -> dict[str, str]:
+    """Return what each shipped profile is for, by name: the comment that its file begins with."""
+    files = sorted(PROFILES.glob("*.yaml"))
+    return {file.stem: file.read_text().splitlines()[0].removeprefix("# ") for file in files}
 
 
 def runs_agents(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -17,7 +18,14 @@ from koord.api.config.component import parse_bind_address
 from koord.cli import scheduler_setup
 from koord.cli.daemons.lifecycle import event_loop_factory
 from koord.cli.up import demo
-from koord.cli.up.components import AGENTS_UP_TO, COMPONENTS, choose_components, runs_agents, simulated_pools
+from koord.cli.up.components import (
+    AGENTS_UP_TO,
+    COMPONENTS,
+    choose_components,
+    runs_agents,
+    shipped_profiles,
+    simulated_pools,
+)
 from koord.cli.up.local_dashboard import DashboardListenError, LocalDashboard
 from koord.embedded.apiserver.http_server import NotLoopbackError
 from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError
@@ -40,6 +48,14 @@ Try:
   kubectl get pods -w
   koord node hooks
   kubectl get --raw /koord/koord-scheduler/metrics"""
+
+
+def _print_profiles(context: click.Context) -> None:
+    found = shipped_profiles()
+    width = max(map(len, found)) + 2
+    for name, text in found.items():
+        click.echo(f"{name:<{width}}{textwrap.fill(text, 80 - width, subsequent_indent=' ' * width)}")
+    context.exit()
 
 
 def _fail(text: str) -> NoReturn:
@@ -82,7 +98,19 @@ def _parse_set_options(pairs: tuple[str, ...]) -> dict[str, str]:
 
 @click.command()
 @click.option("--nodes", type=click.IntRange(0, 100_000), default=3, show_default=True, help="Simulated nodes.")
-@click.option("--profile", type=click.Path(path_type=Path), help="YAML file with pools of nodes, instead of --nodes.")
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path),
+    help="YAML file with pools of nodes, or the name of a shipped one, instead of --nodes.",
+)
+@click.option(
+    "--list-profiles",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, asked: _print_profiles(context) if asked else None,
+    help="Show the shipped profiles and exit.",
+)
 @click.option(
     "--listen", default="127.0.0.1:6443", show_default=True, metavar="HOST:PORT", help="Port 0: any free port."
 )

@@ -124,5 +124,6 @@ class MigrationProtection:
         unavailable = max_disrupted_replicas(replicas, self._args.max_unavailable_per_workload)
         if replicas == 1 or replicas in (migrating, unavailable):
             name = f"{workload.kind} {workload.name}" if workload is not None else "its workload, which was not found,"
-            return f"{name} has {replicas} replicas, of which {max(migrating, unavailable)} may be away at once"
+            count = "1 replica" if replicas == 1 else f"{replicas} replicas"
+            return f"{name} has {count}, of which {max(migrating, unavailable)} may be away at once"
         return None

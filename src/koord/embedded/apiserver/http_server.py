@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hmac
 import ipaddress
 import logging
@@ -102,6 +103,8 @@ class HttpServer:
             return response
         if raw.method == "GET" and (tail or "/watch/" in path) and self._server.is_watch(request):
             return await self._watch(raw, request)
+        if raw.method == "GET" and path.endswith("/log"):
+            return await self._log(raw, request)
         answer = await self._server.handle(request)
         if raw.method == "HEAD":
             return web.Response(status=answer.status, content_type="application/json")
@@ -152,6 +155,22 @@ class HttpServer:
             pass  # the client went away: that is how watches end
         finally:
             stream.close_now()
+        return response
+
+    async def _log(self, raw: web.BaseRequest, request: ApiRequest) -> web.StreamResponse:
+        lines = await self._server.follow_log(request)
+        if isinstance(lines, ApiResponse):
+            return _to_aiohttp(lines)
+        response = web.StreamResponse(headers={"Content-Type": "text/plain", "Cache-Control": _CACHE_CONTROL})
+        response.enable_chunked_encoding()
+        async with contextlib.aclosing(lines):
+            try:
+                await response.prepare(raw)
+                async for text in lines:
+                    await response.write(text)
+                await response.write_eof()
+            except ConnectionError:
+                pass  # the client went away: that is how following ends
         return response
 
     async def _stream_frames(

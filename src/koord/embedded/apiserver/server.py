@@ -11,7 +11,7 @@ import contextlib
 import functools
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.controller import DefinitionController
 from koord.embedded.apiserver.kinds.registry import STRATEGIES
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.rest import request_context, responses
+from koord.embedded.apiserver.rest import pod_log, request_context, responses
 from koord.embedded.apiserver.rest.builtin_conversions import BUILTIN_CONVERSIONS
 from koord.embedded.apiserver.rest.discovery import DiscoveryEndpoints, OpenApiEndpoints
 from koord.embedded.apiserver.rest.dispatcher import REVIEW_GROUPS, VerbDispatcher
@@ -294,6 +294,25 @@ class ApiServer:
             return open_watch(context, self._deps, options, encoding)
         except StatusError as error:
             return responses.error_response(error)
+
+    async def follow_log(self, request: ApiRequest) -> AsyncGenerator[bytes, None] | ApiResponse:
+        """Return the lines of a container's log as they come, or the answer where there is nothing to follow."""
+        options = pod_log.read_log_options(request.query)
+        if not options.follow or options.previous:
+            return await self.handle(request)
+        try:
+            found = request_context.parse_resource_path(request.path)
+            if found is None or (found.group, found.plural, found.subresource) != ("", "pods", "log"):
+                return await self.handle(request)
+            context = self._request_context(found, request, False, [])
+            record = context.collection(self._deps).get(context.namespace, context.name)
+            if record is None or not record.plain()["spec"].get("nodeName"):
+                return await self.handle(request)
+            container = pod_log.choose_container(record.plain(), options.container)
+        except StatusError as error:
+            return responses.error_response(error)
+        chosen = msgspec.structs.replace(options, container=container)
+        return pod_log.follow_log(context, self._deps, chosen, ObjectEncoding(context.resource))
 
     def is_watch(self, request: ApiRequest) -> bool:
         """Return whether a request asks for a stream: GET on a collection with `watch`, or the old /watch/ paths."""

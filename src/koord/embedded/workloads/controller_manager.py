@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from random import Random
 from types import MappingProxyType
 
+from koord.embedded.workloads.autoscaler_controller import AutoscalerController
 from koord.embedded.workloads.controller_context import ControllerContext, PodSpecInterner, WorkloadController
 from koord.embedded.workloads.cronjob_controller import CronJobController
 from koord.embedded.workloads.daemonset_controller import DaemonSetController
@@ -43,6 +44,7 @@ CONTROLLERS: Mapping[str, Callable[[ControllerContext], WorkloadController]] = M
         "job": JobController,
         "cronjob": CronJobController,
         "disruption": DisruptionController,
+        "horizontalpodautoscaling": AutoscalerController,
         "garbage": GarbageCollector,
         "namespace": NamespaceController,
         "serviceaccount": ServiceAccountController,

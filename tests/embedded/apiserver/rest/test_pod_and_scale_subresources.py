@@ -264,6 +264,6 @@ async def test_what_needs_a_kubelet_says_so(api: Api) -> None:
     assert (status, body["message"]) == (400, "pod p does not have a host assigned")
     assert (await api.get(f"{NS}/pods/p/log"))[0] == 204
     await api.post(f"{NS}/pods/p/binding", binding())
-    status, body = await api.get(f"{NS}/pods/p/log")
+    status, body = await api.get(f"{NS}/pods/p/attach")
     assert (status, body["reason"]) == (501, "NotImplemented")
     assert (await api.get(f"{NS}/pods/zz/log"))[0] == 404

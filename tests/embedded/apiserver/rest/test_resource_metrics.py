@@ -87,12 +87,14 @@ async def test_a_debug_container_ends_at_once_and_says_why(api: Api) -> None:
     assert status == 200
     (ended,) = made["status"]["ephemeralContainerStatuses"]
     assert (ended["name"], ended["state"]["terminated"]["reason"]) == ("debugger", "NotSupported")
-    for subresource in ("log", "attach"):
-        status, said = await api.get(f"{NS}/pods/web/{subresource}")
-        assert (status, said["message"]) == (
-            501,
-            f"the embedded API server has no {subresource} for pods: its nodes are simulated and run no processes",
-        )
+    status, said = await api.get(f"{NS}/pods/web/attach")
+    assert (status, said["message"]) == (
+        501,
+        "the embedded API server has no attach for pods: its nodes are simulated and run no processes",
+    )
+    assert (await api.get(f"{NS}/pods/web/log?container=debugger"))[0] == 200
+    assert api.last is not None
+    assert b"debugger ended with exit code 1: NotSupported" in api.last.body.raw()
 
 
 async def test_a_pod_without_a_node_waits_for_one() -> None:
@@ -102,10 +104,3 @@ async def test_a_pod_without_a_node_waits_for_one() -> None:
     status, made = await api.patch(f"{NS}/pods/p/ephemeralcontainers", patch, STRATEGIC)
     assert (status, "ephemeralContainerStatuses" in made["status"]) == (200, False)
     await api.server.close()
-
-
-async def test_an_autoscaler_is_stored_with_a_warning(api: Api) -> None:
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}
-    body = {"metadata": {"name": "h"}, "spec": {"maxReplicas": 3, "scaleTargetRef": target}}
-    status, _ = await api.post("/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers", body)
-    assert (status, "nothing scales" in api.warning) == (201, True)

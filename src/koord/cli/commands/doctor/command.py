@@ -21,7 +21,7 @@ from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client
 from koord.telemetry.clock import Clock
 
-WIDTH = 100
+WIDTH = 80
 CANNOT_ASK = 2  # the exit code when there is no answer to judge by
 _COLORS: dict[Severity, str] = {
     "error": "red",
@@ -95,7 +95,7 @@ def reason_not_to_judge(facts: ClusterFacts) -> str:
 
 
 def report_text(report: DoctorReport) -> str:
-    """Return the report for people, in lines of at most 100 characters."""
+    """Return the report for people, in lines of at most 80 characters."""
     lines = [_wrap(f"koord {report.koord_version}, API server {report.server_version or '?'}", ""), ""]
     for finding in merge_unread(report.findings):
         lines += finding_lines(finding)

@@ -33,7 +33,8 @@ from koord.values.names import dns1123_subdomain
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+
+    from koord.cli.terminal import PlainTable
 
 
 _STATE_TEXT = {
@@ -70,7 +71,7 @@ def print_node_explanation(
     _print_history(console, changes, unavailable, resources)
 
 
-def _terms_table(lines: Sequence[node_report.ResourceReport]) -> Table:
+def _terms_table(lines: Sequence[node_report.ResourceReport]) -> PlainTable:
     table = plain_table("RESOURCE", "", "TERM", ">AMOUNT", "")
     for line in lines:
         name = printing.short_resource_name(line.resource)
@@ -86,12 +87,11 @@ def _terms_table(lines: Sequence[node_report.ResourceReport]) -> Table:
         table.add_row(name, "=", "computed now", computed, decided, style="bold")
         shown = printing.format_amount(line.resource, line.shown)
         table.add_row("", "", "on the node", shown, ": ".join(part for part in (state, line.why) if part), style=colour)
-        table.add_section()
         table.add_row()
     return table
 
 
-def _zones_table(account: node_report.NodeResourceReport) -> Table:
+def _zones_table(account: node_report.NodeResourceReport) -> PlainTable:
     table = plain_table(
         "ZONE", "RESOURCE", ">CAPACITY", ">MARGIN", ">HELD", ">PODS", ">COMPUTED", ">IN THE TOPOLOGY", ""
     )

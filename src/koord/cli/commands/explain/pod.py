@@ -22,7 +22,8 @@ from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
+
+    from koord.cli.terminal import PlainTable
 
 
 _STATE_COLOURS = {
@@ -47,7 +48,8 @@ def print_pod_explanation(console: Console, account: PodReport, now: float) -> N
     if account.nominated:
         console.print(f"Promised   room on {account.nominated}, where pods are making way for it")
     if account.queued_for_s is not None:
-        console.print(f"Waiting    for {printing.format_duration(account.queued_for_s)}, {account.attempts} attempts")
+        attempts = printing.counted(account.attempts, "attempt")
+        console.print(f"Waiting    for {printing.format_duration(account.queued_for_s)}, {attempts}")
     if account.last is not None:
         print_attempt(console, account.last, f"Last attempt, number {account.last.number}", now - account.last.at)
     if account.wakes_on:
@@ -94,7 +96,7 @@ def _near_miss_text(miss: NearestNode) -> str:
     return ruled_out + "; ".join((said, *miss.details))
 
 
-def _ranking_table(ranking: Sequence[ScoredNode]) -> Table:
+def _ranking_table(ranking: Sequence[ScoredNode]) -> PlainTable:
     plugins = [name for name in ranking[0].scores if any(ranked.scores.get(name) for ranked in ranking)]
     table = plain_table("NODE", ">TOTAL", *(f">{name}" for name in plugins))
     for ranked in ranking:

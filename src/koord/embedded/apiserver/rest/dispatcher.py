@@ -11,7 +11,7 @@ from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.rest import request_body, responses, virtual_resources
+from koord.embedded.apiserver.rest import pod_log, request_body, responses, virtual_resources
 from koord.embedded.apiserver.rest.create_update import ObjectWriter, to_served_version
 from koord.embedded.apiserver.rest.delete import DeleteOutcome, Deleter
 from koord.embedded.apiserver.rest.listing import list_page
@@ -118,7 +118,17 @@ class VerbDispatcher:
                 context, self._read_virtual(context, options, virtual_resources.eviction_resources()), options
             )
             return json_response(201, responses.CREATED_STATUS_OBJECT)
+        if resource.storage == "pods" and name == "log":
+            return self._log(context)
         return self._not_implemented(context)
+
+    def _log(self, context: RequestContext) -> ApiResponse:
+        """Answer with the log as it is now. Whoever follows it asks `ApiServer.follow_log`."""
+        pod = self._get(context).plain()
+        if not pod.get("spec", {}).get("nodeName"):
+            return ApiResponse(status=204, body=responses.TextBody(b""), content_type="text/plain")
+        text = pod_log.read_log(pod, pod_log.read_log_options(context.request.query), self._deps)
+        return ApiResponse(status=200, body=responses.TextBody(text), content_type="text/plain")
 
     # Reads -------------------------------------------------------------------------------------------------------
 
@@ -267,8 +277,6 @@ class VerbDispatcher:
             assigned = record.plain().get("spec", {}).get("nodeName")
             if context.subresource in _STREAMS and not assigned:
                 raise bad_request(f"pod {context.name} does not have a host assigned")
-            if context.subresource == "log" and not assigned:
-                return ApiResponse(status=204, body=responses.TextBody(b""), content_type="text/plain")
         raise StatusError(
             501,
             "NotImplemented",

@@ -8,6 +8,7 @@ import msgspec
 
 from koord.scheduler.plugins.coscheduling.gang_cache import Gang
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
+from koord.scheduler.plugins.coscheduling.plugin import Coscheduling
 from koord.scheduler.queue.queued_pod import QueuedPodStatus
 
 QueueStatus = Callable[[str], QueuedPodStatus | None]  # where a pod is in the queue, by UID
@@ -73,7 +74,7 @@ def _report(gang_manager: GangManager, queue_status: QueueStatus, gang: Gang) ->
         last_failure=gang_manager.failure_messages.get(group.id, ""),
         warning=gang_manager.ignored_topologies.get(gang.id, ""),
         standings=tuple(
-            _member_report(gang, uid, queue_status)
+            _member_report(gang, uid, queue_status, _hold_reason(gang_manager, gang))
             for uid in sorted(gang.members, key=lambda uid: gang.members[uid].order)
         ),
     )
@@ -105,7 +106,21 @@ def _is_complete(gang_manager: GangManager, gang_id: str) -> bool:
     return gang is not None and gang.is_complete
 
 
-def _member_report(gang: Gang, uid: str, queue_status: QueueStatus) -> GangMemberReport:
+def _hold_reason(gang_manager: GangManager, gang: Gang) -> str:
+    """Return why members of a gang that could be tried are held now; empty where the reason of their gate still holds.
+
+    A gate keeps the words of the moment at which it closed, when the gang may have been smaller.
+    """
+    group = gang_manager.gangs.group_of_gang(gang)
+    speaker = gang_manager.gangs.gang_of_pod(group.representative)
+    if not group.ready:
+        return ""
+    if speaker is not None:
+        return f"{speaker.members[group.representative].key} is tried first, for all of the gang"
+    return "the gang is tried through another member"
+
+
+def _member_report(gang: Gang, uid: str, queue_status: QueueStatus, hold_reason: str) -> GangMemberReport:
     member = gang.members[uid]
     if member.ended:
         return GangMemberReport(pod=member.key, state="ended", node=member.node)
@@ -117,7 +132,9 @@ def _member_report(gang: Gang, uid: str, queue_status: QueueStatus) -> GangMembe
     if queued is None:
         return GangMemberReport(pod=member.key, state="unknown", why="it is not in this scheduler's queue")
     names = {"active": "queued", "backoff": "backing off", "gated": "held", "unschedulable": "asleep"}
-    why = queued.gate_reason if queued.part == "gated" else queued.last_failure
+    why = queued.last_failure
+    if queued.part == "gated":
+        why = hold_reason if hold_reason and queued.gated_by == Coscheduling.name else queued.gate_reason
     return GangMemberReport(
         pod=member.key, state=names.get(queued.part, "being tried"), why=why, attempts=queued.attempts
     )

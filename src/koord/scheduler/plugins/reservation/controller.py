@@ -209,7 +209,10 @@ class ReservationController:
 
     def _record_failure(self, reservation: Reservation, message: str) -> None:
         about, note = _reservation_reference(reservation), _truncate_note(message)
-        self._context.recorder.record(about, "Warning", "FailedScheduling", note, action="Scheduling")
+        template = reservation.spec.template
+        scheduler = template.spec.scheduler_name if template is not None else ""
+        recorder = self._context.recorders.get(scheduler, self._context.recorder)
+        recorder.record(about, "Warning", "FailedScheduling", note, action="Scheduling")
 
     def _owners(self, uid: str, node: str) -> tuple[lifecycle.CurrentOwner, ...]:
         """Return the bound owners of a reservation; assumed ones may still be undone."""
@@ -279,7 +282,7 @@ class ReservationController:
         remarks = self._cache.pending_events
         while remarks:
             _, (pod, note) = remarks.popitem()
-            self._context.recorder.record(
+            self._context.recorders.get(pod.scheduler, self._context.recorder).record(
                 event_subject_of(pod),
                 "Warning",
                 "FailedScheduling-Reservation",
