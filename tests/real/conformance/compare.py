@@ -25,6 +25,12 @@ def normalised(value: Any, ns: str, key: str = "") -> Any:
             value = {**value, "columnDefinitions": columns if value["columnDefinitions"] is not None else None}
         return {_UID.sub("<uid>", k): normalised(v, ns, k) for k, v in value.items()}
     if isinstance(value, list):
+        if key == "managedFields":
+            # They are sorted by time, in whole seconds: whether two writes fall into one second differs by chance.
+            # tests/real/test_merge.py compares the order.
+            value = sorted(
+                value, key=lambda e: (e.get("operation", ""), e.get("manager", ""), e.get("subresource", ""))
+            )
         return [normalised(v, ns, key) for v in value]
     if isinstance(value, str):
         if key in _OPAQUE and value:
