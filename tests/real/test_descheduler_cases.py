@@ -66,6 +66,7 @@ def _other_order(report: str) -> list[str]:
     """
     failed: list[str] = []
     differences: list[str] = []
+    is_failed = False
     for line in report.splitlines():
         if not line.startswith(" "):
             is_failed = line.startswith("FAIL ")
