@@ -28,9 +28,11 @@ _GONE = ObjectEvent(ClusterEvent("Pod", DELETE))
 
 class ClusterWithQuotas(RuleBasedStateMachine):
     gates: dict[str, bool] = {}
+    steps_per_look = 1
 
     def __init__(self) -> None:
         super().__init__()
+        self.steps = 0
         self.scene = QuotaCluster(gates=self.gates)
         self.pods: dict[int, Pod] = {}
         self.lives = 0
@@ -139,24 +141,29 @@ class ClusterWithQuotas(RuleBasedStateMachine):
     # What must hold -----------------------------------------------------------------------------------------------
 
     @invariant()
+    def holds_when_it_is_looked_at(self) -> None:
+        self.steps += 1
+        if self.steps % self.steps_per_look == 0:
+            self.equals_a_ledger_made_anew()
+            self.holds_exactly_the_live_pods()
+            self.every_pod_is_a_member_of_at_most_one_quota()
+            self.the_hint_and_the_verdict_agree()
+
     def equals_a_ledger_made_anew(self) -> None:
         self.scene.agrees_with_a_new_ledger()
 
-    @invariant()
     def holds_exactly_the_live_pods(self) -> None:
         book = self.scene.ledger.manager
         live = {pod.metadata.uid for pod in self.pods.values()}
         assert set(book.pods) == live
         assert {uid for uid in live if book.is_assigned(uid)} == {pod.uid for pod in self.scene.state.pods()}
 
-    @invariant()
     def every_pod_is_a_member_of_at_most_one_quota(self) -> None:
         book = self.scene.ledger.manager
         names = [*(quota.name for quota in book.quota_index), DEFAULT_QUOTA]
         members = [pod.uid for name in names for pod in self.scene.ledger.pods_in_quota(name)]
         assert len(members) == len(set(members))
 
-    @invariant()
     def the_hint_and_the_verdict_agree(self) -> None:
         for pod in self.pods.values():
             info = self.scene.state.pod_info(pod)
@@ -167,8 +174,16 @@ class GuaranteedUse(ClusterWithQuotas):
     gates = {"guarantee_usage": True}
 
 
+class SeldomRead(ClusterWithQuotas):
+    """What is counted only when it is read has several steps to go wrong in."""
+
+    steps_per_look = 6
+
+
 TestLedger = ClusterWithQuotas.TestCase
 TestLedger.settings = settings(max_examples=soak_runs(60, 60), stateful_step_count=60, deadline=None)
+TestSeldomReadLedger = SeldomRead.TestCase
+TestSeldomReadLedger.settings = settings(max_examples=soak_runs(60, 60), stateful_step_count=60, deadline=None)
 TestLedgerThatGuarantees = GuaranteedUse.TestCase
 TestLedgerThatGuarantees.settings = settings(max_examples=soak_runs(15, 40), stateful_step_count=40, deadline=None)
 
