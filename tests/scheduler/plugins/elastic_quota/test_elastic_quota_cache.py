@@ -183,13 +183,13 @@ def test_placements_that_are_counted_when_they_are_read_are_counted_right(chance
     cluster = ClusterWithQuotas()
     for name in NODES:
         cluster.node(name, 8)
-    steps: list[tuple[Callable[[int], None], int]] = [
+    steps: list[tuple[Callable[[int], object], int]] = [
         (lambda n: cluster.pod(n, chance.choice(("", "", "", "a")), 1, False, "default", ""), 30),
         (cluster.decide, 40),
         (cluster.bind_fails, 15),
         (cluster.bind_succeeds, 10),
         (lambda n: cluster.end(n, chance.choice(("", "Succeeded"))), 10),
-        (lambda n: cluster.scene.state.set_pod(make_pod(f"unlisted-{n}", node=NODES[0], cpu="1")) and None, 3),
+        (lambda n: cluster.scene.state.set_pod(make_pod(f"unlisted-{n}", node=NODES[0], cpu="1")), 3),
         (lambda n: cluster.scene.state.drop_pod(f"uid-default-unlisted-{n}"), 3),
         (lambda n: cluster.quota("a", 1, 5, True, chance.random() < 0.3), 1),
         (lambda n: cluster.drop_quota("a"), 1),
