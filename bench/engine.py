@@ -124,9 +124,9 @@ def _large(nodes: int, equal: int, distinct: int) -> dict[str, Any]:
 
 def run() -> dict[str, Any]:
     large = {}
-    for nodes, pods in LARGE.items():
+    for nodes, counts in LARGE.items():
         with ProcessPoolExecutor(1, get_context("spawn")) as process:  # one each, so that no memory is used again
-            large[f"{nodes}_nodes"] = process.submit(_large, nodes, *pods).result()
+            large[f"{nodes}_nodes"] = process.submit(_large, nodes, *counts).result()
     empty, busy = _cluster(500), _cluster(50_000)
     results: dict[str, Any] = {"nodes": NODES}
     for name, pods, count in (

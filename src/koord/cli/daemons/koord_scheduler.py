@@ -138,8 +138,7 @@ def _serve_routes(process: ControllerProcess, scheduler: Scheduler, config: Comp
     server.health("readyz", {**elected, "shutdown": process.not_stopping, "sched-handler-sync": synced})
     server.metrics([process.settings.registry])
     server.routes.add("GET", "/metrics/resources", resources)
-    shown = yaml.safe_load(dump_configuration(config))
-    server.config(lambda: shown)
+    server.config(lambda: yaml.safe_load(dump_configuration(config)))  # not at the start: it takes some milliseconds
     if config.config.enable_profiling is not False:
         server.debug()
     server.slis()

@@ -16,7 +16,7 @@ from koord.cli.daemons.flag_set import Flag, FlagParseError, FlagSet, FlagValues
 from koord.cli.daemons.flag_types import BOOLEAN, DURATION, LEVEL, MODULES, TEXT
 from koord.telemetry.logs import JSON, Logs
 from koord.telemetry.logs import TEXT as TEXT_FORMAT
-from koord.telemetry.process import map_large_blocks, relax_gc
+from koord.telemetry.process import map_large_blocks
 from koord.values.go_format import quoted
 from koord.version import build_info
 
@@ -113,7 +113,6 @@ def report_errors(program: str, lines: Sequence[str]) -> int:
 
 def run_event_loop(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
     """Run `main` on the fastest loop there is. SIGTERM and SIGINT set the event; a second one ends it at once."""
-    relax_gc()
     map_large_blocks()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
         return runner.run(_with_signals(main))

@@ -5,7 +5,10 @@ Some thousands of events are tried; `make soak` tries as many as there is time f
 
 from __future__ import annotations
 
-from hypothesis import settings
+from collections.abc import Callable
+from random import Random
+
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -14,7 +17,7 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.cluster_event import DELETE, ClusterEvent, ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRemoved, QuotaPodUpdated
-from tests.scheduler.builders import make_node
+from tests.scheduler.builders import make_node, make_pod
 from tests.scheduler.plugins.elastic_quota.quota_cluster import QuotaCluster, make_quota, of_quota
 from tests.soak_budget import soak_events, soak_runs
 
@@ -171,6 +174,32 @@ TestLedger = ClusterWithQuotas.TestCase
 TestLedger.settings = settings(max_examples=soak_runs(60, 60), stateful_step_count=60, deadline=None)
 TestLedgerThatGuarantees = GuaranteedUse.TestCase
 TestLedgerThatGuarantees.settings = settings(max_examples=soak_runs(15, 40), stateful_step_count=40, deadline=None)
+
+
+@given(st.randoms(use_true_random=False))
+@settings(max_examples=20, deadline=None)
+def test_placements_that_are_counted_when_they_are_read_are_counted_right(chance: Random) -> None:
+    """Many pods of the default quota are decided, and numbers are read seldom: all that happens in between counts."""
+    cluster = ClusterWithQuotas()
+    for name in NODES:
+        cluster.node(name, 8)
+    steps: list[tuple[Callable[[int], object], int]] = [
+        (lambda n: cluster.pod(n, chance.choice(("", "", "", "a")), 1, False, "default", ""), 30),
+        (cluster.decide, 40),
+        (cluster.bind_fails, 15),
+        (cluster.bind_succeeds, 10),
+        (lambda n: cluster.end(n, chance.choice(("", "Succeeded"))), 10),
+        (lambda n: cluster.scene.state.set_pod(make_pod(f"unlisted-{n}", node=NODES[0], cpu="1")), 3),
+        (lambda n: cluster.scene.state.drop_pod(f"uid-default-unlisted-{n}"), 3),
+        (lambda n: cluster.quota("a", 1, 5, True, chance.random() < 0.3), 1),
+        (lambda n: cluster.drop_quota("a"), 1),
+    ]
+    actions, weights = [action for action, _ in steps], [weight for _, weight in steps]
+    for _ in range(150):
+        chance.choices(actions, weights)[0](chance.randrange(6))
+        if chance.random() < 0.1:
+            cluster.equals_a_ledger_made_anew()
+    cluster.equals_a_ledger_made_anew()
 
 
 def test_a_hundred_thousand_events_leave_no_remainder() -> None:
