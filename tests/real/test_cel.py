@@ -32,7 +32,7 @@ def literal(value: Any) -> str:
 def without_variables(text: str) -> str:
     """Return the expression with the values of the variables in their places: a policy has none of these names."""
     for name, follows, value in _NAMES:
-        text = re.sub(rf"(?<![\w.']){name}{follows}", lambda _, value=value: value, text)
+        text = value.join(re.split(rf"(?<![\w.']){name}{follows}", text))
     return text
 
 
