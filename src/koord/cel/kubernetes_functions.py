@@ -161,7 +161,7 @@ def _ip(value: Any) -> IpAddress:
 
 
 def _is_canonical_ip(value: Any) -> bool:
-    return str(_ip(_text(value))) == value
+    return bool(str(_ip(_text(value))) == value)
 
 
 def _parse_cidr(text: str) -> IpNetwork | None:
@@ -183,13 +183,13 @@ def _cidr(value: Any) -> IpNetwork:
 
 def _contains_ip(network: IpNetwork, value: Any) -> bool:
     found = value if isinstance(value, IpAddress) else _ip(_text(value))
-    return found.address in network.interface.network
+    return bool(found.address in network.interface.network)
 
 
 def _contains_cidr(network: IpNetwork, value: Any) -> bool:
     other = (value if isinstance(value, IpNetwork) else _cidr(_text(value))).interface.network
     mine = network.interface.network
-    return other.version == mine.version and other.network_address in mine and other.prefixlen >= mine.prefixlen
+    return bool(other.version == mine.version and other.network_address in mine and other.prefixlen >= mine.prefixlen)
 
 
 def _masked(network: IpNetwork) -> IpNetwork:
@@ -299,6 +299,7 @@ def _constant_format(name: str) -> Callable[[], NamedFormat]:
 KUBERNETES_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quantity": _quantity,
     "isQuantity": _is_quantity,
+    "sign": _method_of(Quantity, lambda value: value.sign()),
     "semver": _semver,
     "isSemver": _is_semver,
     "ip": _ip,
@@ -315,7 +316,6 @@ KUBERNETES_METHODS: Mapping[str, Callable[..., Any]] = {
     "isInteger": _method_of(Quantity, _is_integer),
     "asInteger": _method_of(Quantity, _as_integer),
     "asApproximateFloat": _method_of(Quantity, float),
-    "sign": _method_of(Quantity, lambda value: value.sign()),
     "add": _method_of(Quantity, lambda value, other: value + _addend(other)),
     "sub": _method_of(Quantity, lambda value, other: value - _addend(other)),
     "compareTo": _compare,

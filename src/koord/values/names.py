@@ -14,6 +14,7 @@ _DNS1035_LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _QUALIFIED = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _LABEL_VALUE = f"({_QUALIFIED})?"
 _CONFIG_KEY = "[-._a-zA-Z0-9]+"
+_C_IDENTIFIER = "[A-Za-z_][A-Za-z0-9_]*"
 _HTTP_HEADER = "[-A-Za-z0-9]+"
 
 # Generated names have no vowels and no look-alikes, so that none spells a word.
@@ -89,6 +90,16 @@ def label_value(text: str) -> list[str]:
         rule = f"a valid label must be an empty string or {_QUALIFIED_RULE.removeprefix('must ')}"
         reasons.append(pattern_refusal(rule, _LABEL_VALUE, "MyValue", "my_value", "12345"))
     return reasons
+
+
+def c_identifier(text: str) -> list[str]:
+    if _fits(_C_IDENTIFIER, text):
+        return []
+    rule = (
+        "a valid C identifier must start with alphabetic character or '_', "
+        "followed by a string of alphanumeric characters or '_'"
+    )
+    return [pattern_refusal(rule, _C_IDENTIFIER, "my_name", "MY_NAME", "MyName")]
 
 
 def port_name(text: str) -> list[str]:

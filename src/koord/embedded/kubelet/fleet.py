@@ -21,6 +21,7 @@ from koord.api.kubernetes.builtin_kinds import LEASES
 from koord.api.kubernetes.builtin_kinds import NODES as FULL_NODES
 from koord.embedded.kubelet import node_objects as objects
 from koord.embedded.kubelet import simulated_host, slim_views
+from koord.embedded.kubelet.device_driver import SimulatedDeviceDriver, has_driver
 from koord.embedded.kubelet.heartbeat import HEARTBEAT_TICK_S, LEASE_PERIOD_S, STATUS_PERIOD_S, HeartbeatLoop
 from koord.embedded.kubelet.node_metric_reporter import SimulatedNodeMetricReporter
 from koord.embedded.kubelet.node_objects import PRESSURES, SimulatedNodeSpec
@@ -98,6 +99,8 @@ class SimulatedFleet:
             if settings.reports_node_metrics
             else None
         )
+        with_driver = any(pool.gpus is not None and pool.gpus.driver for pool in self._pools)
+        self._driver = SimulatedDeviceDriver(client, informers, clock, self._hosts) if with_driver else None
         self._tasks: list[asyncio.Task[None]] = []
         self._pod_subscription: HandlerRegistration[SlimPod] | None = None
         self._node_subscription: HandlerRegistration[SlimNode] | None = None
@@ -117,6 +120,8 @@ class SimulatedFleet:
         if self._reporter is not None:
             self._reporter.subscribe()
             self._tasks.append(asyncio.create_task(self._reporter.run(), name="simulated-reports"))
+        if self._driver is not None:
+            self._tasks.append(asyncio.create_task(self._driver.run(), name="simulated-device-driver"))
         for task in self._tasks:
             task.add_done_callback(_log_if_died)
 
@@ -147,7 +152,12 @@ class SimulatedFleet:
         return self._hosts
 
     async def add_pool(self, pool: SimulatedPool) -> list[str]:
-        """Register `pool.count` more nodes of this pool and return their names."""
+        """Register `pool.count` more nodes of this pool and return their names.
+
+        A pool with a device driver must be like one that the fleet was made with: others have no driver's process.
+        """
+        if pool.gpus is not None and pool.gpus.driver and self._driver is None:
+            raise ValueError(f"pool {pool.name}: the fleet was made without device drivers")
         first = self._next_number.get(pool.name, 0)
         numbers = range(first, first + pool.count)
         self._next_number[pool.name] = first + pool.count
@@ -161,6 +171,8 @@ class SimulatedFleet:
         for host in hosts:
             self._hosts[host.name] = host
             self._heartbeats.add(host)
+            if self._driver is not None and has_driver(host.machine):
+                self._driver.publish_soon(host)
         if self._pod_subscription is not None:  # pods may have been bound to a name before there was a node
             for pod in self._pods.list():
                 if pod.spec.node_name in self._hosts and pod.metadata.uid not in self._sim_pods:
@@ -323,6 +335,7 @@ def _needs_sync(sim_pod: simulated_host.SimulatedPod, old: SlimPod, new: SlimPod
         old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
         or old.template is not new.template
         or old.spec != new.spec
+        or old.claims != new.claims
         or (old.status != new.status and (sim_pod.is_overwritten() or bool(sim_pod.template.gates)))
     )
 

@@ -80,7 +80,7 @@ def node_capacity(pool: SimulatedPool) -> dict[str, str]:
         "memory": str(Quantity.parse(pool.memory)),
         "pods": str(pool.pods),
     }
-    if pool.gpus is not None:
+    if pool.gpus is not None and not pool.gpus.driver:
         listed[pool.gpus.resource] = str(pool.gpus.count)
     return listed | {name: str(Quantity.parse(amount)) for name, amount in pool.resources.items()}
 

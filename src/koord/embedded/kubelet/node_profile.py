@@ -87,6 +87,7 @@ class GpuLayout(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbi
     memory: str | int = "80Gi"
     per_pcie: int = 2  # cards behind one PCIe switch
     resource: str = "nvidia.com/gpu"
+    driver: str = ""  # of dynamic resource allocation: the cards are offered in a ResourceSlice, not as `resource`
 
 
 class RdmaLayout(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -141,6 +142,7 @@ def _pcie_switch(number: int) -> str:
 
 Amount = str | int | float
 MAX_GPUS = 64
+MAX_DRIVER_BYTES = 63
 # A kubelet's default hard eviction threshold for memory.available is kept out of allocatable.
 EVICTION_MEMORY_BYTES = 100 << 20
 _SNAKE = {"sockets": "sockets", "numaNodes": "numa_nodes", "threadsPerCore": "threads_per_core"}
@@ -294,6 +296,11 @@ def _pool_errors(at: str, pool: SimulatedPool) -> list[FieldError]:
         errors += [FieldError(f"{at}.zones[{index}]", zone, rule) for rule in label_value(zone)]
     for name in pool.resources:
         errors += [FieldError(f"{at}.resources", name, rule) for rule in qualified_name(name)]
+    if pool.gpus is not None and pool.gpus.driver:
+        name = pool.gpus.driver
+        errors += [FieldError(f"{at}.gpus.driver", name, rule) for rule in dns1123_subdomain(name)]
+        if len(name) > MAX_DRIVER_BYTES:
+            errors.append(FieldError(f"{at}.gpus.driver", name, f"must be no more than {MAX_DRIVER_BYTES} bytes"))
     for index, taint in enumerate(pool.taints):
         errors += [FieldError(f"{at}.taints[{index}].key", taint.key, rule) for rule in qualified_name(taint.key)]
         errors += enum_errors(f"{at}.taints[{index}].effect", taint.effect, _EFFECTS)

@@ -12,7 +12,7 @@ from datetime import datetime
 
 import msgspec
 
-from koord.api.kubernetes.builtin_kinds import PODS
+from koord.api.kubernetes.builtin_kinds import PODS, RESOURCE_CLAIMS
 from koord.api.kubernetes.container import ContainerState, ContainerStateTerminated, ContainerStatus
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.pod import PodStatus
@@ -48,6 +48,8 @@ _LOG = logging.getLogger(__name__)
 
 DEFAULT_GRACE_S = 30
 DEFAULT_RESTART_POLICY = "Always"
+UNPREPARED_CLAIMS = "FailedPrepareDynamicResources"
+CLAIM_RETRY_S = 2.0
 
 
 class PodWorker:
@@ -84,6 +86,13 @@ class PodWorker:
         now = self._clock.time()
         self._note_deletion(sim_pod, now)
         if sim_pod.run is None and not sim_pod.rejected:
+            if sim_pod.view.claims and not sim_pod.view.status.start_time:
+                waits = await self._claims_not_ready(sim_pod)
+                if waits and sim_pod.deletion is not None:
+                    return await self._finish(sim_pod)
+                if waits:
+                    self._recorder.record(_pod_reference(sim_pod.view), "Warning", UNPREPARED_CLAIMS, waits)
+                    return RequeueAfter(CLAIM_RETRY_S)
             refused = await self._admit_or_recover(sim_pod, now)
             if refused is not None:
                 return self._outcome(sim_pod, refused)
@@ -163,6 +172,24 @@ class PodWorker:
         host.account(sim_pod)
         host.assign_ip(sim_pod)
         return None
+
+    async def _claims_not_ready(self, sim_pod: SimulatedPod) -> str:
+        """Return why the devices of a pod cannot be prepared; empty when its claims are allocated and reserved for it.
+
+        A kubelet does not start such a pod, and tries again.
+        """
+        meta = sim_pod.view.metadata
+        for name in sim_pod.view.claims:
+            if not name:
+                return "Failed to prepare dynamic resources: a ResourceClaim of the pod is not created yet"
+            claim = await self._client.get(RESOURCE_CLAIMS, name, meta.namespace)
+            if isinstance(claim, ApiError):
+                return f"Failed to prepare dynamic resources: fetch ResourceClaim {name}: {claim.message}"
+            if claim.status.allocation is None:
+                return f"Failed to prepare dynamic resources: ResourceClaim {name} is not allocated"
+            if all(consumer.uid != meta.uid for consumer in claim.status.reserved_for):
+                return f"Failed to prepare dynamic resources: ResourceClaim {name} is not reserved for the pod"
+        return ""
 
     def _behaviour(
         self, sim_pod: SimulatedPod

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.container import Container, ContainerPort, Probe, ResourceRequirements
 from koord.api.kubernetes.meta import Object, ObjectMeta
-from koord.api.kubernetes.pod import PodReadinessGate, PodSpec
+from koord.api.kubernetes.pod import PodReadinessGate, PodResourceClaim, PodResourceClaimStatus, PodSpec
 from koord.api.kubernetes.pod_resources import KubernetesQosClass, compute_qos_class, pod_limits, pod_requests
 from koord.api.model import ResourceList, Submodel, decode, encode
 from koord.embedded.kubelet.container_command import depends_on_pod
@@ -109,7 +109,8 @@ class SlimPodSpec(TemplatePart, frozen=True, kw_only=True):
     termination_grace_period_seconds: int | None = None
     active_deadline_seconds: int | None = None
     host_network: bool = False
-    priority: int | None = None  # read by `slim_pod` and not kept
+    priority: int | None = None  # read by `slim_pod` and not kept, as is the next
+    resource_claims: tuple[PodResourceClaim, ...] = ()
 
 
 class SlimCondition(Submodel, frozen=True, kw_only=True):
@@ -121,6 +122,7 @@ class SlimPodStatus(Submodel, frozen=True, kw_only=True):
     phase: str = ""
     start_time: str = ""  # only whether it is there matters
     conditions: tuple[SlimCondition, ...] = ()
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()  # read by `slim_pod` and not kept
 
     def condition(self, type: str) -> str:
         return next((c.status for c in self.conditions if c.type == type), "")
@@ -148,6 +150,7 @@ class SlimPod(Object, frozen=True, kw_only=True):
     priority_class: str = ""  # with default, as is the next
     qos: str = ""
     environment: dict[str, dict[str, str]] = {}  # variables of containers with a script, by container
+    claims: tuple[str, ...] = ()  # names of ResourceClaims; empty for one that is not made yet
 
 
 class SlimNodeSpec(Submodel, frozen=True, kw_only=True):
@@ -221,6 +224,16 @@ def slim_pod(pod: SlimPod) -> SlimPod | None:
             if is_scripted
             else _NO_ENVIRONMENT
         ),
+        claims=_claim_names(pod) if spec.resource_claims else (),
+    )
+
+
+def _claim_names(pod: SlimPod) -> tuple[str, ...]:
+    made = {status.name: status.resource_claim_name for status in pod.status.resource_claim_statuses}
+    return tuple(
+        wanted.resource_claim_name or made.get(wanted.name) or ""
+        for wanted in pod.spec.resource_claims
+        if wanted.resource_claim_name is not None or made.get(wanted.name, "") is not None
     )
 
 

@@ -13,12 +13,15 @@ from koord.embedded.workloads.cronjob_controller import CronJobController
 from koord.embedded.workloads.daemonset_controller import DaemonSetController
 from koord.embedded.workloads.deployment_controller import DeploymentController
 from koord.embedded.workloads.disruption_controller import DisruptionController
+from koord.embedded.workloads.ephemeral_volume_controller import EphemeralVolumeController
 from koord.embedded.workloads.garbage_collector import GarbageCollector
 from koord.embedded.workloads.job_controller import JobController
 from koord.embedded.workloads.namespace_controller import NamespaceController, RootCaPublisher, ServiceAccountController
 from koord.embedded.workloads.node_lifecycle_controller import NodeLifecycleController, TaintEvictionController
+from koord.embedded.workloads.persistentvolume_controller import PersistentVolumeController
 from koord.embedded.workloads.pod_gc import PodGarbageCollector
 from koord.embedded.workloads.replicaset_controller import ReplicaSetController, ReplicationControllerController
+from koord.embedded.workloads.resourceclaim_controller import ResourceClaimController
 from koord.embedded.workloads.resourcequota_controller import ResourceQuotaController
 from koord.embedded.workloads.statefulset_controller import StatefulSetController
 from koord.embedded.workloads.volume_protection import VolumeProtectionController
@@ -47,7 +50,10 @@ CONTROLLERS: Mapping[str, Callable[[ControllerContext], WorkloadController]] = M
         "node-lifecycle": NodeLifecycleController,
         "taint-eviction": TaintEvictionController,
         "pod-gc": PodGarbageCollector,
+        "ephemeral-volume": EphemeralVolumeController,
+        "persistentvolume": PersistentVolumeController,
         "volume-protection": VolumeProtectionController,
+        "resourceclaim": ResourceClaimController,
         "resourcequota": ResourceQuotaController,
     }
 )

@@ -10,7 +10,6 @@ import pytest
 from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector
 from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
-from koord.embedded.apiserver.admission.webhooks import NO_MATCH_CONDITIONS
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from tests.embedded.apiserver.admission.admitted_objects import CONFIG_MAPS, PODS, config_map, pod
 from tests.embedded.apiserver.admission.webhook_server import webhook_server
@@ -179,19 +178,6 @@ async def test_services_are_found_by_the_resolver(api: Api) -> None:
         await api.post(MUTATING, {"metadata": {"name": "m"}, "webhooks": [webhook]})
         status, body = await api.post(CONFIG_MAPS, config_map())
     assert (status, body["message"]) == (400, 'admission webhook "s.example.com" denied the request: not on my watch')
-
-
-async def test_match_conditions_are_refused(api: Api) -> None:
-    webhook = {
-        "name": "c.example.com",
-        "clientConfig": {"url": "https://127.0.0.1:9/"},
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        "matchConditions": [{"name": "a", "expression": "true"}],
-    }
-    status, body = await api.post(MUTATING, {"metadata": {"name": "m"}, "webhooks": [webhook]})
-    assert status == 422
-    assert f"webhooks[0].matchConditions: Forbidden: {NO_MATCH_CONDITIONS}" in body["message"]
 
 
 async def test_a_write_that_lost_the_race_starts_over(api: Api) -> None:

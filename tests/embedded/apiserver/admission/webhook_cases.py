@@ -35,6 +35,10 @@ def rule(resource: str, group: str = "", version: str = "v1", **more: Any) -> li
     return [{"apiGroups": [group], "apiVersions": [version], "operations": ["*"], "resources": [resource], **more}]
 
 
+def condition(expression: str, name: str = "it") -> Obj:
+    return {"name": name, "expression": expression}
+
+
 def create(name: str = "x", labels: Obj | None = None) -> tuple[str, str, Any, str]:
     meta: Obj = {"name": name, **({"labels": labels} if labels else {})}
     return ("POST", "/api/v1/namespaces/{ns}/configmaps", {"metadata": meta, "data": {"k": "v"}}, "")
@@ -208,6 +212,29 @@ CASES: dict[str, tuple[list[Obj], list[tuple[str, str, Any, str]]]] = {
                 "",
             )
         ],
+    ),
+    "condition-holds": ([hook("/deny", matchConditions=[condition("object.data.k == 'v'")])], [create()]),
+    "condition-does-not-hold": ([hook("/deny", matchConditions=[condition("object.data.k != 'v'")])], [create()]),
+    "condition-on-the-request": (
+        [hook("/deny", kind="validating", matchConditions=[condition("request.operation == 'DELETE'")])],
+        [create(), change(), remove()],
+    ),
+    "condition-on-the-old-object": (
+        [hook("/deny", kind="validating", matchConditions=[condition("oldObject != null && oldObject.data.k == 'v'")])],
+        [create(), change()],
+    ),
+    "condition-with-a-fault": ([hook("/allow", matchConditions=[condition("object.data.x == 'v'")])], [create()]),
+    "condition-with-a-fault-ignored": (
+        [hook("/deny", failurePolicy="Ignore", matchConditions=[condition("object.data.x == 'v'")])],
+        [create()],
+    ),
+    "condition-with-a-fault-beside-a-false-one": (
+        [hook("/deny", matchConditions=[condition("object.data.x == 'v'"), condition("false", "no")])],
+        [create()],
+    ),
+    "condition-sees-what-hooks-before-changed": (
+        [hook("/label-a"), hook("/deny", matchConditions=[condition("'a' in object.metadata.labels")])],
+        [create()],
     ),
     "nobody-there": ([hook("/x", url="https://127.0.0.1:9/x")], [create()]),
     "unknown-authority": ([hook("/allow", caBundle="")], [create()]),

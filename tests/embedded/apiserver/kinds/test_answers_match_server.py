@@ -16,6 +16,7 @@ from tests.embedded.apiserver.kinds.record_answers import load
 
 NS = "kinds-here"
 OBJECTS = objects()
+_COMPILER = ": compilation failed: "
 # Questions that this server answers differently on purpose.
 CHOSEN = {
     ("job", "create", "spec.completions dropped"): "the real server panics",
@@ -50,6 +51,14 @@ async def _ours(name: str) -> Answers:
     return await collect_answers(ask, name, OBJECTS[name], NS)
 
 
+def _comparable(answer: Any) -> Any:
+    """Return an answer without the reason why an expression does not compile: its wording is that of the compiler."""
+    causes = answer.get("causes") if isinstance(answer, dict) else None
+    if not causes:
+        return answer
+    return {**answer, "causes": [[*where, text.partition(_COMPILER)[0]] for *where, text in causes]}
+
+
 @pytest.mark.parametrize("name", OBJECTS)
 async def test_answers_as_the_real_server(name: str, recorded: dict[str, Answers]) -> None:
     ours = await _ours(name)
@@ -57,7 +66,7 @@ async def test_answers_as_the_real_server(name: str, recorded: dict[str, Answers
         (verb, id): {"real": real, "ours": ours[verb].get(id)}
         for verb, answers in recorded[name].items()
         for id, real in answers.items()
-        if ours[verb].get(id) != real and (name, verb, id) not in CHOSEN
+        if _comparable(ours[verb].get(id)) != _comparable(real) and (name, verb, id) not in CHOSEN
     }
     assert not wrong
     assert len(ours["create"]) == len(recorded[name]["create"])

@@ -13,6 +13,7 @@ import msgspec
 from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission import matching
+from koord.embedded.apiserver.admission.match_conditions import ExpressionFault, decide_match, request_facts
 from koord.embedded.apiserver.admission.matching import WebhookRule, any_labels_match
 from koord.embedded.apiserver.admission.review import (
     AdmissionVerdict,
@@ -153,7 +154,10 @@ class AdmissionHooks:
     async def _invoke(
         self, attributes: AdmissionAttributes, asked: HookInvocation, phase: AdmissionPhase
     ) -> AdmissionVerdict | None:
-        """Return the verdict of a hook that allows the request; None when the hook failed and that is to be ignored."""
+        """Return the verdict of a hook that allows the request.
+
+        None: the hook failed and that is to be ignored, or a condition of it does not hold.
+        """
         hook = asked.hook
         if isinstance(hook, RegisteredWebhook):
             verdict = await self._call_webhook(attributes, hook, asked.resource, phase)
@@ -173,10 +177,18 @@ class AdmissionHooks:
         resource: ServedResource,
         phase: AdmissionPhase,
     ) -> AdmissionVerdict | None:
+        uid = self._uid()
+        request = admission_request(attributes, resource, uid)
+        if webhook.conditions:
+            holds = decide_match(webhook.conditions, request_facts(request))
+            if isinstance(holds, ExpressionFault) and not webhook.ignores_failure:
+                asked = attributes.resource
+                raise api_errors.forbidden(asked.plural, asked.group, attributes.name, holds.message)
+            if holds is not True:
+                return None
         if attributes.dry_run and not webhook.allows_dry_run:
             raise api_errors.bad_request(f'admission webhook "{webhook.name}" does not support dry run')
-        uid = self._uid()
-        review = admission_review(webhook, admission_request(attributes, resource, uid))
+        review = admission_review(webhook, request)
         try:
             answer = await self.webhook_client.call(webhook, review)
             return parse_review_response(answer, webhook, uid, phase)

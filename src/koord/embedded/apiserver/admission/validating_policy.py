@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from koord.api.model import Obj
-from koord.cel.evaluation import evaluate
-from koord.cel.syntax import CelError, parse
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission import matching
+from koord.embedded.apiserver.admission.match_conditions import (
+    ExpressionFault,
+    decide_match,
+    expression_fault,
+    expression_value,
+    request_facts,
+)
 from koord.embedded.apiserver.admission.matching import WebhookRule, any_labels_match, parse_rule, parse_selector
 from koord.embedded.apiserver.admission.review import admission_request
 from koord.embedded.apiserver.admission.webhooks import EXEMPT_RESOURCES, REGISTRATION_GROUP
@@ -25,8 +29,6 @@ POLICIES = f"validatingadmissionpolicies.{REGISTRATION_GROUP}"
 BINDINGS = f"validatingadmissionpolicybindings.{REGISTRATION_GROUP}"
 _CODES = {"Unauthorized": 401, "Forbidden": 403, "Invalid": 422, "RequestEntityTooLarge": 413}
 _NO_PARAMETERS = "no params found for policy binding with `Deny` parameterNotFoundAction"
-
-_parse = functools.lru_cache(maxsize=4096)(parse)
 
 
 class PolicyFailure(msgspec.Struct, frozen=True):
@@ -119,14 +121,9 @@ class ValidatingPolicyAdmission:
         return resource if any_labels_match(match.objects, *labels) else None
 
     def _facts(self, attributes: AdmissionAttributes, resource: ServedResource) -> dict[str, Any]:
-        request = admission_request(attributes, resource, "")
         namespace = self._namespaces.get("", attributes.namespace) if attributes.namespace else None
-        return {
-            "object": request.pop("object"),
-            "oldObject": request.pop("oldObject"),
-            "request": request,
-            "namespaceObject": namespace.plain() if namespace is not None else None,
-        }
+        facts = request_facts(admission_request(attributes, resource, ""))
+        return {**facts, "namespaceObject": namespace.plain() if namespace is not None else None}
 
     def _parameters(
         self, kind: Obj | None, reference: Obj | None, attributes: AdmissionAttributes
@@ -155,42 +152,29 @@ def decide_failures(policy: Obj, facts: Mapping[str, Any]) -> list[PolicyFailure
     """Return the reasons for which a policy does not accept what the facts describe."""
     spec = policy["spec"]
     is_strict = spec.get("failurePolicy") != "Ignore"
-    for condition in spec.get("matchConditions") or ():
-        holds = _value(condition["expression"], facts)
-        if holds is False:
-            return []
-        if holds is not True:
-            return [_broken(condition["expression"], holds)] if is_strict else []
+    matches = decide_match((row["expression"] for row in spec.get("matchConditions") or ()), facts)
+    if matches is not True:
+        return [PolicyFailure(matches.message)] if isinstance(matches, ExpressionFault) and is_strict else []
     variables: dict[str, Any] = {}
     known = {**facts, "variables": variables}
     for row in spec.get("variables") or ():
-        variables[row["name"]] = _value(row["expression"], known)
+        variables[row["name"]] = expression_value(row["expression"], known)
     failures: list[PolicyFailure] = []
     for row in spec.get("validations") or ():
-        holds = _value(row["expression"], known)
+        holds = expression_value(row["expression"], known)
         if holds is True:
             continue
         if holds is False:
             failures.append(PolicyFailure(_message(row, known), row.get("reason") or "Invalid"))
         elif is_strict:
-            failures.append(_broken(row["expression"], holds))
+            failures.append(PolicyFailure(expression_fault(row["expression"], holds).message))
     return failures
-
-
-def _value(expression: str, variables: Mapping[str, Any]) -> Any:
-    node = _parse(expression)
-    return node if isinstance(node, CelError) else evaluate(node, variables)
-
-
-def _broken(expression: str, found: Any) -> PolicyFailure:
-    why = found.message if isinstance(found, CelError) else "no such overload"
-    return PolicyFailure(f"expression '{expression}' resulted in error: {why}")
 
 
 def _message(row: Obj, variables: Mapping[str, Any]) -> str:
     """Return the words of a failed validation: of its own expression, as stated, or the expression that failed."""
     if row.get("messageExpression"):
-        made = _value(row["messageExpression"], variables)
+        made = expression_value(row["messageExpression"], variables)
         if isinstance(made, str) and made.strip() and "\n" not in made:
             return made
     return (row.get("message") or "").strip() or f"failed expression: {row['expression'].strip()}"

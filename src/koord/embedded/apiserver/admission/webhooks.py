@@ -17,7 +17,7 @@ import msgspec
 from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_rule, parse_selector
-from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value
+from koord.embedded.apiserver.api_errors import ApiFieldError, invalid_value
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.store.collection import ResourceCollection
 from koord.embedded.apiserver.store.object_store import ObjectStore
@@ -40,7 +40,6 @@ EXEMPT_RESOURCES = frozenset(
         f"mutatingadmissionpolicybindings.{REGISTRATION_GROUP}",
     )
 )
-NO_MATCH_CONDITIONS = "the embedded server evaluates no match conditions of webhooks"
 
 
 class WebhookEndpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,6 +73,7 @@ class RegisteredWebhook(msgspec.Struct, frozen=True, kw_only=True):
     allows_dry_run: bool = True  # whether it may be called when nothing is to be stored
     reinvoked: bool = False
     review_version: str = "v1"
+    conditions: tuple[str, ...] = ()  # CEL expressions that must all hold; it is not called where one does not
 
 
 def parse_webhook(stated: Obj) -> RegisteredWebhook:
@@ -90,6 +90,7 @@ def parse_webhook(stated: Obj) -> RegisteredWebhook:
         timeout_s=stated.get("timeoutSeconds") or 10,
         allows_dry_run=stated.get("sideEffects") in ("None", "NoneOnDryRun"),
         reinvoked=stated.get("reinvocationPolicy") == "IfNeeded",
+        conditions=tuple(row.get("expression", "") for row in stated.get("matchConditions") or ()),
         review_version=next((v for v in versions if v in ("v1", "v1beta1")), "v1"),
     )
 
@@ -142,8 +143,6 @@ def validate_webhook_configuration(obj: Obj) -> list[ApiFieldError]:
     errors: list[ApiFieldError] = []
     for index, hook in enumerate(obj.get("webhooks") or ()):
         at = f"webhooks[{index}]"
-        if hook.get("matchConditions"):
-            errors.append(forbidden_field(f"{at}.matchConditions", NO_MATCH_CONDITIONS))
         for field in ("namespaceSelector", "objectSelector"):
             try:
                 parse_selector(hook.get(field))

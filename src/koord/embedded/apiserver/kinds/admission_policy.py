@@ -1,18 +1,13 @@
-"""This module holds the strategies of ValidatingAdmissionPolicy and ValidatingAdmissionPolicyBinding.
-
-An expression that names a function or a variable that this server does not have is refused when it is written: a rule
-that is stored must be one that can be enforced.
-"""
+"""This module holds the strategies of ValidatingAdmissionPolicy and ValidatingAdmissionPolicyBinding."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from koord.api.model import Obj
-from koord.cel.evaluation import unknown_names
-from koord.cel.syntax import CelError, parse
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
 from koord.embedded.apiserver.kinds import strategy, validators
+from koord.embedded.apiserver.kinds.cel_expression import expression_errors, match_condition_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import one_of
 from koord.embedded.apiserver.kinds.webhook_configuration import rule_errors
@@ -55,12 +50,7 @@ def _match_errors(match: Obj, path: str) -> list[ApiFieldError]:
 
 
 def _expression_errors(text: str, path: str) -> list[ApiFieldError]:
-    if not text.strip():
-        return [required(path, "expression is not specified")]
-    node = parse(text)
-    if isinstance(node, CelError):
-        return [invalid_value(path, text, f"compilation failed: {node.message}")]
-    return [invalid_value(path, text, f"compilation failed: {why}") for why in unknown_names(node, VARIABLES)]
+    return expression_errors(text, path, VARIABLES, blank="expression is not specified")
 
 
 def _named_expressions(rows: list[Obj], path: str) -> Iterator[ApiFieldError]:
@@ -86,7 +76,7 @@ def _policy_errors(obj: Obj) -> list[ApiFieldError]:
         if not match.get("resourceRules"):
             errors.append(required("spec.matchConstraints.resourceRules"))
     errors += _named_expressions(spec.get("variables") or [], "spec.variables")
-    errors += _named_expressions(spec.get("matchConditions") or [], "spec.matchConditions")
+    errors += match_condition_errors(spec.get("matchConditions") or [], "spec.matchConditions", VARIABLES)
     validations, annotations = spec.get("validations") or [], spec.get("auditAnnotations") or []
     if not validations and not annotations:
         detail = "validations or auditAnnotations must contain at least one item"

@@ -92,42 +92,6 @@ ENDPOINTS = KindStrategy(default=_default_endpoints)
 ENDPOINT_SLICE = _with_generation("addressType", "endpoints", "ports", default=_default_endpoint_slice)
 
 
-# resource.k8s.io ---------------------------------------------------------------------------------------------------
-
-
-def _default_device_requests(spec: Obj) -> None:
-    for request in (spec.get("devices") or {}).get("requests") or ():
-        for exact in [request.get("exactly"), *(request.get("firstAvailable") or ())]:
-            if exact is None:
-                continue
-            fill_empty(exact, allocationMode="ExactCount")
-            if exact["allocationMode"] == "ExactCount":
-                fill_empty(exact, count=1)
-
-
-def _default_resource_claim(obj: Obj) -> None:
-    _default_device_requests(obj.setdefault("spec", {}))
-
-
-def _default_resource_claim_template(obj: Obj) -> None:
-    spec = obj.setdefault("spec", {})
-    spec.setdefault("metadata", {})
-    _default_device_requests(spec.setdefault("spec", {}))
-
-
-RESOURCE_CLAIM = KindStrategy(default=_default_resource_claim)
-RESOURCE_CLAIM_TEMPLATE = KindStrategy(default=_default_resource_claim_template)
-RESOURCE_SLICE = KindStrategy(
-    prepare_create=strategy.begin_generation,
-    prepare_update=strategy.bump_generation_on("spec"),
-    selectable_fields={
-        "spec.nodeName": lambda obj: str((obj.get("spec") or {}).get("nodeName", "")),
-        "spec.driver": lambda obj: str((obj.get("spec") or {}).get("driver", "")),
-    },
-)
-DEVICE_CLASS = _with_generation("spec")
-
-
 # apiregistration.k8s.io --------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,24 @@ from typing import Any, NamedTuple
 from koord.api.model import Obj
 
 _TYPE_TABLE = """
+DeviceClaimTemplate: ^metadata Spec#DeviceClaimSpec
+DeviceClaimSpec: Devices#DeviceClaim
+DeviceClaim: Requests[DeviceRequest] Constraints[DeviceConstraint] Config[DeviceConfig]
+DeviceRequest: Name Exactly@ExactDeviceRequest FirstAvailable[DeviceSubRequest]
+ExactDeviceRequest: DeviceClassName Selectors[DeviceSelector] AllocationMode Count= AdminAccess? \
+Tolerations[Toleration] Capacity~
+DeviceSubRequest: Name DeviceClassName Selectors[DeviceSelector] AllocationMode Count= Tolerations[Toleration] Capacity~
+DeviceSelector: CEL@CelExpression
+CelExpression: Expression
+DeviceConstraint: Requests[] MatchAttribute? DistinctAttribute?
+DeviceConfig: Requests[] Opaque@OpaqueConfig
+OpaqueConfig: Driver Parameters~
+DeviceAllocation: Devices#DeviceResults NodeSelector@NodeSelector AllocationTimestamp?
+DeviceResults: Results[DeviceResult] Config[AllocatedConfig]
+DeviceResult: Request Driver Pool Device AdminAccess? Tolerations[Toleration] BindingConditions[] \
+BindingFailureConditions[] ShareID? ConsumedCapacity{}
+AllocatedConfig: Source Requests[] Opaque@OpaqueConfig
+DeviceAttribute: IntValue:int? BoolValue:bool? StringValue:string? VersionValue:version?
 PodTemplateSpec: ^metadata Spec#PodSpec
 PodSpec: Volumes[Volume] InitContainers[Container] Containers[Container] EphemeralContainers[EphemeralContainer] \
 RestartPolicy TerminationGracePeriodSeconds? ActiveDeadlineSeconds? DNSPolicy NodeSelector{} ServiceAccountName \

@@ -11,12 +11,14 @@ from koord.embedded.apiserver.kinds import (
     cron_job,
     daemon_set,
     defaults_only,
+    device_claim,
     event,
     job,
     node,
     persistent_volume,
     rbac,
     resource_quota,
+    resource_slice,
     service,
     stateful_set,
     storage,
@@ -49,10 +51,10 @@ _STORAGE = {
     "VolumeAttachment": storage.VOLUME_ATTACHMENT,
 }
 _RESOURCE = {
-    "DeviceClass": defaults_only.DEVICE_CLASS,
-    "ResourceClaim": defaults_only.RESOURCE_CLAIM,
-    "ResourceClaimTemplate": defaults_only.RESOURCE_CLAIM_TEMPLATE,
-    "ResourceSlice": defaults_only.RESOURCE_SLICE,
+    "DeviceClass": device_claim.DEVICE_CLASS,
+    "ResourceClaim": device_claim.RESOURCE_CLAIM,
+    "ResourceClaimTemplate": device_claim.RESOURCE_CLAIM_TEMPLATE,
+    "ResourceSlice": resource_slice.RESOURCE_SLICE,
 }
 _RBAC = {
     "ClusterRole": rbac.CLUSTER_ROLE,

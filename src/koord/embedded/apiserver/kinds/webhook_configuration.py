@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, duplicate, invalid_value, required
 from koord.embedded.apiserver.kinds import strategy, validators
+from koord.embedded.apiserver.kinds.cel_expression import WEBHOOK_VARIABLES, match_condition_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent
 from koord.embedded.apiserver.kinds.validators import between, one_of
 from koord.values import names
@@ -178,6 +179,7 @@ def _webhook_errors(found: Obj, path: str, *, mutating: bool) -> list[ApiFieldEr
     errors += validators.label_selector_errors(found.get("namespaceSelector"), f"{path}.namespaceSelector")
     errors += validators.label_selector_errors(found.get("objectSelector"), f"{path}.objectSelector")
     errors += _client_config_errors(found.get("clientConfig") or {}, f"{path}.clientConfig")
+    errors += match_condition_errors(found.get("matchConditions") or [], f"{path}.matchConditions", WEBHOOK_VARIABLES)
     if mutating:
         errors += one_of("IfNeeded", "Never")(found["reinvocationPolicy"], f"{path}.reinvocationPolicy")
     return errors
