@@ -34,6 +34,7 @@ def matches(text: str) -> bool | CelError:
         ('device.attributes["gpu.example.com"].driverVersion.isGreaterThan(semver("555.0.0"))', False),
         ('"rank" in device.attributes["unknown.example.com"]', False),
         ('has(device.attributes["gpu.example.com"].healthy)', True),
+        ('cel.bind(mine, device.attributes["gpu.example.com"], mine.numaNode == 1 && mine.model == "H100")', True),
     ],
 )
 def test_devices_are_chosen(text: str, expected: bool) -> None:

@@ -338,6 +338,12 @@ class ClaimStage:
                 found[claim.metadata.name] = claim.status.allocation
         return found
 
+    async def specs(self, pod: Pod) -> dict[str, bytes]:
+        """What the claims of a pod ask for, to be read by people."""
+        names = [wanted.resource_claim_name or "" for wanted in pod.spec.resource_claims]
+        found = {name: await self.client.get(RESOURCE_CLAIMS, name, "default") for name in names}
+        return {name: encode(claim.spec) for name, claim in found.items() if not isinstance(claim, ApiError)}
+
     async def end(self, pod: Pod) -> None:
         """Delete a pod and free the claims that nobody else uses."""
         await self.client.delete(PODS, pod.metadata.name, "default", grace_seconds=0)
@@ -375,7 +381,7 @@ async def test_every_allocation_agrees_with_kube_scheduler(
             while words and words != told and time.monotonic() < patience:
                 await asyncio.sleep(0.1)  # as in `answer`
                 node, words = await stage.answer(pod)
-            what = f"seed {seed}, {pod.metadata.name}: {[c.resource_claim_name for c in pod.spec.resource_claims]}"
+            what = f"seed {seed}, {pod.metadata.name}: {await stage.specs(pod)}"
             if not node:
                 outcomes["refused"] += 1
                 if told != words:

@@ -19,7 +19,7 @@ from koord.values.quantity import Quantity
 
 MAX_EXPRESSION_BYTES = 10 * 1024
 MAX_SELECTOR_STEPS = 100_000
-_VARIABLES = frozenset(("device",))
+_VARIABLES = frozenset(("device", "cel"))  # with the macro cel.bind, which policies do not have
 
 AttributeValue = bool | int | str | SemanticVersion
 

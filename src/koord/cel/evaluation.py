@@ -90,9 +90,11 @@ def unknown_names(node: Node, variables: frozenset[str]) -> list[str]:
             return [found for item in items for found in unknown_names(item, variables)]
         case MapOf(entries):
             return [found for entry in entries for part in entry for found in unknown_names(part, variables)]
-        case Comprehension(_, operand, variable, body, condition, value_variable):
+        case Comprehension(macro, operand, variable, body, condition, value_variable):
             inner = variables | {variable, value_variable}
             parts = [body] if condition is None else [body, condition]
+            if macro == "cel.bind" and "cel" not in variables:  # selectors of devices alone have it
+                return ["undeclared reference to 'cel' (in container '')"]
             return [*unknown_names(operand, variables), *(f for part in parts for f in unknown_names(part, inner))]
         case Call(function, arguments, target):
             parts = [*arguments] if target is None else [target, *arguments]

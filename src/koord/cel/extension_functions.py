@@ -145,7 +145,7 @@ def _formatted(verb: str, value: Any, precision: int) -> str:
     if verb == "d" and kind in ("int", "uint"):
         return str(int(value))
     if verb in "fe" and kind in ("int", "uint", "double"):
-        return f"{float(value):.{precision}{verb}}"
+        return f"{float(value):.{precision}f}" if verb == "f" else _scientific(float(value), precision)
     if verb in "bo" and kind in ("int", "uint", "bool"):
         return f"{int(value):{verb}}"
     if verb in "xX":
@@ -157,13 +157,25 @@ def _formatted(verb: str, value: Any, precision: int) -> str:
     raise EvaluationFault(f"error during formatting: %{verb} does not take a {kind}")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: Any, *, is_inner: bool = False) -> str:
+    """Return a value as %s shows it; texts inside of lists and maps are quoted."""
     if isinstance(value, list):
-        return f"[{', '.join(_shown(one) for one in value)}]"
+        return f"[{', '.join(_shown(one, is_inner=True) for one in value)}]"
     if isinstance(value, Mapping):
-        entries = sorted((_shown(key), _shown(one)) for key, one in value.items())
-        return f"{{{', '.join(f'{key}: {one}' for key, one in entries)}}}"
+        pairs = sorted((_shown(key, is_inner=True), _shown(one, is_inner=True)) for key, one in value.items())
+        return f"{{{', '.join(f'{key}:{one}' for key, one in pairs)}}}"
+    if is_inner and isinstance(value, str):
+        return str(_quote(value))
     return "null" if value is None else to_string(value)
+
+
+_SUPERSCRIPTS = str.maketrans("0123456789-+", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b ")
+
+
+def _scientific(value: float, precision: int) -> str:
+    """Return a number as %e shows it: the exponent of ten raised, in two digits at least."""
+    mantissa, _, exponent = f"{value:.{precision}e}".partition("e")
+    return f"{mantissa}\u00d710{exponent.removeprefix('+').translate(_SUPERSCRIPTS)}"
 
 
 # Lists and sets -------------------------------------------------------------------------------------------------------
@@ -204,10 +216,9 @@ def _sort(values: list[Any]) -> list[Any]:
     return ordered
 
 
-def _reverse(value: Any) -> Any:
-    if isinstance(value, list) or type_of(value) == "string":
-        return value[::-1]
-    raise NoOverload
+@_typed("list")
+def _reverse(values: list[Any]) -> list[Any]:
+    return values[::-1]
 
 
 _MAX_RANGE = 100_000

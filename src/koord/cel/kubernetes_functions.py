@@ -299,6 +299,7 @@ def _constant_format(name: str) -> Callable[[], NamedFormat]:
 KUBERNETES_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quantity": _quantity,
     "isQuantity": _is_quantity,
+    "sign": _method_of(Quantity, lambda value: value.sign()),
     "semver": _semver,
     "isSemver": _is_semver,
     "ip": _ip,
@@ -315,7 +316,6 @@ KUBERNETES_METHODS: Mapping[str, Callable[..., Any]] = {
     "isInteger": _method_of(Quantity, _is_integer),
     "asInteger": _method_of(Quantity, _as_integer),
     "asApproximateFloat": _method_of(Quantity, float),
-    "sign": _method_of(Quantity, lambda value: value.sign()),
     "add": _method_of(Quantity, lambda value, other: value + _addend(other)),
     "sub": _method_of(Quantity, lambda value, other: value - _addend(other)),
     "compareTo": _compare,

@@ -96,13 +96,15 @@ class StatusBinder:
             if isinstance(status, Fault):
                 return status
             if status is None:
-                return self._note_written(binding, live)
+                self._note_written(binding, live)
+                return None
             try:
                 answer = await self._write_once(binding, live, status)
             except TRANSIENT_ERRORS as outage:
                 return await self._confirm_status(binding, str(outage))
             if not isinstance(answer, ApiError):
-                return self._note_written(binding, answer)
+                self._note_written(binding, answer)
+                return None
             message = answer.message
             if answer.code >= 500:  # it may be done all the same
                 return await self._confirm_status(binding, message)
@@ -112,6 +114,7 @@ class StatusBinder:
         return Fault(message)
 
     def _note_written(self, binding: StatusWrite, live: Any) -> None:
+        """Tell who asked for the write what the server has now."""
         if binding.on_written is not None:
             binding.on_written(live)
 
@@ -169,7 +172,10 @@ class StatusBinder:
                 return Fault(message)
             if live is not None and not isinstance(live, ApiError):
                 shown = live.metadata.uid == binding.uid and binding.is_written(live)
-                return self._note_written(binding, live) if shown else Fault(message)
+                if not shown:
+                    return Fault(message)
+                self._note_written(binding, live)
+                return None
             await self._clock.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

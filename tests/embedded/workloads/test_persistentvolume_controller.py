@@ -195,7 +195,7 @@ def test_claims_of_other_provisioners_wait_and_are_marked_for_them() -> None:
 
             async def marked() -> bool:
                 notes = (await here.get(PERSISTENT_VOLUME_CLAIMS, "c")).metadata.annotations
-                return notes.get("volume.kubernetes.io/storage-provisioner") == "csi.example.com"
+                return bool(notes.get("volume.kubernetes.io/storage-provisioner") == "csi.example.com")
 
             await here.until(marked)
             assert await here.list(PERSISTENT_VOLUMES, None) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, PODS, REPLICA_SETS, RESOURCE_QUOTAS
+from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, PODS, REPLICA_SETS, RESOURCE_CLAIMS, RESOURCE_QUOTAS
 from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.workloads.workload_cluster import Plain, WorkloadCluster, template, workload_cluster
@@ -40,6 +40,30 @@ def test_usage_follows_pods_that_come_end_and_go() -> None:
             await used(here, {"pods": "1"})
             await here.delete(PODS, "first")
             await used(here, {"pods": "0"})
+
+    run_virtual(story)
+
+
+def test_devices_of_claims_are_charged_by_class() -> None:
+    async def story(clock: LoopClock) -> None:
+        async with workload_cluster(clock, MINE) as here:
+            devices = "gpu.deviceclass.resource.k8s.io/devices"
+            await quota(here, **{"count/resourceclaims.resource.k8s.io": "2", devices: "40"})
+            await used(here, {"count/resourceclaims.resource.k8s.io": "0", devices: "0"})
+            exact = {"name": "a", "exactly": {"deviceClassName": "gpu", "count": 3}}
+            either = [{"name": f"n{n}", "deviceClassName": "gpu", "count": n} for n in (1, 2)]
+            requests = [exact, {"name": "b", "firstAvailable": either}]
+            body = {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}}
+            await here.create(RESOURCE_CLAIMS, body)
+            await used(here, {"count/resourceclaims.resource.k8s.io": "1", devices: "5"})
+            everything = {"name": "a", "exactly": {"deviceClassName": "gpu", "allocationMode": "All"}}
+            many = [everything, {**exact, "name": "b"}, {**exact, "name": "c"}]
+            over = {"metadata": {"name": "d"}, "spec": {"devices": {"requests": many}}}
+            refused = await here.client.create(RESOURCE_CLAIMS, over, "default")
+            assert isinstance(refused, ApiError)
+            assert f"exceeded quota: q, requested: {devices}=38, used: {devices}=5" in refused.message
+            await here.delete(RESOURCE_CLAIMS, "c")
+            await used(here, {"count/resourceclaims.resource.k8s.io": "0", devices: "0"})
 
     run_virtual(story)
 

@@ -31,7 +31,11 @@ CLAIMS = "persistentvolumeclaims"
 COUNT_PREFIX = "count/"
 REQUESTS_PREFIX = "requests."
 LIMITS_PREFIX = "limits."
+RESOURCE_CLAIMS = "resourceclaims.resource.k8s.io"
 STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
+DEVICE_CLASS_SUFFIX = ".deviceclass.resource.k8s.io/devices"
+# What a request for all devices is charged: the most that one claim can be allocated.
+_ALL_DEVICES = 32
 _BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
 _ONE = Quantity.from_value(1)
 _COMPUTE = ("cpu", "memory", "ephemeral-storage")
@@ -51,6 +55,8 @@ def counted_kind(name: str) -> str | None:
         return SERVICES
     if name == "requests.storage" or STORAGE_CLASS_SUFFIX in name:
         return CLAIMS
+    if name.endswith(DEVICE_CLASS_SUFFIX):
+        return RESOURCE_CLAIMS
     plain = name.removeprefix(REQUESTS_PREFIX)
     if plain in _COMPUTE or name.removeprefix(LIMITS_PREFIX) in _COMPUTE or plain.startswith(HUGE_PAGES_PREFIX):
         return PODS
@@ -124,12 +130,32 @@ def claim_usage(claim: Obj) -> Usage:
     return usage
 
 
+def device_claim_usage(claim: Obj) -> Usage:
+    """Return the usage of a ResourceClaim: of each class the devices that it asks for, of alternatives the most."""
+    devices: dict[str, int] = {}
+    for request in ((claim.get("spec") or {}).get("devices") or {}).get("requests") or ():
+        exact = request.get("exactly")
+        most: dict[str, int] = {}
+        for wanted in [*([exact] if exact is not None else []), *(request.get("firstAvailable") or ())]:
+            count = _ALL_DEVICES if wanted.get("allocationMode") == "All" else int(wanted.get("count") or 1)
+            name = wanted.get("deviceClassName", "")
+            most[name] = max(most.get(name, 0), count)
+        for name, count in most.items():
+            devices[name] = devices.get(name, 0) + count
+    counted = {f"{name}{DEVICE_CLASS_SUFFIX}": Quantity.from_value(count) for name, count in devices.items() if name}
+    return {f"{COUNT_PREFIX}{RESOURCE_CLAIMS}": _ONE, **counted}
+
+
 def object_count(kind: str) -> Usage:
     """Return the usage of an object that is counted and nothing more."""
     return {f"{COUNT_PREFIX}{kind}": _ONE, **({kind: _ONE} if kind in _COUNTED_BY_NAME else {})}
 
 
-_USAGE_OF_KIND: Mapping[str, Callable[[Obj], Usage]] = {SERVICES: service_usage, CLAIMS: claim_usage}
+_USAGE_OF_KIND: Mapping[str, Callable[[Obj], Usage]] = {
+    SERVICES: service_usage,
+    CLAIMS: claim_usage,
+    RESOURCE_CLAIMS: device_claim_usage,
+}
 
 
 def object_usage(kind: str, obj: Obj) -> Usage:

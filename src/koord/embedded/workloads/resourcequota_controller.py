@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from koord.api.kubernetes.builtin_kinds import PERSISTENT_VOLUME_CLAIMS, PODS, RESOURCE_QUOTAS, SERVICES
+from koord.api.kubernetes.builtin_kinds import (
+    PERSISTENT_VOLUME_CLAIMS,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
+    SERVICES,
+)
 from koord.api.kubernetes.core_v1 import ResourceQuota, ResourceQuotaSpec, ResourceQuotaStatus
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.quota_usage import (
@@ -24,6 +31,7 @@ from koord.api.kubernetes.quota_usage import (
     selects_object,
     selects_pod,
 )
+from koord.api.kubernetes.resource import Resource
 from koord.embedded.workloads.controller_context import ControllerContext, discover, status_patch
 from koord.embedded.workloads.pod_state import is_pod_finished
 from koord.kube.client.request_builder import Unstructured
@@ -38,7 +46,11 @@ from koord.values.quantity import Quantity
 RECOUNT_S = 5.0
 # Many pods of a namespace end together: one count covers them.
 _BATCHING_S = 0.2
-_UNSTRUCTURED = {"services": SERVICES, "persistentvolumeclaims": PERSISTENT_VOLUME_CLAIMS}
+_UNSTRUCTURED: dict[str, Resource[Any]] = {
+    "services": SERVICES,
+    "persistentvolumeclaims": PERSISTENT_VOLUME_CLAIMS,
+    "resourceclaims.resource.k8s.io": RESOURCE_CLAIMS,
+}
 
 
 class QuotaObjects(msgspec.Struct, frozen=True, kw_only=True):

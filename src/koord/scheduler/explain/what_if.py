@@ -22,6 +22,7 @@ from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode, Decision, PreemptionPlan, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.verdict import StatusWrite
 from koord.scheduler.queue.backoff import QueueSettings
 from koord.scheduler.queue.nominations import is_nominated_by_others
 from koord.scheduler.queue.queued_pod import QueuedPod
@@ -276,6 +277,9 @@ class WhatIf:
 
     def publish_event(self, object_event: ObjectEvent) -> None:
         """Wake nobody: each pod is tried once."""
+
+    def write_status(self, write: StatusWrite) -> None:
+        """Write nothing: a what-if changes no object."""
 
 
 def _raise(plugin: str) -> None:

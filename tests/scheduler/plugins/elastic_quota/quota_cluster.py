@@ -19,6 +19,7 @@ from koord.scheduler.framework.cluster_event import ObjectEvent
 from koord.scheduler.framework.decision import ChosenNode, Decision, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.framework.verdict import StatusWrite
 from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
@@ -89,6 +90,9 @@ class RecordingHandleBackend:
 
     def publish_event(self, object_event: ObjectEvent) -> None:
         self.told.append(object_event)
+
+    def write_status(self, write: StatusWrite) -> None:
+        raise NotImplementedError
 
 
 class QuotaHandle:

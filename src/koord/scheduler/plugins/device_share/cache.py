@@ -34,6 +34,7 @@ from koord.scheduler.plugins.device_share.usable_devices import DeviceLedger
 
 _INVENTORIES_KEPT = 20_000
 _EVENTS_KEPT = 256
+CLAIMED = "resource-claims"  # stands for a UID: the holder of devices that resource claims use
 _RUNNING = "Running"  # the state holds no terminated pods
 
 
@@ -67,6 +68,7 @@ class NodeDeviceCache:
         # Events for pods (pod, reason, message). The leader's controller publishes them; `on_event` notifies it.
         self.pending_events: deque[tuple[PodInfo, str, str]] = deque(maxlen=_EVENTS_KEPT)
         self.on_event: Callable[[], None] | None = None
+        self.inventory_listeners: list[Callable[[str], None]] = []  # called with a node whose Device object changed
         state.add_placement_listener(self._on_placement, plain_adds=False)
         state.add_update_listener(self._on_pod_update)
 
@@ -101,6 +103,8 @@ class NodeDeviceCache:
         else:
             node_devices = node_devices.with_inventory(inventory, self._inventory_id(inventory))
         self._set(name, node_devices)
+        for listener in self.inventory_listeners:
+            listener(name)
 
     def _device_gone(self, name: str) -> None:
         """Stop giving the node's cards until its Device returns, but remember who holds them while the node exists."""
@@ -168,6 +172,15 @@ class NodeDeviceCache:
         if held is not None:
             self._release(name, owner)
             self._allocate(name, owner, held, reservation_uid)
+
+    def set_claimed(self, name: str, holdings: DeviceAmounts) -> None:
+        """Count these devices of a node as held, because resource claims use them; empty for none."""
+        node_devices = self.nodes.get(name)
+        if node_devices is None or (node_devices.allocated_to(CLAIMED) or {}) == holdings:
+            return
+        self._release(name, CLAIMED)
+        if holdings:
+            self._allocate(name, CLAIMED, holdings, "")
 
     # Pods --------------------------------------------------------------------------------------------------------
 

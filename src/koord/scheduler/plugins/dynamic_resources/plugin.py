@@ -47,6 +47,7 @@ from koord.scheduler.plugins.dynamic_resources.allocator import (
 )
 from koord.scheduler.plugins.dynamic_resources.claim_cache import ClaimCache, PendingAllocation
 from koord.scheduler.plugins.dynamic_resources.claim_demand import MAX_ALTERNATIVES, ClaimDemand, ClaimDemands
+from koord.scheduler.plugins.dynamic_resources.claimed_cards import ClaimedCards
 from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import ResourceSliceCache
 from koord.values.duration import parse_seconds
 
@@ -127,6 +128,7 @@ class DynamicResources(Plugin):
         self._demands = ClaimDemands(lambda name: classes.get("", name), lambda: classes.version)
         self._slices = handle.state.derived(ResourceSliceCache)
         self._cache = handle.state.derived(ClaimCache)
+        self._cards = handle.state.derived(ClaimedCards)
         handle.lister(RESOURCE_SLICES).on_change(self._slices.slice_changed)
         self._claims.on_change(self._cache.claim_changed)
 
@@ -234,7 +236,7 @@ class DynamicResources(Plugin):
     def _allocate(
         self, demands: Sequence[ClaimDemand], node: NodeInfo
     ) -> tuple[ClaimAllocation, ...] | AllocationRefusal:
-        return allocate(self._slices.pools_of(node), demands, self._cache.in_use, self._features)
+        return allocate(self._slices.pools_of(node), demands, self._cards.in_use(node), self._features)
 
     def _refusal(self, pod: PodInfo, refusal: AllocationRefusal) -> Reject | Fault:
         words = refusal.reason

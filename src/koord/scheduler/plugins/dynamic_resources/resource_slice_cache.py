@@ -7,7 +7,7 @@ the rows of the nodes that it concerns; a change of slices that are not of one n
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -174,8 +174,10 @@ class ResourceSliceCache:
         self._pools: dict[PoolId, DevicePool] = {}  # made when they are asked for
         self._pools_of_node: dict[str, dict[PoolId, int]] = {}  # by node: how many slices of a pool are for it alone
         self._wide_pools: dict[PoolId, int] = {}  # how many slices of a pool are not for one node
+        self._touched: set[str] = set()
         self._views: dict[str, tuple[int, Node, tuple[NodePool, ...]]] = {}
         self.wide_version = 0
+        self.change_listeners: list[Callable[[str], None]] = []  # called with a node whose devices changed or moved
 
     def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         """Handle an event. Each profile's plugin calls this; only the first of equal calls changes anything."""
@@ -186,6 +188,7 @@ class ResourceSliceCache:
                 self._remove(gone)
         if new is not None:
             self._add(new)
+        self._notify()
 
     def _known_slice(self, given: ResourceSlice) -> ResourceSlice | None:
         known = self._slices.get((given.spec.driver, given.spec.pool.name), {}).get(given.metadata.name)
@@ -210,6 +213,14 @@ class ResourceSliceCache:
         self._views[node.name] = (self.wide_version, node.node, view)
         return view
 
+    def local_devices(self, node_name: str) -> Iterator[ClaimableDevice]:
+        """Yield the devices of slices that are for this node alone, whether or not the node is known."""
+        for pool_id in self._pools_of_node.get(node_name, ()):
+            pool = self.pool(pool_id)
+            for each in pool.slices if pool is not None else ():
+                if each.object.spec.node_name == node_name:
+                    yield from each.devices
+
     def _reachable_pools(self, pool_ids: Iterable[PoolId], node: Node) -> Iterator[NodePool]:
         for pool_id in pool_ids:
             pool = self.pool(pool_id)
@@ -221,6 +232,7 @@ class ResourceSliceCache:
         """Note that devices were taken or freed."""
         for driver, pool, _ in ids:
             self._note_pool_changed((driver, pool), forget_views=False)
+        self._notify()
 
     def _add(self, new: ResourceSlice) -> None:
         pool_id = (new.spec.driver, new.spec.pool.name)
@@ -260,9 +272,17 @@ class ResourceSliceCache:
             assert name is not None
             if forget_views:
                 self._views.pop(name, None)
+            self._touched.add(name)
             node = self._state.table.index.get(name)
             if node is not None:
                 self._state.table.mark_changed(node.row)
+
+    def _notify(self) -> None:
+        """Tell the listeners which nodes have changed, after the change is complete."""
+        touched, self._touched = self._touched, set()
+        for name in touched:
+            for listener in self.change_listeners:
+                listener(name)
 
 
 def counters_left(pool: DevicePool, taken: Iterable[ClaimableDevice]) -> dict[CounterId, Quantity]:
