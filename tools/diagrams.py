@@ -270,7 +270,7 @@ def draw_whole(whole: Whole) -> str:
     imports = package_imports()
     if missing := set(imports) ^ set(whole.packages):
         raise DiagramError(f"whole.toml and src/koord differ in {', '.join(sorted(missing))}")
-    svg, width, height, pitch = Svg(1760), 196.0, 62.0, 104.0
+    svg, width, height, pitch = Svg(1976), 196.0, 62.0, 104.0
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     if set(scripts) != set(whole.programs):
         raise DiagramError("whole.toml does not name the programs of pyproject.toml")

@@ -150,7 +150,7 @@ FLAVOURS = {
         modules_left_out=(
             *("koord/dashboard/*", "koord/descheduler/*", "koord/embedded/*", "koord/manager/*", "koord/scheduler/*"),
             *("koord/sim/*", "koord/telemetry/certificates.py", "koord/cli/commands/*", "koord/cli/up/*"),
-            *("koord/cli/manifests/*", "koord/cli/main.py"),
+            *("koord/cli/manifests/*", "koord/cli/main.py", "koord/cli/scheduler_setup.py"),
         ),
     ),
 }

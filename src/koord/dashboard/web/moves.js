@@ -5,7 +5,7 @@ import { ago, clock, seconds } from "/assets/format.js";
 import { poll } from "/assets/poll.js";
 import { now, report } from "/assets/store.js";
 
-const OUTCOMES = { Evicted: "good", Succeeded: "good", Failed: "bad", Aborted: "bad", Refused: "warn", Running: "warn", Pending: "warn" };
+const OUTCOMES = { evicted: "good", failed: "bad", refused: "warn", Succeeded: "good", Failed: "bad", Aborted: "bad", Running: "warn", Pending: "warn" };
 const SHOWN = 200;
 
 function ofEviction(one) {
@@ -45,7 +45,7 @@ function ofMigration(one) {
 }
 
 function drawMove(one) {
-  const bad = /fail|abort|refus/i.test(one.outcome);
+  const bad = OUTCOMES[one.outcome] === "bad";
   return h(
     "li",
     { class: `${one.kind} ${bad ? "failed" : ""}` },
@@ -57,7 +57,7 @@ function drawMove(one) {
       podLink(one.pod),
       one.from ? [" from ", nodeLink(one.from)] : null,
       one.to ? [" to ", nodeLink(one.to)] : null,
-      chip(one.count > 1 ? `${one.outcome} x${one.count}` : one.outcome, OUTCOMES[one.outcome] || (bad ? "bad" : "")),
+      chip(one.count > 1 ? `${one.outcome} x${one.count}` : one.outcome, OUTCOMES[one.outcome]),
     ),
     h("div", {}, h("b", {}, one.actor || "unknown actor"), `, rule ${one.rule || "unknown"}`, one.measured ? `: measured ${one.measured}` : "", one.threshold ? `, threshold ${one.threshold}` : ""),
     one.why || one.detail ? h("div", { class: "muted" }, [one.why, one.detail].filter(Boolean).join("; ")) : null,

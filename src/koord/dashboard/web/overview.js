@@ -39,6 +39,10 @@ function chartOf(title, place, format, axis, binary) {
   });
 }
 
+function withUnit(value, unit) {
+  return [digits(value), h("small", {}, ` ${unit}`)];
+}
+
 function card(title, value, note, href) {
   const body = [h("span", { class: "figure-title" }, title), h("span", { class: "figure" }, value), h("span", { class: "figure-note" }, note)];
   return href ? link(href, body, { class: "kpi" }) : h("div", { class: "kpi" }, body);
@@ -79,12 +83,12 @@ export function open() {
     const use = store.sums.cpu;
     const reclaimed = use[USE.midUsed] + use[USE.batchUsed];
     const lent = use[USE.midLent] + use[USE.batchLent];
-    const recentEvictions = evictions && evictions.records ? evictions.records.filter((one) => now() - (seconds(one.time) || 0) < HOUR_S && one.outcome !== "DryRun") : null;
+    const recentEvictions = evictions && evictions.records ? evictions.records.filter((one) => now() - (seconds(one.time) || 0) < HOUR_S && one.outcome === "evicted") : null;
     const moving = migrations && migrations.migrations ? migrations.migrations.filter((one) => ACTIVE.has(one.phase)).length : null;
     replace(
       cards,
-      card("Reclaimed now", cores(reclaimed), `used by mid and batch, of ${cores(lent)} lent`),
-      card("Reclaimed today", digits(store.reclaimed.coreSeconds / 3600), store.reclaimed.since ? `core hours since ${clock(store.reclaimed.since)}` : "core hours"),
+      card("Reclaimed now", withUnit(reclaimed / 1000, "cores"), `used by mid and batch, of ${cores(lent)} lent`),
+      card("Reclaimed today", withUnit(store.reclaimed.coreSeconds / 3600, "core h"), store.reclaimed.since ? `core hours since ${clock(store.reclaimed.since)}` : ""),
       card("CPU in use", percent(use[USE.used], use[USE.capacity]), `${digits(use[USE.used] / 1000)} of ${cores(use[USE.capacity])}, ${percent(requested(use), use[USE.capacity])} requested`, "/nodes"),
       card("Memory in use", percent(store.sums.memory[USE.used], store.sums.memory[USE.capacity]), `of ${bytes(store.sums.memory[USE.capacity])}`, "/nodes"),
       card("Pending pods", count(store.pendingCount), `${plural(store.order.length, "node")}, ${plural(store.pods, "pod")} on them`, "/pods"),
