@@ -171,9 +171,16 @@ def runs_agents(
 
 
 def choose_components(
-    text: str, *, nodes: int, profile: Path | None, settings: Mapping[str, str]
+    text: str,
+    *,
+    nodes: int,
+    profile: Path | None,
+    settings: Mapping[str, str],
+    pools: tuple[SimulatedPool, ...] | None = None,
 ) -> list[tuple[str, ComponentFactory]] | str:
-    """Return the makers of the components named in `text` ("all", "", "a,b"), or what is wrong with it."""
+    """Return the makers of the components named in `text` ("all", "", "a,b"), or what is wrong with it. `pools` stands
+    in for the nodes that the command line asks for.
+    """
     names = list(COMPONENTS) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
     known = ", ".join(COMPONENTS)
     unknown = [name for name in names if name not in COMPONENTS]
@@ -186,10 +193,10 @@ def choose_components(
     stated_agents = settings.get("nodes.agents", "true")
     if stated_agents not in ("true", "false"):
         return f"--set nodes.agents={stated_agents}: must be true or false"
-    pools = simulated_pools(nodes, profile)
-    if isinstance(pools, node_profile.InvalidProfile):
-        return f"--profile {profile}: {'; '.join(pools.errors)}"
-    agents = runs_agents(pools, settings, names)
+    asked = pools if pools is not None else simulated_pools(nodes, profile)
+    if isinstance(asked, node_profile.InvalidProfile):
+        return f"--profile {profile}: {'; '.join(asked.errors)}"
+    agents = runs_agents(asked, settings, names)
     if not agents and "koordlet.feature-gates" in settings:
         return "--set koordlet.feature-gates: there are no node agents without --set nodes.agents=true"
     switched: dict[str, Mapping[str, bool]] = {}
@@ -209,7 +216,7 @@ def choose_components(
     if isinstance(descheduler, str):
         return f"--set descheduler.config: {descheduler}"
     options = ClusterOptions(
-        pools, scheduler, ManagerSettings(gates=switched["manager"]), descheduler, switched, agents
+        asked, scheduler, ManagerSettings(gates=switched["manager"]), descheduler, switched, agents
     )
     return [(name, _component_maker(name, options)) for name in COMPONENTS if name in names]
 
