@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ COLUMNS = [TableColumn(title="NODE"), TableColumn(title="CAPACITY", right=True),
 ROWS = [("general-0", "16000m", "1000m", "500m", "0m", "0m"), ("general-10", "128000m", "13000m", "6500m", "0m", "0m")]
 
 
-def texts(columns: list[TableColumn], rows: list[tuple[str, ...]], width: int, keys: int = 1) -> list[str]:
+def texts(columns: Sequence[TableColumn], rows: Sequence[tuple[str, ...]], width: int, keys: int = 1) -> list[str]:
     return [line.text for line in lay_out_table(columns, rows, width, keys)]
 
 

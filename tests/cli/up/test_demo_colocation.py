@@ -1,4 +1,4 @@
-"""`koord up --demo colocation` tells what happens as a picture of 100 columns or as JSON lines, and sums it up."""
+"""`koord up --demo colocation` tells what happens as a picture of 80 columns or as JSON lines, and sums it up."""
 
 from __future__ import annotations
 
@@ -40,15 +40,22 @@ def test_lines_for_programs_end_in_a_summary_and_repeat_with_their_seed() -> Non
     assert lines[-1]["jobs"]["running"] > 0
 
 
-def test_the_picture_is_100_columns_wide_and_can_be_kept(tmp_path: Path) -> None:
+def test_the_picture_is_80_columns_wide_and_can_be_kept(tmp_path: Path) -> None:
     shot = tmp_path / "docs" / "demo.svg"
     arguments = ["--demo", "colocation", "--duration", "35m", "--nodes", "2", "--screenshot", str(shot)]
     result = CliRunner().invoke(up, arguments)
     assert result.exit_code == 0, result.output
     lines = [ANSI.sub("", line) for line in result.output.splitlines()]
-    assert max(map(len, lines)) == 100
+    assert max(map(len, lines)) == 80
     text = "\n".join(lines)
-    for word in ("cluster CPU", "node-0", "lent to batch", "services lack 0.0 core s", "summary", "jobs done"):
+    for word in (
+        "CPU in use",
+        "node-0",
+        "services + lent to batch",
+        "lacked 0.0 core-seconds",
+        "summary",
+        "without batch",
+    ):
         assert word in text
     picture = shot.read_text()
     assert picture.startswith("<svg")
@@ -81,6 +88,11 @@ def test_areas_lie_on_top_of_each_other() -> None:
     assert colours[0].name == "#40b36b"
 
 
+def test_the_line_of_what_is_lent_is_drawn_over_batch_work_that_is_higher() -> None:
+    rows = stacked_area_rows([10.0], [60.0], [35.0], top=80.0, rows=8)
+    assert [row.plain for row in rows] == [" ", "█", "█", "█", "╌", "█", "█", "█"]
+
+
 def test_a_bar_is_as_wide_as_it_is_told() -> None:
     assert share_bar(0.25, 0.5, 8).plain == "██████··"
     assert len(share_bar(0.9, 0.9, 8).plain) == 8
@@ -97,11 +109,11 @@ def test_a_small_screen_shows_the_cluster_without_its_nodes() -> None:
         return console.export_text()
 
     assert "node-1" in shown(None)
-    assert "node-1" in shown(24)
-    assert "node-1" not in shown(23)
-    assert len(shown(None).splitlines()) == 23  # one is left for the cursor
-    assert "what happened" in shown(20)
+    assert "node-1" in shown(26)
+    assert "node-1" not in shown(25)
+    assert len(shown(None).splitlines()) == 25  # one is left for the cursor
+    assert "what happened" in shown(24)
     jobs = DemoJobCounts(submitted=99_999, done=12_345, failed=0, running=120, waiting=12)
     view = msgspec.structs.replace(view, jobs=jobs, evicted=321)
     assert "321" in shown(None)
-    assert len(shown(None).splitlines()) == 23  # numbers grow, lines do not
+    assert len(shown(None).splitlines()) == 25  # numbers grow, lines do not

@@ -180,9 +180,16 @@ def runs_agents(
 
 
 def choose_components(
-    text: str, *, nodes: int, profile: Path | None, settings: Mapping[str, str]
+    text: str,
+    *,
+    nodes: int,
+    profile: Path | None,
+    settings: Mapping[str, str],
+    pools: tuple[SimulatedPool, ...] | None = None,
 ) -> list[tuple[str, ComponentFactory]] | str:
-    """Return the makers of the components named in `text` ("all", "", "a,b"), or what is wrong with it."""
+    """Return the makers of the components named in `text` ("all", "", "a,b"), or what is wrong with it. `pools` stands
+    in for the nodes that the command line asks for.
+    """
     names = list(COMPONENTS) if text == "all" else [name.strip() for name in text.split(",") if name.strip()]
     known = ", ".join(COMPONENTS)
     unknown = [name for name in names if name not in COMPONENTS]
@@ -204,10 +211,10 @@ def choose_components(
     dashboard = parse_bind_address(listen)
     if dashboard is None or not _is_loopback(dashboard[0]):
         return f"--set dashboard.listen={listen}: expected HOST:PORT of this machine alone, for example 127.0.0.1:8080"
-    pools = simulated_pools(nodes, profile)
-    if isinstance(pools, node_profile.InvalidProfile):
-        return f"--profile {profile}: {'; '.join(pools.errors)}"
-    agents = runs_agents(pools, settings, names)
+    asked = pools if pools is not None else simulated_pools(nodes, profile)
+    if isinstance(asked, node_profile.InvalidProfile):
+        return f"--profile {profile}: {'; '.join(asked.errors)}"
+    agents = runs_agents(asked, settings, names)
     if not agents and "koordlet.feature-gates" in settings:
         return "--set koordlet.feature-gates: there are no node agents without --set nodes.agents=true"
     switched: dict[str, Mapping[str, bool]] = {}
@@ -227,7 +234,7 @@ def choose_components(
     if isinstance(descheduler, str):
         return f"--set descheduler.config: {descheduler}"
     options = ClusterOptions(
-        pools, scheduler, ManagerSettings(gates=switched["manager"]), descheduler, switched, agents, dashboard
+        asked, scheduler, ManagerSettings(gates=switched["manager"]), descheduler, switched, agents, dashboard
     )
     return [(name, _component_maker(name, options)) for name in COMPONENTS if name in names]
 

@@ -1,4 +1,4 @@
-"""This module renders the co-location demonstration as one screen of 100 columns: the day so far, every node,
+"""This module renders the co-location demonstration as one screen of 80 columns: the day so far, every node,
 and what was evicted.
 """
 
@@ -25,7 +25,7 @@ def stacked_area_rows(
     lower: Sequence[float], upper: Sequence[float], line: Sequence[float], top: float, rows: int
 ) -> list[Text]:
     """Return rows from the top; each column is one value. `upper` is stacked on `lower`, `line` is how high both
-    might go.
+    might go; it is drawn over `upper` where that is higher.
     """
     unit = top / rows
     found = []
@@ -48,6 +48,8 @@ def _chart_cell(first: float, both: float, limit: float, unit: float) -> Text:
         step = min(round(first / unit * 8), 8)
         behind = BATCH if both > first + unit / 16 else None
         return Text(_EIGHTHS[step], Style(color=SERVICES, bgcolor=behind))
+    if 0 <= limit < unit and both > limit:
+        return Text("╌", Style(color=LENT, bgcolor=BATCH))
     if both >= unit:
         return Text("█", Style(color=BATCH))
     if both > unit / 16:
@@ -67,12 +69,12 @@ def share_bar(services: float, batch: float, width: int) -> Text:
     return text
 
 
-WIDTH = 100
+WIDTH = 80
 SLOTS = 72  # of 20 minutes: a day
 _TOP_PERCENT, _ROWS = 80.0, 8
-_BAR = 18
-_FOOT_LINES = 5
-_FIXED_ROWS = 23  # of everything but the rows of nodes, and one for the cursor
+_BAR = 9
+_FOOT_LINES = 6
+_FIXED_ROWS = 25  # of everything but the rows of nodes, and one for the cursor
 
 
 def render_view(view: DemoView, rows: int | None = None) -> RenderableType:
@@ -101,18 +103,17 @@ def _day(view: DemoView) -> RenderableType:
     chart = stacked_area_rows(
         _padded(view.services), _padded(view.batch), _padded(_ceiling(view), -1.0), _TOP_PERCENT, _ROWS
     )
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(justify="right", style="grey62", width=4)
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(justify="right", style="grey62", width=3)
     grid.add_column(width=SLOTS)
-    grid.add_column(width=15)
-    legend = _legend(services, batch, state.percent("lent_milli"))
     for row, line in enumerate(chart):
         percent = _TOP_PERCENT - row * _TOP_PERCENT / _ROWS
-        label = f"{percent:.0f}%" if row % 2 == 0 else ""
-        grid.add_row(label, line, legend[row] if row < len(legend) else "")
+        grid.add_row(f"{percent:.0f}%" if row % 2 == 0 else "", line)
     hours = "".join(f"{hour:02d}:00".ljust(SLOTS // 8) for hour in range(0, 24, 3))
-    grid.add_row("", Text(hours, "grey62"), "")
-    return Panel(grid, title="cluster CPU", title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH)
+    grid.add_row("", Text(hours, "grey62"))
+    grid.add_row("", _legend(services, batch, state.percent("lent_milli")))
+    title = f"CPU in use, % of the cluster's {view.summary.cores} cores, by time of day"
+    return Panel(grid, title=title, title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH)
 
 
 def _ceiling(view: DemoView) -> list[float]:
@@ -120,17 +121,13 @@ def _ceiling(view: DemoView) -> list[float]:
     return [services + lent for services, lent in zip(view.services, view.lent, strict=True)]
 
 
-def _legend(services: float, batch: float, lent: float) -> list[Text]:
-    return [
-        Text.assemble((f"{services + batch:5.1f}%", "bold"), " in use"),
-        Text(""),
-        Text.assemble(("█ ", BATCH), (f"{batch:.1f}%", "bold")),
-        Text("  batch", "grey62"),
-        Text.assemble(("█ ", SERVICES), (f"{services:.1f}%", "bold")),
-        Text("  services", "grey62"),
-        Text.assemble(("╌ ", LENT), (f"{lent:.1f}%", "bold")),
-        Text("  lent to batch", "grey62"),
-    ]
+def _legend(services: float, batch: float, lent: float) -> Text:
+    """Return what the colours mean, with the values of now. The dashed line is services and what is lent together."""
+    return Text.assemble(
+        ("█ ", SERVICES), "services ", (f"{services:.1f}%", "bold"),
+        ("   █ ", BATCH), "batch ", (f"{batch:.1f}%", "bold"),
+        ("   ╌ ", LENT), "services + lent to batch ", (f"{services + lent:.1f}%", "bold"),
+    )  # fmt: skip
 
 
 def _nodes(view: DemoView) -> RenderableType:
@@ -140,15 +137,16 @@ def _nodes(view: DemoView) -> RenderableType:
     for _ in range(2):
         grid.add_column(width=7, style="grey70", no_wrap=True)
         grid.add_column(width=_BAR, no_wrap=True)
-        for width in (4, 4, 4, 5):
-            grid.add_column(width=width, justify="right", no_wrap=True)
-    heading = ("", "", "cpu", "lent", "pods", "held")
+        for _ in range(4):
+            grid.add_column(width=4, justify="right", no_wrap=True)
+    heading = ("", "", "cpu", "lent", "pods", "cap")
     grid.add_row(*(Text(word, "grey50") for word in (*heading, *heading)))
     for row in range(half):
         cells = _node(nodes[row])
         cells += _node(nodes[row + half]) if row + half < len(nodes) else [""] * len(heading)
         grid.add_row(*cells)
-    return Panel(grid, title="nodes", title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH)
+    title = "nodes: CPU in use, cores lent to batch, batch pods, CPUs batch is capped at"
+    return Panel(grid, title=title, title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH)
 
 
 def _node(node: NodeLoadState) -> list[RenderableType]:
@@ -160,7 +158,7 @@ def _node(node: NodeLoadState) -> list[RenderableType]:
         Text(f"{100 * node.used_milli / capacity:.0f}%", "bold"),
         Text(f"{node.lent_milli / 1000:.1f}", LENT),
         Text(str(node.batch_pods), BATCH),
-        Text(f"to {node.cpus_for_batch}" if node.is_suppressed else "", "bold #ffd166"),
+        Text(str(node.cpus_for_batch), "bold #ffd166") if node.is_suppressed else Text("-", "grey50"),
     ]
 
 
@@ -170,13 +168,16 @@ def _foot(view: DemoView) -> RenderableType:
     first = Text.assemble(
         (f"{jobs.done:,}", "bold"), (" jobs done, ", "grey62"),
         (f"{jobs.running}", "bold"), (" run, ", "grey62"),
-        (f"{jobs.waiting}", "bold"), (" wait  batch held on ", "grey62"),
-        (f"{view.state.suppressed}", "bold"), (" nodes  ", "grey62"),
-        (f"{view.evicted}", "bold"), (" evicted  services lack ", "grey62"),
-        (f"{short:.1f} core s", "bold #40b36b" if short == 0 else "bold red"),
+        (f"{jobs.waiting}", "bold"), (" wait, ", "grey62"),
+        (f"{view.evicted}", "bold"), (" pods evicted", "grey62"),
         no_wrap=True,
     )  # fmt: skip
-    lines = [first, *_suppression(view), *(_eviction(record) for record in view.evictions)][:_FOOT_LINES]
+    second = Text.assemble(
+        ("batch is capped on ", "grey62"), (f"{view.state.suppressed}", "bold"), (" nodes; services lacked ", "grey62"),
+        (f"{short:.1f} core-seconds", "bold #40b36b" if short == 0 else "bold red"), (" so far", "grey62"),
+        no_wrap=True,
+    )  # fmt: skip
+    lines = [first, second, *_suppression(view), *(_eviction(record) for record in view.evictions)][:_FOOT_LINES]
     lines += [Text("")] * (_FOOT_LINES - len(lines))
     return Panel(
         Group(*lines), title="what happened", title_align="left", border_style="grey37", box=box.ROUNDED, width=WIDTH
@@ -189,7 +190,7 @@ def _suppression(view: DemoView) -> list[Text]:
     if not worst.is_suppressed:
         return []
     text = Text.assemble(
-        (view.time, "grey62"), " ", (worst.name, "grey70"), " holds batch to ",
+        (view.time, "grey62"), " ", (worst.name, "grey70"), " caps batch at ",
         (f"{worst.cpus_for_batch} CPUs", "bold #ffd166"), " ", (worst.why, "grey62"),
     )  # fmt: skip
     text.truncate(WIDTH - 4, overflow="ellipsis")
@@ -216,11 +217,15 @@ def render_summary(summary: DemoSummary) -> RenderableType:
     rows = (
         ("cluster CPU, services alone", f"{summary.services_percent:.1f} %", f"of {summary.cores} cores"),
         ("cluster CPU, with batch work", f"{summary.used_percent:.1f} %", f"{times:.1f} times as much"),
-        ("lent to batch on average", f"{summary.lent_percent:.1f} %", "follows the services minute by minute"),
+        ("lent to batch on average", f"{summary.lent_percent:.1f} %", "of all cores, follows the services"),
         ("jobs done", f"{summary.jobs_done:,}", f"{summary.evictions} pods evicted, {summary.jobs_failed} jobs failed"),
         ("services lacked", f"{summary.short_core_seconds:.1f} core-s", lack),
-        ("slowest service", f"x{summary.slowest_service:.2f}", "latency beside batch work, 1 is an idle machine"),
-        ("batch held back", f"{100 * summary.suppressed_share:.1f} %", "of the time of all nodes"),
+        (
+            "slowest service",
+            f"x{summary.slowest_service:.2f}",
+            f"x{summary.slowest_service_alone:.2f} without batch, x1 idle",
+        ),
+        ("batch was capped", f"{100 * summary.suppressed_share:.1f} %", "of the time of all nodes"),
         ("a run of", f"{summary.hours:.1f} h", f"in {summary.wall_s:.0f} s, of which {summary.cpu_s:.0f} s of one CPU"),
     )
     for row in rows:

@@ -39,7 +39,8 @@ class DemoSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     evictions: int
     evictions_by_rule: dict[str, int]
     short_core_seconds: float
-    slowest_service: float
+    slowest_service: float  # latency against an idle machine, at the worst moment beside batch work
+    slowest_service_alone: float  # the same before any batch work was there
     suppressed_share: float  # of node time in which batch wanted more than it was let have
     wall_s: float
     cpu_s: float
@@ -96,6 +97,7 @@ def build_view(
         evictions_by_rule=dict(Counter(one.rule for one in evicted)),
         short_core_seconds=round((observation.before.short + observation.during.short) / 1000, 3),
         slowest_service=round(max(observation.before.slowest, observation.during.slowest), 2),
+        slowest_service_alone=round(observation.before.slowest, 2),
         suppressed_share=round(during.suppressed_node_s / max(during.seconds * len(state.nodes), 1), 4),
         wall_s=round(wall_s, 1),
         cpu_s=round(cpu_s, 1),

@@ -151,7 +151,7 @@ def _parse_set_options(pairs: tuple[str, ...]) -> dict[str, str]:
     "--demo",
     "demonstration",
     type=click.Choice(demo.DEMOS),
-    help="Instead of a cluster to use: watch one live, time-lapsed.",
+    help="Instead of a cluster to use: watch one in virtual time, which shows what koord claims (docs/demos.md).",
 )
 @click.option("--duration", metavar="TIME", help="With --demo: how much virtual time to show. Default: 24h.")
 @click.option("--speed", type=click.FloatRange(min=1), help="With --demo: times faster than life. Default: all it can.")
@@ -186,7 +186,10 @@ def up(
     20 simulated nodes passes in minutes before your eyes.
     """
     if demonstration is not None:
-        _run_demo(context, duration, speed, output, screenshot)
+        if demonstration == demo.COLOCATION:
+            _run_demo(context, duration, speed, output, screenshot)
+        else:
+            _run_story(context, demonstration, seed, output or "table")
         return
     for name, value in (("duration", duration), ("speed", speed), ("output", output), ("screenshot", screenshot)):
         if value is not None:
@@ -240,6 +243,16 @@ _NOT_WITH_DEMO = (
     *("profile", "listen", "allow_remote", "tls_cert_file", "tls_private_key_file", "data_dir", "durable"),
     *("kubeconfig", "components", "sets", "verbosity", "disabled_plugins"),
 )
+
+
+def _run_story(context: click.Context, name: str, seed: int | None, output: str) -> None:
+    from koord.cli.up.demo_stories import STORIES
+    from koord.cli.up.demo_story import run_story
+
+    for option in (*_NOT_WITH_DEMO, "nodes", "duration", "speed", "screenshot"):
+        if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
+            _fail(f"--{_FLAG_OF.get(option, option).replace('_', '-')} does not go with --demo {name}")
+    run_story(STORIES[name], demo.DEFAULT_SEED if seed is None else seed, output, _fail)
 
 
 def _run_demo(
