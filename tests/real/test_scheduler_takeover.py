@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -136,7 +136,7 @@ class Standby:
         self.scheduler = Scheduler(client, self._informers, WallClock(), assembly)
         self.engine = self.scheduler.engines["default-scheduler"]
 
-    async def __aenter__(self) -> Standby:
+    async def __aenter__(self) -> Self:
         await self.scheduler.start()
         self._informers.start()
         await self.scheduler.wait_synced()

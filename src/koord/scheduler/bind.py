@@ -362,11 +362,6 @@ class Binder:
 
     async def _execute(self, actions: PreBindActions) -> Fault | None:
         for write in actions.writes:
-            if isinstance(write, StatusWrite):
-                fault = await self._status_binder.write(write)
-                if fault is not None:
-                    return fault
-                continue
             try:
                 done = await self._client.patch(
                     write.resource, write.name, write.patch, write.namespace or None, kind="merge"
@@ -375,6 +370,10 @@ class Binder:
                 return Fault(str(outage))
             if isinstance(done, ApiError):
                 return Fault(done.message)
+        for status_write in actions.status_writes:
+            fault = await self._status_binder.write(status_write)
+            if fault is not None:
+                return fault
         end = self._clock.monotonic() + actions.timeout_s
         pause, longest = _PREBIND_POLL_S
         while True:

@@ -32,7 +32,9 @@ def verdict(plugin: Plugin, pod: Pod, node: Node, *placed: Pod) -> Reject | None
     assert info is not None
     cycle, asked = CycleState(state), state.pod_info(pod)
     plugin.pre_filter(cycle, asked)
-    return plugin.filter(cycle, asked, info)
+    found = plugin.filter(cycle, asked, info)
+    assert not isinstance(found, Fault)
+    return found
 
 
 def tolerating(**words: str) -> Pod:

@@ -126,10 +126,11 @@ class StatusBinding(StatusWrite, frozen=True):
 class PreBindActions(msgspec.Struct, frozen=True):
     """Write these objects in order, then wait until `is_done` returns True, at most this long; then patch the pod."""
 
-    writes: tuple[ObjectPatch | StatusWrite, ...]
+    writes: tuple[ObjectPatch, ...] = ()
     timeout_s: float = 0
     is_done: Callable[[], bool | Fault] = lambda: True
     pod_patch: PodPatch | None = None
+    status_writes: tuple[StatusWrite, ...] = ()  # after the other objects
 
 
 BindEffect = PreBindActions | PodPatch

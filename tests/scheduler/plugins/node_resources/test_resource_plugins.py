@@ -14,7 +14,7 @@ from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Plugin
-from koord.scheduler.framework.verdict import SKIP, Reject, reject, unresolvable
+from koord.scheduler.framework.verdict import SKIP, Fault, Reject, reject, unresolvable
 from koord.scheduler.plugins.image_locality import ImageLocality
 from koord.scheduler.plugins.node_resources.balanced_allocation import BalancedAllocation
 from koord.scheduler.plugins.node_resources.fit import NodeResourcesFit
@@ -50,7 +50,9 @@ def verdict(plugin: Plugin, pod: Pod, node: Node, *placed: Pod) -> Reject | None
     state = make_state([node], placed)
     info = state.node(node.metadata.name)
     assert info is not None
-    return plugin.filter(CycleState(state), state.pod_info(pod), info)
+    found = plugin.filter(CycleState(state), state.pod_info(pod), info)
+    assert not isinstance(found, Fault)
+    return found
 
 
 def score(plugin: Plugin, pod: Pod, node: Node, *placed: Pod) -> int:

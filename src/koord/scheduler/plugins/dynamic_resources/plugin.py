@@ -339,7 +339,7 @@ class DynamicResources(Plugin):
             pending = self._cache.pending(claim.metadata.uid)
             result = pending.result if pending is not None and pending.pod_uid == pod.uid else None
             writes.append(claim_status.reservation(claim, pod, result, self._note_written))
-        return verdict.PreBindActions(tuple(writes)) if writes else None
+        return verdict.PreBindActions(status_writes=tuple(writes)) if writes else None
 
     def _note_written(self, written: ResourceClaim) -> None:
         assert self._claims is not None
