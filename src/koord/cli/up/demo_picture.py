@@ -226,7 +226,7 @@ def render_summary(summary: DemoSummary) -> RenderableType:
             f"x{summary.slowest_service_alone:.2f} without batch, x1 idle",
         ),
         ("batch was capped", f"{100 * summary.suppressed_share:.1f} %", "of the time of all nodes"),
-        ("a run of", f"{summary.hours:.1f} h", f"in {summary.wall_s:.0f} s, of which {summary.cpu_s:.0f} s of one CPU"),
+        ("a run of", f"{summary.hours:.1f} h", f"in {summary.wall_s:.0f} s, {summary.cpu_s:.0f} s of CPU time"),
     )
     for row in rows:
         grid.add_row(*row)
