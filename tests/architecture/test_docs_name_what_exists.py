@@ -1,20 +1,15 @@
-"""Documents name modules, tests, files and commands that exist, so that a rename cannot leave them behind."""
+"""Documents name modules, tests and files that exist, so that a rename cannot leave them behind."""
 
 from __future__ import annotations
 
 import ast
 import importlib.util
 import re
-import shlex
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
-import click
 import pytest
-
-from koord.cli.main import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
@@ -31,7 +26,6 @@ IDS = [str(path.relative_to(ROOT)) for path in DOCUMENTS]
 DOTTED = re.compile(r"(?<![\w./-])koord(?:\.[A-Za-z_][A-Za-z_0-9]*)+(?![\w/-])")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 QUOTED = re.compile(r"`([^`]+)`")
-COMMAND = re.compile(r"(?:\$ )?(?:\.venv/bin/)?(koord [a-z].*)")
 TEST = re.compile(r"(?P<path>(?:tests|bench|tools|src)/[\w./-]+)?(?P<names>(?:::\w+)+)?(?:\[[^\]]*\])?")
 
 
@@ -101,59 +95,6 @@ def test_files_of_a_feature_lie_beside_its_readme(document: Path) -> None:
     files = re.findall(r"`(\w+\.py)`", document.read_text())
     assert files
     assert [file for file in files if not (document.parent / file).exists()] == []
-
-
-def shown_commands(text: str) -> Iterator[str]:
-    """Yield the lines that a document tells to type: quoted, indented or in a fence."""
-    in_fence = False
-    for line in text.splitlines():
-        in_fence ^= line.startswith("```")
-        code = [line.strip()] if in_fence or line.startswith("    ") else QUOTED.findall(line)
-        yield from (found[1] for one in code if (found := COMMAND.fullmatch(one)))
-
-
-def faults_of_command(line: str) -> Iterator[str]:
-    """Yield what `koord` does not know of a line; words in capitals and brackets stand for others."""
-    command: click.Command = cli
-    words = shlex.split(re.split(r" (?:[#|>;&]|\.\.\.)", line.replace("[", "").replace("]", ""))[0])[1:]
-    while isinstance(command, click.Group) and words:
-        found = command.get_command(click.Context(command), words[0])
-        if found is None:
-            if "|" not in words[0] and words[0] == words[0].lower() and not words[0].startswith("-"):
-                yield f"{line}: no command {words[0]}"
-            break
-        command, words = found, words[1:]
-    options = {option: one for one in command.params for option in (*one.opts, *one.secondary_opts)}
-    for word, following in pairwise([*words, ""]):
-        name = word.partition("=")[0]
-        if not re.fullmatch(r"--[a-z][a-z-]*|-[a-z]", name) or name in ("--help", "-h"):
-            continue
-        if name not in options:
-            yield f"{line}: no option {name}"
-        elif isinstance(kind := options[name].type, click.Choice):
-            value = word.partition("=")[2] or following
-            if not set(value.split("|")) <= {str(one) for one in kind.choices}:
-                yield f"{line}: {name} takes no {value}"
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=IDS)
-def test_commands_and_their_options_exist(document: Path) -> None:
-    assert [fault for line in shown_commands(document.read_text()) for fault in faults_of_command(line)] == []
-
-
-@pytest.mark.parametrize(
-    ("line", "fault"),
-    [
-        ("koord explain pod default/web -o json", ""),
-        ("koord explain pod|node|container", ""),
-        ("koord top nodes --no-such-option", "no option --no-such-option"),
-        ("koord expain pod default/web", "no command expain"),
-        ("koord explain nod n0", "no command nod"),
-        ("koord explain pod default/web -o xml", "-o takes no xml"),
-    ],
-)
-def test_a_command_that_does_not_exist_is_found(line: str, fault: str) -> None:
-    assert list(faults_of_command(line)) == ([f"{line}: {fault}"] if fault else [])
 
 
 def test_quirks_cite_tests_by_their_path() -> None:

@@ -28,7 +28,7 @@ ON: dict[str, tuple[FeatureGateTable, int, str]] = {
     ),
     "scheduler": (
         SCHEDULER_GATES,
-        31,
+        33,  # two of Kubernetes
         "DynamicSchedulerCheck CSIStorageCapacity GenericEphemeralVolume PodDisruptionBudget "
         "GangPendingPodsConditionPatch EnableBatchScheduleNodeSnapshot",
     ),

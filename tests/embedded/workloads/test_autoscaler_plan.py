@@ -15,12 +15,12 @@ from koord.api.kubernetes.autoscaling import (
 )
 from koord.embedded.workloads.autoscaler_plan import (
     MetricUnknown,
-    PastWish,
+    PastRecommendation,
     PodUsage,
-    ReplicaWish,
+    ReplicaRecommendation,
     ScaleView,
     decide_scale,
-    wish_of_metric,
+    recommendation_of_metric,
 )
 
 CPU_50 = MetricSpec(
@@ -45,17 +45,17 @@ def pods(*used: int | None) -> list[PodUsage]:
     ],
 )
 def test_replicas_for_what_pods_use(used: tuple[int | None, ...], replicas: int) -> None:
-    wish = wish_of_metric(CPU_50, pods(*used), len(used))
-    assert isinstance(wish, ReplicaWish)
-    assert wish.replicas == replicas
+    recommendation = recommendation_of_metric(CPU_50, pods(*used), len(used))
+    assert isinstance(recommendation, ReplicaRecommendation)
+    assert recommendation.replicas == replicas
 
 
 def test_a_target_may_be_an_amount() -> None:
     target = MetricTarget(type="AverageValue", average_value="250m")
     metric = MetricSpec(type="Resource", resource=ResourceMetricSource(name="cpu", target=target))
-    wish = wish_of_metric(metric, pods(500, 500), 2)
-    assert isinstance(wish, ReplicaWish)
-    assert (wish.replicas, wish.utilization_percent, wish.average_units) == (4, None, 500)
+    recommendation = recommendation_of_metric(metric, pods(500, 500), 2)
+    assert isinstance(recommendation, ReplicaRecommendation)
+    assert (recommendation.replicas, recommendation.utilization_percent, recommendation.average_units) == (4, None, 500)
 
 
 @pytest.mark.parametrize(
@@ -67,24 +67,30 @@ def test_a_target_may_be_an_amount() -> None:
     ],
 )
 def test_what_is_not_known_is_said(metric: MetricSpec, seen: list[PodUsage], reason: str) -> None:
-    answer = wish_of_metric(metric, seen, 1)
+    answer = recommendation_of_metric(metric, seen, 1)
     assert isinstance(answer, MetricUnknown)
     assert answer.reason == reason
 
 
 def scale(
-    wished: int,
+    recommended: int,
     *,
     current: int = 4,
     behavior: ScalingBehavior | None = None,
-    past: tuple[PastWish, ...] = (),
-    changes: tuple[PastWish, ...] = (),
+    past: tuple[PastRecommendation, ...] = (),
+    changes: tuple[PastRecommendation, ...] = (),
     all_known: bool = True,
 ) -> tuple[int, str]:
     spec = HorizontalPodAutoscalerSpec(min_replicas=2, max_replicas=20, metrics=(CPU_50,), behavior=behavior)
-    wish = ReplicaWish(replicas=wished, metric=CPU_50, utilization_percent=0, average_units=0)
+    recommendation = ReplicaRecommendation(replicas=recommended, metric=CPU_50, utilization_percent=0, average_units=0)
     view = ScaleView(
-        spec=spec, current=current, wishes=(wish,), all_known=all_known, past=past, changes=changes, now_s=1000.0
+        spec=spec,
+        current=current,
+        recommendations=(recommendation,),
+        all_known=all_known,
+        past=past,
+        changes=changes,
+        now_s=1000.0,
     )
     decided = decide_scale(view)
     return decided.replicas, decided.limited_by
@@ -106,8 +112,8 @@ def test_it_grows_by_four_or_to_twice_at_once() -> None:
 
 
 def test_it_shrinks_to_the_highest_wish_of_five_minutes() -> None:
-    assert scale(2, past=(PastWish(701.0, 3), PastWish(600.0, 4))) == (3, "")
-    assert scale(2, past=(PastWish(699.0, 4),)) == (2, "")
+    assert scale(2, past=(PastRecommendation(701.0, 3), PastRecommendation(600.0, 4))) == (3, "")
+    assert scale(2, past=(PastRecommendation(699.0, 4),)) == (2, "")
 
 
 def test_an_unknown_metric_keeps_pods_and_adds_them() -> None:
@@ -118,8 +124,8 @@ def test_an_unknown_metric_keeps_pods_and_adds_them() -> None:
 def test_policies_count_what_was_changed_in_their_period() -> None:
     up = ScalingBehavior(scale_up=rules("Max", 0, ("Pods", 2, 60)))
     assert scale(10, behavior=up) == (6, "ScaleUpLimit")
-    assert scale(10, behavior=up, changes=(PastWish(950.0, 2),)) == (4, "ScaleUpLimit")
-    assert scale(10, behavior=up, changes=(PastWish(930.0, 2),)) == (6, "ScaleUpLimit")
+    assert scale(10, behavior=up, changes=(PastRecommendation(950.0, 2),)) == (4, "ScaleUpLimit")
+    assert scale(10, behavior=up, changes=(PastRecommendation(930.0, 2),)) == (6, "ScaleUpLimit")
     down = ScalingBehavior(scale_down=rules("Max", 0, ("Percent", 25, 60)))
     assert scale(2, behavior=down) == (3, "ScaleDownLimit")
 

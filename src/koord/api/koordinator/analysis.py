@@ -5,18 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
+from koord.api.kubernetes.autoscaling import CrossVersionObjectReference
 from koord.api.kubernetes.meta import Condition, LabelSelector, Object
 from koord.api.model import Submodel
 from koord.api.schema_markers import NULLABLE, REQUIRED, ResourceList, SchemaRule, never_omitted
 
 TARGET_WORKLOAD = "workload"
 TARGET_POD_SELECTOR = "podSelector"
-
-
-class CrossVersionObjectReference(Submodel, frozen=True, kw_only=True):
-    kind: Annotated[str, REQUIRED] = never_omitted("")
-    name: Annotated[str, REQUIRED] = never_omitted("")
-    api_version: str = ""
 
 
 class RecommendationTarget(Submodel, frozen=True, kw_only=True):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
 from koord.api.kubernetes.meta import Condition, Object
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import QuantityText, Submodel
+from koord.api.schema_markers import REQUIRED, never_omitted
 
 
 class CrossVersionObjectReference(Submodel, frozen=True, kw_only=True):
+    kind: Annotated[str, REQUIRED] = never_omitted("")
+    name: Annotated[str, REQUIRED] = never_omitted("")
     api_version: str = ""
-    kind: str = ""
-    name: str = ""
 
 
 class MetricTarget(Submodel, frozen=True, kw_only=True):

@@ -13,13 +13,13 @@ from koord.api.kubernetes.pod_resources import pod_requests
 from koord.api.model import to_dict
 from koord.embedded.workloads.autoscaler_plan import (
     MetricUnknown,
-    PastWish,
+    PastRecommendation,
     PodUsage,
-    ReplicaWish,
+    ReplicaRecommendation,
     ScaleDecision,
     ScaleView,
     decide_scale,
-    wish_of_metric,
+    recommendation_of_metric,
 )
 from koord.embedded.workloads.controller_context import ControllerContext, discover
 from koord.embedded.workloads.pod_state import is_pod_active
@@ -34,16 +34,16 @@ from koord.values import resources as vector
 from koord.values.timestamp import text as time_text
 
 PERIOD_S = 15.0
-MAX_PAST = 256  # wishes and changes that are remembered: an hour of them, the longest window there is
+MAX_PAST = 256  # recommendations and changes that are remembered: an hour of them, the longest window there is
 
 
 class ScaleHistory:
-    """ScaleHistory is what was wished and done for one autoscaler, which windows and policies look back on."""
+    """ScaleHistory is what was recommended and done for one autoscaler, which windows and policies look back on."""
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
-        self.wishes: deque[PastWish] = deque(maxlen=MAX_PAST)
-        self.changes: deque[PastWish] = deque(maxlen=MAX_PAST)
+        self.recommendations: deque[PastRecommendation] = deque(maxlen=MAX_PAST)
+        self.changes: deque[PastRecommendation] = deque(maxlen=MAX_PAST)
 
 
 class AutoscalerController:
@@ -82,12 +82,12 @@ class AutoscalerController:
         pods = await self._read_pods(autoscaler.metadata.namespace, found.get("status", {}).get("selector", ""))
         if isinstance(pods, ApiError):
             return Requeue(pods.message)
-        answers = [wish_of_metric(metric, pods, current) for metric in autoscaler.spec.metrics]
-        wishes = tuple(answer for answer in answers if isinstance(answer, ReplicaWish))
+        answers = [recommendation_of_metric(metric, pods, current) for metric in autoscaler.spec.metrics]
+        recommendations = tuple(answer for answer in answers if isinstance(answer, ReplicaRecommendation))
         unknown = next((answer for answer in answers if isinstance(answer, MetricUnknown)), None)
-        if not wishes and unknown is not None:
+        if not recommendations and unknown is not None:
             return await self._report_failure(autoscaler, current, "ScalingActive", unknown)
-        return await self._scale(autoscaler, path, current, wishes, all_known=unknown is None)
+        return await self._scale(autoscaler, path, current, recommendations, all_known=unknown is None)
 
     async def _read_scale(self, autoscaler: HorizontalPodAutoscaler) -> tuple[str, Unstructured] | MetricUnknown:
         target, space = autoscaler.spec.scale_target_ref, autoscaler.metadata.namespace
@@ -127,7 +127,7 @@ class AutoscalerController:
         autoscaler: HorizontalPodAutoscaler,
         path: str,
         current: int,
-        wishes: tuple[ReplicaWish, ...],
+        recommendations: tuple[ReplicaRecommendation, ...],
         *,
         all_known: bool,
     ) -> ReconcileResult:
@@ -136,24 +136,24 @@ class AutoscalerController:
         view = ScaleView(
             spec=autoscaler.spec,
             current=current,
-            wishes=wishes,
+            recommendations=recommendations,
             all_known=all_known,
-            past=tuple(history.wishes),
+            past=tuple(history.recommendations),
             changes=tuple(history.changes),
             now_s=now_s,
         )
         decided = decide_scale(view)
-        history.wishes.append(PastWish(now_s, decided.wished))
+        history.recommendations.append(PastRecommendation(now_s, decided.recommended))
         if decided.replicas != current:
             patch = {"spec": {"replicas": decided.replicas}}
             answer = await self._client.raw(ApiRequest(method="PATCH", path=path, body=patch, content_type=MERGE_PATCH))
             if not answer.ok:
                 return Requeue(error_from_response(answer).message)
-            history.changes.append(PastWish(now_s, decided.replicas - current))
-            note = f"New size: {decided.replicas}; reason: {_cause(wishes, grows=decided.replicas > current)}"
+            history.changes.append(PastRecommendation(now_s, decided.replicas - current))
+            note = f"New size: {decided.replicas}; reason: {_cause(recommendations, grows=decided.replicas > current)}"
             about = object_reference(HORIZONTAL_POD_AUTOSCALERS, autoscaler)
             self._context.recorder.record(about, "Normal", "SuccessfulRescale", note, action="Rescale")
-        status = self._status(autoscaler, current, decided, wishes)
+        status = self._status(autoscaler, current, decided, recommendations)
         return await self._write_status(autoscaler, status)
 
     def _history_of(self, autoscaler: HorizontalPodAutoscaler) -> ScaleHistory:
@@ -164,9 +164,13 @@ class AutoscalerController:
         return found
 
     def _status(
-        self, autoscaler: HorizontalPodAutoscaler, current: int, decided: ScaleDecision, wishes: tuple[ReplicaWish, ...]
+        self,
+        autoscaler: HorizontalPodAutoscaler,
+        current: int,
+        decided: ScaleDecision,
+        recommendations: tuple[ReplicaRecommendation, ...],
     ) -> Unstructured:
-        limited = ("True", decided.limited_by, "the wished number is outside of what the autoscaler permits")
+        limited = ("True", decided.limited_by, "the recommended number is outside of what the autoscaler permits")
         free = ("False", "DesiredWithinRange", "the desired count is within the acceptable range")
         said = {
             "AbleToScale": ("True", "ReadyForNewScale", "recommended size matches current size"),
@@ -180,7 +184,7 @@ class AutoscalerController:
             "observedGeneration": autoscaler.metadata.generation,
             "currentReplicas": current,
             "desiredReplicas": decided.replicas,
-            "currentMetrics": [_current_metric(wish) for wish in wishes],
+            "currentMetrics": [_current_metric(recommendation) for recommendation in recommendations],
             "conditions": _conditions(autoscaler, said, now),
         }
         if decided.replicas != current:
@@ -215,19 +219,19 @@ def _conditions(
     return [to_dict(one) for one in found.values()]
 
 
-def _current_metric(wish: ReplicaWish) -> dict[str, Any]:
-    source = wish.metric.resource
+def _current_metric(recommendation: ReplicaRecommendation) -> dict[str, Any]:
+    source = recommendation.metric.resource
     assert source is not None, "only resource metrics are measured"
-    current: dict[str, Any] = {"averageValue": str(vector.from_units(source.name, wish.average_units))}
-    if wish.utilization_percent is not None:
-        current["averageUtilization"] = wish.utilization_percent
+    current: dict[str, Any] = {"averageValue": str(vector.from_units(source.name, recommendation.average_units))}
+    if recommendation.utilization_percent is not None:
+        current["averageUtilization"] = recommendation.utilization_percent
     return {"type": "Resource", "resource": {"name": source.name, "current": current}}
 
 
-def _cause(wishes: tuple[ReplicaWish, ...], *, grows: bool) -> str:
+def _cause(recommendations: tuple[ReplicaRecommendation, ...], *, grows: bool) -> str:
     if not grows:
         return "All metrics below target"
-    most = max(wishes, key=lambda wish: wish.replicas)
+    most = max(recommendations, key=lambda recommendation: recommendation.replicas)
     source = most.metric.resource
     assert source is not None, "only resource metrics are measured"
     share = "utilization (percentage of request)" if most.utilization_percent is not None else "usage"

@@ -15,7 +15,7 @@ from koord.api.kubernetes.autoscaling import HorizontalPodAutoscalerSpec, Metric
 from koord.values import resources as vector
 
 TOLERANCE = 0.1
-DOWN_WINDOW_S = 300.0  # the highest wish of this time is taken before pods are taken away
+DOWN_WINDOW_S = 300.0  # the highest recommendation of this time is taken before pods are taken away
 
 
 class PodUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,8 +25,8 @@ class PodUsage(msgspec.Struct, frozen=True, kw_only=True):
     used: dict[str, int] | None
 
 
-class ReplicaWish(msgspec.Struct, frozen=True, kw_only=True):
-    """What one metric asks for."""
+class ReplicaRecommendation(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of replicas that one metric asks for, or why it asks for none."""
 
     replicas: int
     metric: MetricSpec
@@ -39,8 +39,8 @@ class MetricUnknown(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
-class PastWish(msgspec.Struct, frozen=True):
-    """A number that was wished, or by which replicas were changed, and when (seconds of a monotonic clock)."""
+class PastRecommendation(msgspec.Struct, frozen=True):
+    """A number that was recommended, or by which replicas were changed, and when (seconds of a monotonic clock)."""
 
     at_s: float
     replicas: int
@@ -49,20 +49,22 @@ class PastWish(msgspec.Struct, frozen=True):
 class ScaleView(msgspec.Struct, frozen=True, kw_only=True):
     spec: HorizontalPodAutoscalerSpec
     current: int
-    wishes: tuple[ReplicaWish, ...]  # one for each metric that is known
+    recommendations: tuple[ReplicaRecommendation, ...]  # one for each metric that is known
     all_known: bool
-    past: Sequence[PastWish]  # wishes, oldest first
-    changes: Sequence[PastWish]  # how much was added (positive) or taken away (negative)
+    past: Sequence[PastRecommendation]  # recommendations, oldest first
+    changes: Sequence[PastRecommendation]  # how much was added (positive) or taken away (negative)
     now_s: float
 
 
 class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
-    wished: int  # before windows and limits
+    recommended: int  # before windows and limits
     limited_by: str = ""  # TooManyReplicas, TooFewReplicas, ScaleUpLimit, ScaleDownLimit
 
 
-def wish_of_metric(metric: MetricSpec, pods: Sequence[PodUsage], current: int) -> ReplicaWish | MetricUnknown:
+def recommendation_of_metric(
+    metric: MetricSpec, pods: Sequence[PodUsage], current: int
+) -> ReplicaRecommendation | MetricUnknown:
     """Return how many replicas one metric asks for."""
     source = metric.resource
     if metric.type != "Resource" or source is None:
@@ -90,7 +92,7 @@ def wish_of_metric(metric: MetricSpec, pods: Sequence[PodUsage], current: int) -
         percent = None
         wanted = [_units(metric) for _ in pods]
     replicas = _replicas(pods, name, wanted, current)
-    return ReplicaWish(replicas=replicas, metric=metric, utilization_percent=percent, average_units=average)
+    return ReplicaRecommendation(replicas=replicas, metric=metric, utilization_percent=percent, average_units=average)
 
 
 def _units(metric: MetricSpec) -> int:
@@ -120,41 +122,45 @@ def _replicas(pods: Sequence[PodUsage], name: str, wanted: Sequence[int], curren
 def decide_scale(view: ScaleView) -> ScaleDecision:
     """Return the number of replicas for what all metrics ask for: the most of them, within windows and limits."""
     spec, current = view.spec, view.current
-    wished = max((wish.replicas for wish in view.wishes), default=current)
-    if not view.all_known and wished < current:
-        wished = current  # an unknown metric may need the pods
+    recommended = max((recommendation.replicas for recommendation in view.recommendations), default=current)
+    if not view.all_known and recommended < current:
+        recommended = current  # an unknown metric may need the pods
     behavior = spec.behavior
     up = behavior.scale_up if behavior is not None else None
     down = behavior.scale_down if behavior is not None else None
-    replicas = _stabilized(view, wished, up, down)
+    replicas = _stabilized(view, recommended, up, down)
     if replicas > current:
         allowed = max(_allowed_up(view, up), current)
         if replicas > allowed:
-            return ScaleDecision(replicas=min(allowed, spec.max_replicas), wished=wished, limited_by="ScaleUpLimit")
+            return ScaleDecision(
+                replicas=min(allowed, spec.max_replicas), recommended=recommended, limited_by="ScaleUpLimit"
+            )
     elif replicas < current:
         allowed = min(_allowed_down(view, down), current)
         if replicas < allowed:
-            return ScaleDecision(replicas=max(allowed, spec.min_replicas), wished=wished, limited_by="ScaleDownLimit")
+            return ScaleDecision(
+                replicas=max(allowed, spec.min_replicas), recommended=recommended, limited_by="ScaleDownLimit"
+            )
     if replicas > spec.max_replicas:
-        return ScaleDecision(replicas=spec.max_replicas, wished=wished, limited_by="TooManyReplicas")
+        return ScaleDecision(replicas=spec.max_replicas, recommended=recommended, limited_by="TooManyReplicas")
     if replicas < spec.min_replicas:
-        return ScaleDecision(replicas=spec.min_replicas, wished=wished, limited_by="TooFewReplicas")
-    return ScaleDecision(replicas=replicas, wished=wished)
+        return ScaleDecision(replicas=spec.min_replicas, recommended=recommended, limited_by="TooFewReplicas")
+    return ScaleDecision(replicas=replicas, recommended=recommended)
 
 
-def _stabilized(view: ScaleView, wished: int, up: ScalingRules | None, down: ScalingRules | None) -> int:
-    """Return the wish, unless a moment ago less was enough (before growing) or more was needed (before shrinking)."""
+def _stabilized(view: ScaleView, recommended: int, up: ScalingRules | None, down: ScalingRules | None) -> int:
+    """Return the recommendation, unless less was enough a moment ago (to grow) or more was needed (to shrink)."""
 
     def recent(rules: ScalingRules | None, default_s: float) -> list[int]:
         stated = rules.stabilization_window_seconds if rules is not None else None
         since = view.now_s - (default_s if stated is None else stated)
         return [past.replicas for past in view.past if past.at_s > since]
 
-    least = min((wished, *recent(up, 0.0)))
-    most = max((wished, *recent(down, DOWN_WINDOW_S)))
-    if wished > view.current:
+    least = min((recommended, *recent(up, 0.0)))
+    most = max((recommended, *recent(down, DOWN_WINDOW_S)))
+    if recommended > view.current:
         return max(least, view.current)
-    return min(most, view.current) if wished < view.current else wished
+    return min(most, view.current) if recommended < view.current else recommended
 
 
 def _changed_within(view: ScaleView, period_s: float, sign: int) -> int:

@@ -20,7 +20,7 @@ from koord.scheduler.plugins.dynamic_resources.allocator import (
     preference_score,
 )
 from koord.scheduler.plugins.dynamic_resources.claim_demand import ClaimDemand, ClaimDemands
-from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import DeviceId, NodePool, ResourceSliceCache
+from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import DeviceId, ReachablePool, ResourceSliceCache
 from tests.scheduler.builders import make_node, make_state
 from tests.scheduler.plugins.dynamic_resources.device_objects import (
     DRIVER,
@@ -37,7 +37,7 @@ TWO = [make_device("d0", model="a", numa=0, memory="40Gi"), make_device("d1", mo
 FOUR = [make_device(f"d{i}", model="ab"[i % 2], numa=i // 2) for i in range(4)]
 
 
-def pools(*slices: ResourceSlice) -> tuple[NodePool, ...]:
+def pools(*slices: ResourceSlice) -> tuple[ReachablePool, ...]:
     state = make_state([make_node("n0", labels={"zone": "z0"})])
     cache = ResourceSliceCache(state)
     for each in slices:

@@ -10,7 +10,7 @@ import msgspec
 from koord.api.kubernetes.affinity import NodeSelector
 from koord.policy.node_match import NAME_FIELD
 from koord.scheduler.plugins.dynamic_resources.allocator import ClaimAllocation
-from koord.scheduler.plugins.dynamic_resources.claim_demand import ClaimDemand, DeviceDemand
+from koord.scheduler.plugins.dynamic_resources.claim_demand import ClaimDemand, SubrequestDemand
 from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import DeviceReach
 
 FROM_CLASS, FROM_CLAIM = "FromClass", "FromClaim"
@@ -37,7 +37,7 @@ def allocation_result(allocation: ClaimAllocation, node_name: str) -> dict[str, 
 
 def _configuration(allocation: ClaimAllocation) -> Iterable[dict[str, Any]]:
     claim = allocation.claim
-    by_class: dict[str, list[DeviceDemand]] = {}
+    by_class: dict[str, list[SubrequestDemand]] = {}
     for request, chosen in zip(claim.requests, allocation.alternatives, strict=True):
         demand = request.alternatives[chosen]
         by_class.setdefault(demand.class_name, []).append(demand)

@@ -16,16 +16,16 @@ from koord.api.kubernetes.dynamic_resources import DeviceTaint, DeviceToleration
 from koord.scheduler.plugins.dynamic_resources.claim_demand import (
     MAX_RESULTS,
     ClaimDemand,
-    DeviceDemand,
     RequestDemand,
+    SubrequestDemand,
 )
 from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import (
     ClaimableDevice,
     CounterId,
     DeviceId,
     DevicePool,
-    NodePool,
     PoolId,
+    ReachablePool,
     counters_left,
 )
 from koord.values.quantity import Quantity
@@ -45,7 +45,7 @@ class AllocatorFeatures(msgspec.Struct, frozen=True):
 
 
 class ChosenDevice(msgspec.Struct, frozen=True):
-    demand: DeviceDemand
+    demand: SubrequestDemand
     device: ClaimableDevice
 
 
@@ -74,7 +74,7 @@ class _SearchStopped(Exception):
 
 
 def allocate(
-    pools: Sequence[NodePool],
+    pools: Sequence[ReachablePool],
     claims: Sequence[ClaimDemand],
     in_use: Container[DeviceId],
     features: AllocatorFeatures,
@@ -93,7 +93,7 @@ def allocate(
 class _Search:
     def __init__(
         self,
-        pools: Sequence[NodePool],
+        pools: Sequence[ReachablePool],
         claims: Sequence[ClaimDemand],
         in_use: Container[DeviceId],
         features: AllocatorFeatures,
@@ -115,7 +115,7 @@ class _Search:
         self._alternatives: list[list[int]] = [[0] * len(claim.requests) for claim in claims]
         self._shared: list[list[list[Hashable]]] = [[[] for _ in claim.constraints] for claim in claims]
         self._counters: dict[PoolId, dict[CounterId, Quantity]] = {}
-        self._all_devices: dict[DeviceDemand, list[tuple[ClaimableDevice, DevicePool]]] = {}
+        self._all_devices: dict[SubrequestDemand, list[tuple[ClaimableDevice, DevicePool]]] = {}
         self._free = sum(device.id not in in_use for device, _ in self._usable)
 
     def allocations(self) -> tuple[ClaimAllocation, ...]:
@@ -149,7 +149,7 @@ class _Search:
             return False
         return len(self._picks[c]) + more <= MAX_RESULTS
 
-    def _take_some(self, c: int, r: int, demand: DeviceDemand, left: int, start: int) -> bool:
+    def _take_some(self, c: int, r: int, demand: SubrequestDemand, left: int, start: int) -> bool:
         """Take that many devices from `start` on: the order of devices within a request makes no difference."""
         if not left:
             return self.find(c, r + 1)
@@ -172,7 +172,7 @@ class _Search:
                     if demand.takes_all:
                         self._all_devices[demand] = self._gather(c, demand)
 
-    def _gather(self, c: int, demand: DeviceDemand) -> list[tuple[ClaimableDevice, DevicePool]]:
+    def _gather(self, c: int, demand: SubrequestDemand) -> list[tuple[ClaimableDevice, DevicePool]]:
         for each in self._all_pools:
             state = "being updated" if each.pool.is_incomplete else "invalid" if each.pool.is_invalid else ""
             if state:
@@ -183,7 +183,7 @@ class _Search:
         return [(device, pool) for device, pool in self._usable if self._is_selected(c, demand, device)]
 
     def _take_all(
-        self, c: int, r: int, demand: DeviceDemand, devices: Sequence[tuple[ClaimableDevice, DevicePool]]
+        self, c: int, r: int, demand: SubrequestDemand, devices: Sequence[tuple[ClaimableDevice, DevicePool]]
     ) -> bool:
         if not self._within_results(c, len(devices)):
             return False
@@ -207,7 +207,7 @@ class _Search:
 
     # One device --------------------------------------------------------------------------------------------------
 
-    def _is_selected(self, c: int, demand: DeviceDemand, device: ClaimableDevice) -> bool:
+    def _is_selected(self, c: int, demand: SubrequestDemand, device: ClaimableDevice) -> bool:
         for whose, programs in ((f"class {demand.class_name}", demand.class_selectors), ("", demand.selectors)):
             for i, program in enumerate(programs):
                 answer = device.matches(program)
@@ -219,7 +219,7 @@ class _Search:
                     raise _SearchStopped(refusal if whose else AllocationRefusal(words, c, is_error=True))
         return True
 
-    def _take(self, c: int, demand: DeviceDemand, device: ClaimableDevice, pool: DevicePool) -> bool:
+    def _take(self, c: int, demand: SubrequestDemand, device: ClaimableDevice, pool: DevicePool) -> bool:
         """Take a device that is not in use, if taints, constraints and counters let it be."""
         if any(pick.device.id == device.id for pick in self._picks[c]):
             return False
@@ -238,7 +238,7 @@ class _Search:
             self._taken.add(device.id)
         return True
 
-    def _release(self, c: int, demand: DeviceDemand, device: ClaimableDevice, pool: DevicePool) -> None:
+    def _release(self, c: int, demand: SubrequestDemand, device: ClaimableDevice, pool: DevicePool) -> None:
         self._picks[c].pop()
         for constraint, held in zip(self._claims[c].constraints, self._shared[c], strict=True):
             if constraint.concerns(demand):
@@ -251,7 +251,7 @@ class _Search:
                 self._counters[pool.id][counter] += amount
 
     def _constraint_values(
-        self, c: int, demand: DeviceDemand, device: ClaimableDevice
+        self, c: int, demand: SubrequestDemand, device: ClaimableDevice
     ) -> list[tuple[list[Hashable], Hashable]] | None:
         """Return what each constraint on the request would hold more; None where one of them does not allow it."""
         found: list[tuple[list[Hashable], Hashable]] = []

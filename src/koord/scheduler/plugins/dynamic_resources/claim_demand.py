@@ -30,8 +30,8 @@ MAX_ALTERNATIVES = 8
 _DEMANDS_KEPT = 4096
 
 
-class DeviceDemand(msgspec.Struct, frozen=True, eq=False):
-    """What one request, or one alternative of it, asks for."""
+class SubrequestDemand(msgspec.Struct, frozen=True, eq=False):
+    """SubrequestDemand is one alternative of a request, with what its class adds; a request without a list has one."""
 
     request: str  # as results name it: with the name of the alternative
     main_request: str
@@ -49,7 +49,7 @@ class RequestDemand(msgspec.Struct, frozen=True, eq=False):
     """A request: the alternatives in order of preference, or a single one where it states no list."""
 
     name: str
-    alternatives: tuple[DeviceDemand, ...]
+    alternatives: tuple[SubrequestDemand, ...]
     is_list: bool = False
 
 
@@ -60,12 +60,12 @@ class ConstraintDemand(msgspec.Struct, frozen=True, eq=False):
     requests: frozenset[str] = frozenset()
     is_distinct: bool = False
 
-    def concerns(self, demand: DeviceDemand) -> bool:
+    def concerns(self, demand: SubrequestDemand) -> bool:
         return not self.requests or demand.request in self.requests or demand.main_request in self.requests
 
 
 class ClaimDemand(msgspec.Struct, frozen=True, eq=False):
-    """What a claim asks for. Equal claims have the very same demand."""
+    """ClaimDemand is all that a claim asks for. Equal claims have the very same demand."""
 
     requests: tuple[RequestDemand, ...]
     constraints: tuple[ConstraintDemand, ...] = ()
@@ -125,17 +125,17 @@ class ClaimDemands:
             asked = [(f"{request.name}/{alternative.name}", alternative) for alternative in request.first_available]
         if not asked:
             return unresolvable(f"resource claim {key}, request {request.name}: unknown request type")
-        alternatives: list[DeviceDemand] = []
+        alternatives: list[SubrequestDemand] = []
         for name, wanted in asked:
             made = self._device_demand(request.name, name, wanted)
-            if not isinstance(made, DeviceDemand):
+            if not isinstance(made, SubrequestDemand):
                 return made
             alternatives.append(made)
         return RequestDemand(request.name, tuple(alternatives), request.exactly is None)
 
     def _device_demand(
         self, main_request: str, name: str, wanted: ExactDeviceRequest | DeviceSubRequest
-    ) -> DeviceDemand | Reject | Fault:
+    ) -> SubrequestDemand | Reject | Fault:
         if not wanted.device_class_name:
             return Fault(f"request {name}: unsupported request type")
         device_class = self._find_class(wanted.device_class_name)
@@ -144,7 +144,7 @@ class ClaimDemands:
         mode = wanted.allocation_mode or EXACT_COUNT_MODE
         if mode not in (ALL_MODE, EXACT_COUNT_MODE):
             return Fault(f"request {name}: unsupported count mode {mode}")
-        return DeviceDemand(
+        return SubrequestDemand(
             request=name,
             main_request=main_request,
             class_name=wanted.device_class_name,

@@ -18,7 +18,7 @@ from koord.scheduler.plugins.dynamic_resources.claim_cache import ClaimCache
 from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import (
     ClaimableDevice,
     DeviceId,
-    NodePool,
+    ReachablePool,
     ResourceSliceCache,
 )
 
@@ -33,7 +33,7 @@ class ClaimedCards:
         self._slices = state.derived(ResourceSliceCache)
         self._claims = state.derived(ClaimCache)
         self._cards = state.derived(NodeDeviceCache)
-        self._held: dict[str, tuple[NodeDevices, tuple[NodePool, ...], frozenset[DeviceId]]] = {}
+        self._held: dict[str, tuple[NodeDevices, tuple[ReachablePool, ...], frozenset[DeviceId]]] = {}
         self._slices.change_listeners.append(self._sync)
         self._cards.inventory_listeners.append(self._sync)
 
@@ -90,7 +90,7 @@ class _EitherOf:
         return device in self._first or device in self._second
 
 
-def _devices(pools: Iterable[NodePool]) -> Iterable[ClaimableDevice]:
+def _devices(pools: Iterable[ReachablePool]) -> Iterable[ClaimableDevice]:
     return (device for each in pools for device in each.devices)
 
 

@@ -62,7 +62,7 @@ STEPS_PER_SECOND = 50_000
 
 
 class _ClaimState(msgspec.Struct, frozen=True):
-    """What Filter reads: demands of the claims to be allocated, node selectors of those that are."""
+    """_ClaimState is read by Filter: demands of the claims to be allocated, node selectors of those that are."""
 
     claims: int = 0
     demands: tuple[ClaimDemand, ...] = ()

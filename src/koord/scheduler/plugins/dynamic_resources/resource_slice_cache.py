@@ -158,8 +158,8 @@ class DevicePool:
         return tuple(found) if is_for_node else None
 
 
-class NodePool(msgspec.Struct, frozen=True):
-    """A pool with the devices of it that one node can use."""
+class ReachablePool(msgspec.Struct, frozen=True):
+    """ReachablePool is a pool with the devices of it that one node can use."""
 
     pool: DevicePool
     devices: tuple[ClaimableDevice, ...]
@@ -175,7 +175,7 @@ class ResourceSliceCache:
         self._pools_of_node: dict[str, dict[PoolId, int]] = {}  # by node: how many slices of a pool are for it alone
         self._wide_pools: dict[PoolId, int] = {}  # how many slices of a pool are not for one node
         self._touched: set[str] = set()
-        self._views: dict[str, tuple[int, Node, tuple[NodePool, ...]]] = {}
+        self._views: dict[str, tuple[int, Node, tuple[ReachablePool, ...]]] = {}
         self.wide_version = 0
         self.change_listeners: list[Callable[[str], None]] = []  # called with a node whose devices changed or moved
 
@@ -200,7 +200,7 @@ class ResourceSliceCache:
             known = self._pools[pool_id] = DevicePool(pool_id, self._slices[pool_id].values())
         return known
 
-    def pools_of(self, node: NodeInfo) -> tuple[NodePool, ...]:
+    def pools_of(self, node: NodeInfo) -> tuple[ReachablePool, ...]:
         """Return the pools with devices for a node, in the order of their names."""
         assert node.node is not None
         known = self._views.get(node.name)
@@ -221,12 +221,12 @@ class ResourceSliceCache:
                 if each.object.spec.node_name == node_name:
                     yield from each.devices
 
-    def _reachable_pools(self, pool_ids: Iterable[PoolId], node: Node) -> Iterator[NodePool]:
+    def _reachable_pools(self, pool_ids: Iterable[PoolId], node: Node) -> Iterator[ReachablePool]:
         for pool_id in pool_ids:
             pool = self.pool(pool_id)
             devices = pool.reachable_devices(node) if pool is not None else None
             if pool is not None and devices is not None:
-                yield NodePool(pool, devices)
+                yield ReachablePool(pool, devices)
 
     def devices_changed(self, ids: Iterable[DeviceId]) -> None:
         """Note that devices were taken or freed."""
