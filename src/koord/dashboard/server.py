@@ -78,7 +78,7 @@ class DashboardServer:
         return self.access.serve_at(host, bound)
 
     async def run(self) -> None:
-        """Close a second after the other, until cancelled."""
+        """Tick every second, and sooner while rows are left to do, until cancelled."""
         while True:
             more = self.tick()
             await self._clock.sleep(CATCH_UP_S if more else TICK_S)

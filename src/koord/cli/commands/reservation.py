@@ -51,7 +51,10 @@ async def read_reservations(client: Client, name: str = "") -> list[ReservationR
             cluster_access.fail(f"there is no reservation {name}")
         listed = [unwrap(one)]
     else:
-        listed = list(unwrap(await client.list(RESERVATIONS)).items)
+        answer = await client.list(RESERVATIONS)
+        if isinstance(answer, ApiError) and answer.not_found:
+            cluster_access.fail("this cluster has no Reservations: koord crds prints what it lacks")
+        listed = list(unwrap(answer).items)
     return reservation_reports(listed, unwrap(await client.list(PODS)).items)
 
 
