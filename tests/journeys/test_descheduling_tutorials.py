@@ -164,7 +164,7 @@ class TestJobsByHand:
             done = await j.wait_for_job_end("alone")
             assert (done.status.phase, done.status.reason) == ("Failed", "ForbiddenMigratePod")
             (_, note) = (await j.events("PodMigrationJob", "alone"))[0]
-            assert "Deployment pod-demo has 1 replicas" in note
+            assert "Deployment pod-demo has 1 replica," in note
             allowed = {"metadata": {"annotations": {"descheduler.alpha.kubernetes.io/evict": "true"}}}
             unwrap(await j.client.patch(PODS, one.metadata.name, allowed, "default", kind="merge"))
             await j.job("allowed", one)

@@ -65,6 +65,20 @@ def test_a_pod_that_changes_its_node() -> None:
     assert told(seen) == ["pod a went from n0 to n1"]
 
 
+def test_a_gang_is_excused_whose_binding_the_server_refused() -> None:
+    seen = watching()
+    labels = {L_POD_GROUP: "gang-1-2"}
+    seen.on_pod("ADDED", pod("bound", "n0", labels=labels))
+    waits = pod("waits", labels=labels)
+    waits["status"]["conditions"][0] |= {
+        "status": "False",
+        "reason": "SchedulerError",
+        "message": 'running Bind plugin "DefaultBinder": fault 503',
+    }
+    seen.on_pod("ADDED", waits)
+    assert seen.wrong_at_rest() == []
+
+
 def test_what_is_wrong_at_rest() -> None:
     seen = watching()
     labels = {L_POD_GROUP: "gang-1-2"}

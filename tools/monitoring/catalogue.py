@@ -25,6 +25,7 @@ from koord.scheduler.metrics import SCHEDULER_READINGS, KoordinatorMetrics, Sche
 from koord.scheduler.plugins.coscheduling.metrics import WAITING_GANG_GROUPS
 from koord.scheduler.plugins.elastic_quota.metrics import QUOTA_SPEC, QUOTA_STATUS
 from koord.scheduler.plugins.reservation.metrics import RESERVATION_PHASE, RESERVATION_RESOURCE
+from koord.telemetry.component_server import health_check_metrics
 from koord.telemetry.metrics import MetricDeclaration, MetricRegistry
 from koord.telemetry.process import PROCESS_METRICS
 from koord.yarn.copilot.program import CopilotMetrics
@@ -69,11 +70,14 @@ def shared_metrics() -> tuple[tuple[str, tuple[MetricDeclaration, ...]], ...]:
     registry = MetricRegistry()
     RestMetrics(registry)
     leader_status(registry)
+    slis = MetricRegistry()
+    health_check_metrics(slis)
     return (
         (
             "koord-scheduler, koord-manager, koord-descheduler and koord-yarn-operator as processes of their own",
             tuple(registry.declarations()),
         ),
+        ("koord-scheduler at `/metrics/slis`", tuple(slis.declarations())),
         ("Every process", PROCESS_METRICS),
     )
 

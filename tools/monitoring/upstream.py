@@ -135,6 +135,8 @@ gauge kube_pod_resource_limit namespace,pod,node,scheduler,priority,resource,uni
 counter rest_client_requests_total code,method,host
 histogram rest_client_request_duration_seconds verb,host
 histogram rest_client_rate_limiter_duration_seconds verb,host
+gauge kubernetes_healthcheck name,type
+counter kubernetes_healthchecks_total name,status,type
 gauge leader_election_master_status name
 gauge apiserver_storage_objects resource
 counter process_cpu_seconds_total

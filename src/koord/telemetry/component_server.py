@@ -24,7 +24,7 @@ from aiohttp.web_protocol import RequestHandler
 from koord.telemetry import http_routing, metrics
 from koord.telemetry.clock import Clock
 from koord.telemetry.http_routing import NOT_FOUND, HttpCall, HttpGuard, HttpHandler, HttpReply, RouteTable
-from koord.telemetry.metrics import MetricRegistry
+from koord.telemetry.metrics import MetricFamily, MetricRegistry
 from koord.telemetry.serving_certificate import ServingCertificate, ServingCertificateError
 
 # None when all is well, else what is wrong, as text for the log and for `?verbose` of trusted callers.
@@ -102,6 +102,16 @@ CERTIFICATE_REFRESH_S = 60.0  # how often certificate files are looked at
 _HEADERS = {"Cache-Control": "no-cache, private", "X-Content-Type-Options": "nosniff"}
 
 
+def health_check_metrics(registry: MetricRegistry) -> tuple[MetricFamily[metrics.Gauge], MetricFamily[metrics.Counter]]:
+    """Register the metrics of health checks, with the names that Kubernetes' components give them."""
+    return (
+        registry.gauge(
+            "kubernetes_healthcheck", "Whether a health check passed when it was last asked, 1 or 0.", ("name", "type")
+        ),
+        registry.counter("kubernetes_healthchecks_total", "Results of health checks.", ("name", "status", "type")),
+    )
+
+
 class ComponentServer:
     """Serves a program's own routes: register them, then `listen` once per port, then `close`."""
 
@@ -111,12 +121,7 @@ class ComponentServer:
         self._tasks: list[asyncio.Task[None]] = []
         self.routes = RouteTable()
         self._slis = MetricRegistry()
-        self._last_result = self._slis.gauge(
-            "kubernetes_healthcheck", "Whether a health check passed when it was last asked, 1 or 0.", ("name", "type")
-        )
-        self._results = self._slis.counter(
-            "kubernetes_healthchecks_total", "Results of health checks.", ("name", "status", "type")
-        )
+        self._last_result, self._results = health_check_metrics(self._slis)
 
     # What is served --------------------------------------------------------------------------------------------------
 
