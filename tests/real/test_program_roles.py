@@ -31,12 +31,15 @@ from koord.api.koordinator.protocol import A_SOFT_EVICTION, A_THIRD_PARTY_ALLOCA
 from koord.api.koordinator.yarn import OPERATOR_PROGRAM
 from koord.api.kubernetes.builtin_kinds import (
     CONFIG_MAPS,
+    DEVICE_CLASSES,
     EVENTS_EVENTS,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
     REPLICA_SETS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
 )
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koord_yarn_operator import YARN_OPERATOR_FLAGS, YarnOperatorPlan, plan_operator, serve_operator
@@ -126,7 +129,9 @@ async def test_the_scheduler_works_with_the_rights_it_declares(installed: Instal
 
 
 async def schedule_all_sorts(client: Client) -> None:
-    """A plain pod, one that fits nowhere, a Reservation and its owner, a gang, a quota, and a preemption."""
+    """A plain pod, one that fits nowhere, one with a claim, a Reservation and its owner, a gang, a quota, and a
+    preemption.
+    """
     unwrap(await client.create(NAMESPACES, {"metadata": {"name": "placed"}}))
     unwrap(await client.create(PRIORITY_CLASSES, {"metadata": {"name": "urgent"}, "value": 1000}))
     unwrap(await client.create(NODES, {"metadata": {"name": "room"}}))
@@ -148,6 +153,20 @@ async def schedule_all_sorts(client: Client) -> None:
         return bool(unwrap(await client.get(PODS, "nowhere", "placed")).status.conditions)
 
     await until(client, refused)
+
+    unwrap(await client.create(DEVICE_CLASSES, {"metadata": {"name": "card"}, "spec": {}}))
+    pool = {"name": "room", "generation": 1, "resourceSliceCount": 1}
+    cards = {"driver": "cards.example.com", "nodeName": "room", "pool": pool, "devices": [{"name": "card-0"}]}
+    unwrap(await client.create(RESOURCE_SLICES, {"metadata": {"name": "room-cards"}, "spec": cards}))
+    request = {"name": "one", "exactly": {"deviceClassName": "card"}}
+    claim = {"metadata": {"name": "card"}, "spec": {"devices": {"requests": [request]}}}
+    unwrap(await client.create(RESOURCE_CLAIMS, claim, "placed"))
+    claiming = placed_by_koord("claiming")
+    claiming["spec"] |= {"resourceClaims": [{"name": "card", "resourceClaimName": "card"}]}
+    claiming["spec"]["containers"][0].setdefault("resources", {})["claims"] = [{"name": "card"}]
+    unwrap(await client.create(PODS, claiming, "placed"))
+    await until(client, lambda: bound("claiming"))
+    unwrap(await client.delete(PODS, "claiming", "placed"))
 
     held = {
         "metadata": {"name": "held"},
