@@ -125,15 +125,19 @@ function drawLocked() {
 
 const THEMES = ["auto", "light", "dark"];
 const themeButton = document.getElementById("theme");
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+let theme = "auto";
 function setTheme(name) {
-  document.documentElement.dataset.theme = name;
+  theme = name;
+  // The style sheet has the dark colours once: what "auto" means is decided here.
+  document.documentElement.dataset.theme = name === "auto" ? (systemIsDark.matches ? "dark" : "light") : name;
   themeButton.textContent = `Theme: ${name}`;
   localStorage.setItem("koord-theme", name);
 }
 themeButton.addEventListener("click", () => {
-  const at = THEMES.indexOf(document.documentElement.dataset.theme);
-  setTheme(THEMES[(at + 1) % THEMES.length]);
+  setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]);
 });
+systemIsDark.addEventListener("change", () => setTheme(theme));
 setTheme(THEMES.includes(localStorage.getItem("koord-theme")) ? localStorage.getItem("koord-theme") : "auto");
 
 async function start() {
