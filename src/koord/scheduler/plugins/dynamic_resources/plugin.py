@@ -196,20 +196,24 @@ class DynamicResources(Plugin):
         demands: list[ClaimDemand] = []
         terms: list[NodeTerms] = []
         for claim in found:
-            refusal = self._check_claim(pod, claim)
-            if refusal is not None:
-                return refusal
-            if claim.status.allocation is None:
-                demand = self._demands.demand_of(claim)
-                if not isinstance(demand, ClaimDemand):
-                    return demand
+            demand = self._unmet_demand(pod, claim)
+            if isinstance(demand, ClaimDemand):
                 demands.append(demand)
-            elif claim.status.allocation.node_selector is not None:
+            elif demand is not None:
+                return demand
+            elif claim.status.allocation is not None and claim.status.allocation.node_selector is not None:
                 terms.append(NodeTerms(claim.status.allocation.node_selector))
                 if terms[-1].error:
                     return Fault(terms[-1].error)
         cycle.write(self.name, _ClaimState(len(found), tuple(demands), tuple(terms)))
         return None
+
+    def _unmet_demand(self, pod: PodInfo, claim: ResourceClaim) -> ClaimDemand | Reject | Fault | None:
+        """Return the devices that an existing claim still needs, None where it has them, or why it cannot be used."""
+        refusal = self._check_claim(pod, claim)
+        if refusal is not None or claim.status.allocation is not None:
+            return refusal
+        return self._demands.demand_of(claim)
 
     def _check_claim(self, pod: PodInfo, claim: ResourceClaim) -> Reject | None:
         """Return why an existing claim cannot be used by the pod now."""
@@ -307,14 +311,11 @@ class DynamicResources(Plugin):
             return found
         waiting: list[tuple[ResourceClaim, ClaimDemand]] = []
         for claim in found:
-            refusal = self._check_claim(pod, claim)
-            if refusal is not None:
-                return refusal
-            if claim.status.allocation is None:
-                demand = self._demands.demand_of(claim)
-                if not isinstance(demand, ClaimDemand):
-                    return demand
+            demand = self._unmet_demand(pod, claim)
+            if isinstance(demand, ClaimDemand):
                 waiting.append((claim, demand))
+            elif demand is not None:
+                return demand
         if not waiting:
             return None
         allocations = self._allocate([demand for _, demand in waiting], node)
