@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.entry_point import PluginEntryPoint, load_entry_points
+from koord.api.config.entry_point import PluginEntryPoint, load_entry_points, make_plugins
 from koord.koordlet.collect.collector import CollectorPlugin
 from koord.koordlet.hooks.registry import HOOKS, HookEntry
 from koord.koordlet.strategies.registry import STRATEGIES, StrategyEntry
@@ -49,18 +49,13 @@ def load_koordlet_plugins(
             else:
                 owned.update(dict.fromkeys(one.files, name))
                 kept.append(one)
-    collectors: list[CollectorPlugin] = []
-    for name, make in makers.loaded.items():
-        try:
-            collector = make()
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's class raises
-            warnings.append(f"plugin {name} is not used: {type(error).__name__}: {error}")
-            continue
-        if isinstance(collector, CollectorPlugin):
-            collectors.append(collector)
-        else:
-            warnings.append(f"plugin {name} is not used: it has no name, period_s and sample(now_s, pods, store)")
-    plugins = KoordletPlugins(strategies=tuple(kept_strategies), hooks=tuple(kept_hooks), collectors=tuple(collectors))
+    collectors, unused = make_plugins(
+        makers.loaded, CollectorPlugin, "it has no name, period_s and sample(now_s, pods, store)"
+    )
+    warnings += unused
+    plugins = KoordletPlugins(
+        strategies=tuple(kept_strategies), hooks=tuple(kept_hooks), collectors=tuple(collectors.values())
+    )
     return plugins, tuple(warnings)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from koord.api.config.entry_point import PluginEntryPoint, load_entry_points
+from koord.api.config.entry_point import PluginEntryPoint, load_entry_points, make_plugins
 from koord.api.kubernetes.node import Node
 from koord.manager.colocation.decision import ColocationNodeView
 from koord.manager.colocation.device_resources import RESOURCES
@@ -68,19 +68,8 @@ def load_manager_plugins(offers: Callable[[str], Iterable[PluginEntryPoint]]) ->
 
 def _load(offers: Iterable[PluginEntryPoint], kind: Any) -> tuple[dict[str, Any], list[str]]:
     found = load_entry_points(offers)
-    warnings = list(found.warnings)
-    made: dict[str, Any] = {}
-    for name, make in found.loaded.items():
-        try:
-            plugin = make()
-        except Exception as error:  # noqa: BLE001 - whatever a stranger's class raises
-            warnings.append(f"plugin {name} is not used: {type(error).__name__}: {error}")
-            continue
-        if isinstance(plugin, kind):
-            made[name] = plugin
-        else:
-            warnings.append(f"plugin {name} is not used: it is no {kind.__name__}")
-    return made, warnings
+    made, unused = make_plugins(found.loaded, kind, f"it is no {kind.__name__}")
+    return made, [*found.warnings, *unused]
 
 
 def run_node_resource_plugins(

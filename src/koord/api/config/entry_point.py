@@ -70,6 +70,26 @@ def load_entry_points(
     return LoadedEntryPoints(loaded, broken, tuple(warnings))
 
 
+def make_plugins(loaded: Mapping[str, Any], kind: Any, unlike: str) -> tuple[dict[str, Any], list[str]]:
+    """Call what was loaded; return what it made of this kind, by name, and a sentence about each that is not used.
+
+    `unlike` words what an object lacks that is not of the kind.
+    """
+    made: dict[str, Any] = {}
+    warnings: list[str] = []
+    for name, make in loaded.items():
+        try:
+            plugin = make()
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's class raises
+            warnings.append(f"plugin {name} is not used: {type(error).__name__}: {error}")
+            continue
+        if isinstance(plugin, kind):
+            made[name] = plugin
+        else:
+            warnings.append(f"plugin {name} is not used: {unlike}")
+    return made, warnings
+
+
 def _unfit(found: Any, kind: type[Any] | None) -> str:
     if kind is None:
         return "" if callable(found) else f"it is a {type(found).__name__}, and must be a class or a function"
