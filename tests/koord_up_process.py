@@ -12,11 +12,13 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+
+from tools.controlplane import ControlPlane
 
 
 @dataclass
@@ -66,3 +68,21 @@ def koord_up(*args: str) -> Iterator[KoordUpProcess]:
             for stream in (running.process.stdout, running.process.stderr):
                 if stream is not None:
                     stream.close()
+
+
+class KoordUpPlane(ControlPlane):
+    """`koord up` in the place of a real control plane, so that a real kubelet can join it."""
+
+    def __init__(self, up: KoordUpProcess) -> None:
+        super().__init__(up.kubeconfig.parent, up.url, up.token)
+        self._up = up
+
+    def ssl(self) -> ssl.SSLContext:
+        return self._up.ssl()
+
+
+@contextlib.contextmanager
+def koord_up_plane(_api_server_flags: Sequence[str] = ()) -> Iterator[ControlPlane]:
+    """Run `koord up` without simulated nodes; flags are a real API server's and mean nothing here."""
+    with koord_up("--nodes", "0") as up:
+        yield KoordUpPlane(up)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -69,3 +70,12 @@ async def test_a_program_that_hangs_is_given_up(tmp_path: Path) -> None:
 
 def test_a_machine_without_daemons(tmp_path: Path) -> None:
     assert MpsControl(MpsSettings(folder=str(tmp_path / "none"))).minors() == ()
+
+
+def test_a_program_that_ends_before_it_has_read_is_a_problem_on_every_event_loop(tmp_path: Path) -> None:
+    uvloop = pytest.importorskip("uvloop", reason="uvloop is an extra")
+    control = MpsControl(MpsSettings(folder=str(tmp_path), command=("false",)))
+    for factory in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            for _ in range(20):  # whether the end or the request comes first is chance
+                assert "ended with status 1" in str(runner.run(control.servers(0)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 from io import BufferedRandom
 from pathlib import Path
 
@@ -94,20 +95,25 @@ class MpsControl:
             environment["CUDA_VISIBLE_DEVICES"] = uuid
         command = (*self._settings.command, *arguments)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE if output is None else output,
-                stderr=asyncio.subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,  # a signal to this process's group is not meant for the daemon
-            )
+            # A file and no pipe: the program may end before it has read, and a pipe that is closed then is an error
+            # to some event loops.
+            with tempfile.TemporaryFile() as asked:
+                asked.write(request.encode())
+                asked.seek(0)
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asked,
+                    stdout=asyncio.subprocess.PIPE if output is None else output,
+                    stderr=asyncio.subprocess.STDOUT,
+                    env=environment,
+                    start_new_session=True,  # a signal to this process's group is not meant for the daemon
+                )
         except OSError as error:
             return _Answer(problem=f"{command[0]}: {error.strerror}")
         limit_s = self._settings.call_s + extra_s
         try:
             async with asyncio.timeout(limit_s):
-                said, _ = await process.communicate(request.encode())
+                said, _ = await process.communicate()
         except TimeoutError:
             process.kill()
             await process.wait()
