@@ -111,7 +111,7 @@ test-e2e: $(READY) ## Kubernetes' own end-to-end suite against koord up (needs G
 # No $(READY): a machine with a card may have no package registry. GPU_PYTHON has pytest and koord's dependencies.
 GPU_PYTHON ?= $(BIN)/python
 test-gpu: ## shares of a GPU measured on a real card (MPS; HAMi-core with KOORD_HAMI_CORE), figures in bench/results/gpu-*.json
-	@PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(GPU_PYTHON) -m pytest -c pyproject.toml --confcutdir=tests/gpu -p no:cacheprovider -W ignore tests/gpu/test_card_shares.py tests/gpu/test_card_end_to_end.py; \
+	@PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(GPU_PYTHON) -m pytest -c pyproject.toml --confcutdir=tests/gpu -p no:cacheprovider -W ignore tests/gpu/test_card_shares.py tests/gpu/test_card_end_to_end.py tests/gpu/test_card_container.py; \
 	  tested=$$?; PYTHONPATH=$(CURDIR)/src:$(CURDIR) $(GPU_PYTHON) -m bench gpu && exit $$tested
 
 soak: $(READY) assets ## random events and chaos for long: EVENTS=1000000 of each machine takes hours, MINUTES=60 of chaos

@@ -21,6 +21,7 @@ import pytest
 
 from bench.gpu_session import ROOT, why_no_mps
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, L_GPU_ISOLATION_PROVIDER
+from koord.koordlet.hooks import gpu_env
 from tests.gpu import nvidia_runtime
 from tests.koord_up_process import koord_up_plane
 from tools import nodeagent, realnode
@@ -88,7 +89,7 @@ class GpuNode:
         logs = self.node.folder / "podlogs" / f"default_{name}_{found['metadata']['uid']}" / "main" / "0.log"
         lines = [line.split(" ", 3) for line in logs.read_text().splitlines()]
         said = "\n".join(words[3] for words in lines if words[1] == "stdout")
-        assert said, logs.read_text()
+        assert said, f"{logs.read_text()}\n{json.dumps(found, indent=1)}"
         self.api.delete(path)
         until(lambda: self.api.get(path) is None, f"{name} is gone")
         self.reports[name] = json.loads(said)
@@ -141,6 +142,14 @@ def test_a_container_gets_the_share_that_its_pod_asked_for(gpu_node: GpuNode) ->
 @pytest.mark.skipif(not HAMI_LIBRARY, reason="KOORD_HAMI_CORE names no library")
 def test_a_container_of_hami_core_gets_no_more_memory_than_it_asked_for(gpu_node: GpuNode) -> None:
     gpu_node.api.merge(NODE_PATH, {"metadata": {"labels": {L_GPU_ISOLATION_PROVIDER: "HAMi-core"}}})
+    lock_folder = Path(gpu_env.LOCK_DIR)
+    if os.path.isdir("/proc/1/root"):  # elsewhere koordlet cannot tell what the machine lacks
+        shutil.rmtree(lock_folder, ignore_errors=True)
+        report, _ = gpu_node.measure("unprepared", "HAMi-core", cores=30, ratio=10)
+        assert report["verdict"] == "cannot tell", "a machine without the library's folder gives no card, and says so"
+        assert f"{lock_folder}: to be mounted, and not on this machine" in gpu_node.agent.log()
+    lock_folder.mkdir(exist_ok=True)
+    lock_folder.chmod(0o777)  # as the chart's daemon of HAMi-core does
     report, _ = gpu_node.measure("hami", "HAMi-core", cores=30, ratio=10)
     assert report["provider"] == "HAMi-core", report
     limits = _by_resource(report)

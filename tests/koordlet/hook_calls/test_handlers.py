@@ -140,6 +140,22 @@ class TestNri:
         assert [one.destination for one in found.mounts] == ["/usr/local/vgpu/libvgpu.so", "/tmp/vgpulock"]
         assert world.events == []
 
+    def test_a_mount_that_this_machine_lacks_is_told_and_the_container_starts_without_a_card(
+        self, world: CallsFixture
+    ) -> None:
+        """The runtime would refuse to start a container with it."""
+        root = Path(world.stage.world.kernel.paths.proc, "1", "root")
+        (root / "usr/local/vgpu").mkdir(parents=True)
+        (root / "usr/local/vgpu/libvgpu.so").touch()
+        found = wait(world.nri.create_container(nri_pod(SHARE, HAMI), nri_container()))
+        assert found is None or (not found.env and not found.mounts)
+        (event,) = world.events
+        assert "/tmp/vgpulock: to be mounted, and not on this machine" in event[2]
+        (root / "tmp/vgpulock").mkdir(parents=True)
+        found = wait(world.nri.create_container(nri_pod(SHARE, HAMI), nri_container()))
+        assert found is not None
+        assert len(found.mounts) == 2
+
 
 class TestFailures:
     BROKEN = {EXTENDED: "{"}

@@ -59,6 +59,21 @@ def find_devices(host: Host, decision: HookDecision) -> list[LinuxDevice] | IoEr
     return found
 
 
+def find_missing_source(host: Host, mounts: Iterable[Mount]) -> IoError | None:
+    """Return the first source that this machine lacks: the runtime would refuse to start the container for it.
+
+    The machine's first process sees the paths that the runtime sees, wherever the agent runs. Where its root cannot be
+    looked into, nothing is known to be missing.
+    """
+    root = f"{host.paths.proc}/1/root"
+    if not host.is_folder(root):
+        return None
+    for mount in mounts:
+        if not mount.fresh_directory and not host.exists(f"{root}{mount.source}"):
+            return IoError(mount.source, OPEN, 0, "to be mounted, and not on this machine")
+    return None
+
+
 def make_fresh_folders(mounts: Iterable[Mount]) -> IoError | None:
     """Make the folders that belong to one container alone, empty and open to all of its users."""
     for mount in mounts:
@@ -128,9 +143,9 @@ class NriHookHandler:
         if isinstance(devices, IoError):
             self._report(pod, _RDMA_HOOK, devices)
             devices = []
-        unmade = make_fresh_folders(decision.mounts)
-        if unmade is not None:
-            self._report(pod, _GPU_HOOK, unmade)
+        refused = find_missing_source(self._host, decision.mounts) or make_fresh_folders(decision.mounts)
+        if refused is not None:
+            self._report(pod, _GPU_HOOK, refused)
             decision = msgspec.structs.replace(decision, mounts=(), env={})
         return decision, devices
 
