@@ -29,8 +29,8 @@ from koord.embedded.workloads.deployment_plan import (
     replica_set_body,
 )
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
+from koord.embedded.workloads.pod_control import desired_replicas, same_template
 from koord.embedded.workloads.pod_state import is_pod_finished
-from koord.embedded.workloads.pod_template import desired_replicas, same_template
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue
 from koord.kube.controller.workqueue import WorkQueue

@@ -18,7 +18,7 @@ from koord.embedded.workloads.deployment_rollout import (
     rollout_bounds,
     total_size,
 )
-from koord.embedded.workloads.pod_template import POD_TEMPLATE_HASH, desired_replicas, template_hash, template_labels
+from koord.embedded.workloads.pod_control import POD_TEMPLATE_HASH, desired_replicas, template_hash, template_labels
 from koord.kube.client.request_builder import Unstructured
 
 DEFAULT_HISTORY_LIMIT = 10

@@ -15,8 +15,7 @@ from koord.embedded.workloads import controller_context, controller_ref, job_acc
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.job_accounting import TRACKING_FINALIZER, JobBackoff, has_tracking_finalizer, is_indexed
 from koord.embedded.workloads.job_plan import JobPlan, JobView, NewJobPod, decide_job, is_job_finished, job_finished_at
-from koord.embedded.workloads.pod_control import OwnedPodWatch, PodControl
-from koord.embedded.workloads.pod_template import name_suffix, pod_from_template
+from koord.embedded.workloads.pod_control import OwnedPodWatch, PodControl, name_suffix, pod_from_template
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.controller.workqueue import WorkQueue

@@ -20,8 +20,15 @@ from koord.api.model import LegacyCondition
 from koord.embedded.workloads import controller_ref, pod_state
 from koord.embedded.workloads.controller_context import ControllerContext, status_patch, sync_result
 from koord.embedded.workloads.expectations import ControllerExpectations
-from koord.embedded.workloads.pod_control import BURST_REPLICAS, OwnedPodWatch, PodControl
-from koord.embedded.workloads.pod_template import desired_replicas, generate_name, pod_from_template, template_labels
+from koord.embedded.workloads.pod_control import (
+    BURST_REPLICAS,
+    OwnedPodWatch,
+    PodControl,
+    desired_replicas,
+    generate_name,
+    pod_from_template,
+    template_labels,
+)
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult
 from koord.kube.controller.workqueue import WorkQueue

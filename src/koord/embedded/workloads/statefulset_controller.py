@@ -12,8 +12,7 @@ from koord.embedded.workloads import controller_ref, controller_revision
 from koord.embedded.workloads.controller_context import ControllerContext, error_unless_gone, status_patch, sync_result
 from koord.embedded.workloads.controller_revision import RevisionHistory
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
-from koord.embedded.workloads.pod_control import OwnedPodWatch, is_namespace_terminating
-from koord.embedded.workloads.pod_template import pod_from_template
+from koord.embedded.workloads.pod_control import OwnedPodWatch, is_namespace_terminating, pod_from_template
 from koord.embedded.workloads.statefulset_plan import (
     NewStatefulPod,
     StatefulSetPlan,

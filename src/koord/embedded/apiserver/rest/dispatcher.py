@@ -12,6 +12,7 @@ from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest import pod_log, request_body, responses, virtual_resources
+from koord.embedded.apiserver.rest.conversion import TransformedEncoding
 from koord.embedded.apiserver.rest.create_update import ObjectWriter, to_served_version
 from koord.embedded.apiserver.rest.delete import DeleteOutcome, Deleter
 from koord.embedded.apiserver.rest.listing import list_page
@@ -31,7 +32,6 @@ from koord.embedded.apiserver.rest.resource_metrics import METRICS_GROUP, Resour
 from koord.embedded.apiserver.rest.responses import ListBody, ResponseFormat, json_response, response_body
 from koord.embedded.apiserver.rest.scale import ScaleHandler
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY, SubresourceStrategy, strategy_for
-from koord.embedded.apiserver.rest.table_conversion import TransformedEncoding
 from koord.embedded.apiserver.rest.virtual_resources import answer_review
 from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.kube.transport.interface import ApiResponse, UnstructuredBody
