@@ -19,8 +19,7 @@ from koord.api.koordinator.qos_class import BATCH
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
 from koord.api.koordinator.yarn import ALLOCATION_NAME, MIB, MILLI_PER_VCORE, YarnNodeId
 from koord.api.model import QuantityText
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import Format, Quantity
 from koord.wire.hadoop_yarn import RUNNING, NodeReport, ResourceMessage
 from koord.yarn.models import BatchAmounts, YarnNode, YarnPod
 

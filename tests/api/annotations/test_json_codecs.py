@@ -14,7 +14,6 @@ from koord.api.annotations import (
     device_codecs,
     gang_codecs,
     node_codecs,
-    numa_codecs,
     pod_codecs,
     qos_codecs,
     quota_codecs,
@@ -113,24 +112,24 @@ CODECS = [
     ),
     JsonCodecCase(
         f"{S}resource-spec",
-        numa_codecs.parse_resource_spec,
+        cpu_codecs.parse_resource_spec,
         dump_json,
-        numa_codecs.ResourceSpec,
+        cpu_codecs.ResourceSpec,
         '{"requiredCPUBindPolicy":"FullPCPUs","preferredCPUBindPolicy":"SpreadByPCPUs",'
         '"preferredCPUExclusivePolicy":"PCPULevel"}',
     ),
     JsonCodecCase(
         f"{S}resource-status",
-        numa_codecs.parse_resource_status,
+        cpu_codecs.parse_resource_status,
         dump_json,
-        numa_codecs.PodResourceStatus,
+        cpu_codecs.PodResourceStatus,
         '{"cpuset":"0-3","numaNodeResources":[{"node":0,"resources":{"cpu":"4"}}]}',
     ),
     JsonCodecCase(
         f"{S}numa-topology-spec",
-        numa_codecs.parse_numa_topology_spec,
+        cpu_codecs.parse_numa_topology_spec,
         dump_json,
-        numa_codecs.NUMATopologySpec,
+        cpu_codecs.NUMATopologySpec,
         '{"numaTopologyPolicy":"SingleNUMANode","singleNUMANodeExclusive":"Required"}',
     ),
     JsonCodecCase(
@@ -405,7 +404,7 @@ def test_nulls_of_go_writers_read_as_empty() -> None:
             id="fields",
         ),
         pytest.param(
-            numa_codecs.parse_resource_status,
+            cpu_codecs.parse_resource_status,
             f"{S}resource-status",
             '{"CPUSet":"0","numanoderesources":[{"Node":1,"Resources":{"cpu":"1"}}]}',
             '{"cpuset":"0","numaNodeResources":[{"node":1,"resources":{"cpu":"1"}}]}',
@@ -426,7 +425,7 @@ def test_nulls_of_go_writers_read_as_empty() -> None:
             id="optional-parts",
         ),
         pytest.param(
-            numa_codecs.parse_resource_status,
+            cpu_codecs.parse_resource_status,
             f"{S}resource-status",
             '{"cpuset":"0","CPUSET":"1"}',
             '{"cpuset":"1"}',
@@ -441,6 +440,6 @@ def test_fields_are_known_in_any_case(parse: Callable[..., Any], key: str, text:
 
 
 def test_a_field_in_another_case_is_checked_like_any_other() -> None:
-    found = numa_codecs.parse_resource_status({f"{S}resource-status": '{"CPUSet":5}'})
+    found = cpu_codecs.parse_resource_status({f"{S}resource-status": '{"CPUSet":5}'})
     assert isinstance(found, MalformedAnnotation)
     assert "cpuset" in found.reason

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
-from koord.api.koordinator.device import DeviceInfo
+from koord.api.koordinator.scheduling import DeviceInfo
 from koord.api.koordinator.slo import NodeMetric, NodeSLO, NUMAUsage
 from koord.api.koordinator.slo_strategy import SystemStrategy
 from koord.api.kubernetes.meta import Object, ObjectMeta

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kubernetes.apps import ReplicaSet
 from koord.api.kubernetes.meta import stored_label_selector
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import ReplicaSet
 from koord.api.model import convert, to_dict
 from koord.api.patch.merge_patch import merge_patch
 from koord.embedded.workloads import controller_context, controller_ref, pod_control, pod_state, replicaset_controller

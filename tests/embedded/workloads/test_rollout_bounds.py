@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from koord.api.kubernetes.apps import (
+from koord.api.kubernetes.meta import LabelSelector, ObjectMeta
+from koord.api.kubernetes.pod import Pod, PodCondition, PodSpec, PodStatus
+from koord.api.kubernetes.workload import (
     Deployment,
     DeploymentSpec,
     DeploymentStrategy,
@@ -20,8 +22,6 @@ from koord.api.kubernetes.apps import (
     ReplicaSetStatus,
     RollingUpdateDeployment,
 )
-from koord.api.kubernetes.meta import LabelSelector, ObjectMeta
-from koord.api.kubernetes.pod import Pod, PodCondition, PodSpec, PodStatus
 from koord.api.model import convert
 from koord.embedded.workloads import deployment_plan as controller
 from koord.embedded.workloads import deployment_rollout, replicaset_controller

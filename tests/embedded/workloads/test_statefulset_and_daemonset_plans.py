@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kubernetes.apps import ControllerRevision, StatefulSet
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodSpec
+from koord.api.kubernetes.workload import ControllerRevision, StatefulSet
 from koord.api.model import convert
 from koord.embedded.workloads import controller_revision, daemonset_controller, statefulset_plan
 from koord.policy import node_match

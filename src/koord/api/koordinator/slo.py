@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import field
 
 from koord.api.koordinator import slo_strategy
-from koord.api.koordinator.device import DeviceInfo
+from koord.api.koordinator.scheduling import DeviceInfo
 from koord.api.kubernetes.meta import Object
 from koord.api.model import Submodel
 from koord.api.schema_markers import NULLABLE, PRESERVE_UNKNOWN, REQUIRED, Duration, Int32, ResourceList, SchemaRule

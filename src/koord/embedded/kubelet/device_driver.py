@@ -20,8 +20,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import Format, Quantity
 
 _LOG = logging.getLogger(__name__)
 

@@ -43,8 +43,7 @@ from koord.kube.transport.interface import TRANSIENT_ERRORS
 from koord.telemetry.clock import Clock
 from koord.values import timestamp
 from koord.values.duration import parse_seconds
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import Format, Quantity
 from koord.values.resources import CPU, MEMORY
 
 _LOG = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from collections import deque
 from datetime import datetime
 from typing import Any
 
-from koord.api.kubernetes.autoscaling import HORIZONTAL_POD_AUTOSCALERS, HorizontalPodAutoscaler
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.meta import Condition
 from koord.api.kubernetes.pod_resources import pod_requests
+from koord.api.kubernetes.workload import HORIZONTAL_POD_AUTOSCALERS, HorizontalPodAutoscaler
 from koord.api.model import to_dict
 from koord.embedded.workloads.autoscaler_plan import (
     MetricUnknown,

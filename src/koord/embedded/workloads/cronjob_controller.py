@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from koord.api.kubernetes.batch import CronJob, CronJobStatus, Job
 from koord.api.kubernetes.builtin_kinds import CRON_JOBS, JOBS
+from koord.api.kubernetes.workload import CronJob, CronJobStatus, Job
 from koord.api.model import ObjectReference
 from koord.embedded.workloads import controller_ref
 from koord.embedded.workloads.controller_context import ControllerContext, seconds_until, status_patch, sync_result

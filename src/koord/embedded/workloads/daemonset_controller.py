@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 import msgspec
 
 from koord.api.kubernetes.affinity import Toleration
-from koord.api.kubernetes.apps import DaemonSet, DaemonSetStatus
 from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, DAEMON_SETS, NODES
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodSpec, PodTemplateSpec
+from koord.api.kubernetes.workload import DaemonSet, DaemonSetStatus
 from koord.api.model import convert, to_dict
 from koord.embedded.workloads.controller_context import ControllerContext, seconds_until, status_patch, sync_result
 from koord.embedded.workloads.controller_ref import (

@@ -6,9 +6,9 @@ from datetime import datetime
 
 import msgspec
 
-from koord.api.kubernetes.apps import Deployment, DeploymentStatus, ReplicaSet
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import Deployment, DeploymentStatus, ReplicaSet
 from koord.embedded.workloads import deployment_plan, deployment_rollout
 from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch, sync_result
 from koord.embedded.workloads.controller_ref import (

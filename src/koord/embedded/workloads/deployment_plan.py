@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from koord.api.kubernetes.apps import Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS
 from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.workload import Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet
 from koord.api.model import to_dict
 from koord.embedded.workloads import deployment_rollout
 from koord.embedded.workloads.controller_ref import controller_reference

@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import msgspec
 
-from koord.api.kubernetes.batch import Job
 from koord.api.kubernetes.builtin_kinds import JOBS, PODS
 from koord.api.kubernetes.meta import LabelSelector, stored_label_selector
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import Job
 from koord.embedded.workloads import controller_context, controller_ref, job_accounting
 from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.job_accounting import TRACKING_FINALIZER, JobBackoff, has_tracking_finalizer, is_indexed

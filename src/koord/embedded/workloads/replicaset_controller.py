@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from koord.api.kubernetes.apps import ReplicaSet, ReplicaSetSpec, ReplicaSetStatus
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS
 from koord.api.kubernetes.core_v1 import ReplicationController
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
+from koord.api.kubernetes.workload import ReplicaSet, ReplicaSetSpec, ReplicaSetStatus
 from koord.api.model import LegacyCondition
 from koord.embedded.workloads import controller_ref, pod_state
 from koord.embedded.workloads.controller_context import ControllerContext, status_patch, sync_result

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.kubernetes.apps import ControllerRevision, StatefulSet
 from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, PERSISTENT_VOLUME_CLAIMS, PODS, STATEFUL_SETS
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import ControllerRevision, StatefulSet
 from koord.api.model import RawTemplate
 from koord.embedded.workloads import controller_ref, controller_revision
 from koord.embedded.workloads.controller_context import ControllerContext, error_unless_gone, status_patch, sync_result

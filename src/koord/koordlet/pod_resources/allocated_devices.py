@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.device_codecs import AllocatedDevice, parse_device_allocated
-from koord.api.koordinator.device import GPU
+from koord.api.koordinator.scheduling import GPU
 from koord.wire.pod_resources import ContainerDevices
 
 _RESOURCE_NAMES = {GPU: "nvidia.com/gpu"}

@@ -9,7 +9,7 @@ import msgspec
 
 from koord.api.koordinator.qos_class import PRIORITY_BANDS
 from koord.manager.colocation.models import NO_COMPUTE, ColocationMetricStatus, ColocationNodeMetric, ComputeResources
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 from koord.values.resources import CPU, MEMORY
 from koord.values.timestamp import text
 

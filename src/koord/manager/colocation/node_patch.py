@@ -18,8 +18,7 @@ from koord.manager.colocation.decision import ColocationDecision
 from koord.manager.colocation.device_resources import GPU_NAMES, RDMA_NAMES, DeviceResources
 from koord.manager.colocation.mid import MidDecision
 from koord.manager.colocation.normalization import normalization_differs
-from koord.values.quantity import ZERO, Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import ZERO, Format, Quantity
 
 # By name, what the node shall show; None: the name shall go. A name that is not here is left alone.
 DesiredResources = dict[str, Quantity | None]

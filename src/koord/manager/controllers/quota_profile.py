@@ -22,7 +22,7 @@ from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.manager.controllers import root_quota
 from koord.manager.reconcile_loop import ManagerContext, ReconcileLoop
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 from koord.values.selector import SelectorError
 
 RESYNC_S = 10.0

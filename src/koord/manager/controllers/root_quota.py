@@ -15,8 +15,7 @@ from koord.api.kubernetes.node import Node
 from koord.kube.client.request_builder import Unstructured
 from koord.values import resources as vector
 from koord.values.go_format import parse_finite_float
-from koord.values.quantity import ZERO, Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import ZERO, Format, Quantity
 from koord.values.resources import CPU, MEMORY, Resources
 from koord.values.selector import Selector
 

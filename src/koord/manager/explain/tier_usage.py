@@ -34,8 +34,7 @@ from koord.manager.colocation.models import (
     ComputeResources,
     pod_share_of,
 )
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 _TIER_RESOURCES = {CPU: (CPU, MID_CPU, BATCH_CPU), MEMORY: (MEMORY, MID_MEMORY, BATCH_MEMORY)}
 TOTAL = "TOTAL"  # no node can have this name

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from koord.api.annotations.cpu_codecs import CPUBasicInfo
 from koord.api.koordinator.custom_kinds import DEVICES, NODE_RESOURCE_TOPOLOGIES
-from koord.api.koordinator.device import Device
+from koord.api.koordinator.scheduling import Device
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.node import Node

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from koord.api.koordinator.device import Device
 from koord.api.koordinator.protocol import L_GPU_MODEL
 from koord.api.koordinator.resource_name import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from koord.api.koordinator.scheduling import Device
 from koord.api.kubernetes.affinity import NodeSelectorRequirement
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.resource import Resource

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.config.descheduler import low_node_load_args as config
-from koord.api.config.descheduler.low_node_load_args import LowNodeLoadArgs
+from koord.api.config.descheduler import plugin_args as config
+from koord.api.config.descheduler.plugin_args import LowNodeLoadArgs
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.analysis import Recommendation
+from koord.api.koordinator.profiles import Recommendation
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
 from koord.manager.controllers.recommender.target_index import TargetIndex, UnsupportedTarget, parse_target

@@ -19,7 +19,7 @@ from koord.api.config.plugin_set import (
     merge_plugin_sets,
     validate_plugin_configs,
 )
-from koord.api.config.scheduler.plugin_args import API_VERSION
+from koord.api.config.scheduler.in_tree_args import API_VERSION
 from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.model import Model, to_dict
 from koord.api.schema_markers import Duration

@@ -7,7 +7,7 @@ from typing import Any
 from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginArgsKind
 from koord.api.config.scheduler import in_tree_args, koordinator_args
-from koord.api.config.scheduler.plugin_args import API_VERSION, SchedulerPluginArgs
+from koord.api.config.scheduler.in_tree_args import API_VERSION, SchedulerPluginArgs
 
 SCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
     "NodeResourcesFit": PluginArgsKind(

@@ -22,8 +22,7 @@ from koord.api.koordinator.qos_class import PRIORITY_CLASSES, QOS_CLASSES
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES
 from koord.api.schema import unwrap_annotated
 from koord.api.schema_markers import SchemaRule
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -16,7 +16,7 @@ from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.descheduler.framework.node_fit import raw_allocatable
 from koord.descheduler.framework.pod_selection import pod_rank
 from koord.descheduler.framework.snapshot import ClusterSnapshot, namespaced_name
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 
 FULL_PERCENT = 100.0
 

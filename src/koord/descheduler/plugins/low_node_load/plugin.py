@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.config.descheduler import low_node_load_args
+from koord.api.config.descheduler import plugin_args
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.node_fit import NodeFitChecker
@@ -57,7 +57,7 @@ class ClassifiedNodes(msgspec.Struct):
 class LowNodeLoadPool:
     """One set of nodes with its own thresholds."""
 
-    def __init__(self, given: low_node_load_args.NodePool) -> None:
+    def __init__(self, given: plugin_args.NodePool) -> None:
         self.name = given.name
         self.node_selector: Selector | None = build_selector(given.node_selector)
         self.weights: Mapping[str, int] = given.resource_weights
@@ -103,7 +103,7 @@ class LowNodeLoadPool:
 class LowNodeLoad(DeschedulerPlugin):
     name: ClassVar[str] = "LowNodeLoad"
 
-    def __init__(self, args: low_node_load_args.LowNodeLoadArgs) -> None:
+    def __init__(self, args: plugin_args.LowNodeLoadArgs) -> None:
         """Take defaulted and validated arguments."""
         self._args = args
         self._pod_filter = PodFilter(args.evictable_namespaces, args.pod_selectors)
@@ -249,9 +249,9 @@ def classify_nodes(loads: Sequence[NodeLoad]) -> ClassifiedNodes:
     return by
 
 
-def _default_pool(args: low_node_load_args.LowNodeLoadArgs) -> low_node_load_args.NodePool:
-    return low_node_load_args.NodePool(
-        name=low_node_load_args.DEFAULT_NODE_POOL,
+def _default_pool(args: plugin_args.LowNodeLoadArgs) -> plugin_args.NodePool:
+    return plugin_args.NodePool(
+        name=plugin_args.DEFAULT_NODE_POOL,
         node_selector=args.node_selector,
         use_deviation_thresholds=bool(args.use_deviation_thresholds),
         high_thresholds=args.high_thresholds,
@@ -263,7 +263,7 @@ def _default_pool(args: low_node_load_args.LowNodeLoadArgs) -> low_node_load_arg
     )
 
 
-def _detector_condition(given: low_node_load_args.AnomalyCondition | None) -> DetectorCondition:
+def _detector_condition(given: plugin_args.AnomalyCondition | None) -> DetectorCondition:
     if given is None:
         return DetectorCondition(abnormal=1, normal=1)
     timeout_s = duration.parse_seconds(given.timeout) if given.timeout else 0.0

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from koord.api.koordinator.device import GPU, DeviceInfo
 from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from koord.api.koordinator.scheduling import GPU, DeviceInfo
 from koord.api.koordinator.slo import (
     AGGREGATIONS,
     MEMORY_WITH_HOT_PAGE_CACHE,

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from koord.api.koordinator.analysis import TARGET_POD_SELECTOR, TARGET_WORKLOAD, Recommendation
+from koord.api.koordinator.profiles import TARGET_POD_SELECTOR, TARGET_WORKLOAD, Recommendation
 from koord.api.kubernetes.meta import OwnerReference, label_selector_as_selector
 from koord.api.kubernetes.pod import Pod
 from koord.kube.informer.cache import ObjectKey

@@ -17,7 +17,7 @@ from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision
 from koord.manager.webhooks.quota import checks, topology
 from koord.manager.webhooks.quota.checks import QuotaCheckGates
 from koord.values import resources as vector
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 
 _SHOWN_PODS = 2
 

@@ -26,7 +26,7 @@ from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.values.amounts import Amounts, Counts, add_in_place
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 
 # One that has not started yet is the youngest of all.
 _NOT_STARTED = float("inf")

@@ -13,7 +13,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.model import ResourceList, Submodel
 from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes, ResourceVector
 from koord.values import duration
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 
 
 class ReportedAggregatedUsage(Submodel, frozen=True, kw_only=True):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.annotations import numa_codecs
-from koord.api.annotations.numa_codecs import (
+from koord.api.annotations import cpu_codecs
+from koord.api.annotations.cpu_codecs import (
     CPU_BIND_DEFAULT,
     CPU_BIND_FULL_PCPUS,
     CPU_BIND_SPREAD_BY_PCPUS,
@@ -30,8 +30,8 @@ from koord.scheduler.plugins.node_numa_resource.topology_options import Topology
 
 _BIND_POLICIES = (CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS)
 _POLICY_OF_NODE_POLICY = {
-    numa_codecs.NODE_BIND_FULL_PCPUS_ONLY: CPU_BIND_FULL_PCPUS,
-    numa_codecs.NODE_BIND_SPREAD_BY_PCPUS: CPU_BIND_SPREAD_BY_PCPUS,
+    cpu_codecs.NODE_BIND_FULL_PCPUS_ONLY: CPU_BIND_FULL_PCPUS,
+    cpu_codecs.NODE_BIND_SPREAD_BY_PCPUS: CPU_BIND_SPREAD_BY_PCPUS,
 }
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from koord.api.config.scheduler.in_tree_args import LEAST_ALLOCATED, MOST_ALLOCATED
 from koord.api.config.scheduler.koordinator_args import NodeResourcesFitPlusArgs
-from koord.api.config.scheduler.plugin_args import LEAST_ALLOCATED, MOST_ALLOCATED
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes.pod_resources import DEFAULT_CPU_REQUEST, DEFAULT_MEMORY_REQUEST, resource_amounts
 from koord.scheduler.cache.node_info import NodeInfo
