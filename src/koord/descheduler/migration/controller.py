@@ -40,8 +40,7 @@ from koord.descheduler.migration.protection import controller_uid
 from koord.descheduler.migration.reservation_fit import reservation_misfit
 from koord.descheduler.migration.writer import JobGarbageCollector, JobWriteCache, MigrationWriter
 from koord.descheduler.snapshot_source import SnapshotSource
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import ItemExponentialRateLimiter

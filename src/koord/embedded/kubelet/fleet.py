@@ -36,8 +36,7 @@ from koord.embedded.kubelet.pod_worker import PodWorker
 from koord.embedded.kubelet.slim_views import SlimNode, SlimPod
 from koord.embedded.kubelet.usage_model import ZERO_USAGE, SimulatedUsage, UsageTrace
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, Done, ReconcileResult
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, WorkQueue
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory

@@ -32,8 +32,7 @@ from koord.embedded.kubelet.simulated_host import HostUsage, SimulatedHost, Simu
 from koord.embedded.kubelet.usage_model import ZERO_USAGE, SimulatedUsage
 from koord.kube.client import request_builder
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import HandlerRegistration

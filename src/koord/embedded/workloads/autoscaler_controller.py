@@ -24,8 +24,7 @@ from koord.embedded.workloads.autoscaler_plan import (
 from koord.embedded.workloads.controller_context import ControllerContext, discover
 from koord.embedded.workloads.pod_state import is_pod_active
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError, error_from_response

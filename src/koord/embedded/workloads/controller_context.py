@@ -21,8 +21,7 @@ from koord.api.model import to_dict
 from koord.embedded.workloads.expectations import WrittenVersions
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer

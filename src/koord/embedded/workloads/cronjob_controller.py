@@ -18,8 +18,7 @@ from koord.embedded.workloads.controller_context import ControllerContext, secon
 from koord.embedded.workloads.expectations import WrittenVersions
 from koord.embedded.workloads.job_plan import COMPLETE, is_job_finished, job_finished_at
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError

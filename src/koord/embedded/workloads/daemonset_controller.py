@@ -31,8 +31,7 @@ from koord.embedded.workloads.pod_control import (
 )
 from koord.embedded.workloads.pod_state import is_pod_available, is_pod_ready, next_available_s
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.policy.node_match import NO_EXECUTE, NO_SCHEDULE, find_untolerated_taint, matches_node_affinity

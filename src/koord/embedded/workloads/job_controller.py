@@ -17,8 +17,7 @@ from koord.embedded.workloads.job_accounting import TRACKING_FINALIZER, JobBacko
 from koord.embedded.workloads.job_plan import JobPlan, JobView, NewJobPod, decide_job, is_job_finished, job_finished_at
 from koord.embedded.workloads.pod_control import OwnedPodWatch, PodControl, name_suffix, pod_from_template
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey
 from koord.kube.transport.api_error import ApiError

@@ -30,8 +30,7 @@ from koord.embedded.workloads.pod_control import (
     template_labels,
 )
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, WorkQueue
 from koord.kube.informer.cache import ObjectKey
 from koord.kube.transport.api_error import ApiError
 from koord.values.selector import Selector

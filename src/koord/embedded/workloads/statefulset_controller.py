@@ -27,8 +27,7 @@ from koord.embedded.workloads.statefulset_plan import (
     pod_volumes,
 )
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey
 from koord.kube.transport.api_error import ApiError

@@ -18,8 +18,7 @@ from koord.embedded.workloads.controller_ref import controller_owner, controller
 from koord.embedded.workloads.pod_control import is_namespace_terminating
 from koord.embedded.workloads.pod_state import is_pod_active
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError

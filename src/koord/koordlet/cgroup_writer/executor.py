@@ -16,8 +16,8 @@ from koord.host import resctrl
 from koord.host.cgroup.codec import loosest
 from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, CgroupFile, KnobFile, KnobRoot, KnobSupport
 from koord.host.cgroup.tree import CgroupTree
+from koord.host.core_sched import KernelTimeSlices, TimeSliceSystem
 from koord.host.io_error import JOURNAL, IoError, malformed
-from koord.host.time_slice import KernelTimeSlices, TimeSliceSystem
 from koord.koordlet.cgroup_writer import executor_state
 from koord.koordlet.cgroup_writer.effects import (
     AddTasks,

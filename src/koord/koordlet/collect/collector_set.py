@@ -11,7 +11,7 @@ from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import FdBudget
+from koord.host.cgroup.usage import FdBudget
 from koord.host.gpu import GpuCard, GpuInventory
 from koord.host.resctrl import CacheMonitor
 from koord.koordlet.collect import (

@@ -9,7 +9,7 @@ import msgspec
 from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.host.cgroup.knob import MEMORY_USAGE, CgroupFile
 from koord.host.cgroup.stat import parse_amount
-from koord.host.cgroup.usage_reader import CgroupUsageReader, KeepOpenFile
+from koord.host.cgroup.usage import CgroupUsageReader, KeepOpenFile
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.collect.collector import CollectContext, UsageCollector
 from koord.koordlet.series import metric_kind

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from koord.host.cgroup.usage_reader import CgroupUsageReader
+from koord.host.cgroup.usage import CgroupUsageReader
 from koord.host.io_error import IoError, unsupported
 from koord.koordlet.collect.collector import CollectContext, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koord.host.cgroup.usage_reader import CgroupUsageReader
+from koord.host.cgroup.usage import CgroupUsageReader
 from koord.host.io_error import IoError
 from koord.koordlet.collect.collector import CollectContext, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta

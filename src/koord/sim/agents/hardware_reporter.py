@@ -39,8 +39,7 @@ from koord.koordlet.reporters.builders.topology import (
 from koord.koordlet.reporters.device_reporter import device_patch, new_device
 from koord.koordlet.reporters.topology_reporter import new_topology, topology_patch
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
