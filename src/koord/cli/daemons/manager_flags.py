@@ -21,8 +21,8 @@ from koord.manager.quota_evaluator import EvaluatorOptions
 from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
 from koord.manager.webhook_server import cert_rotator
 from koord.manager.webhook_server.handlers import WebhookOptions
-from koord.manager.webhook_server.registration import WebhookAddress
-from koord.manager.webhook_server.serving import WebhookServingSettings
+from koord.manager.webhook_server.routes import WebhookAddress
+from koord.manager.webhook_server.self_probe import WebhookServingSettings
 from koord.manager.webhooks import admission
 from koord.values import duration
 

@@ -40,7 +40,7 @@ from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, error_from_response
 from koord.kube.transport.interface import ApiRequest
-from koord.manager.webhook_server import certificate
+from koord.manager.webhook_server import cert_store
 from koord.manager.webhook_server.cert_rotator import SECRET_NAME
 from koord.telemetry.clock import Clock, now
 from koord.yarn.operator import CLUSTERS_PATH
@@ -146,7 +146,7 @@ async def _read_certificate(client: Client, namespace: str) -> bytes | Unread:
     if isinstance(secret, ApiError):
         return msgspec.structs.replace(unread, why=str(secret), absent=secret.not_found)
     data = mapping(secret, "data")
-    return next((part for name in certificate.CERT if (part := _decode(data.get(name)))), b"")
+    return next((part for name in cert_store.CERT if (part := _decode(data.get(name)))), b"")
 
 
 def _decode(encoded: object) -> bytes:

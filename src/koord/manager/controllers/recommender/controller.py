@@ -25,13 +25,15 @@ from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError
-from koord.manager.controllers.recommender.target_index import TargetIndex, UnsupportedTarget, parse_target
 from koord.manager.controllers.recommender.workload_model import (
+    TargetIndex,
+    UnsupportedTarget,
     UsageSample,
     WorkloadCheckpoint,
     WorkloadEstimate,
     WorkloadModel,
     WorkloadModelSettings,
+    parse_target,
 )
 from koord.manager.reconcile_loop import ManagerContext, ReconcileLoop
 from koord.telemetry.clock import now
