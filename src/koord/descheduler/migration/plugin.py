@@ -7,8 +7,8 @@ from typing import ClassVar
 from koord.api.config.descheduler.migration_args import MigrationControllerArgs
 from koord.api.koordinator.scheduling import RESERVATION_FIRST
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.node_fit import OtherNodeFitChecker
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal, RoundState
+from koord.descheduler.framework.snapshot import OtherNodeFitChecker
 from koord.descheduler.migration import limits
 from koord.descheduler.migration.job import is_active
 from koord.descheduler.migration.protection import MigrationProtection

@@ -17,11 +17,6 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
 from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, EvictionProposal, RoundLimits
 from koord.descheduler.framework.round import RoundOutcome, run_round
-from koord.descheduler.plugins.low_node_load.anomaly_detector import (
-    AnomalyDetector,
-    AnomalyDetectors,
-    DetectorCondition,
-)
 from koord.descheduler.plugins.low_node_load.balance import coverage_score, weighted_utilization
 from koord.descheduler.plugins.low_node_load.node_load import (
     ThresholdPercentages,
@@ -30,7 +25,12 @@ from koord.descheduler.plugins.low_node_load.node_load import (
     threshold_amounts,
     thresholds_around,
 )
-from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
+from koord.descheduler.plugins.low_node_load.plugin import (
+    AnomalyDetector,
+    AnomalyDetectors,
+    DetectorCondition,
+    LowNodeLoad,
+)
 from tests.descheduler.cluster_builders import NOW_S, make_node, make_pod, make_snapshot
 
 AT_ONCE = {"consecutiveAbnormalities": 1, "consecutiveNormalities": 1}
