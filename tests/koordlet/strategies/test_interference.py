@@ -22,11 +22,13 @@ from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.interference import MAX_ENDED, MAX_SUSPECTS, MAX_TRACKS, decide_interference
-from koord.koordlet.strategies.interference_detection import CPI, CPU_PSI, PSI
 from koord.koordlet.strategies.interference_report import interference_news, interference_status, metric_notes
 from koord.koordlet.strategies.interference_view import (
+    CPI,
+    CPU_PSI,
     GATE,
     OWNER,
+    PSI,
     InterferenceState,
     InterferenceView,
     VictimSample,

@@ -22,16 +22,18 @@ from koord.koordlet.strategies.interference_action import (
     refuse_action,
     throttle_effects,
 )
-from koord.koordlet.strategies.interference_detection import (
+from koord.koordlet.strategies.interference_view import (
     CORRELATION_SAMPLES,
     CPI,
     PSI,
+    InterferenceState,
+    InterferenceView,
     MetricTrack,
+    TrackKey,
     correlation,
     judge_sample,
     normal_range,
 )
-from koord.koordlet.strategies.interference_view import InterferenceState, InterferenceView, TrackKey
 from koord.koordlet.strategies.strategy import Effect, StrategyPlan
 from koord.values import timestamp
 

@@ -31,8 +31,7 @@ from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders import reclaimable
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.ring import SampleWindow
-from koord.koordlet.series.store import SeriesKey, SeriesStore
+from koord.koordlet.series.store import SampleWindow, SeriesKey, SeriesStore
 from koord.values import duration
 from koord.values.duration import DurationError
 
