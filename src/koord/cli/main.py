@@ -145,7 +145,7 @@ COMMANDS: LazyCommands = {
         "Save what a report of a problem needs, without secrets.",
     ),
     "restore-nodes": (
-        "koord.cli.commands.restore_nodes.command",
+        "koord.cli.commands.restore_nodes",
         "restore_nodes",
         "Put nodes back to what they were without koord; before an uninstall.",
     ),

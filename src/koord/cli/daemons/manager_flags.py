@@ -10,8 +10,19 @@ from typing import Any
 import msgspec
 
 from koord.api.config import gates
-from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
+from koord.cli.daemons.flag_set import (
+    BOOLEAN,
+    DURATION,
+    FLOAT,
+    GATES,
+    INTEGER,
+    STRINGS,
+    TEXT,
+    Flag,
+    FlagSet,
+    FlagValues,
+    parse_listen_address,
+)
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.manager import program
 from koord.manager.controllers.colocation_profile import ProfileControllerOptions
