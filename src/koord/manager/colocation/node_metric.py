@@ -1,5 +1,5 @@
-"""What is known of a node before anything is lent: whether its load report is good enough to lend by, and what is
-reserved and used already.
+"""This module says what is known of a node before anything is lent: whether its load report is good enough to lend by,
+and what is reserved and used already.
 
 The sums are made once for the whole node and, where its NUMA zones are known, once more for each zone.
 """
