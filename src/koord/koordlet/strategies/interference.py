@@ -1,7 +1,7 @@
 """The Interference strategy: find latency-sensitive containers that batch pods disturb in ways that CPU control does
 not mend (caches, memory bandwidth), name the culprit, and act on it as the NodeSLO says.
 
-`interference_view` observes, `interference_detection` judges samples, `interference_action` throttles or evicts. What
+`interference_view` observes and judges samples, `interference_action` throttles or evicts. What
 was learned is kept in memory only: a new process starts without baselines, and says so.
 """
 
