@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup.detection import cgroup_version
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree

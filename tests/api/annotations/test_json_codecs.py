@@ -20,7 +20,7 @@ from koord.api.annotations import (
     reservation_codecs,
 )
 from koord.api.annotations.codec import MalformedAnnotation, dump_json
-from koord.api.koordinator import slo_strategy
+from koord.api.koordinator import slo
 from koord.api.koordinator.scheduling import ReservationOwner
 from koord.api.model import ObjectReference, ResourceList
 from tests.api.model_strategies import model_values
@@ -64,7 +64,7 @@ CODECS = [
         "koordinator.sh/cpuBurst",
         qos_codecs.parse_cpu_burst,
         dump_json,
-        slo_strategy.CPUBurst,
+        slo.CPUBurst,
         '{"policy":"auto","cpuBurstPercent":1000,"cfsQuotaBurstPercent":300,"cfsQuotaBurstPeriodSeconds":-1}',
     ),
     JsonCodecCase(
@@ -85,7 +85,7 @@ CODECS = [
         "koordinator.sh/blkioQOS",
         qos_codecs.parse_blkio_qos,
         dump_json,
-        slo_strategy.BlkIOQOS,
+        slo.BlkIOQOS,
         '{"blocks":[{"name":"data","type":"podvolume","ioCfg":{"readIOPS":100,"writeBPS":1048576}}]}',
     ),
     JsonCodecCase(

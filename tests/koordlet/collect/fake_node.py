@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from koord.api.koordinator.qos_class import BURSTABLE
+from koord.api.koordinator.protocol import BURSTABLE
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.usage import FdBudget
 from koord.koordlet.collect.collector import CollectSettings

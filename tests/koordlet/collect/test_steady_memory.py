@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.qos_class import BURSTABLE
+from koord.api.koordinator.protocol import BURSTABLE
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage import FdBudget

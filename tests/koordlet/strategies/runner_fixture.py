@@ -7,10 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, LS
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, BURSTABLE, LS
 from koord.api.koordinator.resource_name import CPU, MEMORY
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import CPUBurstStrategy, ResourceThresholdStrategy
+from koord.api.koordinator.slo import CPUBurstStrategy, NodeSLOSpec, ResourceThresholdStrategy
 from koord.host.cgroup import knob
 from koord.host.core_sched import TimeSliceSystem
 from koord.koordlet.host_machine import HostMachine

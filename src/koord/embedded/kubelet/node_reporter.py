@@ -21,7 +21,7 @@ import msgspec
 
 from koord.api.config.slo.colocation import DEFAULT_COLOCATION
 from koord.api.koordinator import custom_kinds
-from koord.api.koordinator.qos_class import PROD
+from koord.api.koordinator.protocol import PROD
 from koord.api.koordinator.slo import MetricCollectPolicy, NodeMetricSpec
 from koord.api.kubernetes.builtin_kinds import LEASES, NODES
 from koord.api.kubernetes.meta import Object, ObjectMeta

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT
+from koord.api.koordinator.protocol import BE, BEST_EFFORT
 from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.host.cgroup import usage
 from koord.host.cgroup.knob import CPUSET, CPUSET_EFFECTIVE, CgroupFile

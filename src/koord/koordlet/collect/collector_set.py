@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE, HostApplicationSpec
 from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.cgroup.usage import FdBudget

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec
 from koord.host.cgroup.knob import MEMORY_USAGE, CgroupFile
 from koord.host.cgroup.stat import parse_amount
 from koord.host.cgroup.usage import CgroupUsageReader, KeepOpenFile

@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.api.koordinator.resource_name import MEMORY
 from koord.host import resctrl, tc
 from koord.host.cgroup import usage

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from koord.api.annotations.cpu_codecs import CPUSharedPool, PodCPUAlloc
-from koord.api.koordinator.qos_class import BE, LS, LSE
+from koord.api.koordinator.protocol import BE, LS, LSE
 from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.machine import pack_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, GUARANTEED
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.hardware import BlockDevices, MachineCpu, ResctrlLimits
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult

@@ -12,7 +12,7 @@ import msgspec
 
 from koord.api.annotations import cpu_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT
+from koord.api.koordinator.protocol import BE, BEST_EFFORT
 from koord.api.kubernetes import pod_resources
 from koord.api.kubernetes.pod import Container, Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class

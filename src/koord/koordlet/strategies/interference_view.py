@@ -21,7 +21,7 @@ import msgspec
 from koord.api.config.field_error import FieldError
 from koord.api.config.slo.defaults import CFS_QUOTA
 from koord.api.config.slo.interference import InterferenceStrategy, interference_of_extensions
-from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
+from koord.api.koordinator.protocol import BE, LS, LSE, LSR
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.interference_status import InterferenceRecord
 from koord.koordlet.series import metric_kind

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from koord.api.annotations.cpu_codecs import CPU_MANAGER_STATIC
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec
 from koord.host.cgroup.knob import CPU_BVT, CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.hooks import registry

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from koord.api.config.slo.colocation import CALCULATE_BY_MAX_USAGE_REQUEST, CALCULATE_BY_REQUEST, CALCULATE_BY_USAGE
-from koord.api.koordinator.qos_class import BATCH, PRIORITY_BANDS
+from koord.api.koordinator.protocol import BATCH, PRIORITY_BANDS
 from koord.manager.colocation import node_metric
 from koord.manager.colocation.models import ComputeResources, PodShare, cpu_fraction, floor_zero, memory_fraction
 from koord.manager.colocation.node_metric import DegradedMetric, HighPriorityConsumption, NodeMetricSample, NodeReserved

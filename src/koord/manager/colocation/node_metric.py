@@ -14,7 +14,7 @@ import msgspec
 
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.qos_class import BATCH, FREE, LSE, PRIORITY_BANDS
+from koord.api.koordinator.protocol import BATCH, FREE, LSE, PRIORITY_BANDS
 from koord.manager.colocation.models import (
     NO_COMPUTE,
     ColocationMetricStatus,

@@ -9,7 +9,7 @@ import msgspec
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator import protocol
-from koord.api.koordinator.qos_class import BATCH
+from koord.api.koordinator.protocol import BATCH
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.model import QuantityText
 from koord.manager.colocation import models

@@ -16,7 +16,7 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.slo import colocation, defaults, slo_documents, slo_validation
 from koord.api.config.slo.defaults import overlay
 from koord.api.config.slo.interference import InterferenceStrategy
-from koord.api.koordinator import slo_strategy
+from koord.api.koordinator import slo
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer
 from koord.values.selector import Selector, SelectorError
@@ -24,7 +24,7 @@ from koord.values.selector import Selector, SelectorError
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
-HostApplications = tuple[slo_strategy.HostApplicationSpec, ...]
+HostApplications = tuple[slo.HostApplicationSpec, ...]
 
 
 class ParsedDocument(msgspec.Struct, Generic[T], frozen=True):
@@ -57,19 +57,19 @@ def parse_colocation(text: str) -> ParsedDocument[LayeredStrategy[colocation.Col
 
 def parse_threshold(
     text: str,
-) -> ParsedDocument[LayeredStrategy[slo_strategy.ResourceThresholdStrategy]] | RejectedDocument:
+) -> ParsedDocument[LayeredStrategy[slo.ResourceThresholdStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.ThresholdConfig, defaults.THRESHOLD, slo_validation.validate_threshold)
 
 
-def parse_qos(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.ResourceQOSStrategy]] | RejectedDocument:
-    return _parse_nested(text, slo_documents.QOSConfig, slo_strategy.ResourceQOSStrategy(), slo_validation.validate_qos)
+def parse_qos(text: str) -> ParsedDocument[LayeredStrategy[slo.ResourceQOSStrategy]] | RejectedDocument:
+    return _parse_nested(text, slo_documents.QOSConfig, slo.ResourceQOSStrategy(), slo_validation.validate_qos)
 
 
-def parse_cpu_burst(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.CPUBurstStrategy]] | RejectedDocument:
+def parse_cpu_burst(text: str) -> ParsedDocument[LayeredStrategy[slo.CPUBurstStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.CPUBurstConfig, defaults.CPU_BURST, slo_validation.validate_cpu_burst)
 
 
-def parse_system(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.SystemStrategy]] | RejectedDocument:
+def parse_system(text: str) -> ParsedDocument[LayeredStrategy[slo.SystemStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.SystemConfig, defaults.SYSTEM_STRATEGY, slo_validation.validate_system)
 
 

@@ -15,7 +15,7 @@ import msgspec
 from koord.api.annotations import pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.pod_codecs import MetricInterference
-from koord.api.koordinator.qos_class import BATCH, FREE, MID
+from koord.api.koordinator.protocol import BATCH, FREE, MID
 from koord.api.koordinator.resource_name import (
     BATCH_CPU,
     BATCH_MEMORY,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koord.api.koordinator import protocol, resource_name
-from koord.api.koordinator.qos_class import BE, LSE, LSR
+from koord.api.koordinator.protocol import BE, LSE, LSR
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.kubernetes.pod import Container, Pod, PodSpec
 from koord.api.kubernetes.pod_resources import pod_requests

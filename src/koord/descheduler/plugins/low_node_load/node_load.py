@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koord.api.koordinator.qos_class import PROD
+from koord.api.koordinator.protocol import PROD
 from koord.api.koordinator.resource_name import MEMORY, PODS
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.node import Node

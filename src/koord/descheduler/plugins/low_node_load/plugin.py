@@ -40,7 +40,7 @@ from koord.descheduler.plugins.low_node_load.node_load import (
     thresholds_around,
 )
 from koord.values import duration
-from koord.values.amounts import add_amounts
+from koord.values.resources import add_amounts
 from koord.values.selector import Selector
 
 

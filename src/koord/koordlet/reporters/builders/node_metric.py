@@ -19,6 +19,7 @@ from koord.api.koordinator.slo import (
     MEMORY_WITHOUT_PAGE_CACHE,
     AggregatedUsage,
     HostApplicationMetricInfo,
+    HostApplicationSpec,
     NodeMetricInfo,
     NodeMetricSpec,
     NodeMetricStatus,
@@ -27,7 +28,6 @@ from koord.api.koordinator.slo import (
     PredictedMetric,
     ResourceMap,
 )
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders import reclaimable
 from koord.koordlet.series import metric_kind

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from koord.api.koordinator import custom_kinds
-from koord.api.koordinator.qos_class import PROD
+from koord.api.koordinator.protocol import PROD
 from koord.api.koordinator.slo import ReportedPodUsage, ReportedUsage
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource

@@ -37,8 +37,8 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     total_zone_amounts,
 )
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, read_topology_options
-from koord.values.amounts import remaining_keyed_amounts
 from koord.values.cpuset import CPUSet
+from koord.values.resources import remaining_keyed_amounts
 
 
 class PodAllocation(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from koord.api.annotations.cpu_codecs import (
     CPU_BIND_SPREAD_BY_PCPUS,
     ResourceSpec,
 )
-from koord.api.koordinator.qos_class import LSE, LSR, PROD
+from koord.api.koordinator.protocol import LSE, LSR, PROD
 from koord.policy.qos import priority_class_with_default, qos_raw
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import InvalidCpuTopology
 from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaLedger, ZoneAmounts

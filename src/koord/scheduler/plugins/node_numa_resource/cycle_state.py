@@ -22,7 +22,7 @@ from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaAlloc
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, amplify
 from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource, present_resources
-from koord.values.amounts import sum_amounts
+from koord.values.resources import sum_amounts
 
 PASSES = 0
 

@@ -9,7 +9,7 @@ import msgspec
 from koord.api.annotations import cpu_codecs, pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import protocol
-from koord.api.koordinator.qos_class import LSE, LSR
+from koord.api.koordinator.protocol import LSE, LSR
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBindRequest, decide_bind_request, is_bind_eligible
 from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaAllocation, parse_allocation

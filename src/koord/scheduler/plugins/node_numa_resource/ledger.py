@@ -16,9 +16,8 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.cpu_codecs import CPU_EXCLUSIVE_NUMA_NODE_LEVEL, CPU_EXCLUSIVE_PCPU_LEVEL
 from koord.api.koordinator.protocol import A_RESOURCE_STATUS
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology, InvalidCpuTopology
-from koord.values.amounts import add_keyed_amounts
 from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
-from koord.values.resources import materialise, parse, to_units, to_wire
+from koord.values.resources import add_keyed_amounts, materialise, parse, to_units, to_wire
 
 Amounts = Mapping[str, int]
 ZoneAmounts = Mapping[int, Amounts]

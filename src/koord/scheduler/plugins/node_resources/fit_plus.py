@@ -20,7 +20,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Skip
 from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource
-from koord.values.amounts import accumulate
+from koord.values.resources import accumulate
 
 _DEFAULT_REQUESTS = resource_amounts({CPU: DEFAULT_CPU_REQUEST, MEMORY: DEFAULT_MEMORY_REQUEST})
 
