@@ -17,8 +17,8 @@ from koord.api.kubernetes.workload import ReplicaSet
 from koord.api.model import convert, to_dict
 from koord.api.patch.merge_patch import merge_patch
 from koord.embedded.workloads import controller_context, controller_ref, pod_control, pod_state, replicaset_controller
+from koord.embedded.workloads.controller_context import EXPECTATION_TIMEOUT_S, ControllerExpectations
 from koord.embedded.workloads.controller_ref import label_index_keys, selector_index_key
-from koord.embedded.workloads.expectations import EXPECTATION_TIMEOUT_S, ControllerExpectations
 from koord.telemetry.clock import ManualClock
 from koord.values.selector import Selector
 from tests.embedded.workloads.builders import NOW, pod

@@ -13,7 +13,13 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodSpec, PodTemplateSpec
 from koord.api.kubernetes.workload import DaemonSet, DaemonSetStatus
 from koord.api.model import convert, to_dict
-from koord.embedded.workloads.controller_context import ControllerContext, seconds_until, status_patch, sync_result
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    ControllerExpectations,
+    seconds_until,
+    status_patch,
+    sync_result,
+)
 from koord.embedded.workloads.controller_ref import (
     claim_objects,
     controller_reference,
@@ -21,7 +27,6 @@ from koord.embedded.workloads.controller_ref import (
     spec_selector,
 )
 from koord.embedded.workloads.controller_revision import REVISION_HASH_LABEL, RevisionHistory
-from koord.embedded.workloads.expectations import ControllerExpectations
 from koord.embedded.workloads.pod_control import (
     BURST_REPLICAS,
     OwnedPodWatch,

@@ -18,7 +18,7 @@ from koord.api.kubernetes.meta import Object, ObjectMeta
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import RawTemplate
-from koord.embedded.workloads.controller_context import ControllerContext
+from koord.embedded.workloads.controller_context import ControllerContext, ControllerExpectations
 from koord.embedded.workloads.controller_ref import (
     controller_owner,
     controller_owner_of_kind,
@@ -26,7 +26,6 @@ from koord.embedded.workloads.controller_ref import (
     index_by_selector,
     objects_selecting,
 )
-from koord.embedded.workloads.expectations import ControllerExpectations
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.events.recorder import EventType, object_reference
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key

@@ -18,8 +18,12 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.kubernetes.workload import ReplicaSet, ReplicaSetSpec, ReplicaSetStatus
 from koord.api.model import LegacyCondition
 from koord.embedded.workloads import controller_ref, pod_state
-from koord.embedded.workloads.controller_context import ControllerContext, status_patch, sync_result
-from koord.embedded.workloads.expectations import ControllerExpectations
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    ControllerExpectations,
+    status_patch,
+    sync_result,
+)
 from koord.embedded.workloads.pod_control import (
     BURST_REPLICAS,
     OwnedPodWatch,

@@ -9,9 +9,15 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.workload import ControllerRevision, StatefulSet
 from koord.api.model import RawTemplate
 from koord.embedded.workloads import controller_ref, controller_revision
-from koord.embedded.workloads.controller_context import ControllerContext, error_unless_gone, status_patch, sync_result
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    ControllerExpectations,
+    WrittenVersions,
+    error_unless_gone,
+    status_patch,
+    sync_result,
+)
 from koord.embedded.workloads.controller_revision import RevisionHistory
-from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.pod_control import OwnedPodWatch, is_namespace_terminating, pod_from_template
 from koord.embedded.workloads.statefulset_plan import (
     NewStatefulPod,

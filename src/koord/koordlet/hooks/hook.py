@@ -197,7 +197,7 @@ NOTHING = HookPlan()
 
 
 class SharedPools(Protocol):
-    """The shared CPUs of LS and BE pods, as `koord.koordlet.inputs.cpu_pools` decides them."""
+    """The shared CPUs of LS and BE pods, as `koord.koordlet.inputs.machine` decides them."""
 
     @property
     def ls_pools(self) -> tuple[CPUSharedPool, ...]: ...

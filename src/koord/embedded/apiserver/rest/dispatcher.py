@@ -28,11 +28,10 @@ from koord.embedded.apiserver.rest.options import (
 from koord.embedded.apiserver.rest.patch import Patcher
 from koord.embedded.apiserver.rest.pod_subresources import PodSubresources
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
-from koord.embedded.apiserver.rest.resource_metrics import METRICS_GROUP, ResourceMetrics
 from koord.embedded.apiserver.rest.responses import ListBody, ResponseFormat, json_response, response_body
 from koord.embedded.apiserver.rest.scale import ScaleHandler
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY, SubresourceStrategy, strategy_for
-from koord.embedded.apiserver.rest.virtual_resources import answer_review
+from koord.embedded.apiserver.rest.virtual_resources import METRICS_GROUP, ResourceMetrics, answer_review
 from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.kube.transport.interface import ApiResponse, UnstructuredBody
 
