@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
 EXPLAIN_COMMANDS: LazyCommands = {
     "pod": ("koord.cli.commands.explain.pod", "pod", "Why a pod is where it is, or nowhere."),
     "eviction": (
-        "koord.cli.commands.explain.eviction",
+        "koord.cli.commands.evictions",
         "eviction",
         "Who evicted a pod, by which rule and on which numbers.",
     ),
