@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup import usage
 from koord.host.cgroup.detection import cgroup_version
 from koord.host.cgroup.layout import CGROUPFS, CgroupLayout

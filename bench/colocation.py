@@ -28,7 +28,7 @@ from bench.colocation_part import medians
 from bench.koordlet import machine_ticks
 from bench.latency_service import blocks_of
 from bench.manager import server
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup import knob
 from koord.koordlet.reporters.builders.node_conditions import FEW_CPUS
 from koord.kube.client.typed_client import Client

@@ -28,7 +28,7 @@ from bench.colocation_part import ALONE, MANAGED, MORE, STATES, Measure, PartRes
 from bench.loop_disk import DiskRefused, DiskSpeed, LoopDisk, loop_disk, sysfs_with_disk
 from bench.manager import server
 from bench.namespace import enter_private_mounts
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup import knob
 
 MIB = 1 << 20

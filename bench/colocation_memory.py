@@ -27,7 +27,7 @@ from bench.cgroup_pods import MACHINE, Ground, Pod, tell, wait_ready
 from bench.colocation_part import ALONE, MANAGED, STATES, Measure, PartResult, Skipped
 from bench.manager import server
 from bench.namespace import with_meminfo
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.host.cgroup import knob
 from koord.koordlet.hooks.oom_score_adj import kubelet_oom_score_adj

@@ -24,7 +24,7 @@ from bench.cgroup_pods import Ground, Pod, tell, wait_ready
 from bench.colocation_part import ALONE, MANAGED, MORE, STATES, Measure, PartResult, Skipped, medians
 from bench.manager import server
 from bench.pod_network import SERVER, NetworkRefused, PodNetwork
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 
 M = 10**6
 WIRE_BITS = 400 * M

@@ -28,7 +28,7 @@ from bench.koordlet import machine_ticks
 from bench.latency_service import blocks_of
 from bench.manager import server
 from koord.api.koordinator.custom_kinds import NODE_SLOS
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.host.cgroup import knob
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap

@@ -19,8 +19,8 @@ from bench.engine import NODES
 from bench.load_aware import Reports
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator.custom_kinds import DEVICES
-from koord.api.koordinator.device import Device
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATE_HINT, A_DEVICE_JOINT_ALLOCATE
+from koord.api.koordinator.scheduling import Device
 from koord.api.kubernetes.builtin_kinds import NODES as NODE_KIND
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.node import Node

@@ -23,7 +23,7 @@ from typing import Any
 
 from bench.memory_churn import pod
 from bench.memory_reading import growth, rss_mb
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.host.filesystem import HostPaths
 from koord.kube.client.typed_client import Client

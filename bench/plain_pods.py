@@ -23,7 +23,7 @@ from bench.reservation import RESERVATIONS, _reservation
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, SchedulerPlugins
-from koord.api.koordinator.device import Device
+from koord.api.koordinator.scheduling import Device
 from koord.api.koordinator.sigs_scheduling import ElasticQuota, PodGroup
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert

@@ -33,7 +33,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
 )
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.values.amounts import Amounts
+from koord.values.resources import Amounts
 
 PODS = 50_000
 # 4 below the root, 5 below each of these, 7 below each of those and 6 below these again: 1,004 in all, 840 with pods.

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from koord.api.schema import crd_manifests
-from koord.manager.webhook_server import certificate
+from koord.manager.webhook_server import cert_store
 
 Obj = dict[str, Any]
 
@@ -237,7 +237,7 @@ def koordinator_objects(*, by_helm: bool = True) -> list[Obj]:
 
 def certificate_secret(at: datetime | None = None) -> tuple[Obj, bytes]:
     """Return the Secret that Koordinator's manager made, and the authority that API servers trust."""
-    made = certificate.generate(DNS_NAME, at or datetime.now(UTC))
+    made = cert_store.generate(DNS_NAME, at or datetime.now(UTC))
     files = {
         "ca-key.pem": made.ca_key,
         "ca-cert.pem": made.ca_cert,

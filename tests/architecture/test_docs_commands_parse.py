@@ -8,8 +8,8 @@ import click
 import pytest
 
 from koord.cli.daemons.descheduler_config import descheduler_flags
-from koord.cli.daemons.device_daemon_flags import DEVICE_DAEMON_FLAGS
 from koord.cli.daemons.flag_set import FlagParseError, FlagSet
+from koord.cli.daemons.koord_device_daemon import DEVICE_DAEMON_FLAGS
 from koord.cli.daemons.koord_runtime_proxy import RUNTIME_PROXY_FLAGS
 from koord.cli.daemons.koord_yarn_copilot import YARN_COPILOT_FLAGS
 from koord.cli.daemons.koord_yarn_operator import YARN_OPERATOR_FLAGS

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from koord.host.io_error import IoError, unsupported
-from koord.host.iproute import ProgramAnswer
+from koord.host.tc import ProgramAnswer
 
 DEFAULT = {"kind": "noqueue", "handle": "0:", "options": {}}
 _UNITS = ("", "K", "M", "G", "T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.filesystem import Host, HostPaths

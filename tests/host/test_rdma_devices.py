@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from koord.host.devices import CharacterDevice, character_device, verbs_device
 from koord.host.filesystem import Host, HostPaths
 from koord.host.io_error import IoError
-from koord.host.rdma_devices import CharacterDevice, character_device, verbs_device
 
 ADDRESS = "0000:1f:00.2"
 

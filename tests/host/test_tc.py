@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.host import iproute, tc
+from koord.host import tc
 from koord.host.filesystem import Host, HostPaths
-from koord.host.ifb import IFB
 from koord.host.io_error import IoError
-from koord.host.iproute import default_device
-from koord.host.tc import TrafficControl, TrafficOutcome
+from koord.host.tc import IFB, TrafficControl, TrafficOutcome, default_device
 from koord.host.traffic_class import AddressFilter, TrafficClass, TrafficPlan, TrafficTree
 from tests.host.fake_iproute import DEFAULT, FakeDevice, FakeIproute
 
@@ -129,7 +127,7 @@ def test_no_tc_is_a_reason(node: Node) -> None:
 
 def test_a_machine_has_tc_or_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(iproute, "_SEARCHED", "/nowhere")
+    monkeypatch.setattr(tc, "_SEARCHED", "/nowhere")
     found = tc.check_supported()
     assert isinstance(found, IoError)
     assert "install iproute2" in str(found)

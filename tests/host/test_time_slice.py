@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from koord.host.core_sched import KernelTimeSlices
 from koord.host.filesystem import Host, HostPaths
 from koord.host.io_error import IoError
-from koord.host.time_slice import KernelTimeSlices
 
 SLICES = KernelTimeSlices(Host.local(HostPaths()))
 PARENT = "import os, subprocess, sys; c = subprocess.Popen(['sleep', '60']); print(c.pid, flush=True); c.wait()"

@@ -11,11 +11,12 @@ from koord.host.traffic_class import (
     TrafficClass,
     TrafficState,
     is_ours,
+    parse_batch_errors,
     parse_classes,
     parse_filters,
     parse_root,
+    restore_root,
 )
-from koord.host.traffic_command import parse_batch_errors, restore_root
 
 # As iproute2 6.1 prints them on Linux 6.18.
 CLASSES = """\

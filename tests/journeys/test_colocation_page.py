@@ -22,7 +22,7 @@ from koord.cli.commands.top import read_node_shares as look_at_nodes
 from koord.embedded.kubelet.node_profile import default_pools
 from koord.kube.transport.api_error import unwrap
 from koord.manager.colocation.decision import decide_colocation
-from koord.manager.explain.node_report import report_node
+from koord.manager.explain.lending_report import report_node
 from koord.manager.explain.tier_usage import total_tier_usage
 from koord.manager.reconcile_loop import NAMESPACE
 from koord.telemetry.clock import now

@@ -14,8 +14,7 @@ from koord.api.config.scheduler import shipped
 from koord.api.koordinator.custom_kinds import ELASTIC_QUOTAS, POD_MIGRATION_JOBS
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, DEPLOYMENTS, PODS, PRIORITY_CLASSES
 from koord.api.model import to_dict
-from koord.cli.commands.evictions import ProgramPorts, find_evictions
-from koord.cli.commands.explain.eviction import explain_eviction
+from koord.cli.commands.evictions import ProgramPorts, explain_eviction, find_evictions
 from koord.cli.commands.migration import build_migration_job
 from koord.cli.up.components import choose_components
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.host.cgroup.layout import CgroupLayout

@@ -19,7 +19,7 @@ import msgspec
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, PODS
-from koord.cli.commands.explain.eviction import explain_eviction, print_eviction_explanation
+from koord.cli.commands.evictions import explain_eviction, print_eviction_explanation
 from koord.cli.printing import make_console
 from koord.koordlet.agent import Koordlet
 from koord.koordlet.collect.collector import CollectSettings

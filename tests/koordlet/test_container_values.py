@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_OOM_SCORE_ADJ
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_OOM_SCORE_ADJ, BEST_EFFORT, BURSTABLE
 from koord.host.cgroup.knob import CPU_IDLE, CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT, CgroupFile
 from koord.koordlet.container_values import containers_status
 from koord.koordlet.hook_status import CgroupStatus

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from koord.api.config.slo.defaults import CPU_BURST
-from koord.api.koordinator.qos_class import LS
+from koord.api.koordinator.protocol import LS
 from koord.api.koordinator.resource_name import CPU
-from koord.api.koordinator.slo_strategy import MemoryQOS
+from koord.api.koordinator.slo import MemoryQOS
 from koord.host.cgroup import knob
 from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.koordinator.qos_class import BURSTABLE
+from koord.api.koordinator.protocol import BURSTABLE
 from koord.host.cgroup import knob
 from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.hook import ContainerContext, HookSettings, HookStage, NodeRules, PodContext

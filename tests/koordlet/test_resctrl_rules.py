@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.koordinator.protocol import A_RESCTRL
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import ResctrlQOSConfig, ResourceQOS, ResourceQOSStrategy
+from koord.api.koordinator.slo import NodeSLOSpec, ResctrlQOSConfig, ResourceQOS, ResourceQOSStrategy
 from koord.host.hardware import ResctrlLimits
 from koord.koordlet.cgroup_writer.effects import WriteSchemata
 from koord.koordlet.hooks import resctrl_pod

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.qos_class import PRIORITY_BANDS, PRIORITY_CLASSES, QOS_CLASSES
+from koord.api.koordinator.protocol import PRIORITY_BANDS, PRIORITY_CLASSES, QOS_CLASSES
 from koord.policy.qos import (
     illegal_combination,
     is_legal,

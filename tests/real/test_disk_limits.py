@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT
-from koord.api.koordinator.slo_strategy import BlkIOQOSConfig, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
+from koord.api.koordinator.protocol import BE, BEST_EFFORT
+from koord.api.koordinator.slo import BlkIOQOSConfig, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
 from koord.host.cgroup import knob
 from koord.host.cgroup.detection import cgroup_version
 from koord.host.cgroup.layout import CgroupLayout

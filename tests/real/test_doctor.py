@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 
 from koord.cli.main import cli
 from koord.cli.manifests.manifests import manifests
-from koord.manager.webhook_server import certificate
+from koord.manager.webhook_server import cert_store
 from koord.manager.webhook_server.cert_rotator import SECRET_NAME, SERVICE_NAME
 from tests.real.installed_plane import InstalledPlane, bare_plane
 from tests.real.kubectl import kubectl
@@ -93,7 +93,7 @@ def test_an_installation_from_manifests_has_its_rights(installed: InstalledPlane
 
 
 def test_an_expired_certificate_is_told(installed: InstalledPlane) -> None:
-    made = certificate.generate(f"{SERVICE_NAME}.{NAMESPACE}.svc", datetime.now(UTC) - timedelta(days=11 * 365))
+    made = cert_store.generate(f"{SERVICE_NAME}.{NAMESPACE}.svc", datetime.now(UTC) - timedelta(days=11 * 365))
     data = {name: base64.b64encode(content).decode() for name, content in made.files().items()}
     installed.apply(
         [

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.host import hardware_topology, perf, procfs
 from koord.host.capability import probe_capabilities
 from koord.host.cgroup import usage

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.protocol import L_QOS_CLASS
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, LS
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, BURSTABLE, L_QOS_CLASS, LS
 from koord.api.koordinator.slo import Extensions, NodeSLOSpec
 from koord.host import perf
 from koord.host.cgroup.detection import cgroup_version

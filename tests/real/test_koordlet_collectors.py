@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.host.cgroup.detection import cgroup_version
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import FdBudget
+from koord.host.cgroup.usage import FdBudget
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.collect.collector_set import CollectorSet

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.cli.daemons import koordlet as command
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster

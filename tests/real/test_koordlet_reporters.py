@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_RESOURCE_TOPOLOGIES
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from koord.api.config.decode import decode_strict
-from koord.api.config.scheduler.configuration import KIND, KubeSchedulerConfiguration, defaulted, validate
-from koord.api.config.scheduler.plugin_args import API_VERSION
-from koord.api.config.scheduler.plugin_catalog import typed_args
+from koord.api.config.scheduler.configuration import KIND, KubeSchedulerConfiguration, defaulted, typed_args, validate
+from koord.api.config.scheduler.in_tree_args import API_VERSION
 from koord.api.model import to_dict
 from tools import assets
 from tools.controlplane import ControlPlane

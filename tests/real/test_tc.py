@@ -15,12 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import NetworkQOSConfig, ResourceQOS, ResourceQOSStrategy, SystemStrategy
+from koord.api.koordinator.slo import NetworkQOSConfig, NodeSLOSpec, ResourceQOS, ResourceQOSStrategy, SystemStrategy
 from koord.host.filesystem import Host
-from koord.host.ifb import IFB
-from koord.host.iproute import IprouteProgram, ProgramAnswer, run_iproute
-from koord.host.tc import TrafficControl, TrafficOutcome, TrafficResult
+from koord.host.tc import IFB, IprouteProgram, ProgramAnswer, TrafficControl, TrafficOutcome, TrafficResult, run_iproute
 from koord.host.traffic_class import TrafficPlan
 from koord.koordlet.hooks import tc
 from koord.koordlet.hooks.hook import NodeRules, PodContext

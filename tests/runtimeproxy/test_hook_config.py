@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.runtimeproxy.hook_config import HookConfigFolder, HookServerConfig, parse_hook_config, server_of_stage
+from koord.runtimeproxy.hook_client import HookConfigFolder, HookServerConfig, parse_hook_config, server_of_stage
 from koord.wire.runtime_hook import RuntimeHookStage
 
 TEXT = '{\n\t"remote-endpoint": "/x.sock",\n\t"failure-policy": "Fail",\n\t"runtime-hooks": ["PreRunPodSandbox"]\n}'

@@ -12,8 +12,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESOURCE_STATUS, DESCHEDULER_NAME, L_QUOTA_NAME
-from koord.manager.webhook_server import certificate
-from koord.manager.webhook_server.certificate import CertificateMaterial
+from koord.manager.webhook_server import cert_store
+from koord.manager.webhook_server.cert_store import CertificateMaterial
 from tests import cluster_rules
 
 Json = dict[str, Any]
@@ -214,7 +214,7 @@ def test_untrusted_certificate() -> None:
         return {"metadata": {"name": "c"}, "webhooks": entries}
 
     moment = datetime.now(UTC)
-    one, two = (certificate.generate("localhost", moment, CertificateMaterial()) for _ in range(2))
+    one, two = (cert_store.generate("localhost", moment, CertificateMaterial()) for _ in range(2))
     served = x509.load_pem_x509_certificate(one.cert).public_bytes(Encoding.DER)
     assert cluster_rules.untrusted_certificate(served, [configuration(one.ca_cert, two.ca_cert + one.ca_cert)]) == []
     (said,) = cluster_rules.untrusted_certificate(served, [configuration(two.ca_cert, one.ca_cert)])

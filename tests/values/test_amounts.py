@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.values.amounts import (
+from koord.values.resources import (
     accumulate,
     add_in_place,
     add_keyed_amounts,

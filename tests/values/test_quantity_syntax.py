@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import Format, QuantityError
+from koord.values.quantity import Format, Quantity, QuantityError
 
 # Written to a kube-apiserver 1.35.4 as the size limits of volumes and read back.
 READ_BACK = {

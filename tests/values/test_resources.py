@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.values import resources
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import Format, QuantityError
+from koord.values.quantity import Format, Quantity, QuantityError
 
 vectors = st.dictionaries(
     st.sampled_from(["cpu", "memory", "pods", "example.com/gpu"]),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.yarn import DEFAULT_CLUSTER_ID, YarnNodeId
-from koord.api.kubernetes.container import ResourceRequirements
 from koord.api.kubernetes.meta import ObjectMeta
+from koord.api.kubernetes.pod import ResourceRequirements
 from koord.api.model import ResourceList
 from koord.manager.colocation.node_patch import DesiredResources, _after_third_parties
 from koord.values.quantity import Quantity

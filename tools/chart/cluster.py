@@ -11,7 +11,7 @@ import yaml
 from koord.api.config.gates import KUBERNETES_GATES, FeatureGate
 from koord.api.schema import crd_manifests
 from koord.cli.daemons.descheduler_config import descheduler_flags
-from koord.cli.daemons.device_daemon_flags import DEVICE_DAEMON_FLAGS
+from koord.cli.daemons.koord_device_daemon import DEVICE_DAEMON_FLAGS
 from koord.cli.daemons.koord_yarn_copilot import YARN_COPILOT_FLAGS
 from koord.cli.daemons.koord_yarn_operator import YARN_OPERATOR_FLAGS
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from koord.cli.commands.restore_nodes.command import RIGHTS
+from koord.cli.commands.restore_nodes import RIGHTS
 from koord.cli.manifests.deployments import CONTAINER_SECURITY, POD_SECURITY
 from tools.chart.template_text import Insert, Obj, When, document, template
 from tools.chart.workloads import NAMESPACE, labelled, rbac

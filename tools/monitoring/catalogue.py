@@ -8,7 +8,7 @@ import msgspec
 
 from koord.descheduler.context import DeschedulerMetrics
 from koord.embedded.apiserver.server import SERVER_METRICS
-from koord.koordlet import gpu_shares, scrape_declarations
+from koord.koordlet import gpu_shares, scrape_metrics
 from koord.koordlet.metrics import KoordletMetrics
 from koord.kube.controller.process import leader_status
 from koord.kube.transport.request_metrics import RestMetrics
@@ -128,9 +128,9 @@ def _koordlet() -> tuple[MetricDeclaration, ...]:
     counted = KoordletMetrics("")
     return (
         *counted.internal.declarations(),
-        *scrape_declarations.INTERNAL,
+        *scrape_metrics.INTERNAL,
         *counted.external.declarations(),
-        *scrape_declarations.EXTERNAL,
+        *scrape_metrics.EXTERNAL,
         *gpu_shares.DECLARATIONS,
     )
 

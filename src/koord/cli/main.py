@@ -42,7 +42,7 @@ class LazyGroup(click.Group):
 EXPLAIN_COMMANDS: LazyCommands = {
     "pod": ("koord.cli.commands.explain.pod", "pod", "Why a pod is where it is, or nowhere."),
     "eviction": (
-        "koord.cli.commands.explain.eviction",
+        "koord.cli.commands.evictions",
         "eviction",
         "Who evicted a pod, by which rule and on which numbers.",
     ),
@@ -145,7 +145,7 @@ COMMANDS: LazyCommands = {
         "Save what a report of a problem needs, without secrets.",
     ),
     "restore-nodes": (
-        "koord.cli.commands.restore_nodes.command",
+        "koord.cli.commands.restore_nodes",
         "restore_nodes",
         "Put nodes back to what they were without koord; before an uninstall.",
     ),

@@ -13,8 +13,7 @@ import msgspec
 from koord.api.koordinator.custom_kinds import NODE_METRICS
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.api.kubernetes.container import Container, ContainerStatus
-from koord.api.kubernetes.pod import Pod, PodSpec, PodStatus
+from koord.api.kubernetes.pod import Container, ContainerStatus, Pod, PodSpec, PodStatus
 from koord.api.kubernetes.volume import Volume
 from koord.api.model import Submodel, decode, encode
 from koord.kube.informer.factory import InformerFactory

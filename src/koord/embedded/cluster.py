@@ -26,7 +26,7 @@ from koord.embedded.apiserver.admission.service_account import DEFAULT_ACCOUNT
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
 from koord.embedded.apiserver.private_files import DataDirectoryError, prepare_data_directory
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes
-from koord.embedded.apiserver.rest.resource_metrics import metrics_resources
+from koord.embedded.apiserver.rest.virtual_resources import metrics_resources
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.apiserver.store.journal import StoreJournal
 from koord.embedded.apiserver.store.object_store import ObjectStore

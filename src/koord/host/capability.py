@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.host import core_sched, perf, resctrl, tc
 from koord.host.cgroup.device_codec import DeviceNumberCodec, IoCostCodec
 from koord.host.cgroup.knob import (

@@ -1,11 +1,14 @@
-"""Devices from sysfs: PCI and RDMA cards, disks, volume groups and mounts (lsblk, vgs and lvs need not be installed).
+"""Devices from sysfs: PCI and RDMA cards with their character devices, disks, volume groups and mounts (lsblk, vgs and
+lvs).
 
 Accelerators that a vendor's plugin describes come from files, one JSON list of devices per file.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from itertools import count
 
 import msgspec
@@ -13,7 +16,7 @@ import msgspec
 from koord.api.model import decode
 from koord.host.filesystem import Host
 from koord.host.hardware import BlockDevices, PciLocation, RdmaCard, Xpu
-from koord.host.io_error import IoError, malformed
+from koord.host.io_error import OPEN, IoError, malformed, unsupported
 from koord.values.go_format import parse_decimal_int
 
 _PCI_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
@@ -189,3 +192,36 @@ def _names(host: Host, path: str) -> list[str]:
 def _text(host: Host, path: str) -> str:
     text = host.read(path)
     return "" if isinstance(text, IoError) else text.strip()
+
+
+DEV = "/dev"
+INFINIBAND = f"{DEV}/infiniband"
+
+
+class CharacterDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """A character device of the host. `path` is as the host and the container name it."""
+
+    path: str
+    major: int
+    minor: int
+
+
+def verbs_device(host: Host, pci_address: str) -> str | IoError:
+    """Return the path of the verbs device of a PCI function, such as /dev/infiniband/uverbs0."""
+    folder = f"{pci_device_dir(host, pci_address)}/infiniband_verbs"
+    names = host.list_names(folder)
+    if isinstance(names, IoError):
+        return names
+    return f"{INFINIBAND}/{names[0]}" if names else unsupported(folder, "the function has no verbs device")
+
+
+def character_device(host: Host, path: str) -> CharacterDevice | IoError:
+    """Return a device below /dev with its numbers. Where the agent sees the host's /dev is one of the host's paths."""
+    seen = f"{host.paths.dev}/{path.removeprefix(f'{DEV}/')}"
+    try:
+        found = os.stat(seen)
+    except OSError as error:
+        return IoError(seen, OPEN, error.errno or 0, "" if error.errno else str(error))
+    if not stat.S_ISCHR(found.st_mode):
+        return malformed(seen, "not a character device")
+    return CharacterDevice(path=path, major=os.major(found.st_rdev), minor=os.minor(found.st_rdev))

@@ -1,21 +1,252 @@
-"""Traffic control of one network device by iproute2's `tc`: its qdisc, classes and filters made as planned.
+"""Traffic control of network devices by iproute2's `tc` and `ip`: qdisc, classes and filters made as planned, incoming
+traffic by a detour over an ifb device.
 
 The qdisc that stands at the root before is recorded in a file first, and made again when nothing is planned any more.
 A qdisc of ours is taken up as it is after a restart; traffic does not notice.
+
+The detour is made when the classes are there, and ends before they go. Where somebody else handles packets as they
+come in (an ingress or clsact qdisc, as networks with eBPF have), there is none: both would act on the same packets.
 """
 
 from __future__ import annotations
 
 import enum
+import errno
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
 from koord.host.filesystem import Host
-from koord.host.ifb import DirectionResult, IngressDetour
-from koord.host.io_error import ABSENT, IoError, malformed
-from koord.host.iproute import IprouteProgram, default_device, execute, observe, run_iproute, show
-from koord.host.traffic_class import SOURCES, RootQdisc, TrafficClass, TrafficPlan, TrafficState, is_ours
-from koord.host.traffic_command import TcCommand, difference, make_root, remove_root, restore_root
+from koord.host.io_error import ABSENT, OPEN, IoError, malformed, unsupported
+from koord.host.traffic_class import (
+    DESTINATIONS,
+    SOURCES,
+    AddressSide,
+    RootQdisc,
+    TcCommand,
+    TrafficClass,
+    TrafficPlan,
+    TrafficState,
+    TrafficTree,
+    batch,
+    difference,
+    is_ours,
+    make_root,
+    parse_batch_errors,
+    parse_classes,
+    parse_filters,
+    parse_root,
+    remove_root,
+    restore_root,
+)
+
+_SEARCHED = "/usr/sbin:/sbin:/usr/local/sbin:/usr/bin:/bin"
+_PATIENCE_S = 10.0
+_UP, _REJECT = 0x1, 0x200  # flags of a route
+
+
+class ProgramAnswer(msgspec.Struct, frozen=True):
+    code: int
+    text: str
+    errors: str
+
+
+class IprouteProgram(Protocol):
+    def __call__(self, words: Sequence[str], text: str = "") -> ProgramAnswer | IoError:
+        """Run `tc` or `ip`, the first of the words, with the text as its input."""
+
+
+def run_iproute(words: Sequence[str], text: str = "", *, prefix: Sequence[str] = ()) -> ProgramAnswer | IoError:
+    """Run a program of this machine; `prefix` is a command that runs it elsewhere, as in another network namespace."""
+    name, *rest = words
+    program = shutil.which(name) or shutil.which(name, path=_SEARCHED)
+    if program is None:
+        return unsupported(name, "this machine has no such program: install iproute2")
+    try:
+        done = subprocess.run(
+            [*prefix, program, *rest], input=text, capture_output=True, text=True, timeout=_PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return malformed(program, str(error))
+    return ProgramAnswer(done.returncode, done.stdout, done.stderr)
+
+
+def show(run: IprouteProgram, *words: str) -> str | IoError:
+    """Return what a program prints, or why it does not; a device that is not there is ENODEV."""
+    answer = run(words)
+    if isinstance(answer, IoError):
+        return answer
+    return answer.text if answer.code == 0 else refusal(" ".join(words), answer)
+
+
+def refusal(what: str, answer: ProgramAnswer) -> IoError:
+    said = " ".join(answer.errors.split())
+    if "Cannot find device" in said or "does not exist" in said:
+        return IoError(what, OPEN, errno.ENODEV, said)
+    return malformed(what, said or f"it ended with {answer.code}")
+
+
+def observe(run: IprouteProgram, device: str, side: AddressSide) -> TrafficState | IoError:
+    """Return the root, the classes and the filters of a device."""
+    qdiscs = show(run, "tc", "-json", "qdisc", "show", "dev", device)
+    classes = qdiscs if isinstance(qdiscs, IoError) else show(run, "tc", "class", "show", "dev", device)
+    filters = classes if isinstance(classes, IoError) else show(run, "tc", "filter", "show", "dev", device)
+    if isinstance(qdiscs, IoError) or isinstance(classes, IoError) or isinstance(filters, IoError):
+        return next(one for one in (qdiscs, classes, filters) if isinstance(one, IoError))
+    try:
+        root = parse_root(qdiscs)
+    except msgspec.DecodeError as error:
+        return malformed("tc -json qdisc show", str(error))
+    return msgspec.structs.replace(parse_filters(filters, side), root=root, classes=parse_classes(classes))
+
+
+def execute(run: IprouteProgram, commands: Sequence[TcCommand]) -> dict[int, str] | IoError:
+    """Run commands of tc, all of them; return what it said of those that failed, by their place."""
+    if not commands:
+        return {}
+    answer = run(("tc", "-force", "-batch", "-"), batch(commands))
+    if isinstance(answer, IoError):
+        return answer
+    refused = parse_batch_errors(answer.errors)
+    return refusal("tc -batch", answer) if answer.code != 0 and not refused else refused
+
+
+def default_device(host: Host) -> str | IoError:
+    """Return the device of the default route with the lowest metric, of IPv4 or else of IPv6."""
+    found: list[tuple[int, str]] = []
+    for name, read in (("route", _default_v4), ("ipv6_route", _default_v6)):
+        text = host.read(f"{host.paths.proc}/net/{name}")
+        if isinstance(text, str):
+            found = sorted(one for line in text.splitlines() if (one := read(line.split())) is not None)
+        if found:
+            return found[0][1]
+    return unsupported(f"{host.paths.proc}/net/route", "there is no default route, whose device is to be limited")
+
+
+def _default_v4(fields: list[str]) -> tuple[int, str] | None:
+    """Read a row of /proc/net/route: device, destination, gateway, flags, ..., metric, mask."""
+    if len(fields) < 8 or fields[1] != "0" * 8 or fields[7] != "0" * 8 or not _is_used(fields[3]):
+        return None
+    return int(fields[6]), fields[0]
+
+
+def _default_v6(fields: list[str]) -> tuple[int, str] | None:
+    """Read a row of /proc/net/ipv6_route: destination, length, ..., metric, references, uses, flags, device."""
+    if len(fields) < 10 or fields[0] != "0" * 32 or fields[1] != "00" or not _is_used(fields[8]):
+        return None
+    return int(fields[5], 16), fields[9]
+
+
+def _is_used(flags: str) -> bool:
+    return int(flags, 16) & (_UP | _REJECT) == _UP
+
+
+IFB = "koord-ifb"
+_QUEUE = "1000"  # packets; an ifb has 32 unless told otherwise
+_INGRESS_KINDS = ("ingress", "clsact")
+_PREF = "10"
+
+
+class DirectionResult(msgspec.Struct, frozen=True, kw_only=True):
+    changes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class IngressDetour:
+    """The ifb device and the redirection to it."""
+
+    def __init__(self, run: IprouteProgram) -> None:
+        self._run = run
+        self._applied: dict[int, TrafficClass] = {}
+
+    def establish(self, device: str, tree: TrafficTree) -> DirectionResult:
+        """Make the classes of the ifb device as planned, and lead the packets of the device there."""
+        redirected = self._is_redirected(device)
+        if isinstance(redirected, str | IoError):
+            return DirectionResult(problems=(str(redirected),))
+        changes: list[str] = []
+        problem = self._make_link(changes)
+        state = problem if problem is not None else observe(self._run, IFB, DESTINATIONS)
+        if isinstance(state, IoError):
+            return DirectionResult(changes=tuple(changes), problems=(str(state),))
+        commands: list[TcCommand] = []
+        if not is_ours(state, recorded=True):  # the device is ours, whatever it has
+            commands, state, self._applied = make_root(IFB, state.root), TrafficState(), {}
+        commands += difference(IFB, state, tree, self._applied, DESTINATIONS)
+        commands += [] if redirected else _redirect(device)
+        result = self._execute(commands, changes)
+        self._applied = {} if result.problems else {one.minor: one for one in tree.classes}
+        return result
+
+    def remove(self, device: str) -> DirectionResult:
+        """End the redirection and remove the ifb device, if there is one."""
+        self._applied = {}
+        link = show(self._run, "ip", "-json", "link", "show", "dev", IFB)
+        if isinstance(link, IoError):
+            return DirectionResult(problems=() if link.vanished else (str(link),))
+        changes: list[str] = []
+        if self._is_redirected(device) is True:
+            ended = self._execute([("qdisc", "del", "dev", device, "ingress")], changes)
+            if ended.problems:
+                return ended  # packets that go to a device that is not there are lost
+        problem = self._ip(changes, "link", "del", "dev", IFB)
+        return DirectionResult(changes=tuple(changes), problems=() if problem is None else (str(problem),))
+
+    def _is_redirected(self, device: str) -> bool | str | IoError:
+        """Return whether packets go to the ifb device, or why they must not."""
+        shown = show(self._run, "tc", "-json", "qdisc", "show", "dev", device)
+        if isinstance(shown, IoError):
+            return shown
+        try:
+            kinds = [one.get("kind") for one in msgspec.json.decode(shown or "[]", type=list[dict[str, Any]])]
+        except msgspec.DecodeError as error:
+            return malformed("tc -json qdisc show", str(error))
+        found = next((kind for kind in kinds if kind in _INGRESS_KINDS), None)
+        if found is None:
+            return False
+        filters = show(self._run, "tc", "filter", "show", "dev", device, "parent", "ffff:")
+        if isinstance(filters, IoError) or f"to device {IFB})" in filters:
+            return filters if isinstance(filters, IoError) else True
+        return f"incoming traffic is not limited: {device} has a {found} qdisc of somebody else"
+
+    def _make_link(self, changes: list[str]) -> IoError | None:
+        link = show(self._run, "ip", "-json", "link", "show", "dev", IFB)
+        if isinstance(link, IoError) and not link.vanished:
+            return link
+        problem = None
+        if isinstance(link, IoError):
+            problem = self._ip(changes, "link", "add", IFB, "txqueuelen", _QUEUE, "type", "ifb")
+        if problem is None and (isinstance(link, IoError) or '"UP"' not in link):
+            problem = self._ip(changes, "link", "set", "dev", IFB, "up")
+        return problem
+
+    def _ip(self, changes: list[str], *words: str) -> IoError | None:
+        answer = self._run(("ip", *words))
+        if isinstance(answer, IoError):
+            return answer
+        if answer.code != 0:
+            return refusal(f"ip {' '.join(words)}", answer)
+        changes.append(f"ip {' '.join(words)}")
+        return None
+
+    def _execute(self, commands: list[TcCommand], changes: list[str]) -> DirectionResult:
+        refused = execute(self._run, commands)
+        if isinstance(refused, IoError):
+            return DirectionResult(changes=tuple(changes), problems=(str(refused),))
+        done = [" ".join(command) for number, command in enumerate(commands) if number not in refused]
+        said = tuple(f"{' '.join(commands[number])}: {why}" for number, why in refused.items())
+        return DirectionResult(changes=(*changes, *done), problems=said)
+
+
+def _redirect(device: str) -> list[TcCommand]:
+    everything = ("u32", "match", "u32", "0", "0", "action", "mirred", "egress", "redirect", "dev", IFB)
+    return [
+        ("qdisc", "add", "dev", device, "handle", "ffff:", "ingress"),
+        ("filter", "add", "dev", device, "parent", "ffff:", "protocol", "all", "prio", _PREF, *everything),
+    ]
 
 
 class TrafficOutcome(enum.Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host import resctrl
 from koord.host.capability import burst_above_quota
 from koord.host.cgroup import knob, usage

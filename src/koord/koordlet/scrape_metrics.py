@@ -1,4 +1,5 @@
-"""Metrics computed at scrape time: CPU pools, predictions, PSI, CPI, resctrl monitors and the last report.
+"""Metrics computed at scrape time: CPU pools, predictions, PSI, CPI, resctrl monitors and the others of Koordinator,
+with their declarations.
 
 They cost nothing between two scrapes, and series of what is gone disappear by themselves.
 """
@@ -10,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import ResourceMap
 from koord.host.cgroup.stat import PressureLine
-from koord.koordlet import scrape_declarations as declared
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.inputs.node_watcher import NodeWatcher
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -26,6 +26,104 @@ from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 from koord.values.cpuset import CPUSet
 from koord.values.quantity import Quantity
+
+_PSI_LABELS = ("pod_uid", "pod_name", "pod_namespace", "psi_resource_type", "psi_precision", "psi_degree")
+_USAGE = ("resource", "unit")
+
+
+def _gauge(name: str, help: str, *labels: str) -> MetricDeclaration:
+    return MetricDeclaration(f"koordlet_{name}", help, "gauge", ("node", *labels))
+
+
+# Internal
+SHARE_POOL = _gauge("cpuset_share_pool_cpu_cores", "CPUs in the share pool of LS pods.")
+SHARE_POOL_INFO = _gauge("cpuset_share_pool_info", "1 for each CPU of the share pool of LS pods.", "cpu")
+BE_SHARE_POOL = _gauge("cpuset_be_share_pool_cpu_cores", "CPUs in the share pool of BE pods.")
+BE_SHARE_POOL_INFO = _gauge("cpuset_be_share_pool_info", "1 for each CPU of the share pool of BE pods.", "cpu")
+PREDICTED_RECLAIMABLE = _gauge(
+    "node_predicted_resource_reclaimable",
+    "What prod pods requested and are predicted not to need, by predictor.",
+    *("predictor", *_USAGE),
+)
+PREDICTED_PEAK = _gauge(
+    "node_predicted_resource_peak", "Peak that is predicted for prod pods, by predictor.", "predictor", *_USAGE
+)
+HOST_APPLICATION_USAGE = _gauge(
+    "host_application_resource_usage",
+    "CPU in cores and memory in bytes that a host application uses.",
+    *("host_application_name", "resource", "priority_class", "qos"),
+)
+OOM_SCORE_ADJ = _gauge(
+    "container_oom_score_adj",
+    "Value of oom_score_adj that the hook OOMScoreAdj decided for a container.",
+    *("pod_name", "pod_namespace", "pod_uid", "container_name"),
+)
+REPORTED_NODE_USAGE = _gauge(
+    "node_metric_node_usage", "Usage of the node in the last NodeMetric that was reported.", *_USAGE
+)
+REPORTED_SYSTEM_USAGE = _gauge(
+    "node_metric_system_usage", "Usage outside of pods in the last NodeMetric that was reported.", *_USAGE
+)
+REPORTED_NUMA_NODE_USAGE = _gauge(
+    "node_metric_numa_node_usage",
+    "Usage of a NUMA node in the last NodeMetric that was reported.",
+    *("numa_node_id", *_USAGE),
+)
+REPORTED_NUMA_SYSTEM_USAGE = _gauge(
+    "node_metric_numa_system_usage",
+    "Usage of a NUMA node outside of pods in the last NodeMetric that was reported.",
+    *("numa_node_id", *_USAGE),
+)
+INTERNAL = (
+    *(SHARE_POOL, SHARE_POOL_INFO, BE_SHARE_POOL, BE_SHARE_POOL_INFO),
+    *(PREDICTED_RECLAIMABLE, PREDICTED_PEAK, HOST_APPLICATION_USAGE, OOM_SCORE_ADJ),
+    *(REPORTED_NODE_USAGE, REPORTED_SYSTEM_USAGE, REPORTED_NUMA_NODE_USAGE, REPORTED_NUMA_SYSTEM_USAGE),
+)
+
+# External
+RECLAIMABLE_STATUS = _gauge(
+    "node_resource_priority_reclaimable_status", "0 when the reclaimable resources are known, 1 when not.", "priority"
+)
+RECLAIMABLE = _gauge(
+    "node_priority_resource_reclaimable",
+    "What pods of a priority class requested and are predicted not to need.",
+    *("priority", *_USAGE),
+)
+POD_PSI = _gauge("pod_psi", "Pressure stall information of a pod: percent of time.", *_PSI_LABELS, "cpu_full_supported")
+CONTAINER_PSI = _gauge(
+    "container_psi",
+    "Pressure stall information of a container: percent of time.",
+    *("container_id", "container_name", *_PSI_LABELS, "cpu_full_supported"),
+)
+CONTAINER_CPI = _gauge(
+    "container_cpi",
+    "CPU cycles and instructions of a container in one measurement, by cpi_field: cycles, instructions.",
+    *("container_id", "container_name", "pod_uid", "pod_name", "pod_namespace", "cpi_field"),
+)
+LLC_OCCUPANCY = _gauge(
+    "resctrl_llc_occupancy", "Last-level cache that a QoS class occupies, in bytes.", "cache_id", "qos"
+)
+MEMORY_BANDWIDTH = _gauge(
+    "resctrl_memory_bandwidth",
+    "Bytes that a QoS class moved to and from memory, as the kernel counts them.",
+    *("cache_id", "qos", "mb_type"),
+)
+INTERFERENCE = _gauge(
+    "pod_interference",
+    "Standard deviations by which a disturbed container is above its baseline, by metric, and its culprit.",
+    *("pod_uid", "pod_name", "pod_namespace", "container_name", "metric", "culprit"),
+)
+INTERFERENCE_ACTIONS = MetricDeclaration(
+    "koordlet_interference_actions_total",
+    "Incidents of interference (action report), and pods that were throttled or evicted for one, since the start.",
+    "counter",
+    ("node", "metric", "action"),
+)
+EXTERNAL = (
+    *(RECLAIMABLE_STATUS, RECLAIMABLE, POD_PSI, CONTAINER_PSI, CONTAINER_CPI),
+    *(LLC_OCCUPANCY, MEMORY_BANDWIDTH, INTERFERENCE, INTERFERENCE_ACTIONS),
+)
+
 
 _PREDICTORS = ("podReclaimablePredictor", "priorityReclaimablePredictor", "minPredictor")
 _FIELDS = {"cycle": "cycles", "instruction": "instructions"}
@@ -78,8 +176,8 @@ class ScrapeTimeMetrics:
             return
         shares = latest.shares
         for size, info, pools in (
-            (declared.SHARE_POOL, declared.SHARE_POOL_INFO, shares.ls_pools),
-            (declared.BE_SHARE_POOL, declared.BE_SHARE_POOL_INFO, shares.be_pools),
+            (SHARE_POOL, SHARE_POOL_INFO, shares.ls_pools),
+            (BE_SHARE_POOL, BE_SHARE_POOL_INFO, shares.be_pools),
         ):
             pool = CPUSet.of(cpu for one in pools for cpu in CPUSet.parse(one.cpuset))
             yield self._reading(size, [((), float(len(pool)))])
@@ -92,11 +190,11 @@ class ScrapeTimeMetrics:
             return
         made = dict(zip(_PREDICTORS, (forecast.by_pod, forecast.by_priority, forecast.result), strict=True))
         yield self._reading(
-            declared.PREDICTED_RECLAIMABLE,
+            PREDICTED_RECLAIMABLE,
             [((name, *rest), value) for name, one in made.items() for rest, value in _amounts(one.reclaimable)],
         )
         yield self._reading(
-            declared.PREDICTED_PEAK,
+            PREDICTED_PEAK,
             [((name, *rest), value) for name, one in made.items() for rest, value in _amounts(one.peak)],
         )
 
@@ -108,7 +206,7 @@ class ScrapeTimeMetrics:
                 used = self._store.latest((series, one.name), now_s)
                 if used is not None:
                     values.append(((one.name, resource, one.priority, one.qos), used))
-        return self._reading(declared.HOST_APPLICATION_USAGE, values)
+        return self._reading(HOST_APPLICATION_USAGE, values)
 
     def _oom_scores(self) -> MetricReading:
         state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
@@ -119,18 +217,18 @@ class ScrapeTimeMetrics:
                 score = group.decision.oom_score_adj
                 if group.container and score is not None:
                     values.append(((one.pod.name, one.pod.namespace, one.pod.uid, group.container), float(score)))
-        return self._reading(declared.OOM_SCORE_ADJ, values)
+        return self._reading(OOM_SCORE_ADJ, values)
 
     def _reported(self) -> Iterator[MetricReading]:
         last = self._reports.node_metric.last
         if last is None or last.node_metric is None:
             return
         told = last.node_metric
-        yield self._reading(declared.REPORTED_NODE_USAGE, list(_usage(told.node_usage)))
-        yield self._reading(declared.REPORTED_SYSTEM_USAGE, list(_usage(told.system_usage)))
+        yield self._reading(REPORTED_NODE_USAGE, list(_usage(told.node_usage)))
+        yield self._reading(REPORTED_SYSTEM_USAGE, list(_usage(told.system_usage)))
         for family, of_nodes in (
-            (declared.REPORTED_NUMA_NODE_USAGE, [(one.numa_node_id, one.node_usage) for one in told.numa_usages]),
-            (declared.REPORTED_NUMA_SYSTEM_USAGE, [(one.numa_node_id, one.system_usage) for one in told.numa_usages]),
+            (REPORTED_NUMA_NODE_USAGE, [(one.numa_node_id, one.node_usage) for one in told.numa_usages]),
+            (REPORTED_NUMA_SYSTEM_USAGE, [(one.numa_node_id, one.system_usage) for one in told.numa_usages]),
         ):
             values = [((str(number), *labels), value) for number, used in of_nodes for labels, value in _usage(used)]
             yield self._reading(family, values)
@@ -141,11 +239,11 @@ class ScrapeTimeMetrics:
         forecast = self._reports.predictor.forecast(self._node_watcher.node)
         good = isinstance(forecast, Reclaimable)
         status = [(("koord-prod",), 0.0 if good else 1.0)]
-        yield self._reading(declared.RECLAIMABLE_STATUS, status)
+        yield self._reading(RECLAIMABLE_STATUS, status)
         if isinstance(forecast, Reclaimable):
             result: PeakPrediction = forecast.result
             yield self._reading(
-                declared.RECLAIMABLE,
+                RECLAIMABLE,
                 [(("koord-prod", *labels), value) for labels, value in _amounts(result.reclaimable)],
             )
 
@@ -168,8 +266,8 @@ class ScrapeTimeMetrics:
                             of_containers.append(((container, names.get(container, ""), *labels), value))
                         else:
                             of_pods.append((labels, value))
-        yield self._reading(declared.POD_PSI, of_pods)
-        yield self._reading(declared.CONTAINER_PSI, of_containers)
+        yield self._reading(POD_PSI, of_pods)
+        yield self._reading(CONTAINER_PSI, of_containers)
 
     def _cycles(self) -> MetricReading:
         values: list[tuple[tuple[str, ...], float]] = []
@@ -180,7 +278,7 @@ class ScrapeTimeMetrics:
                     last = self._store.window(key, self._clock.time(), _CPI_LOOK_BACK_S).last if one.id else None
                     if last is not None:
                         values.append(((one.id, one.name, pod.uid, pod.name, pod.namespace, field), last))
-        return self._reading(declared.CONTAINER_CPI, values)
+        return self._reading(CONTAINER_CPI, values)
 
     def _caches(self) -> Iterator[MetricReading]:
         monitors = self._control_loop.collectors.cache_monitors
@@ -191,8 +289,8 @@ class ScrapeTimeMetrics:
             for one in found
             for name in ("mbm_local_bytes", "mbm_total_bytes")
         ]
-        yield self._reading(declared.LLC_OCCUPANCY, held)
-        yield self._reading(declared.MEMORY_BANDWIDTH, moved)
+        yield self._reading(LLC_OCCUPANCY, held)
+        yield self._reading(MEMORY_BANDWIDTH, moved)
 
     def _interference(self) -> Iterator[MetricReading]:
         state = self._control_loop.strategy_runner.state_of(interference_view.OWNER)
@@ -205,9 +303,9 @@ class ScrapeTimeMetrics:
             )
             for one in state.incidents.values()
         ]
-        yield self._reading(declared.INTERFERENCE, disturbed)
+        yield self._reading(INTERFERENCE, disturbed)
         counted = [(key, float(count)) for key, count in state.counts.items()]
-        yield self._reading(declared.INTERFERENCE_ACTIONS, counted)
+        yield self._reading(INTERFERENCE_ACTIONS, counted)
 
     def _by_uid(self) -> Mapping[str, PodMeta]:
         return {pod.uid: pod for pod in self._pods.pods or ()}

@@ -13,8 +13,7 @@ import msgspec
 from koord.api.koordinator.custom_kinds import NODE_METRICS
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.api.kubernetes.container import Container
-from koord.api.kubernetes.pod import Pod, PodSpec, PodStatus
+from koord.api.kubernetes.pod import Container, Pod, PodSpec, PodStatus
 from koord.api.model import Submodel, decode, encode
 from koord.kube.informer.factory import InformerFactory
 from koord.manager.controllers.colocation_profile import ColocationProfileController

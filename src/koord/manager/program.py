@@ -32,8 +32,7 @@ from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhook_server.cert_rotator import CertRotator
 from koord.manager.webhook_server.handlers import WebhookHandlers, WebhookOptions
 from koord.manager.webhook_server.metrics import WebhookMetrics
-from koord.manager.webhook_server.self_probe import WebhookSelfProbe
-from koord.manager.webhook_server.serving import WebhookServing, WebhookServingSettings
+from koord.manager.webhook_server.self_probe import WebhookSelfProbe, WebhookServing, WebhookServingSettings
 from koord.telemetry import http_routing
 from koord.telemetry.component_server import ComponentServer, ServiceRoutes
 from koord.telemetry.http_routing import HttpCall, HttpReply

@@ -25,10 +25,10 @@ from koord.kube.informer.informer import HandlerRegistration
 from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhooks.admission import AdmissionDecision
 from koord.manager.webhooks.quota import admission, topology
-from koord.manager.webhooks.quota.checks import QuotaCheckGates
+from koord.manager.webhooks.quota.topology import QuotaCheckGates
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 from koord.values import resources as vector
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 
 _LOG = logging.getLogger(__name__)
 

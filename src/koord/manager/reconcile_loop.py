@@ -13,8 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, ReconcileResult
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, ReconcileResult, WorkQueue
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import HandlerRegistration, Informer

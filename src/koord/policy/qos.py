@@ -16,14 +16,15 @@ from typing import Any, TypeVar
 import msgspec
 
 from koord.api.annotations.pod_codecs import ERASED, parse_replace_resources, pod_preemption_policy
-from koord.api.koordinator.protocol import L_PRIORITY_CLASS, L_QOS_CLASS
-from koord.api.koordinator.qos_class import (
+from koord.api.koordinator.protocol import (
     BATCH,
     BE,
     BEST_EFFORT,
     BURSTABLE,
     FREE,
     GUARANTEED,
+    L_PRIORITY_CLASS,
+    L_QOS_CLASS,
     LS,
     LSE,
     LSR,

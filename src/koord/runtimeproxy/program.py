@@ -13,8 +13,7 @@ import msgspec
 from koord.host.unix_socket import FileLock, NotExclusive, SocketClaim, claim_socket
 from koord.runtimeproxy.backend import RuntimeBackend
 from koord.runtimeproxy.checkpoint import Checkpoint, ContainerRecord
-from koord.runtimeproxy.hook_client import HookClient
-from koord.runtimeproxy.hook_config import HookConfigFolder
+from koord.runtimeproxy.hook_client import HookClient, HookConfigFolder
 from koord.runtimeproxy.interception import Interceptor
 from koord.runtimeproxy.metrics import RuntimeProxyMetrics
 from koord.runtimeproxy.server import RuntimeProxyServer

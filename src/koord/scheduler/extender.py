@@ -28,8 +28,8 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.informer import Informer
 from koord.kube.transport.api_error import ApiError
 from koord.kube.transport.go_error import go_error_text
+from koord.kube.transport.http import TlsContexts
 from koord.kube.transport.interface import TRANSIENT_ERRORS
-from koord.kube.transport.tls import TlsContexts
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod

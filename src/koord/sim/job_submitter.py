@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from koord.api.kubernetes.batch import Job
 from koord.api.kubernetes.builtin_kinds import JOBS, PODS
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import Job
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory

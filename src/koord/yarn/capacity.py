@@ -14,13 +14,11 @@ import msgspec
 
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation, dump_json
-from koord.api.koordinator.protocol import A_ORIGIN_EXTENDED_ALLOCATABLE, A_THIRD_PARTY_ALLOCATIONS
-from koord.api.koordinator.qos_class import BATCH
+from koord.api.koordinator.protocol import A_ORIGIN_EXTENDED_ALLOCATABLE, A_THIRD_PARTY_ALLOCATIONS, BATCH
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
 from koord.api.koordinator.yarn import ALLOCATION_NAME, MIB, MILLI_PER_VCORE, YarnNodeId
 from koord.api.model import QuantityText
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import Format, Quantity
 from koord.wire.hadoop_yarn import RUNNING, NodeReport, ResourceMessage
 from koord.yarn.models import BatchAmounts, YarnNode, YarnPod
 

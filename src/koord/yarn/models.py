@@ -20,8 +20,8 @@ from koord.api.koordinator.yarn import (
 )
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes import pod as api_pod
-from koord.api.kubernetes.container import ResourceRequirements
 from koord.api.kubernetes.meta import Object, ObjectMeta
+from koord.api.kubernetes.pod import ResourceRequirements
 from koord.api.kubernetes.pod_resources import pod_requests
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import ResourceList, Submodel

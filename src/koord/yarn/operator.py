@@ -19,8 +19,7 @@ from koord.api.koordinator.yarn import OPERATOR_LEASE, YarnNodeId
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.leader_election import lease_rules
 from koord.kube.rate_limit import JitteredBackoff, RateLimitedLog

@@ -14,14 +14,13 @@ from koord.api.annotations import (
     device_codecs,
     gang_codecs,
     node_codecs,
-    numa_codecs,
     pod_codecs,
     qos_codecs,
     quota_codecs,
     reservation_codecs,
 )
 from koord.api.annotations.codec import MalformedAnnotation, dump_json
-from koord.api.koordinator import slo_strategy
+from koord.api.koordinator import slo
 from koord.api.koordinator.scheduling import ReservationOwner
 from koord.api.model import ObjectReference, ResourceList
 from tests.api.model_strategies import model_values
@@ -65,7 +64,7 @@ CODECS = [
         "koordinator.sh/cpuBurst",
         qos_codecs.parse_cpu_burst,
         dump_json,
-        slo_strategy.CPUBurst,
+        slo.CPUBurst,
         '{"policy":"auto","cpuBurstPercent":1000,"cfsQuotaBurstPercent":300,"cfsQuotaBurstPeriodSeconds":-1}',
     ),
     JsonCodecCase(
@@ -86,7 +85,7 @@ CODECS = [
         "koordinator.sh/blkioQOS",
         qos_codecs.parse_blkio_qos,
         dump_json,
-        slo_strategy.BlkIOQOS,
+        slo.BlkIOQOS,
         '{"blocks":[{"name":"data","type":"podvolume","ioCfg":{"readIOPS":100,"writeBPS":1048576}}]}',
     ),
     JsonCodecCase(
@@ -113,24 +112,24 @@ CODECS = [
     ),
     JsonCodecCase(
         f"{S}resource-spec",
-        numa_codecs.parse_resource_spec,
+        cpu_codecs.parse_resource_spec,
         dump_json,
-        numa_codecs.ResourceSpec,
+        cpu_codecs.ResourceSpec,
         '{"requiredCPUBindPolicy":"FullPCPUs","preferredCPUBindPolicy":"SpreadByPCPUs",'
         '"preferredCPUExclusivePolicy":"PCPULevel"}',
     ),
     JsonCodecCase(
         f"{S}resource-status",
-        numa_codecs.parse_resource_status,
+        cpu_codecs.parse_resource_status,
         dump_json,
-        numa_codecs.PodResourceStatus,
+        cpu_codecs.PodResourceStatus,
         '{"cpuset":"0-3","numaNodeResources":[{"node":0,"resources":{"cpu":"4"}}]}',
     ),
     JsonCodecCase(
         f"{S}numa-topology-spec",
-        numa_codecs.parse_numa_topology_spec,
+        cpu_codecs.parse_numa_topology_spec,
         dump_json,
-        numa_codecs.NUMATopologySpec,
+        cpu_codecs.NUMATopologySpec,
         '{"numaTopologyPolicy":"SingleNUMANode","singleNUMANodeExclusive":"Required"}',
     ),
     JsonCodecCase(
@@ -405,7 +404,7 @@ def test_nulls_of_go_writers_read_as_empty() -> None:
             id="fields",
         ),
         pytest.param(
-            numa_codecs.parse_resource_status,
+            cpu_codecs.parse_resource_status,
             f"{S}resource-status",
             '{"CPUSet":"0","numanoderesources":[{"Node":1,"Resources":{"cpu":"1"}}]}',
             '{"cpuset":"0","numaNodeResources":[{"node":1,"resources":{"cpu":"1"}}]}',
@@ -426,7 +425,7 @@ def test_nulls_of_go_writers_read_as_empty() -> None:
             id="optional-parts",
         ),
         pytest.param(
-            numa_codecs.parse_resource_status,
+            cpu_codecs.parse_resource_status,
             f"{S}resource-status",
             '{"cpuset":"0","CPUSET":"1"}',
             '{"cpuset":"1"}',
@@ -441,6 +440,6 @@ def test_fields_are_known_in_any_case(parse: Callable[..., Any], key: str, text:
 
 
 def test_a_field_in_another_case_is_checked_like_any_other() -> None:
-    found = numa_codecs.parse_resource_status({f"{S}resource-status": '{"CPUSet":5}'})
+    found = cpu_codecs.parse_resource_status({f"{S}resource-status": '{"CPUSet":5}'})
     assert isinstance(found, MalformedAnnotation)
     assert "cpuset" in found.reason

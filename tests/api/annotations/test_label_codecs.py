@@ -10,7 +10,6 @@ from koord.api.annotations import (
     cpu_codecs,
     device_codecs,
     node_codecs,
-    numa_codecs,
     pod_codecs,
     qos_codecs,
     quota_codecs,
@@ -368,10 +367,10 @@ def test_amplification_round_trip(ratios: dict[str, float]) -> None:
 
 
 def test_node_policies() -> None:
-    assert numa_codecs.node_cpu_bind_policy({"node.koordinator.sh/cpu-bind-policy": "FullPCPUsOnly"}) == "FullPCPUsOnly"
-    assert numa_codecs.node_cpu_bind_policy({"node.koordinator.sh/cpu-bind-policy": "x"}) == "None"
-    assert numa_codecs.node_numa_allocate_strategy({"node.koordinator.sh/numa-allocate-strategy": ""}) is None
-    assert numa_codecs.node_numa_topology_policy({}) == ""
+    assert cpu_codecs.node_cpu_bind_policy({"node.koordinator.sh/cpu-bind-policy": "FullPCPUsOnly"}) == "FullPCPUsOnly"
+    assert cpu_codecs.node_cpu_bind_policy({"node.koordinator.sh/cpu-bind-policy": "x"}) == "None"
+    assert cpu_codecs.node_numa_allocate_strategy({"node.koordinator.sh/numa-allocate-strategy": ""}) is None
+    assert cpu_codecs.node_numa_topology_policy({}) == ""
 
 
 def test_kubelet_full_cores_needs_the_static_policy() -> None:

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from koord.api.koordinator.custom_kinds import CUSTOM_KINDS
-from koord.api.koordinator.device import DeviceInfo
-from koord.api.koordinator.slo import NodeMetric, NodeSLO, NUMAUsage
-from koord.api.koordinator.slo_strategy import SystemStrategy
+from koord.api.koordinator.scheduling import DeviceInfo
+from koord.api.koordinator.slo import NodeMetric, NodeSLO, NUMAUsage, SystemStrategy
 from koord.api.kubernetes.meta import Object, ObjectMeta
 from koord.api.kubernetes.pod import PodTemplateSpec
 from koord.api.kubernetes.resource import Resource

@@ -10,8 +10,7 @@ from msgspec import field
 
 from koord.api.kubernetes.admission import AdmissionReview
 from koord.api.kubernetes.builtin_kinds import BUILTIN_KINDS
-from koord.api.kubernetes.container import ContainerPort
-from koord.api.kubernetes.pod import PodTemplateSpec
+from koord.api.kubernetes.pod import ContainerPort, PodTemplateSpec
 from koord.api.kubernetes.pod_policy import Eviction
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import IntOrString, Model, QuantityText, Submodel

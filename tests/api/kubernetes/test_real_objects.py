@@ -11,14 +11,13 @@ import pytest
 
 from koord.api.koordinator.custom_kinds import KINDS_BY_API_VERSION
 from koord.api.kubernetes.admission import AdmissionResponse, AdmissionReview, ValidatingWebhookConfiguration
-from koord.api.kubernetes.apps import Deployment, StatefulSet
-from koord.api.kubernetes.batch import CronJob, Job, JobSpec
 from koord.api.kubernetes.dynamic_resources import ResourceClaim
 from koord.api.kubernetes.node import Lease, Node
 from koord.api.kubernetes.pod import Pod, PodTemplateSpec
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PriorityClass, RuntimeClass
 from koord.api.kubernetes.rbac import ClusterRole
 from koord.api.kubernetes.volume import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from koord.api.kubernetes.workload import CronJob, Deployment, Job, JobSpec, StatefulSet
 from koord.api.model import convert, encode, to_dict
 from tests.api.kubernetes.real_objects import names, raw, read
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.cli.commands import gpu
-from koord.cli.commands.top_gpus import NodeGpus, node_gpus, print_gpus
+from koord.cli.commands.top import NodeGpus, node_gpus, print_gpus
 from koord.cli.koordlet_access import KoordletAddress
 from koord.cli.main import cli
 from koord.gpu import verdict

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.cli.daemons import flag_types as kind
+from koord.cli.daemons import flag_set as kind
 from koord.cli.daemons.flag_set import Flag, FlagParseError, FlagSet, FlagValues
 
 FLAGS = FlagSet(

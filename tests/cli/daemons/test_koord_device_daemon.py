@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from koord.cli.daemons.device_daemon_flags import DEVICE_DAEMON_FLAGS, settle_settings
 from koord.cli.daemons.flag_set import FlagValues
+from koord.cli.daemons.koord_device_daemon import DEVICE_DAEMON_FLAGS, settle_settings
 from koord.devicedaemon.settings import DeviceDaemonSettings
 from tests.devicedaemon.vendor_machine import VendorMachine
 

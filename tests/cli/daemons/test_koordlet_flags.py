@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.koordlet import run
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_koordlet, to_double_dash

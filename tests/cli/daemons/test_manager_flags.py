@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.cli.daemons.flag_set import FlagValues
-from koord.cli.daemons.flag_types import parse_listen_address
+from koord.cli.daemons.flag_set import FlagValues, parse_listen_address
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
 
 GATES = (

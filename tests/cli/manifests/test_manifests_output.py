@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.cli.daemons.descheduler_config import descheduler_flags
-from koord.cli.daemons.device_daemon_flags import DEVICE_DAEMON_FLAGS, settle_settings
 from koord.cli.daemons.flag_set import FlagValues
+from koord.cli.daemons.koord_device_daemon import DEVICE_DAEMON_FLAGS, settle_settings
 from koord.cli.daemons.koordlet_flags import KOORDLET_FLAGS, KoordletPlan, plan_koordlet
 from koord.cli.daemons.manager_flags import MANAGER_FLAGS, ManagerPlan, plan_manager
 from koord.cli.daemons.scheduler_config import scheduler_flags

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.node_fit import NodeFitChecker
 from koord.descheduler.framework.pod_selection import eviction_sort_key, pod_rank, sort_for_eviction
+from koord.descheduler.framework.snapshot import NodeFitChecker
 from tests.descheduler.cluster_builders import NOW_S, make_node, make_pod, make_snapshot
 
 DELETION, EVICTION = "controller.kubernetes.io/pod-deletion-cost", "scheduling.koordinator.sh/eviction-cost"

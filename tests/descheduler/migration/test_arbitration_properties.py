@@ -16,8 +16,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.snapshot import ClusterSnapshot, Workload, is_available
 from koord.descheduler.migration.arbitration import arbitrate
 from koord.descheduler.migration.job import counts_in_arbitration, has_passed_arbitration, is_active
-from koord.descheduler.migration.limits import MigrationBudget
-from koord.descheduler.migration.protection import MigrationProtection, max_disrupted_replicas
+from koord.descheduler.migration.protection import MigrationBudget, MigrationProtection, max_disrupted_replicas
 from tests.descheduler.cluster_builders import make_node, make_snapshot
 from tests.descheduler.migration_builders import arguments, make_job, make_workload, ready_pod
 

@@ -13,15 +13,17 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.model import IntOrString
 from koord.descheduler.framework.plugin import RoundState
 from koord.descheduler.framework.snapshot import Workload
-from koord.descheduler.migration.limits import (
+from koord.descheduler.migration.plugin import MigrationControllerPlugin
+from koord.descheduler.migration.protection import (
+    EVICT_ANNOTATION,
     EvictionRateLimiter,
     InFlightMigrations,
     MigrationBudget,
+    MigrationProtection,
+    max_disrupted_replicas,
     migration_of_job,
     migration_of_pod,
 )
-from koord.descheduler.migration.plugin import MigrationControllerPlugin
-from koord.descheduler.migration.protection import EVICT_ANNOTATION, MigrationProtection, max_disrupted_replicas
 from koord.descheduler.migration.writer import is_garbage
 from tests.descheduler.cluster_builders import NOW_S, make_node, make_pod, make_snapshot
 from tests.descheduler.migration_builders import arguments, make_job, make_workload, ready_pod

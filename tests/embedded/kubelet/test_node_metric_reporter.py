@@ -14,8 +14,8 @@ from koord.api.koordinator.slo import NodeMetricStatus
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.embedded.kubelet.fleet import FleetSettings, SimulatedFleet
-from koord.embedded.kubelet.node_metric_reporter import HostUsageSample, node_metric_status
 from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
+from koord.embedded.kubelet.node_reporter import HostUsageSample, node_metric_status
 from koord.embedded.kubelet.simulated_host import HostUsage
 from koord.embedded.kubelet.usage_model import ZERO_USAGE, SimulatedUsage
 from koord.kube.client.typed_client import Client

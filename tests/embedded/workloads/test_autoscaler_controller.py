@@ -6,8 +6,8 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from koord.api.kubernetes.autoscaling import HORIZONTAL_POD_AUTOSCALERS
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, DEPLOYMENTS, PODS
+from koord.api.kubernetes.workload import HORIZONTAL_POD_AUTOSCALERS
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import LoopClock

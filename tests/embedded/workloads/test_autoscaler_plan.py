@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.kubernetes.autoscaling import (
+from koord.api.kubernetes.workload import (
     HorizontalPodAutoscalerSpec,
     MetricSpec,
     MetricTarget,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from koord.api.kubernetes.batch import Job
 from koord.api.kubernetes.builtin_kinds import CRON_JOBS, JOBS, PODS
+from koord.api.kubernetes.workload import Job
 from koord.embedded.workloads.job_accounting import TRACKING_FINALIZER
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.workloads.workload_cluster import WorkloadCluster, names, template, workload_cluster

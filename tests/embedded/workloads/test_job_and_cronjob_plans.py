@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kubernetes.batch import CronJob, CronJobSpec, CronJobStatus, Job, JobSpec
 from koord.api.kubernetes.meta import ObjectMeta
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import CronJob, CronJobSpec, CronJobStatus, Job, JobSpec
 from koord.api.model import convert
 from koord.embedded.workloads import cronjob_controller, job_accounting, job_plan
 from koord.embedded.workloads.cronjob_controller import CronSchedule, CronScheduleError

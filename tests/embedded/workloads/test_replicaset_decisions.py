@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kubernetes.apps import ReplicaSet
 from koord.api.kubernetes.meta import stored_label_selector
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import ReplicaSet
 from koord.api.model import convert, to_dict
 from koord.api.patch.merge_patch import merge_patch
-from koord.embedded.workloads import controller_context, controller_ref, pod_state, pod_template, replicaset_controller
+from koord.embedded.workloads import controller_context, controller_ref, pod_control, pod_state, replicaset_controller
+from koord.embedded.workloads.controller_context import EXPECTATION_TIMEOUT_S, ControllerExpectations
 from koord.embedded.workloads.controller_ref import label_index_keys, selector_index_key
-from koord.embedded.workloads.expectations import EXPECTATION_TIMEOUT_S, ControllerExpectations
 from koord.telemetry.clock import ManualClock
 from koord.values.selector import Selector
 from tests.embedded.workloads.builders import NOW, pod
@@ -171,15 +171,15 @@ def test_claims() -> None:
 def test_hashes_name_content_not_order() -> None:
     one: dict[str, Any] = {"metadata": {"labels": {"a": "1", "b": "2"}}, "spec": {"x": 1}}
     other = {"spec": {"x": 1}, "metadata": {"labels": {"b": "2", "a": "1"}}}
-    assert pod_template.template_hash(one) == pod_template.template_hash(other)
-    assert pod_template.template_hash(one, 1) != pod_template.template_hash(one)
-    hashed = {**one, "metadata": {"labels": {**one["metadata"]["labels"], pod_template.POD_TEMPLATE_HASH: "h"}}}
-    assert pod_template.same_template(one, hashed)
+    assert pod_control.template_hash(one) == pod_control.template_hash(other)
+    assert pod_control.template_hash(one, 1) != pod_control.template_hash(one)
+    hashed = {**one, "metadata": {"labels": {**one["metadata"]["labels"], pod_control.POD_TEMPLATE_HASH: "h"}}}
+    assert pod_control.same_template(one, hashed)
 
 
 @given(base=st.text("abc", min_size=1, max_size=90), seed=st.integers())
 def test_generated_names_stay_labels(base: str, seed: int) -> None:
-    assert len(pod_template.generate_name(base, Random(seed))) <= 63
+    assert len(pod_control.generate_name(base, Random(seed))) <= 63
 
 
 class Report(msgspec.Struct, omit_defaults=True):

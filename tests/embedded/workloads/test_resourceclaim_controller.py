@@ -7,7 +7,7 @@ from typing import Any
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from koord.api.kubernetes.dynamic_resources import ResourceClaim
 from koord.api.kubernetes.pod import Pod
-from koord.embedded.workloads.resourceclaim_plan import DELETE_PROTECTION, POD_CLAIM_NAME
+from koord.embedded.workloads.resourceclaim_controller import DELETE_PROTECTION, POD_CLAIM_NAME
 from koord.kube.transport.api_error import unwrap
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.workloads.workload_cluster import Plain, WorkloadCluster, template, workload_cluster

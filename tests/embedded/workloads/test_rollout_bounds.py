@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from koord.api.kubernetes.apps import (
+from koord.api.kubernetes.meta import LabelSelector, ObjectMeta
+from koord.api.kubernetes.pod import Pod, PodCondition, PodSpec, PodStatus
+from koord.api.kubernetes.workload import (
     Deployment,
     DeploymentSpec,
     DeploymentStrategy,
@@ -20,13 +22,11 @@ from koord.api.kubernetes.apps import (
     ReplicaSetStatus,
     RollingUpdateDeployment,
 )
-from koord.api.kubernetes.meta import LabelSelector, ObjectMeta
-from koord.api.kubernetes.pod import Pod, PodCondition, PodSpec, PodStatus
 from koord.api.model import convert
 from koord.embedded.workloads import deployment_plan as controller
 from koord.embedded.workloads import deployment_rollout, replicaset_controller
+from koord.embedded.workloads.pod_control import desired_replicas, same_template
 from koord.embedded.workloads.pod_state import is_pod_active, is_pod_ready
-from koord.embedded.workloads.pod_template import desired_replicas, same_template
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 replace = msgspec.structs.replace

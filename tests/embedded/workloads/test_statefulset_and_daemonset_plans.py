@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kubernetes.apps import ControllerRevision, StatefulSet
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodSpec
+from koord.api.kubernetes.workload import ControllerRevision, StatefulSet
 from koord.api.model import convert
-from koord.embedded.workloads import controller_revision, daemonset_plan, statefulset_plan
+from koord.embedded.workloads import controller_revision, daemonset_controller, statefulset_plan
 from koord.policy import node_match
 from tests.embedded.workloads.builders import NOW, node, pod, taint
 
@@ -114,7 +114,7 @@ def test_ordered_sets_move_one_pod_at_a_time(states: list[str], replicas: int) -
     ],
 )
 def test_where_daemons_run(spec: dict[str, Any], where: Node, expected: tuple[bool, bool]) -> None:
-    assert daemonset_plan.daemon_fits_node(convert(spec, PodSpec), where) == expected
+    assert daemonset_controller.daemon_fits_node(convert(spec, PodSpec), where) == expected
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.cluster import InProcessTransport
 from koord.embedded.workloads.controller_manager import ControllerManager
-from koord.embedded.workloads.daemonset_plan import target_node
+from koord.embedded.workloads.daemonset_controller import target_node
 from koord.kube.client.typed_client import Client
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory

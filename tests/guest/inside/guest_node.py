@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
 from tests.guest.inside import api_server
 from tests.guest.inside.api_server import ThreadedApiServer
 from tests.guest.inside.pod_groups import PodGroups

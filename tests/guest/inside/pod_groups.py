@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host.cgroup.layout import CgroupLayout
 from tools.nodeagent import until
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from koord.api.koordinator.qos_class import BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BURSTABLE, GUARANTEED
 from koord.values.cpuset import CPUSet
 from tests.guest.inside import guest_node
 from tests.guest.inside.guest_node import CPUS, GuestNode, GuestPod

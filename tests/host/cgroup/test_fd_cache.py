@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.host.cgroup.usage_reader import FdBudget, KeepOpenFile
+from koord.host.cgroup.usage import FdBudget, KeepOpenFile
 from koord.host.io_error import IoError
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.pleg import PodLifecycleEvent, PodLifecycleEventGenerator, PodLifecycleEventType
 from koord.host.inotify import InotifyWatcher

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
-from koord.api.koordinator.slo_strategy import CgroupPath, HostApplicationSpec
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.slo import CgroupPath, HostApplicationSpec
 from koord.host.cgroup import usage
 from koord.host.cgroup.detection import DetectedLayout, LayoutNotDetected, cgroup_version, detect_layout, open_tree
 from koord.host.cgroup.layout import CgroupLayout, kube_qos_of_path

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.time_slice import TimeSliceSystem
+from koord.host.core_sched import TimeSliceSystem
 from koord.koordlet.cgroup_writer.effects import FileEffect, WriteCgroup, WriteOutcome, WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal

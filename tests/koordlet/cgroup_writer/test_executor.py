@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.host.cgroup.knob import CgroupFile
 from koord.host.io_error import OPEN, IoError
 from koord.koordlet.cgroup_writer.effects import AddTasks, OwnerConflict, WriteOutcome, WriteSchemata, WriteSystem

@@ -11,7 +11,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.host.cgroup.codec import fits
 from koord.host.io_error import IoError
 from koord.koordlet.cgroup_writer.effects import WriteOutcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.host.cgroup.knob import CgroupFile
 from koord.koordlet.cgroup_writer.effects import OwnerConflict, WriteCgroup, WriteOutcome
 from tests.koordlet.cgroup_writer.executor_fixture import TOP, ExecutorFixture, write

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.host.cgroup.knob import CgroupFile
 from koord.koordlet.cgroup_writer.effects import OwnerConflict, WriteOutcome
 from tests.koordlet.cgroup_writer.executor_fixture import TOP, ExecutorFixture, write

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from koord.api.koordinator.qos_class import BURSTABLE
+from koord.api.koordinator.protocol import BURSTABLE
 from koord.host.cgroup.layout import CgroupLayout
-from koord.host.cgroup.usage_reader import FdBudget
+from koord.host.cgroup.usage import FdBudget
 from koord.koordlet.collect.collector import CollectSettings
 from koord.koordlet.collect.collector_set import CollectorSet
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, GUARANTEED
 from koord.api.koordinator.resource_name import BATCH_CPU
-from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE
-from koord.api.koordinator.slo_strategy import CgroupPath, HostApplicationSpec
+from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE, CgroupPath, HostApplicationSpec
 from koord.host.cgroup.layout import CgroupLayout
-from koord.host.cgroup.usage_reader import FdBudget
+from koord.host.cgroup.usage import FdBudget
 from koord.koordlet.collect.collector import CollectSettings, IntervalTimer
 from koord.koordlet.collect.collector_set import CollectorSet
 from koord.koordlet.series import metric_kind

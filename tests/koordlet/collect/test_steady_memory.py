@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.qos_class import BURSTABLE
+from koord.api.koordinator.protocol import BURSTABLE
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import FdBudget
+from koord.host.cgroup.usage import FdBudget
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.collect.collector import CollectContext, CollectorStatuses

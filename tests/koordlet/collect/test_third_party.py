@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.api.koordinator.resource_name import BATCH_CPU
-from koord.koordlet.collect.third_party import THIRD_PARTY
+from koord.koordlet.collect.pod_resource import THIRD_PARTY
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from tests.koordlet.collect.fake_node import FakeNode

@@ -17,16 +17,17 @@ from koord.api.koordinator.protocol import (
     A_OOM_SCORE_ADJ,
     A_RESCTRL,
     A_RESOURCE_STATUS,
+    BEST_EFFORT,
+    BURSTABLE,
     L_QOS_CLASS,
 )
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import (
+from koord.api.koordinator.slo import (
     CgroupPath,
     CPUQOSConfig,
     HostApplicationSpec,
     NetworkQOSConfig,
+    NodeSLOSpec,
     ResourceQOS,
     ResourceQOSPolicies,
     ResourceQOSStrategy,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.koordlet.control_loop import run_steps_cooperatively
 from koord.koordlet.hook_calls.hook_calls import HookCalls, HookPolicies, HookStatistics

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import (
+from koord.api.koordinator.slo import (
     CPUQOSConfig,
     NetworkQOSConfig,
+    NodeSLOSpec,
     ResourceQOS,
     ResourceQOSPolicies,
     ResourceQOSStrategy,

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from koord.api.annotations.cpu_codecs import CPUSharedPool
-from koord.api.koordinator.protocol import A_RESOURCE_STATUS, L_QOS_CLASS
-from koord.api.koordinator.qos_class import BURSTABLE
+from koord.api.koordinator.protocol import A_RESOURCE_STATUS, BURSTABLE, L_QOS_CLASS
 from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookPlan, NodeRules, PodContext
 
 LS_POOLS = (CPUSharedPool(socket=0, node=0, cpuset="0-7"), CPUSharedPool(socket=1, node=1, cpuset="8-15"))

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
+from koord.api.koordinator.slo import NodeSLOSpec, ResourceThresholdStrategy
 from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
 from koord.koordlet.hooks import batch_resource
 from koord.koordlet.hooks.hook import ContainerContext, ExtendedAmounts, HookPlan, NodeRules, PodContext

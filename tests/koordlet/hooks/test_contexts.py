@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
 from koord.host.cgroup.layout import CGROUPFS, SYSTEMD, CgroupLayout

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import CPUQOSConfig, ResourceQOS, ResourceQOSPolicies, ResourceQOSStrategy
+from koord.api.koordinator.slo import CPUQOSConfig, NodeSLOSpec, ResourceQOS, ResourceQOSPolicies, ResourceQOSStrategy
 from koord.host.cgroup.knob import CPU_IDLE, GROUP_IDENTITY_ENABLED, SCHED_CORE, SCHED_FEATURES
 from koord.koordlet.hooks import core_sched
 from koord.koordlet.hooks.core_sched import CoreSchedKernel

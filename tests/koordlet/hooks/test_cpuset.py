@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.annotations.cpu_codecs import CPUSharedPool
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET, KNOBS
 from koord.koordlet.hooks import cpuset
 from koord.koordlet.hooks.hook import HookPlan, HookSettings, NodeRules

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import CPUQOSConfig, ResourceQOS, ResourceQOSStrategy
+from koord.api.koordinator.slo import CPUQOSConfig, NodeSLOSpec, ResourceQOS, ResourceQOSStrategy
 from koord.host.cgroup.knob import CPU_BVT
 from koord.koordlet.hooks import group_identity
 from koord.koordlet.hooks.hook import HookPlan, NodeRules, PodContext

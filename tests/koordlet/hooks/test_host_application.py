@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec
 from koord.host.cgroup.knob import CPUSET
 from koord.koordlet.hooks.cpuset import decide_host_application
 from koord.koordlet.hooks.hook import HookPlan, NodeRules

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.koordinator import protocol
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, QOS_CLASSES
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, QOS_CLASSES
+from koord.api.koordinator.slo import HostApplicationSpec
 from koord.host.cgroup.codec import MAX_INT64
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET, KNOBS
 from koord.host.cgroup.layout import CgroupLayout

@@ -5,8 +5,7 @@ from __future__ import annotations
 from koord.api.annotations.cpu_codecs import CPUSharedPool
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.koordlet.hooks.hook import HookSettings, NodeRules, build_node_rules
-from koord.koordlet.inputs.cpu_pools import CpuPools
-from koord.koordlet.inputs.machine import L3Cache
+from koord.koordlet.inputs.machine import CpuPools, L3Cache
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeInputs, NodeProperties
 from koord.values.cpuset import EMPTY, CPUSet
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import (
+from koord.api.koordinator.slo import (
     NetworkQOSConfig,
+    NodeSLOSpec,
     ResourceQOS,
     ResourceQOSPolicies,
     ResourceQOSStrategy,

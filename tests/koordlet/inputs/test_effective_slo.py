@@ -10,8 +10,7 @@ import pytest
 
 from koord.api.config.slo import defaults
 from koord.api.config.slo.slo_validation import FIELD_CHOICES, strategy_errors
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import (
+from koord.api.koordinator.slo import (
     BlkIOQOSConfig,
     BlockConfig,
     CPUBurstStrategy,
@@ -19,6 +18,7 @@ from koord.api.koordinator.slo_strategy import (
     HostApplicationSpec,
     IOConfig,
     MemoryQOSConfig,
+    NodeSLOSpec,
     ResctrlQOSConfig,
     ResourceQOS,
     ResourceQOSStrategy,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.koordinator.qos_class import BURSTABLE
+from koord.api.koordinator.protocol import BURSTABLE
 from koord.api.kubernetes.builtin_kinds import NAMESPACES, PODS
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.host import libc

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from koord.api.koordinator.qos_class import BATCH, BE
+from koord.api.koordinator.protocol import BATCH, BE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
-from koord.api.koordinator.slo_strategy import CgroupPath, HostApplicationSpec
+from koord.api.koordinator.slo import CgroupPath, HostApplicationSpec
 from koord.host.cgroup.layout import CgroupLayout
 from koord.koordlet.inputs.yarn_containers import (
     YarnContainers,

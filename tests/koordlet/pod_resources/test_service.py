@@ -18,8 +18,7 @@ import pytest
 
 from koord.host.unix_socket import NotExclusive
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.pod_resources.allocated_devices import allocated_devices
-from koord.koordlet.pod_resources.service import PodResourcesProxy, PodResourcesServer
+from koord.koordlet.pod_resources.service import PodResourcesProxy, PodResourcesServer, allocated_devices
 from koord.koordlet.pod_resources.settings import PodResourcesProxySettings
 from koord.telemetry.clock import WallClock
 from koord.wire import pod_resources, raw_fields

@@ -14,7 +14,6 @@ import pytest
 
 from koord.api.annotations import device_codecs
 from koord.api.koordinator.custom_kinds import DEVICES
-from koord.api.koordinator.device import Device
 from koord.api.koordinator.protocol import (
     A_GPU_PARTITIONS,
     L_GPU_DRIVER_VERSION,
@@ -22,6 +21,7 @@ from koord.api.koordinator.protocol import (
     L_GPU_PARTITION_POLICY,
     L_GPU_VENDOR,
 )
+from koord.api.koordinator.scheduling import Device
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.host.devices import rdma_cards, xpus
 from koord.host.gpu import GpuCard, GpuHealth, GpuInventory

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS
-from koord.api.koordinator.slo import NodeMetric
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec, NodeMetric
 from koord.api.model import to_dict
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.reclaimable import PeakPrediction, ResourceAmount

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.ring import SampleRing, SampleWindow
-from koord.koordlet.series.store import SeriesStore
+from koord.koordlet.series.store import SampleRing, SampleWindow, SeriesStore
 
 KEY = ("pod_cpu_usage", "uid-1")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from koord.api.koordinator.protocol import A_RESOURCE_STATUS, L_QOS_CLASS
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT
+from koord.api.koordinator.protocol import A_RESOURCE_STATUS, BE, BEST_EFFORT, L_QOS_CLASS
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest

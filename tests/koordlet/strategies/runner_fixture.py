@@ -7,12 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, LS
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, BURSTABLE, LS
 from koord.api.koordinator.resource_name import CPU, MEMORY
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import CPUBurstStrategy, ResourceThresholdStrategy
+from koord.api.koordinator.slo import CPUBurstStrategy, NodeSLOSpec, ResourceThresholdStrategy
 from koord.host.cgroup import knob
-from koord.host.time_slice import TimeSliceSystem
+from koord.host.core_sched import TimeSliceSystem
 from koord.koordlet.host_machine import HostMachine
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.protocol import A_BLKIO_QOS
-from koord.api.koordinator.qos_class import BE, LS
-from koord.api.koordinator.slo_strategy import BlkIOQOSConfig, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
+from koord.api.koordinator.protocol import A_BLKIO_QOS, BE, LS
+from koord.api.koordinator.slo import BlkIOQOSConfig, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
 from koord.host.cgroup import knob
 from koord.host.hardware import BlockDevices
 from koord.koordlet.cgroup_writer.effects import WriteCgroup

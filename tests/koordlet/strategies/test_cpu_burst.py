@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.config.slo.defaults import CPU_BURST as DEFAULT
-from koord.api.koordinator.protocol import A_CPU_BURST
-from koord.api.koordinator.qos_class import BE, LS, LSR
+from koord.api.koordinator.protocol import A_CPU_BURST, BE, LS, LSR
 from koord.api.koordinator.resource_name import CPU
-from koord.api.koordinator.slo_strategy import CPUBurst
+from koord.api.koordinator.slo import CPUBurst
 from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import PodMeta

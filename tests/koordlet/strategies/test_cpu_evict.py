@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.koordinator.protocol import A_EVICTION_POLICY, A_EVICTION_PRIORITY, L_EVICTION_ENABLED, L_PRIORITY
-from koord.api.koordinator.qos_class import BE, LS
+from koord.api.koordinator.protocol import (
+    A_EVICTION_POLICY,
+    A_EVICTION_PRIORITY,
+    BE,
+    L_EVICTION_ENABLED,
+    L_PRIORITY,
+    LS,
+)
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MID_CPU
-from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
+from koord.api.koordinator.slo import ResourceThresholdStrategy
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.cpu_evict import (
     BeCpuUsage,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
+from koord.api.koordinator.protocol import BE, LS, LSE, LSR
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
 from koord.host.hardware import MachineCpu
 from koord.koordlet.strategies.cpu_suppress import (

@@ -11,22 +11,22 @@ import pytest
 from koord.api.annotations.pod_codecs import A_INTERFERENCE_EXEMPT
 from koord.api.config.field_error import FieldError
 from koord.api.config.slo.interference import interference_of_extensions
-from koord.api.koordinator.protocol import A_EVICTION_POLICY
-from koord.api.koordinator.qos_class import BE, LS
+from koord.api.koordinator.protocol import A_EVICTION_POLICY, BE, LS
 from koord.api.koordinator.resource_name import BATCH_CPU
-from koord.api.koordinator.slo import Extensions, NodeSLOSpec
-from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
+from koord.api.koordinator.slo import Extensions, NodeSLOSpec, ResourceThresholdStrategy
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
 from koord.koordlet.interference_status import InterferenceRecord
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.interference import MAX_ENDED, MAX_SUSPECTS, MAX_TRACKS, decide_interference
-from koord.koordlet.strategies.interference_detection import CPI, CPU_PSI, PSI
 from koord.koordlet.strategies.interference_report import interference_news, interference_status, metric_notes
 from koord.koordlet.strategies.interference_view import (
+    CPI,
+    CPU_PSI,
     GATE,
     OWNER,
+    PSI,
     InterferenceState,
     InterferenceView,
     VictimSample,

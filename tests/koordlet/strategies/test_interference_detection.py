@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.koordlet.strategies.interference_detection import (
+from koord.koordlet.strategies.interference_view import (
     CORRELATION_SAMPLES,
     CPI,
     CPU_PSI,

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.koordinator.protocol import L_EVICTION_ENABLED
-from koord.api.koordinator.qos_class import BE, LS
+from koord.api.koordinator.protocol import BE, L_EVICTION_ENABLED, LS
 from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
-from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
+from koord.api.koordinator.slo import ResourceThresholdStrategy
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.memory_evict import MemoryEvictView, decide_memory_evict

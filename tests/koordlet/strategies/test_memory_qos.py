@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.config.slo import defaults
-from koord.api.koordinator.protocol import A_MEMORY_QOS
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, SYSTEM
+from koord.api.koordinator.protocol import A_MEMORY_QOS, BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, SYSTEM
 from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import MemoryQOS, MemoryQOSConfig, ResourceQOS, ResourceQOSStrategy
+from koord.api.koordinator.slo import MemoryQOS, MemoryQOSConfig, NodeSLOSpec, ResourceQOS, ResourceQOSStrategy
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.effective_slo import effective_slo

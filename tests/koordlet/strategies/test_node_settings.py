@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.config.slo import defaults
-from koord.api.koordinator.protocol import A_CPU_QOS, A_RESCTRL
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import (
+from koord.api.koordinator.protocol import A_CPU_QOS, A_RESCTRL, BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR
+from koord.api.koordinator.slo import (
     CPUBurstStrategy,
     CPUQOSConfig,
+    NodeSLOSpec,
     ResctrlQOSConfig,
     ResourceQOS,
     ResourceQOSPolicies,

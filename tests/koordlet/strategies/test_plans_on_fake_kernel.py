@@ -9,15 +9,14 @@ import msgspec
 import pytest
 
 from koord.api.config.slo.defaults import CPU_BURST as DEFAULT_BURST
-from koord.api.koordinator.protocol import A_MEMORY_QOS
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS
+from koord.api.koordinator.protocol import A_MEMORY_QOS, BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS
 from koord.api.koordinator.resource_name import CPU, MEMORY
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import (
+from koord.api.koordinator.slo import (
     BlkIOQOSConfig,
     BlockConfig,
     CPUQOSConfig,
     IOConfig,
+    NodeSLOSpec,
     ResourceQOS,
     ResourceQOSStrategy,
     SystemStrategy,

@@ -8,15 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from koord.api.koordinator.protocol import A_MEMORY_QOS, A_RESOURCE_STATUS, L_EVICTION_ENABLED, TRUE
-from koord.api.koordinator.qos_class import BE
+from koord.api.koordinator.protocol import A_MEMORY_QOS, A_RESOURCE_STATUS, BE, L_EVICTION_ENABLED, TRUE
 from koord.api.koordinator.resource_name import BATCH_CPU
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import (
+from koord.api.koordinator.slo import (
     BlkIOQOSConfig,
     BlockConfig,
     CPUQOSConfig,
     IOConfig,
+    NodeSLOSpec,
     ResourceQOS,
     ResourceQOSPolicies,
     ResourceQOSStrategy,

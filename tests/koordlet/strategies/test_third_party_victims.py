@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.koordinator.qos_class import BE
+from koord.api.koordinator.protocol import BE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
-from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
+from koord.api.koordinator.slo import ResourceThresholdStrategy
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.inputs.yarn_containers import container_meta

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import WorkQueue
 from koord.telemetry.clock import LoopClock, run_virtual
 
 keys = st.sampled_from("abcd")

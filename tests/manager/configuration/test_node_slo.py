@@ -8,8 +8,7 @@ import pytest
 
 from koord.api.config.slo import defaults
 from koord.api.config.slo.interference import InterferenceStrategy
-from koord.api.koordinator.slo import Extensions, NodeSLOSpec
-from koord.api.koordinator.slo_strategy import HostApplicationSpec, ResourceQOSStrategy
+from koord.api.koordinator.slo import Extensions, HostApplicationSpec, NodeSLOSpec, ResourceQOSStrategy
 from koord.api.model import convert, to_dict
 from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer
 from koord.manager.configuration.node_slo import NodeSloSection, NodeSloSettings, decide_node_slo

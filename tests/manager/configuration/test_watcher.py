@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.kube.transport.api_error import unwrap
-from koord.manager.configuration.documents import parse_colocation, parse_threshold
-from koord.manager.configuration.last_good import LastGoodDocument
+from koord.manager.configuration.documents import LastGoodDocument, parse_colocation, parse_threshold
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.reconcile_loop import ManagerContext
 from tests.manager.manager_harness import run_with_context

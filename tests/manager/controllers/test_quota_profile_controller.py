@@ -16,8 +16,7 @@ from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.builtin_kinds import EVENTS_EVENTS, NODES
 from koord.kube.transport.api_error import unwrap
 from koord.kube.transport.interface import ApiRequest, ApiResponse, Unreachable
-from koord.manager.controllers.quota_profile import QuotaProfileController
-from koord.manager.controllers.root_quota import default_tree_id
+from koord.manager.controllers.quota_profile import QuotaProfileController, default_tree_id
 from koord.manager.reconcile_loop import ManagerContext
 from tests.manager.manager_harness import FaultyTransport, run_with_context, run_with_faulty_transport
 

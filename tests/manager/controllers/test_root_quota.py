@@ -22,7 +22,7 @@ from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.node import Node
 from koord.api.model import convert
 from koord.api.patch.merge_patch import merge_patch
-from koord.manager.controllers.root_quota import (
+from koord.manager.controllers.quota_profile import (
     UNLIMITED_QUANTITY,
     PoolNode,
     RootQuota,

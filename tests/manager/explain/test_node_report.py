@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from koord.manager.colocation.decision import ColocationNodeView, decide_colocation
 from koord.manager.colocation.models import ColocationNode
-from koord.manager.explain.lending_terms import LendingSum
-from koord.manager.explain.node_report import NodeResourceReport, ResourceReport, report_node
+from koord.manager.explain.lending_report import LendingSum, NodeResourceReport, ResourceReport, report_node
 from tests.manager.colocation.colocation_builders import (
     CAPACITY,
     NOW,

@@ -37,8 +37,7 @@ from koord.manager.webhook_server.cert_rotator import (
 from koord.manager.webhook_server.cert_store import SecretCertStore
 from koord.manager.webhook_server.handlers import AdmitFunction, WebhookHandler
 from koord.manager.webhook_server.metrics import WebhookMetrics
-from koord.manager.webhook_server.registration import WebhookAddress
-from koord.manager.webhook_server.routes import ROUTES
+from koord.manager.webhook_server.routes import ROUTES, WebhookAddress
 from koord.manager.webhook_server.server import ServingIdentity, WebhookServer
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision
 from koord.telemetry.clock import WallClock

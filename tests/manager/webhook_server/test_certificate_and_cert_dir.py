@@ -10,8 +10,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from koord.manager.webhook_server import cert_store, certificate
-from koord.manager.webhook_server.certificate import (
+from koord.manager.webhook_server import cert_store
+from koord.manager.webhook_server.cert_store import (
     FILE_NAMES,
     CertificateMaterial,
     find_problem,
@@ -30,7 +30,7 @@ def made() -> CertificateMaterial:
 
 def test_what_is_made_is_good(made: CertificateMaterial) -> None:
     assert find_problem(made, DNS, NOW) == ""
-    assert certificate.not_after(made.cert) == NOW + timedelta(days=3650)
+    assert cert_store.not_after(made.cert) == NOW + timedelta(days=3650)
 
 
 def test_its_fields_are_those_that_others_expect(made: CertificateMaterial) -> None:

@@ -15,12 +15,15 @@ import pytest
 from koord.kube.client.typed_client import Client
 from koord.manager.webhook_server.cert_rotator import OVERLAP_S, SETTLE_S
 from koord.manager.webhook_server.cert_store import (
+    FILE_NAMES,
     DirectoryCertStore,
     ensure_certificate,
+    find_problem,
+    generate,
+    material_from_files,
     read_cert_dir,
     write_cert_dir,
 )
-from koord.manager.webhook_server.certificate import FILE_NAMES, find_problem, generate, material_from_files
 from koord.telemetry.clock import ManualClock, WallClock
 from tests.manager.webhook_server.replica_fixture import (
     CutTransport,

@@ -20,8 +20,12 @@ from koord.kube.transport.api_error import unwrap
 from koord.manager.reconcile_loop import NAMESPACE, ManagerContext
 from koord.manager.webhook_server import cert_store
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, OVERLAP_S, SECRET_NAME, WebhookConfigurationError
-from koord.manager.webhook_server.cert_store import CertStoreError, DirectoryCertStore, ensure_certificate
-from koord.manager.webhook_server.certificate import material_from_files
+from koord.manager.webhook_server.cert_store import (
+    CertStoreError,
+    DirectoryCertStore,
+    ensure_certificate,
+    material_from_files,
+)
 from koord.telemetry.clock import ManualClock
 from tests.manager.webhook_server.replica_fixture import (
     Replica,

@@ -12,8 +12,8 @@ from koord.kube.transport.api_error import unwrap
 from koord.manager.reconcile_loop import ManagerContext
 from koord.manager.webhook_server import review
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME
-from koord.manager.webhook_server.registration import TEMPLATE_ANNOTATION
 from koord.manager.webhook_server.review import DecodedReview
+from koord.manager.webhook_server.routes import TEMPLATE_ANNOTATION
 from koord.manager.webhook_server.self_probe import WebhookSelfProbe, synthetic_review
 from tests.manager.webhook_server.replica_fixture import PATH, Replica, cluster_context, configuration
 

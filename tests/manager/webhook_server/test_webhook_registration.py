@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from koord.manager.webhook_server import registration
-from koord.manager.webhook_server.certificate import CertificateMaterial, generate
-from koord.manager.webhook_server.registration import WebhookAddress, desired_webhooks
+from koord.manager.webhook_server import routes
+from koord.manager.webhook_server.cert_store import CertificateMaterial, generate
+from koord.manager.webhook_server.routes import WebhookAddress, desired_webhooks
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 IN = WebhookAddress(namespace="ns", service="svc")
@@ -71,8 +71,8 @@ def test_what_the_server_fills_in_is_no_difference() -> None:
     stored = config({**target.webhooks[0], "timeoutSeconds": 10, "matchPolicy": "Equivalent"}, template=target.template)
     stored["webhooks"][0]["clientConfig"]["service"]["port"] = 443
     again = desired_webhooks(stored, IN, trusted=b"PEM", paths={"/a"})
-    assert registration.is_up_to_date(stored, again)
-    assert not registration.is_up_to_date(stored, desired_webhooks(stored, IN, trusted=b"OTHER", paths={"/a"}))
+    assert routes.is_up_to_date(stored, again)
+    assert not routes.is_up_to_date(stored, desired_webhooks(stored, IN, trusted=b"OTHER", paths={"/a"}))
 
 
 def test_system_namespaces_are_never_sent() -> None:
@@ -96,20 +96,20 @@ class TestTrust:
     def test_overlap_has_the_present_one_first_and_each_once(
         self, old: CertificateMaterial, new: CertificateMaterial
     ) -> None:
-        both = registration.merge_authorities(new.ca_cert, [old.ca_cert, new.ca_cert + old.ca_cert], NOW)
+        both = routes.merge_authorities(new.ca_cert, [old.ca_cert, new.ca_cert + old.ca_cert], NOW)
         assert both == new.ca_cert + old.ca_cert
 
     def test_what_has_run_out_is_left_out(self, old: CertificateMaterial, new: CertificateMaterial) -> None:
         late = datetime(2040, 1, 1, tzinfo=UTC)
-        assert registration.merge_authorities(new.ca_cert, [old.ca_cert], late) == new.ca_cert
+        assert routes.merge_authorities(new.ca_cert, [old.ca_cert], late) == new.ca_cert
 
     def test_bundles_are_read_from_all_entries(self, old: CertificateMaterial, new: CertificateMaterial) -> None:
         first = desired_webhooks(config(entry("a", "/a")), IN, trusted=old.ca_cert, paths={"/a"}).webhooks
         second = desired_webhooks(config(entry("b", "/b")), IN, trusted=new.ca_cert, paths={"/b"}).webhooks
         both = config(*first, *second)
-        assert registration.trusted_bundle(both) == old.ca_cert + new.ca_cert
+        assert routes.trusted_bundle(both) == old.ca_cert + new.ca_cert
 
     def test_garbage_in_a_bundle_is_no_authority(self) -> None:
         bad = entry("a", "/a")
         bad["clientConfig"]["caBundle"] = "Cg=="
-        assert registration.trusted_bundle(config(bad)) == b""
+        assert routes.trusted_bundle(config(bad)) == b""

@@ -15,7 +15,7 @@ import jsonpatch
 import pytest
 
 from koord.api.kubernetes.admission import AdmissionRequest
-from koord.manager.webhook_server.certificate import CertificateMaterial, generate
+from koord.manager.webhook_server.cert_store import CertificateMaterial, generate
 from koord.manager.webhook_server.handlers import WebhookHandler
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.manager.webhook_server.server import ServerLimits, WebhookServer

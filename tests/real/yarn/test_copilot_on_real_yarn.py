@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS, NODE_SLOS
 from koord.api.kubernetes.builtin_kinds import NODES
-from koord.cli.commands.explain.eviction import explain_eviction
+from koord.cli.commands.evictions import explain_eviction
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.host.cgroup import usage
 from koord.host.filesystem import Host

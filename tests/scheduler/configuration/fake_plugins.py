@@ -7,7 +7,7 @@ from typing import Any
 
 from koord.api.config.field_error import FieldError
 from koord.api.config.scheduler.configuration import KIND
-from koord.api.config.scheduler.plugin_args import API_VERSION
+from koord.api.config.scheduler.in_tree_args import API_VERSION
 from koord.scheduler.configuration.completed_config import CompletedConfig, ValidationHandle
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.framework.plugin import Plugin

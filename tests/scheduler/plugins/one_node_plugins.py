@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
+from koord.api.config.scheduler.configuration import SCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import REGISTRY

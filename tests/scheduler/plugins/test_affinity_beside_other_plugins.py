@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.api.config.scheduler.configuration import SCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.config.scheduler.in_tree_args import InterPodAffinityArgs, PodTopologySpreadArgs
-from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.framework.handle import Handle

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.scheduler.plugin_args import SchedulerPluginArgs
-from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
+from koord.api.config.scheduler.configuration import SCHEDULER_PLUGIN_CATALOG, typed_args
+from koord.api.config.scheduler.in_tree_args import SchedulerPluginArgs
 from koord.api.kubernetes.node import Node
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState

@@ -9,8 +9,8 @@ from koord.api.config.scheduler.in_tree_args import (
     NodeAffinityArgs,
     NodeResourcesBalancedAllocationArgs,
     NodeResourcesFitArgs,
+    ScoringStrategy,
 )
-from koord.api.config.scheduler.plugin_args import ScoringStrategy
 from koord.api.kubernetes.affinity import NodeAffinity as NodeAffinitySpec
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG
+from koord.api.config.scheduler.configuration import SCHEDULER_PLUGIN_CATALOG
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert

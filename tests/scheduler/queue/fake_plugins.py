@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from koord.api.kubernetes.affinity import Taint, Toleration
-from koord.api.kubernetes.container import ResourceRequirements
 from koord.api.kubernetes.meta import ObjectMeta
 from koord.api.kubernetes.node import Node, NodeCondition, NodeSpec, NodeStatus
-from koord.api.kubernetes.pod import PodResourceClaimStatus, PodSchedulingGate
+from koord.api.kubernetes.pod import PodResourceClaimStatus, PodSchedulingGate, ResourceRequirements
 from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo

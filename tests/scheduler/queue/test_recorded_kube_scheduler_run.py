@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.scheduler.in_tree_args import NodeResourcesFitArgs
-from koord.api.config.scheduler.plugin_args import ResourceWeight, ScoringStrategy
+from koord.api.config.scheduler.in_tree_args import NodeResourcesFitArgs, ResourceWeight, ScoringStrategy
 from koord.api.kubernetes.affinity import Taint
 from koord.api.kubernetes.meta import ObjectMeta
 from koord.api.kubernetes.node import Node, NodeSpec, NodeStatus

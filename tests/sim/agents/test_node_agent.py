@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import CPUQOSConfig, ResourceQOS, ResourceQOSStrategy, ResourceThresholdStrategy
+from koord.api.koordinator.slo import (
+    CPUQOSConfig,
+    NodeSLOSpec,
+    ResourceQOS,
+    ResourceQOSStrategy,
+    ResourceThresholdStrategy,
+)
 from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.effective_slo import effective_slo
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY
 from koord.host.hardware import MachineCpu
 from koord.koordlet.inputs.node_inputs import NodeInputs

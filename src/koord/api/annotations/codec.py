@@ -14,8 +14,7 @@ import msgspec
 
 from koord.api.model import QuantityText, convert, decode_text
 from koord.values.json_text import MalformedText
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 T = TypeVar("T")
 

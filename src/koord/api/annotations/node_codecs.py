@@ -15,8 +15,7 @@ from koord.api.koordinator import protocol
 from koord.api.model import ResourceList, Submodel
 from koord.api.schema_markers import Duration
 from koord.values.go_format import parse_finite_float
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 
 def parse_amplification_ratios(annotations: Mapping[str, str]) -> dict[str, float] | MalformedAnnotation | None:

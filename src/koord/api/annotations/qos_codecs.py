@@ -10,7 +10,7 @@ from msgspec import field
 
 from koord.api.annotations.codec import MalformedAnnotation, parse_json
 from koord.api.koordinator import protocol
-from koord.api.koordinator.slo_strategy import BlkIOQOS, CPUBurst, CPUQOSConfig, MemoryQOS
+from koord.api.koordinator.slo import BlkIOQOS, CPUBurst, CPUQOSConfig, MemoryQOS
 from koord.api.model import Submodel
 from koord.values.go_format import parse_decimal_int
 

@@ -23,8 +23,7 @@ from koord.api.schema_markers import SchemaRule
 from koord.values import duration
 from koord.values.go_format import quoted
 from koord.values.json_text import MalformedText
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 T = TypeVar("T")
 

@@ -7,10 +7,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from koord.api.koordinator import sigs_scheduling
-from koord.api.koordinator.analysis import Recommendation
-from koord.api.koordinator.device import Device
-from koord.api.koordinator.profiles import ClusterColocationProfile, ElasticQuotaProfile
-from koord.api.koordinator.scheduling import ClusterNetworkTopology, PodMigrationJob, Reservation, ScheduleExplanation
+from koord.api.koordinator.profiles import ClusterColocationProfile, ElasticQuotaProfile, Recommendation
+from koord.api.koordinator.scheduling import (
+    ClusterNetworkTopology,
+    Device,
+    PodMigrationJob,
+    Reservation,
+    ScheduleExplanation,
+)
 from koord.api.koordinator.slo import NodeMetric, NodeSLO
 from koord.api.kubernetes.builtin_kinds import BUILTIN_KINDS
 from koord.api.kubernetes.meta import Object

@@ -1,15 +1,25 @@
-"""This module holds the profiles that the manager applies: config.koordinator.sh/v1alpha1, which the pod webhook
-puts on matching pods, and quota.koordinator.sh/v1alpha1, from which the manager keeps the root quota of a node
-pool.
+"""This module holds the kinds that the manager acts on: the profiles of config.koordinator.sh and
+quota.koordinator.sh, and Recommendation of analysis.koordinator.sh.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
-from koord.api.kubernetes.meta import LabelSelector, Object
+from koord.api.kubernetes.meta import Condition, LabelSelector, Object
+from koord.api.kubernetes.workload import CrossVersionObjectReference
 from koord.api.model import Submodel
-from koord.api.schema_markers import PRESERVE_UNKNOWN, REQUIRED, Int32, IntOrString, SchemaRule, never_omitted
+from koord.api.schema_markers import (
+    NULLABLE,
+    PRESERVE_UNKNOWN,
+    REQUIRED,
+    Int32,
+    IntOrString,
+    ResourceList,
+    SchemaRule,
+    never_omitted,
+)
 
 
 class ClusterColocationProfileSpec(Submodel, frozen=True, kw_only=True):
@@ -59,3 +69,39 @@ class ElasticQuotaProfile(Object, frozen=True, kw_only=True):
 
     spec: ElasticQuotaProfileSpec = ElasticQuotaProfileSpec()
     status: ElasticQuotaProfileStatus = ElasticQuotaProfileStatus()
+
+
+TARGET_WORKLOAD = "workload"
+TARGET_POD_SELECTOR = "podSelector"
+
+
+class RecommendationTarget(Submodel, frozen=True, kw_only=True):
+    type: Annotated[str, SchemaRule(required=True, enum=(TARGET_WORKLOAD, TARGET_POD_SELECTOR))] = never_omitted("")
+    workload: CrossVersionObjectReference | None = None
+    pod_selector: LabelSelector | None = None
+
+
+class RecommendationSpec(Submodel, frozen=True, kw_only=True):
+    target: Annotated[RecommendationTarget, REQUIRED] = never_omitted(RecommendationTarget())
+
+
+class RecommendedContainerStatus(Submodel, frozen=True, kw_only=True):
+    container_name: str = ""
+    resources: ResourceList = {}
+
+
+class RecommendedPodStatus(Submodel, frozen=True, kw_only=True):
+    container_statuses: tuple[RecommendedContainerStatus, ...] = ()
+
+
+class RecommendationStatus(Submodel, frozen=True, kw_only=True):
+    pod_status: RecommendedPodStatus | None = None
+    update_time: Annotated[datetime, NULLABLE] | None = None
+    conditions: tuple[Condition, ...] = ()
+
+
+class Recommendation(Object, frozen=True, kw_only=True):
+    """Requests computed from the measured use of a workload or of selected pods."""
+
+    spec: RecommendationSpec = RecommendationSpec()
+    status: RecommendationStatus = RecommendationStatus()

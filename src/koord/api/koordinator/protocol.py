@@ -1,5 +1,5 @@
-"""This module lists every label, annotation, reserved name and event reason of Koordinator's protocol in
-upstream's spelling.
+"""This module lists every label, annotation, reserved name and event reason of Koordinator's protocol, and its QoS and
+priority classes with their bands.
 
 The prefix of a constant says where the key lives: L_ labels, A_ annotations. What the values mean is in
 koord.api.annotations; resource names are in koord.api.resource_name, classes in koord.api.qos_class.
@@ -7,6 +7,8 @@ Upstream has no finalizer, so there is none here.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 DOMAIN = "koordinator.sh/"
 SCHEDULING = "scheduling.koordinator.sh/"
@@ -237,3 +239,41 @@ ACTION_MIGRATING = "Migrating"
 REASON_TOO_MANY_EVICTIONS = "TooManyEvictions"
 RESERVATION_ERROR_PREFIX = "Reservation(s) "
 KOORDLET_EVICTION_PREFIX = "trigger by koordlet feature "  # and the name of the feature
+
+
+NONE = ""
+
+LSE = "LSE"
+LSR = "LSR"
+LS = "LS"
+BE = "BE"
+SYSTEM = "SYSTEM"
+QOS_CLASSES = (LSE, LSR, LS, BE, SYSTEM)
+
+PROD = "koord-prod"
+MID = "koord-mid"
+BATCH = "koord-batch"
+FREE = "koord-free"
+PRIORITY_CLASSES = (PROD, MID, BATCH, FREE)
+
+# Kubernetes' own, from status.qosClass
+GUARANTEED = "Guaranteed"
+BURSTABLE = "Burstable"
+BEST_EFFORT = "BestEffort"
+
+
+class PriorityBand(msgspec.Struct, frozen=True, kw_only=True):
+    """PriorityBand holds the spec.priority values of one class, its default value, and the shipped PriorityClass."""
+
+    low: int
+    high: int
+    default: int
+    shipped: int
+
+
+PRIORITY_BANDS: dict[str, PriorityBand] = {
+    PROD: PriorityBand(low=9000, high=9999, default=9500, shipped=9000),
+    MID: PriorityBand(low=7000, high=7999, default=7500, shipped=7000),
+    BATCH: PriorityBand(low=5000, high=5999, default=5500, shipped=5000),
+    FREE: PriorityBand(low=3000, high=3999, default=3500, shipped=3000),
+}

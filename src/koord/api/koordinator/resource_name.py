@@ -7,7 +7,7 @@ count bytes; gpu-core, gpu-memory-ratio, rdma and fpga count percents of a card.
 
 from __future__ import annotations
 
-from koord.api.koordinator.qos_class import BATCH, MID, NONE, PROD
+from koord.api.koordinator.protocol import BATCH, MID, NONE, PROD
 
 CPU = "cpu"
 MEMORY = "memory"

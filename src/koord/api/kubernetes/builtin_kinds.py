@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 from koord.api.kubernetes import (
     admission,
     apiextensions,
-    apps,
-    batch,
     core_v1,
     dynamic_resources,
     events,
@@ -21,6 +19,7 @@ from koord.api.kubernetes import (
     pod_policy,
     rbac,
     volume,
+    workload,
 )
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
@@ -64,14 +63,14 @@ RESOURCE_QUOTAS = _v1("", core_v1.ResourceQuota, "resourcequotas", "quota", stat
 LIMIT_RANGES = _v1("", core_v1.LimitRange, "limitranges", "limits")
 BINDINGS = _v1("", pod.Binding, "bindings")
 
-DEPLOYMENTS = _v1(APPS, apps.Deployment, "deployments", "deploy", status=True)
-REPLICA_SETS = _v1(APPS, apps.ReplicaSet, "replicasets", "rs", status=True)
-STATEFUL_SETS = _v1(APPS, apps.StatefulSet, "statefulsets", "sts", status=True)
-DAEMON_SETS = _v1(APPS, apps.DaemonSet, "daemonsets", "ds", status=True)
-CONTROLLER_REVISIONS = _v1(APPS, apps.ControllerRevision, "controllerrevisions")
+DEPLOYMENTS = _v1(APPS, workload.Deployment, "deployments", "deploy", status=True)
+REPLICA_SETS = _v1(APPS, workload.ReplicaSet, "replicasets", "rs", status=True)
+STATEFUL_SETS = _v1(APPS, workload.StatefulSet, "statefulsets", "sts", status=True)
+DAEMON_SETS = _v1(APPS, workload.DaemonSet, "daemonsets", "ds", status=True)
+CONTROLLER_REVISIONS = _v1(APPS, workload.ControllerRevision, "controllerrevisions")
 
-JOBS = _v1(BATCH, batch.Job, "jobs", status=True)
-CRON_JOBS = _v1(BATCH, batch.CronJob, "cronjobs", "cj", status=True)
+JOBS = _v1(BATCH, workload.Job, "jobs", status=True)
+CRON_JOBS = _v1(BATCH, workload.CronJob, "cronjobs", "cj", status=True)
 
 POD_DISRUPTION_BUDGETS = _v1(POLICY, pod_policy.PodDisruptionBudget, "poddisruptionbudgets", "pdb", status=True)
 

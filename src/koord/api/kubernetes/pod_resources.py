@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from koord.api.kubernetes.container import Container, ContainerStatus, ResourceRequirements
-from koord.api.kubernetes.pod import Pod, PodSpec, PodStatus
+from koord.api.kubernetes.pod import Container, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements
 from koord.api.model import QuantityText, ResourceList
 from koord.values import resources as vector
 from koord.values.names import qualified_name

@@ -15,7 +15,7 @@ from koord.api.config.descheduler.configuration import KIND, DeschedulerConfigur
 from koord.api.config.descheduler.plugin_args import API_VERSION
 from koord.api.config.field_error import FieldError
 from koord.api.koordinator.protocol import DESCHEDULER_NAME
-from koord.cli.daemons import flag_types as kind
+from koord.cli.daemons import flag_set as kind
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS
 from koord.cli.daemons.scheduler_config import LEADER_ELECTION_FLAGS

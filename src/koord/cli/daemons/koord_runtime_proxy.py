@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from koord.cli.daemons import lifecycle as process
-from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import DURATION, TEXT, parse_listen_address
+from koord.cli.daemons.flag_set import DURATION, TEXT, Flag, FlagSet, FlagValues, parse_listen_address
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS, set_verbosity
 from koord.runtimeproxy.settings import PORT, RuntimeProxySettings
 from koord.telemetry.clock import WallClock

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from koord.api.koordinator.yarn import COPILOT_PROGRAM
 from koord.cli.daemons import lifecycle as process
-from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, TEXT, parse_listen_address
+from koord.cli.daemons.flag_set import BOOLEAN, DURATION, TEXT, Flag, FlagSet, FlagValues, parse_listen_address
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS, set_verbosity
 from koord.telemetry.clock import WallClock
 from koord.telemetry.http_routing import HttpCall, HttpReply, text_reply

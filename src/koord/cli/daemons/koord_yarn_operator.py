@@ -17,8 +17,18 @@ import msgspec
 
 from koord.api.koordinator.protocol import NAMESPACE
 from koord.api.koordinator.yarn import HADOOP_CONF_DIR, OPERATOR_LEASE, OPERATOR_PROGRAM
-from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, INTEGER, STRINGS, TEXT, parse_listen_address
+from koord.cli.daemons.flag_set import (
+    BOOLEAN,
+    DURATION,
+    FLOAT,
+    INTEGER,
+    STRINGS,
+    TEXT,
+    Flag,
+    FlagSet,
+    FlagValues,
+    parse_listen_address,
+)
 from koord.cli.daemons.lifecycle import (
     LOGGING_FLAGS,
     OLD_KLOG_FLAGS,

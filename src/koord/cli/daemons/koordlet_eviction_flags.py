@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from koord.cli.daemons.flag_set import Flag, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, TEXT
+from koord.cli.daemons.flag_set import BOOLEAN, DURATION, TEXT, Flag, FlagValues
 from koord.host.filesystem import HostPaths
 from koord.koordlet.inputs.yarn_containers import YarnCopilotSettings
 from koord.koordlet.settings import MAX_GRACE_S, CriEvictionSettings

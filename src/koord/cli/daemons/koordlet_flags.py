@@ -10,8 +10,18 @@ from importlib.metadata import entry_points
 import msgspec
 
 from koord.api.config import gates
-from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, TEXT, parse_listen_address
+from koord.cli.daemons.flag_set import (
+    BOOLEAN,
+    DURATION,
+    FLOAT,
+    GATES,
+    INTEGER,
+    TEXT,
+    Flag,
+    FlagSet,
+    FlagValues,
+    parse_listen_address,
+)
 from koord.cli.daemons.koordlet_eviction_flags import (
     ENDPOINT_FLAGS,
     EVICTION_FLAGS,

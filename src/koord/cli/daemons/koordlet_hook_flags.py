@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from koord.cli.daemons.flag_set import Flag, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, INTEGER, STRINGS, TEXT
+from koord.cli.daemons.flag_set import BOOLEAN, DURATION, FLOAT, INTEGER, STRINGS, TEXT, Flag, FlagValues
 from koord.gpu.mps import CONTROL as MPS_CONTROL
 from koord.host.filesystem import DAEMONSET_PATHS, HostPaths
 from koord.koordlet.hooks.hook import HookStage

@@ -12,8 +12,17 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from koord.cli.daemons.flag_set import Flag, FlagParseError, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, LEVEL, MODULES, TEXT
+from koord.cli.daemons.flag_set import (
+    BOOLEAN,
+    DURATION,
+    LEVEL,
+    MODULES,
+    TEXT,
+    Flag,
+    FlagParseError,
+    FlagSet,
+    FlagValues,
+)
 from koord.telemetry.logs import JSON, Logs
 from koord.telemetry.logs import TEXT as TEXT_FORMAT
 from koord.telemetry.process import map_large_blocks

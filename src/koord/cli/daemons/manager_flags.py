@@ -10,8 +10,19 @@ from typing import Any
 import msgspec
 
 from koord.api.config import gates
-from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
-from koord.cli.daemons.flag_types import BOOLEAN, DURATION, FLOAT, GATES, INTEGER, STRINGS, TEXT, parse_listen_address
+from koord.cli.daemons.flag_set import (
+    BOOLEAN,
+    DURATION,
+    FLOAT,
+    GATES,
+    INTEGER,
+    STRINGS,
+    TEXT,
+    Flag,
+    FlagSet,
+    FlagValues,
+    parse_listen_address,
+)
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS, OLD_KLOG_FLAGS
 from koord.manager import program
 from koord.manager.controllers.colocation_profile import ProfileControllerOptions
@@ -21,8 +32,8 @@ from koord.manager.quota_evaluator import EvaluatorOptions
 from koord.manager.reconcile_loop import NAMESPACE, ManagerSettings
 from koord.manager.webhook_server import cert_rotator
 from koord.manager.webhook_server.handlers import WebhookOptions
-from koord.manager.webhook_server.registration import WebhookAddress
-from koord.manager.webhook_server.serving import WebhookServingSettings
+from koord.manager.webhook_server.routes import WebhookAddress
+from koord.manager.webhook_server.self_probe import WebhookServingSettings
 from koord.manager.webhooks import admission
 from koord.values import duration
 

@@ -16,7 +16,7 @@ from koord.api.config.gates import KUBERNETES_GATES
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator import protocol
-from koord.cli.daemons import flag_types as kind
+from koord.cli.daemons import flag_set as kind
 from koord.cli.daemons import serving_flags
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS

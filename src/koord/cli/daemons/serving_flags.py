@@ -9,8 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from koord.cli.daemons.flag_set import Flag, FlagValues
-from koord.cli.daemons.flag_types import ADDRESS, BOOLEAN, DURATION, INTEGER, MAPPING, STRINGS, TEXT
+from koord.cli.daemons.flag_set import ADDRESS, BOOLEAN, DURATION, INTEGER, MAPPING, STRINGS, TEXT, Flag, FlagValues
 from koord.kube.config import loader
 from koord.kube.config.connection import BadConfig
 from koord.kube.controller.process import ListenAddress

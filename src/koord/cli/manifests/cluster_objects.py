@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from koord.api.model import Obj
 from koord.manager.webhook_server.cert_rotator import MUTATING_NAME, SERVICE_NAME, VALIDATING_NAME
-from koord.manager.webhook_server.registration import exclude_namespaces
-from koord.manager.webhook_server.routes import WebhookEntry, WebhookRoute, registered_routes
+from koord.manager.webhook_server.routes import WebhookEntry, WebhookRoute, exclude_namespaces, registered_routes
 from koord.manager.webhooks.admission import excluded_namespaces
 
 LABELS = {"app.kubernetes.io/part-of": "koordinator"}

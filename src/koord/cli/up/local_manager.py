@@ -29,8 +29,7 @@ from koord.manager.plugin import load_manager_plugins
 from koord.manager.program import Manager, ManagerOptions
 from koord.manager.reconcile_loop import ManagerContext, ManagerSettings
 from koord.manager.webhook_server.handlers import WebhookHandler, WebhookHandlers
-from koord.manager.webhook_server.registration import exclude_namespaces
-from koord.manager.webhook_server.routes import registered_routes
+from koord.manager.webhook_server.routes import exclude_namespaces, registered_routes
 from koord.manager.webhooks.admission import AdmissionDenied
 from koord.telemetry.component_server import ComponentServer
 

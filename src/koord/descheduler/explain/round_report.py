@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from koord.api.config.descheduler.low_node_load_args import DEFAULT_NODE_POOL
+from koord.api.config.descheduler.plugin_args import DEFAULT_NODE_POOL
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.descheduler.framework.plugin import (

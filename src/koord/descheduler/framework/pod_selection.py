@@ -9,7 +9,7 @@ import msgspec
 
 from koord.api.annotations import pod_codecs
 from koord.api.config.descheduler.plugin_args import DeschedulerPodSelector, NamespaceFilter
-from koord.api.koordinator import qos_class
+from koord.api.koordinator import protocol
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class
@@ -81,9 +81,9 @@ def _parse_deletion_cost(text: str) -> int:
     return 0
 
 
-_PRIORITY_CLASS_ORDER = {qos_class.FREE: 1, qos_class.BATCH: 2, qos_class.MID: 3, qos_class.PROD: 4}
-_KUBERNETES_QOS_ORDER = {qos_class.BEST_EFFORT: 1, qos_class.BURSTABLE: 2, qos_class.GUARANTEED: 3}
-_KOORDINATOR_QOS_ORDER = {qos_class.BE: 1, qos_class.LS: 2, qos_class.LSR: 3, qos_class.LSE: 4, qos_class.SYSTEM: 4}
+_PRIORITY_CLASS_ORDER = {protocol.FREE: 1, protocol.BATCH: 2, protocol.MID: 3, protocol.PROD: 4}
+_KUBERNETES_QOS_ORDER = {protocol.BEST_EFFORT: 1, protocol.BURSTABLE: 2, protocol.GUARANTEED: 3}
+_KOORDINATOR_QOS_ORDER = {protocol.BE: 1, protocol.LS: 2, protocol.LSR: 3, protocol.LSE: 4, protocol.SYSTEM: 4}
 _LAST = 5
 
 

@@ -26,7 +26,6 @@ from koord.descheduler.context import DeschedulerContext
 from koord.descheduler.framework.plugin import EvictionProposal
 from koord.descheduler.migration import step
 from koord.descheduler.migration.arbiter import MigrationArbiter
-from koord.descheduler.migration.evictor import PodEvictor
 from koord.descheduler.migration.job import (
     FALSE,
     RESERVATION_CREATED,
@@ -38,10 +37,9 @@ from koord.descheduler.migration.job import (
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.migration.protection import controller_uid
 from koord.descheduler.migration.reservation_fit import reservation_misfit
-from koord.descheduler.migration.writer import JobGarbageCollector, JobWriteCache, MigrationWriter
+from koord.descheduler.migration.writer import JobGarbageCollector, JobWriteCache, MigrationWriter, PodEvictor
 from koord.descheduler.snapshot_source import SnapshotSource
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import ItemExponentialRateLimiter

@@ -7,9 +7,9 @@ from typing import ClassVar
 from koord.api.config.descheduler.migration_args import MigrationControllerArgs
 from koord.api.koordinator.scheduling import RESERVATION_FIRST
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.node_fit import OtherNodeFitChecker
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal, RoundState
-from koord.descheduler.migration import limits
+from koord.descheduler.framework.snapshot import OtherNodeFitChecker
+from koord.descheduler.migration import protection
 from koord.descheduler.migration.job import is_active
 from koord.descheduler.migration.protection import MigrationProtection
 from koord.values.selector import EVERYTHING, Selector
@@ -22,8 +22,8 @@ class MigrationControllerPlugin(DeschedulerPlugin):
         """Take defaulted and validated arguments."""
         self.args = args
         self.protection = MigrationProtection(args)
-        self.budget = limits.MigrationBudget(args)
-        self.limiter = limits.EvictionRateLimiter(args)
+        self.budget = protection.MigrationBudget(args)
+        self.limiter = protection.EvictionRateLimiter(args)
         self._nodes = Selector.parse(args.node_selector) if args.node_selector else EVERYTHING
         self._round_migrations: _RoundMigrations | None = None
         self._other_node_fit: OtherNodeFitChecker | None = None
@@ -69,8 +69,8 @@ class _RoundMigrations:
         self.round_state = round_state
         snapshot = round_state.snapshot
         alive = [job for job in snapshot.jobs if is_active(job)]
-        self.in_flight = limits.InFlightMigrations(
-            migration for job in alive if (migration := limits.migration_of_job(job, snapshot)) is not None
+        self.in_flight = protection.InFlightMigrations(
+            migration for job in alive if (migration := protection.migration_of_job(job, snapshot)) is not None
         )
         self.arrived_uids = frozenset(job.status.pod_ref.uid for job in alive if job.status.pod_ref is not None)
         self.protection_reasons: dict[str, str | None] = {}  # by uid of the pod: why it must not be moved at all
@@ -78,5 +78,5 @@ class _RoundMigrations:
 
     def update(self) -> None:
         for proposal in self.round_state.proposed[self._count :]:
-            self.in_flight.add(limits.migration_of_pod(proposal.pod))
+            self.in_flight.add(protection.migration_of_pod(proposal.pod))
         self._count = len(self.round_state.proposed)

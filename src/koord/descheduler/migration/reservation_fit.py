@@ -18,8 +18,7 @@ from koord.api.kubernetes.meta import OwnerReference
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
-from koord.descheduler.framework.node_fit import NodeFitChecker, placement_misfits
-from koord.descheduler.framework.snapshot import ClusterSnapshot
+from koord.descheduler.framework.snapshot import ClusterSnapshot, NodeFitChecker, placement_misfits
 from koord.policy.node_match import NodeTerms, find_untolerated_taint
 from koord.policy.reservation_owner import OwnerCondition
 from koord.values import duration

@@ -10,9 +10,9 @@ from koord.api.koordinator.resource_name import CPU, MEMORY, PODS
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.descheduler.framework.node_fit import NodeFitChecker, allocatable
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
 from koord.descheduler.framework.pod_selection import PodFilter, build_selector
+from koord.descheduler.framework.snapshot import NodeFitChecker, allocatable
 
 # So many pods in a row that cannot move end the search on a node.
 MAX_CONSECUTIVE_MISSES = 5

@@ -9,9 +9,9 @@ from typing import ClassVar
 from koord.api.config.descheduler.plugin_args import FragmentationAwareArgs
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.node_fit import NodeFitChecker, allocatable
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
 from koord.descheduler.framework.pod_selection import PodFilter, build_selector
+from koord.descheduler.framework.snapshot import NodeFitChecker, allocatable
 
 
 def imbalance(requested: Mapping[str, int], size: Mapping[str, int], resources: Sequence[str]) -> float:

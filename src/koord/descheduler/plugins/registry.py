@@ -13,7 +13,7 @@ from koord.descheduler.framework.plugin import DeschedulerPlugin
 from koord.descheduler.migration.plugin import MigrationControllerPlugin
 from koord.descheduler.plugins.custom_priority import CustomPriority
 from koord.descheduler.plugins.fragmentation_aware import FragmentationAwareBalance
-from koord.descheduler.plugins.kube import inter_pod, node_constraints, node_utilization, pod_state
+from koord.descheduler.plugins.kube import node_utilization, pod_constraints, pod_state
 from koord.descheduler.plugins.kube.default_evictor import DefaultEvictor, build_default_evictor
 from koord.descheduler.plugins.kube.topology_spread import (
     RemovePodsViolatingTopologySpreadConstraint,
@@ -48,11 +48,11 @@ REGISTRY: Mapping[str, PluginFactory] = {
     node_utilization.LowNodeUtilization.name: node_utilization.build_low_node_utilization,
     pod_state.PodLifeTime.name: pod_state.build_pod_life_time,
     pod_state.RemoveFailedPods.name: pod_state.build_remove_failed_pods,
-    inter_pod.RemoveDuplicates.name: inter_pod.build_remove_duplicates,
+    pod_constraints.RemoveDuplicates.name: pod_constraints.build_remove_duplicates,
     pod_state.RemovePodsHavingTooManyRestarts.name: pod_state.build_too_many_restarts,
-    inter_pod.RemovePodsViolatingInterPodAntiAffinity.name: inter_pod.build_inter_pod_anti_affinity,
-    node_constraints.RemovePodsViolatingNodeAffinity.name: node_constraints.build_violated_node_affinity,
-    node_constraints.RemovePodsViolatingNodeTaints.name: node_constraints.build_violated_node_taints,
+    pod_constraints.RemovePodsViolatingInterPodAntiAffinity.name: pod_constraints.build_inter_pod_anti_affinity,
+    pod_constraints.RemovePodsViolatingNodeAffinity.name: pod_constraints.build_violated_node_affinity,
+    pod_constraints.RemovePodsViolatingNodeTaints.name: pod_constraints.build_violated_node_taints,
     RemovePodsViolatingTopologySpreadConstraint.name: build_violated_topology_spread,
 }
 

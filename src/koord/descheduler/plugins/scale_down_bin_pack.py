@@ -14,9 +14,9 @@ import msgspec
 from koord.api.config.descheduler.plugin_args import BIN_PACK_CALCULATE_ONLY, ScaleDownBinPackArgs
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.node_fit import NodeFitChecker, allocatable
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
 from koord.descheduler.framework.pod_selection import DELETION_COST, PodFilter, build_selector
+from koord.descheduler.framework.snapshot import NodeFitChecker, allocatable
 
 MAX_DELETION_COST = 2_147_483_647
 REASON = "scale-down binpack"

@@ -28,7 +28,12 @@ from koord.embedded.apiserver.crd.controller import DefinitionController
 from koord.embedded.apiserver.kinds.registry import STRATEGIES
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
 from koord.embedded.apiserver.rest import pod_log, request_context, responses
-from koord.embedded.apiserver.rest.builtin_conversions import BUILTIN_CONVERSIONS
+from koord.embedded.apiserver.rest.conversion import (
+    BUILTIN_CONVERSIONS,
+    ObjectEncoding,
+    TablePrinter,
+    TransformedEncoding,
+)
 from koord.embedded.apiserver.rest.discovery import DiscoveryEndpoints, OpenApiEndpoints
 from koord.embedded.apiserver.rest.dispatcher import REVIEW_GROUPS, VerbDispatcher
 from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
@@ -42,7 +47,6 @@ from koord.embedded.apiserver.rest.request_context import (
     ServerDeps,
 )
 from koord.embedded.apiserver.rest.responses import TextBody
-from koord.embedded.apiserver.rest.table_conversion import ObjectEncoding, TablePrinter, TransformedEncoding
 from koord.embedded.apiserver.rest.watch import ServerWatchStream, WatchEncoding, open_watch
 from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types

@@ -14,14 +14,12 @@ from koord.api.kubernetes.dynamic_resources import ResourceSlice
 from koord.embedded.kubelet.node_objects import SimulatedNodeSpec
 from koord.embedded.kubelet.simulated_host import SimulatedHost
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError
 from koord.telemetry.clock import Clock
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import Format, Quantity
 
 _LOG = logging.getLogger(__name__)
 

@@ -22,17 +22,21 @@ from koord.api.kubernetes.builtin_kinds import NODES as FULL_NODES
 from koord.embedded.kubelet import node_objects as objects
 from koord.embedded.kubelet import simulated_host, slim_views
 from koord.embedded.kubelet.device_driver import SimulatedDeviceDriver, has_driver
-from koord.embedded.kubelet.heartbeat import HEARTBEAT_TICK_S, LEASE_PERIOD_S, STATUS_PERIOD_S, HeartbeatLoop
-from koord.embedded.kubelet.node_metric_reporter import SimulatedNodeMetricReporter
 from koord.embedded.kubelet.node_objects import PRESSURES, SimulatedNodeSpec
 from koord.embedded.kubelet.node_profile import SimulatedPool
+from koord.embedded.kubelet.node_reporter import (
+    HEARTBEAT_TICK_S,
+    LEASE_PERIOD_S,
+    STATUS_PERIOD_S,
+    HeartbeatLoop,
+    SimulatedNodeMetricReporter,
+)
 from koord.embedded.kubelet.pod_lifecycle import after_delay, after_kill, after_reboot
 from koord.embedded.kubelet.pod_worker import PodWorker
 from koord.embedded.kubelet.slim_views import SlimNode, SlimPod
 from koord.embedded.kubelet.usage_model import ZERO_USAGE, SimulatedUsage, UsageTrace
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, Done, ReconcileResult
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, WorkQueue
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory

@@ -19,8 +19,7 @@ from koord.embedded.kubelet.node_profile import (
     whole_units,
 )
 from koord.values import timestamp
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import Format, Quantity
 
 KUBELET_VERSION = "v1.35.0"
 LEASE_NAMESPACE = "kube-node-lease"

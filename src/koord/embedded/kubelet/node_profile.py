@@ -13,8 +13,7 @@ from koord.api.kubernetes.affinity import Taint
 from koord.embedded.kubelet import usage_model
 from koord.values.json_text import MalformedText
 from koord.values.names import dns1123_subdomain, label_value, qualified_name
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 from koord.values.yaml_text import load_yaml
 
 

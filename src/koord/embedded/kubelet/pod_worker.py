@@ -13,9 +13,8 @@ from datetime import datetime
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import PODS, RESOURCE_CLAIMS
-from koord.api.kubernetes.container import ContainerState, ContainerStateTerminated, ContainerStatus
 from koord.api.kubernetes.meta import Object
-from koord.api.kubernetes.pod import PodStatus
+from koord.api.kubernetes.pod import ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus
 from koord.api.model import ObjectReference
 from koord.embedded.kubelet import pod_behaviour, pod_status, usage_model
 from koord.embedded.kubelet.pod_lifecycle import (

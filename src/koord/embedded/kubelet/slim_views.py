@@ -14,9 +14,17 @@ import msgspec
 from msgspec.structs import replace
 
 from koord.api.kubernetes import builtin_kinds
-from koord.api.kubernetes.container import Container, ContainerPort, Probe, ResourceRequirements
 from koord.api.kubernetes.meta import Object, ObjectMeta
-from koord.api.kubernetes.pod import PodReadinessGate, PodResourceClaim, PodResourceClaimStatus, PodSpec
+from koord.api.kubernetes.pod import (
+    Container,
+    ContainerPort,
+    PodReadinessGate,
+    PodResourceClaim,
+    PodResourceClaimStatus,
+    PodSpec,
+    Probe,
+    ResourceRequirements,
+)
 from koord.api.kubernetes.pod_resources import KubernetesQosClass, compute_qos_class, pod_limits, pod_requests
 from koord.api.model import ResourceList, Submodel, decode, encode
 from koord.embedded.kubelet.container_command import depends_on_pod

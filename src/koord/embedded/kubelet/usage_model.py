@@ -22,8 +22,7 @@ from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, ME
 from koord.api.model import decode_text
 from koord.embedded.kubelet.pod_behaviour import seeded_uniform
 from koord.values.json_text import MalformedText
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 DAY_S = 86_400.0
 NOISE_PERIOD_S = 60.0  # how long one draw of the noise holds

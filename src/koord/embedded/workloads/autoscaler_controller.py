@@ -6,10 +6,10 @@ from collections import deque
 from datetime import datetime
 from typing import Any
 
-from koord.api.kubernetes.autoscaling import HORIZONTAL_POD_AUTOSCALERS, HorizontalPodAutoscaler
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.api.kubernetes.meta import Condition
 from koord.api.kubernetes.pod_resources import pod_requests
+from koord.api.kubernetes.workload import HORIZONTAL_POD_AUTOSCALERS, HorizontalPodAutoscaler
 from koord.api.model import to_dict
 from koord.embedded.workloads.autoscaler_plan import (
     MetricUnknown,
@@ -24,8 +24,7 @@ from koord.embedded.workloads.autoscaler_plan import (
 from koord.embedded.workloads.controller_context import ControllerContext, discover
 from koord.embedded.workloads.pod_state import is_pod_active
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError, error_from_response

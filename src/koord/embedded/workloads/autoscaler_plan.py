@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from koord.api.kubernetes.autoscaling import HorizontalPodAutoscalerSpec, MetricSpec, ScalingRules
+from koord.api.kubernetes.workload import HorizontalPodAutoscalerSpec, MetricSpec, ScalingRules
 from koord.values import resources as vector
 
 TOLERANCE = 0.1

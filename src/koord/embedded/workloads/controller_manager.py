@@ -14,7 +14,6 @@ from koord.embedded.workloads.cronjob_controller import CronJobController
 from koord.embedded.workloads.daemonset_controller import DaemonSetController
 from koord.embedded.workloads.deployment_controller import DeploymentController
 from koord.embedded.workloads.disruption_controller import DisruptionController
-from koord.embedded.workloads.ephemeral_volume_controller import EphemeralVolumeController
 from koord.embedded.workloads.garbage_collector import GarbageCollector
 from koord.embedded.workloads.job_controller import JobController
 from koord.embedded.workloads.namespace_controller import NamespaceController, RootCaPublisher, ServiceAccountController
@@ -25,7 +24,7 @@ from koord.embedded.workloads.replicaset_controller import ReplicaSetController,
 from koord.embedded.workloads.resourceclaim_controller import ResourceClaimController
 from koord.embedded.workloads.resourcequota_controller import ResourceQuotaController
 from koord.embedded.workloads.statefulset_controller import StatefulSetController
-from koord.embedded.workloads.volume_protection import VolumeProtectionController
+from koord.embedded.workloads.volume_claim_controllers import EphemeralVolumeController, VolumeProtectionController
 from koord.kube.client.typed_client import Client
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory

@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 
-from koord.api.kubernetes.apps import ControllerRevision
 from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
+from koord.api.kubernetes.workload import ControllerRevision
 from koord.api.model import RawTemplate
 from koord.embedded.workloads.controller_context import patch_status
 from koord.embedded.workloads.controller_ref import controller_owner_of_kind, controller_reference, owned_objects
-from koord.embedded.workloads.pod_template import template_hash, template_labels
+from koord.embedded.workloads.pod_control import template_hash, template_labels
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
 from koord.kube.controller.controller import Requeue

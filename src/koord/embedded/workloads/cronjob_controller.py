@@ -10,16 +10,20 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from koord.api.kubernetes.batch import CronJob, CronJobStatus, Job
 from koord.api.kubernetes.builtin_kinds import CRON_JOBS, JOBS
+from koord.api.kubernetes.workload import CronJob, CronJobStatus, Job
 from koord.api.model import ObjectReference
 from koord.embedded.workloads import controller_ref
-from koord.embedded.workloads.controller_context import ControllerContext, seconds_until, status_patch, sync_result
-from koord.embedded.workloads.expectations import WrittenVersions
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    WrittenVersions,
+    seconds_until,
+    status_patch,
+    sync_result,
+)
 from koord.embedded.workloads.job_plan import COMPLETE, is_job_finished, job_finished_at
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError

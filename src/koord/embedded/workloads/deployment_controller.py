@@ -6,11 +6,18 @@ from datetime import datetime
 
 import msgspec
 
-from koord.api.kubernetes.apps import Deployment, DeploymentStatus, ReplicaSet
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import Deployment, DeploymentStatus, ReplicaSet
 from koord.embedded.workloads import deployment_plan, deployment_rollout
-from koord.embedded.workloads.controller_context import ControllerContext, patch_status, status_patch, sync_result
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    ControllerExpectations,
+    WrittenVersions,
+    patch_status,
+    status_patch,
+    sync_result,
+)
 from koord.embedded.workloads.controller_ref import (
     claim_objects,
     controller_owner_of_kind,
@@ -28,12 +35,10 @@ from koord.embedded.workloads.deployment_plan import (
     decide_deployment,
     replica_set_body,
 )
-from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
+from koord.embedded.workloads.pod_control import desired_replicas, same_template
 from koord.embedded.workloads.pod_state import is_pod_finished
-from koord.embedded.workloads.pod_template import desired_replicas, same_template
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError

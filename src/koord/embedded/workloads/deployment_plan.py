@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from koord.api.kubernetes.apps import Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS
 from koord.api.kubernetes.meta import LabelSelector
+from koord.api.kubernetes.workload import Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet
 from koord.api.model import to_dict
 from koord.embedded.workloads import deployment_rollout
 from koord.embedded.workloads.controller_ref import controller_reference
@@ -18,7 +18,7 @@ from koord.embedded.workloads.deployment_rollout import (
     rollout_bounds,
     total_size,
 )
-from koord.embedded.workloads.pod_template import POD_TEMPLATE_HASH, desired_replicas, template_hash, template_labels
+from koord.embedded.workloads.pod_control import POD_TEMPLATE_HASH, desired_replicas, template_hash, template_labels
 from koord.kube.client.request_builder import Unstructured
 
 DEFAULT_HISTORY_LIMIT = 10

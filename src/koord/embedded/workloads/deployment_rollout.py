@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from koord.api.kubernetes.apps import Deployment, ReplicaSet
-from koord.embedded.workloads.pod_template import desired_replicas, same_template
+from koord.api.kubernetes.workload import Deployment, ReplicaSet
+from koord.embedded.workloads.pod_control import desired_replicas, same_template
 from koord.kube.client.request_builder import Unstructured
 from koord.values.int_or_string import scaled_value
 

@@ -19,8 +19,7 @@ from koord.api.model import to_dict
 from koord.embedded.workloads import owner_graph
 from koord.embedded.workloads.controller_context import ControllerContext, ServedKind, ServedKinds, discover
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.informer import HandlerRegistration, Informer
 from koord.kube.informer.reflector import WatchScope

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from koord.api.kubernetes.batch import Job, PodFailureOnExitCodes, PodFailurePolicyRule, UncountedTerminatedPods
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import Job, PodFailureOnExitCodes, PodFailurePolicyRule, UncountedTerminatedPods
 
 TRACKING_FINALIZER = "batch.kubernetes.io/job-tracking"
 # Of one pass: the status object must not outgrow what a server stores.

@@ -7,19 +7,17 @@ from datetime import timedelta
 
 import msgspec
 
-from koord.api.kubernetes.batch import Job
 from koord.api.kubernetes.builtin_kinds import JOBS, PODS
 from koord.api.kubernetes.meta import LabelSelector, stored_label_selector
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import Job
 from koord.embedded.workloads import controller_context, controller_ref, job_accounting
-from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
+from koord.embedded.workloads.controller_context import ControllerExpectations, WrittenVersions
 from koord.embedded.workloads.job_accounting import TRACKING_FINALIZER, JobBackoff, has_tracking_finalizer, is_indexed
 from koord.embedded.workloads.job_plan import JobPlan, JobView, NewJobPod, decide_job, is_job_finished, job_finished_at
-from koord.embedded.workloads.pod_control import OwnedPodWatch, PodControl
-from koord.embedded.workloads.pod_template import name_suffix, pod_from_template
+from koord.embedded.workloads.pod_control import OwnedPodWatch, PodControl, name_suffix, pod_from_template
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey
 from koord.kube.transport.api_error import ApiError

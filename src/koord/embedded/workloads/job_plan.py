@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from koord.api.kubernetes.batch import Job, JobCondition, JobStatus
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import Job, JobCondition, JobStatus
 from koord.embedded.workloads import job_accounting
 from koord.embedded.workloads.controller_context import seconds_until
 from koord.embedded.workloads.job_accounting import (

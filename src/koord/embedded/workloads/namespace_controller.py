@@ -26,8 +26,7 @@ from koord.embedded.workloads.controller_context import (
     sync_result,
 )
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.informer.cache import ObjectChange, object_key
 from koord.kube.transport.api_error import ApiError
 

@@ -17,8 +17,7 @@ from koord.api.model import to_dict
 from koord.embedded.workloads import node_health, pod_state
 from koord.embedded.workloads.controller_context import ControllerContext, seconds_until
 from koord.embedded.workloads.pod_state import add_disruption_target, index_pods_by_node, pods_on_node
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError

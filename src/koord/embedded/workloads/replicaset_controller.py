@@ -10,21 +10,31 @@ from typing import Any
 
 import msgspec
 
-from koord.api.kubernetes.apps import ReplicaSet, ReplicaSetSpec, ReplicaSetStatus
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS
 from koord.api.kubernetes.core_v1 import ReplicationController
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
+from koord.api.kubernetes.workload import ReplicaSet, ReplicaSetSpec, ReplicaSetStatus
 from koord.api.model import LegacyCondition
 from koord.embedded.workloads import controller_ref, pod_state
-from koord.embedded.workloads.controller_context import ControllerContext, status_patch, sync_result
-from koord.embedded.workloads.expectations import ControllerExpectations
-from koord.embedded.workloads.pod_control import BURST_REPLICAS, OwnedPodWatch, PodControl
-from koord.embedded.workloads.pod_template import desired_replicas, generate_name, pod_from_template, template_labels
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    ControllerExpectations,
+    status_patch,
+    sync_result,
+)
+from koord.embedded.workloads.pod_control import (
+    BURST_REPLICAS,
+    OwnedPodWatch,
+    PodControl,
+    desired_replicas,
+    generate_name,
+    pod_from_template,
+    template_labels,
+)
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, WorkQueue
 from koord.kube.informer.cache import ObjectKey
 from koord.kube.transport.api_error import ApiError
 from koord.values.selector import Selector

@@ -35,8 +35,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.embedded.workloads.controller_context import ControllerContext, discover, status_patch
 from koord.embedded.workloads.pod_state import is_pod_finished
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError
 from koord.values import resources as vector

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.kubernetes.apps import ControllerRevision, StatefulSet
 from koord.api.kubernetes.builtin_kinds import CONTROLLER_REVISIONS, PERSISTENT_VOLUME_CLAIMS, PODS, STATEFUL_SETS
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import ControllerRevision, StatefulSet
 from koord.api.model import RawTemplate
 from koord.embedded.workloads import controller_ref, controller_revision
-from koord.embedded.workloads.controller_context import ControllerContext, error_unless_gone, status_patch, sync_result
+from koord.embedded.workloads.controller_context import (
+    ControllerContext,
+    ControllerExpectations,
+    WrittenVersions,
+    error_unless_gone,
+    status_patch,
+    sync_result,
+)
 from koord.embedded.workloads.controller_revision import RevisionHistory
-from koord.embedded.workloads.expectations import ControllerExpectations, WrittenVersions
-from koord.embedded.workloads.pod_control import OwnedPodWatch, is_namespace_terminating
-from koord.embedded.workloads.pod_template import pod_from_template
+from koord.embedded.workloads.pod_control import OwnedPodWatch, is_namespace_terminating, pod_from_template
 from koord.embedded.workloads.statefulset_plan import (
     NewStatefulPod,
     StatefulSetPlan,
@@ -28,8 +33,7 @@ from koord.embedded.workloads.statefulset_plan import (
     pod_volumes,
 )
 from koord.kube.client.request_builder import Unstructured
-from koord.kube.controller.controller import Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey
 from koord.kube.transport.api_error import ApiError

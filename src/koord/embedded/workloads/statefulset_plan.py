@@ -7,12 +7,12 @@ from datetime import datetime
 
 import msgspec
 
-from koord.api.kubernetes.apps import StatefulSet, StatefulSetStatus
 from koord.api.kubernetes.meta import ObjectMeta
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import StatefulSet, StatefulSetStatus
 from koord.embedded.workloads.controller_revision import REVISION_HASH_LABEL
+from koord.embedded.workloads.pod_control import desired_replicas
 from koord.embedded.workloads.pod_state import is_pod_available, is_pod_finished, is_pod_ready, next_available_s
-from koord.embedded.workloads.pod_template import desired_replicas
 from koord.kube.client.request_builder import Unstructured
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.slo import HostApplicationSpec
 
 SYSTEMD, CGROUPFS = "systemd", "cgroupfs"
 _CRI_O, _CRI_O_PREFIX = "cri-o", "crio-"

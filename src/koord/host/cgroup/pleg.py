@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.inotify import DirectoryChange, InotifyWatcher
 from koord.host.io_error import IoError

@@ -16,8 +16,8 @@ from koord.host import resctrl
 from koord.host.cgroup.codec import loosest
 from koord.host.cgroup.knob import CPU_IDLE, CPU_SHARES, KNOBS, CgroupFile, KnobFile, KnobRoot, KnobSupport
 from koord.host.cgroup.tree import CgroupTree
+from koord.host.core_sched import KernelTimeSlices, TimeSliceSystem
 from koord.host.io_error import JOURNAL, IoError, malformed
-from koord.host.time_slice import KernelTimeSlices, TimeSliceSystem
 from koord.koordlet.cgroup_writer import executor_state
 from koord.koordlet.cgroup_writer.effects import (
     AddTasks,
@@ -33,6 +33,7 @@ from koord.koordlet.cgroup_writer.effects import (
     file_of_effect,
     value_of_effect,
 )
+from koord.koordlet.cgroup_writer.executor_state import HierarchyState, depth, rank_in_group
 from koord.koordlet.cgroup_writer.file_writer import (
     RECOVERY,
     SHARES_AFTER_IDLE,
@@ -45,7 +46,6 @@ from koord.koordlet.cgroup_writer.file_writer import (
     no_op,
 )
 from koord.koordlet.cgroup_writer.journal import JournalEntry, WriteJournal
-from koord.koordlet.cgroup_writer.write_order import HierarchyState, depth, rank_in_group
 from koord.koordlet.problem_log import ProblemLog
 from koord.telemetry.clock import Clock
 

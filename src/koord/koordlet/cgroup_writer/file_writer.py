@@ -28,8 +28,8 @@ from koord.host.cgroup.knob import (
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.cgroup_writer.effects import FileKey, WriteEffect, WriteRecord, file_of_effect
+from koord.koordlet.cgroup_writer.executor_state import ancestors
 from koord.koordlet.cgroup_writer.journal import JournalEntry, WriteJournal
-from koord.koordlet.cgroup_writer.write_order import ancestors
 from koord.telemetry.clock import Clock
 
 _KIND = {KnobRoot.CGROUP: "cgroup", KnobRoot.RESCTRL: "resctrl-schema"}  # of the metric of update times

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT
+from koord.api.koordinator.protocol import BE, BEST_EFFORT
 from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.host.cgroup import usage
 from koord.host.cgroup.knob import CPUSET, CPUSET_EFFECTIVE, CgroupFile
-from koord.host.cgroup.usage_reader import CgroupUsageReader, KeepOpenFile
+from koord.host.cgroup.usage import CgroupUsageReader, KeepOpenFile
 from koord.host.io_error import IoError, malformed
 from koord.koordlet.collect.collector import CollectContext, UsageCollector
 from koord.koordlet.inputs.pod_meta import PodMeta

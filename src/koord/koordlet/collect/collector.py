@@ -12,7 +12,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import FdBudget
+from koord.host.cgroup.usage import FdBudget
 from koord.host.io_error import IoError
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.problem_log import ProblemLog

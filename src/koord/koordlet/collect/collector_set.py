@@ -7,22 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import MEMORY_WITH_PAGE_CACHE, HostApplicationSpec
 from koord.host.cgroup.stat import Pressure
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.cgroup.usage_reader import FdBudget
+from koord.host.cgroup.usage import FdBudget
 from koord.host.gpu import GpuCard, GpuInventory
 from koord.host.resctrl import CacheMonitor
-from koord.koordlet.collect import (
-    be_resource,
-    cold_memory,
-    gpu,
-    host_application,
-    node_resource,
-    performance,
-    pod_resource,
-)
+from koord.koordlet.collect import be_resource, cold_memory, gpu, node_resource, performance, pod_resource
 from koord.koordlet.collect import performance as stall
 from koord.koordlet.collect.be_resource import BeResourceCollector
 from koord.koordlet.collect.cold_memory import ColdMemoryCollector
@@ -35,7 +26,6 @@ from koord.koordlet.collect.collector import (
     IntervalTimer,
 )
 from koord.koordlet.collect.gpu import GpuCollector
-from koord.koordlet.collect.host_application import HostApplicationCollector, HostApplicationsUsage
 from koord.koordlet.collect.node_resource import (
     NodeHardwareInfo,
     NodeInfoCollector,
@@ -43,8 +33,13 @@ from koord.koordlet.collect.node_resource import (
     NodeUsageSample,
 )
 from koord.koordlet.collect.performance import CpiCollector, PsiCollector, ResctrlCollector
-from koord.koordlet.collect.pod_resource import PodResourceCollector, PodsUsageSample
-from koord.koordlet.collect.third_party import ThirdPartyCollector
+from koord.koordlet.collect.pod_resource import (
+    HostApplicationCollector,
+    HostApplicationsUsage,
+    PodResourceCollector,
+    PodsUsageSample,
+    ThirdPartyCollector,
+)
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.series import metric_kind
 from koord.koordlet.series.store import SeriesStore
@@ -237,6 +232,6 @@ def _collector_names(settings: CollectSettings) -> tuple[str, ...]:
         *node_resource.NODE_COLLECTORS,
         *pod_resource.POD_COLLECTORS,
         be_resource.BE_RESOURCE,
-        host_application.HOST_APPLICATIONS,
+        pod_resource.HOST_APPLICATIONS,
     )
     return (*always, *(name for wanted, name in optional if wanted))

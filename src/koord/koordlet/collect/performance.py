@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from koord.api.koordinator.qos_class import BE, LS, LSR
+from koord.api.koordinator.protocol import BE, LS, LSR
 from koord.host import perf, resctrl
 from koord.host.cgroup.knob import CPU_PRESSURE, IO_PRESSURE, MEMORY_PRESSURE
 from koord.host.cgroup.stat import Pressure

@@ -13,17 +13,15 @@ from functools import partial
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.api.koordinator.resource_name import MEMORY
 from koord.host import resctrl, tc
 from koord.host.cgroup import usage
 from koord.host.cgroup.tree import CgroupTree
-from koord.host.core_sched import CookieSystem, PrctlCookies
+from koord.host.core_sched import CookieSystem, KernelTimeSlices, PrctlCookies, TimeSliceSystem
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
-from koord.host.iproute import IprouteProgram, run_iproute
-from koord.host.tc import TrafficControl, TrafficOutcome
-from koord.host.time_slice import KernelTimeSlices, TimeSliceSystem
+from koord.host.tc import IprouteProgram, TrafficControl, TrafficOutcome, run_iproute
 from koord.host.traffic_class import TrafficPlan
 from koord.koordlet.cgroup_writer.effects import WriteSystem
 from koord.koordlet.control_loop import ControlLoop

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from koord.host.devices import character_device, verbs_device
 from koord.host.filesystem import Host
 from koord.host.io_error import OPEN, IoError
-from koord.host.rdma_devices import character_device, verbs_device
 from koord.koordlet.hook_calls.answers import nri_adjustment, nri_update
 from koord.koordlet.hook_calls.hook_calls import FailedHooks, HookCalls
 from koord.koordlet.hooks.contexts import cgroup_resources, container_context, environment, pod_context

@@ -7,8 +7,7 @@ import msgspec
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import A_NETWORK_QOS
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import NetworkQOS, ResourceQOS
+from koord.api.koordinator.slo import NetworkQOS, NodeSLOSpec, ResourceQOS
 from koord.koordlet.hooks.hook import PodContext
 from koord.values.int_or_string import IntOrString
 from koord.values.quantity import Quantity, QuantityError

@@ -6,7 +6,7 @@ The kubelet knows nothing of batch resources and gives such pods the shares of a
 from __future__ import annotations
 
 from koord.api.config.slo.defaults import CFS_QUOTA
-from koord.api.koordinator.qos_class import BE
+from koord.api.koordinator.protocol import BE
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
 from koord.host.cgroup.codec import MAX_INT64, UNLIMITED, cfs_quota_of_milli, normalized_quota_us, shares_of_milli
 from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT

@@ -11,8 +11,8 @@ import msgspec
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.cpu_codecs import core_sched_group_id
 from koord.api.config.slo.defaults import CORE_SCHED
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR, SYSTEM
-from koord.api.koordinator.slo_strategy import ResourceQOS, ResourceQOSStrategy
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR, SYSTEM
+from koord.api.koordinator.slo import ResourceQOS, ResourceQOSStrategy
 from koord.host.cgroup.knob import CPU_IDLE, GROUP_IDENTITY_ENABLED, SCHED_CORE, SCHED_FEATURES
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, HookValue, NodeRules, PodContext
 

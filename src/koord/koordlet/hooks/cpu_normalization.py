@@ -7,8 +7,7 @@ own have no quota.
 from __future__ import annotations
 
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.protocol import A_CPU_NORMALIZATION_RATIO
-from koord.api.koordinator.qos_class import LS, NONE
+from koord.api.koordinator.protocol import A_CPU_NORMALIZATION_RATIO, LS, NONE
 from koord.host.cgroup.codec import normalized_quota_us
 from koord.host.cgroup.knob import CPU_QUOTA
 from koord.koordlet.hooks import hook

@@ -13,12 +13,10 @@ from collections.abc import Iterable
 import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.cpu_codecs import CPUSharedPool
-from koord.api.annotations.numa_codecs import NUMANodeResource, PodResourceStatus
-from koord.api.koordinator.protocol import A_RESOURCE_STATUS
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, LS, LSE, LSR, NONE, SYSTEM
+from koord.api.annotations.cpu_codecs import CPUSharedPool, NUMANodeResource, PodResourceStatus
+from koord.api.koordinator.protocol import A_RESOURCE_STATUS, BE, BEST_EFFORT, LS, LSE, LSR, NONE, SYSTEM
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec
 from koord.host.cgroup.codec import UNLIMITED
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, HookValue, NodeRules, PodContext

@@ -11,8 +11,8 @@ import msgspec
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import GROUP_IDENTITY
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR
-from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR
+from koord.api.koordinator.slo import ResourceQOSStrategy
 from koord.host.cgroup.knob import CPU_BVT
 from koord.koordlet.hooks.hook import NOTHING, HookPlan, HookValue, NodeRules, PodContext
 from koord.koordlet.inputs.effective_slo import qos_class_settings

@@ -14,10 +14,9 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from koord.api.annotations import numa_codecs
+from koord.api.annotations import cpu_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.cpu_codecs import CPUSharedPool
-from koord.api.annotations.numa_codecs import PodResourceStatus
+from koord.api.annotations.cpu_codecs import CPUSharedPool, PodResourceStatus
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.koordlet.inputs.machine import L3Cache
 from koord.koordlet.inputs.node_inputs import NodeInputs
@@ -84,7 +83,7 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def resource_status(self) -> PodResourceStatus | MalformedAnnotation:
         """Return the CPUs and NUMA nodes that the scheduler assigned; an empty status when there is no annotation."""
-        found = numa_codecs.parse_resource_status(self.annotations)
+        found = cpu_codecs.parse_resource_status(self.annotations)
         return PodResourceStatus() if found is None else found
 
     @property
@@ -198,7 +197,7 @@ NOTHING = HookPlan()
 
 
 class SharedPools(Protocol):
-    """The shared CPUs of LS and BE pods, as `koord.koordlet.inputs.cpu_pools` decides them."""
+    """The shared CPUs of LS and BE pods, as `koord.koordlet.inputs.machine` decides them."""
 
     @property
     def ls_pools(self) -> tuple[CPUSharedPool, ...]: ...

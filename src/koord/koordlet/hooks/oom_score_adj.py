@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.qos_codecs import container_oom_score_adj
-from koord.api.koordinator.qos_class import BEST_EFFORT, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, GUARANTEED
 from koord.koordlet.hooks.hook import NOTHING, ContainerContext, HookPlan, NodeRules
 
 NAME = "OOMScoreAdj"

@@ -1,6 +1,6 @@
 """The RDMADeviceInject hook: the InfiniBand devices of the RDMA functions that the scheduler gave to a pod.
 
-The plan names PCI functions; `koord.host.rdma_devices` finds their devices on the machine.
+The plan names PCI functions; `koord.host.devices` finds their devices on the machine.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec
 from koord.koordlet.hooks import (
     batch_resource,
     core_sched,

@@ -21,7 +21,7 @@ import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import TC
-from koord.api.koordinator.qos_class import BE, LS, LSE, LSR, SYSTEM
+from koord.api.koordinator.protocol import BE, LS, LSE, LSR, SYSTEM
 from koord.host import traffic_class
 from koord.host.cgroup.knob import NET_CLS_CLASSID
 from koord.koordlet.hooks.bandwidth import PodBandwidth, node_bandwidth, pod_bandwidth

@@ -11,8 +11,7 @@ import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import TERWAY_QOS
-from koord.api.koordinator.protocol import A_NETWORK_QOS
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR, SYSTEM
+from koord.api.koordinator.protocol import A_NETWORK_QOS, BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSE, LSR, SYSTEM
 from koord.koordlet.hooks.bandwidth import ClassBandwidth, NodeBandwidth, PodBandwidth, node_bandwidth, pod_bandwidth
 from koord.koordlet.hooks.hook import NOTHING, HookPlan, NodeRules, PodContext
 

@@ -14,9 +14,9 @@ import msgspec
 from koord.api.config.slo import defaults
 from koord.api.config.slo.defaults import overlay
 from koord.api.config.slo.slo_validation import strategy_errors
-from koord.api.koordinator.qos_class import BE, LS, LSE, LSR, SYSTEM
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import (
+from koord.api.koordinator.protocol import BE, LS, LSE, LSR, SYSTEM
+from koord.api.koordinator.slo import (
+    NodeSLOSpec,
     ResourceQOS,
     ResourceQOSStrategy,
     ResourceThresholdStrategy,

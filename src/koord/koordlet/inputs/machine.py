@@ -1,4 +1,5 @@
-"""The machine as strategies see it: its hardware, its block devices, and the interface to its cgroup files.
+"""The machine as strategies see it: its hardware, its block devices, the interface to it, and which of its CPUs belong
+to whom.
 
 The real machine is `koord.koordlet.host_machine`; simulated nodes have their own. No method waits, and none raises for
 what a node may do: an absent file reads as None, and every write gets a result.
@@ -7,15 +8,18 @@ what a node may do: an absent file reads as None, and every write gets a result.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT, GUARANTEED
+from koord.api.annotations.cpu_codecs import CPUSharedPool, PodCPUAlloc
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, GUARANTEED, LS, LSE
 from koord.host.cgroup.layout import CgroupLayout
 from koord.host.hardware import BlockDevices, MachineCpu, ResctrlLimits
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult
+from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.values.cpuset import EMPTY, CPUSet
 
 DEVICE = "device"
@@ -157,3 +161,84 @@ def _units(processors: Sequence[MachineCpu], left: Mapping[int, MachineCpu], way
         return tuple((free[place[: depth + 1]], number) for depth, number in enumerate(place))
 
     return [whole[place] for place in sorted(whole, key=rank)]
+
+
+class CpuManagerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The kubelet's cpu_manager_state: the CPUs that it assigned, by pod uid, then by container, as CPU lists."""
+
+    policy: str = msgspec.field(default="", name="policyName")
+    entries: Mapping[str, Mapping[str, str]] = {}
+
+
+class CpuPools(msgspec.Struct, frozen=True, kw_only=True):
+    """The shared pools of LS and BE pods, and the CPUs that the kubelet assigned or reserved."""
+
+    ls_pools: tuple[CPUSharedPool, ...]
+    be_pools: tuple[CPUSharedPool, ...]
+    allocs: tuple[PodCPUAlloc, ...]
+    kubelet_reserved: CPUSet
+
+
+def decide_cpu_pools(
+    *,
+    processors: Sequence[MachineCpu],
+    pods: Sequence[PodMeta],
+    state: CpuManagerState,
+    static: bool,
+    kubelet_cpus: CPUSet,
+    kubelet_milli: int,
+    node_cpus: CPUSet,
+    system_cpus: CPUSet,
+) -> CpuPools:
+    """Decide the pools. What the kubelet reserves stays shared; what the node reserves does not."""
+    everything = CPUSet.of(one.cpu for one in processors)
+    alive = [pod for pod in pods if pod.is_alive]
+    allocs: tuple[PodCPUAlloc, ...] = ()
+    reserved = EMPTY
+    if static:
+        reserved = kubelet_cpus or pack_cpus(processors, math.ceil(max(kubelet_milli, 0) / 1000))
+        allocs = _allocs(alive, state)
+    shared = everything - _union(CPUSet.parse(one.cpuset) for one in allocs)
+    kept = node_cpus | system_cpus
+    # BE pods are not bound to the CPUs in their annotation, so those stay shared.
+    ls = shared - _union(pod.cpuset for pod in alive if pod.qos != BE) - kept
+    be = shared - _union(pod.cpuset for pod in alive if pod.qos == LSE) - kept
+    return CpuPools(
+        ls_pools=_pools(processors, ls), be_pools=_pools(processors, be), allocs=allocs, kubelet_reserved=reserved
+    )
+
+
+def _allocs(pods: Iterable[PodMeta], state: CpuManagerState) -> tuple[PodCPUAlloc, ...]:
+    """Return what the kubelet assigned, without pods of the scheduler: their CPUs are in their annotation."""
+    found: list[PodCPUAlloc] = []
+    for pod in pods:
+        entry = state.entries.get(pod.uid)
+        if not entry or pod.qos in (LS, BE) or pod.cpuset:
+            continue
+        cpus = _union(CPUSet.parse_or_empty(text) for text in entry.values())
+        if cpus:
+            found.append(
+                PodCPUAlloc(
+                    namespace=pod.namespace, name=pod.name, uid=pod.uid, cpuset=str(cpus), managed_by_kubelet=True
+                )
+            )
+    return tuple(sorted(found, key=lambda one: one.uid))
+
+
+def _pools(processors: Sequence[MachineCpu], cpus: CPUSet) -> tuple[CPUSharedPool, ...]:
+    by_node: dict[int, list[MachineCpu]] = {}
+    for one in sorted(processors, key=lambda one: one.cpu):
+        if one.cpu in cpus:
+            by_node.setdefault(one.node, []).append(one)
+    found = [
+        CPUSharedPool(socket=members[0].socket, node=node, cpuset=str(CPUSet.of(one.cpu for one in members)))
+        for node, members in by_node.items()
+    ]
+    return tuple(sorted(found, key=lambda pool: (pool.socket, pool.node)))
+
+
+def _union(sets: Iterable[CPUSet]) -> CPUSet:
+    found = EMPTY
+    for one in sets:
+        found |= one
+    return found

@@ -16,8 +16,7 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.slo.interference import interference_of_extensions
 from koord.api.config.slo.slo_validation import strategy_errors
 from koord.api.koordinator.custom_kinds import NODE_SLOS
-from koord.api.koordinator.slo import NodeSLO, NodeSLOSpec
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec, NodeSLO, NodeSLOSpec
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.node import Node
 from koord.host.cgroup.layout import CgroupLayout

@@ -10,12 +10,11 @@ from functools import cached_property
 
 import msgspec
 
-from koord.api.annotations import numa_codecs
+from koord.api.annotations import cpu_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT
+from koord.api.koordinator.protocol import BE, BEST_EFFORT
 from koord.api.kubernetes import pod_resources
-from koord.api.kubernetes.container import Container
-from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.pod import Container, Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class
 from koord.host.cgroup.layout import CgroupLayout
 from koord.policy import qos
@@ -78,7 +77,7 @@ class PodMeta(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def cpuset(self) -> CPUSet:
         """Return the CPUs that the scheduler assigned; none when the annotation is absent or unreadable."""
-        status = numa_codecs.parse_resource_status(self.annotations)
+        status = cpu_codecs.parse_resource_status(self.annotations)
         if status is None or isinstance(status, MalformedAnnotation):
             return EMPTY
         return CPUSet.parse_or_empty(status.cpuset)
@@ -86,7 +85,7 @@ class PodMeta(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def is_pinned(self) -> bool:
         """Return whether the scheduler assigned CPUs or NUMA nodes to the pod."""
-        status = numa_codecs.parse_resource_status(self.annotations)
+        status = cpu_codecs.parse_resource_status(self.annotations)
         if status is None or isinstance(status, MalformedAnnotation):
             return False
         return bool(status.cpuset or status.numa_node_resources)

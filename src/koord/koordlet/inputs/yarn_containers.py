@@ -13,10 +13,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from koord.api.koordinator.protocol import L_EVICTION_ENABLED, L_PRIORITY_CLASS, L_QOS_CLASS, TRUE
-from koord.api.koordinator.qos_class import BATCH, BE, BEST_EFFORT, PRIORITY_BANDS
+from koord.api.koordinator.protocol import (
+    BATCH,
+    BE,
+    BEST_EFFORT,
+    L_EVICTION_ENABLED,
+    L_PRIORITY_CLASS,
+    L_QOS_CLASS,
+    PRIORITY_BANDS,
+    TRUE,
+)
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY
-from koord.api.koordinator.slo_strategy import CgroupPath, HostApplicationSpec
+from koord.api.koordinator.slo import CgroupPath, HostApplicationSpec
 from koord.api.koordinator.yarn import ALLOCATION_NAME, HOST_APPLICATION
 from koord.host.cgroup.layout import CgroupLayout
 from koord.koordlet.inputs.pod_meta import PodMeta

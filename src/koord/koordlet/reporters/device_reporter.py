@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from koord.api.koordinator.custom_kinds import DEVICES
-from koord.api.koordinator.device import Device
+from koord.api.koordinator.scheduling import Device
 from koord.api.kubernetes.node import Node
 from koord.api.model import to_dict
 from koord.host.devices import pci_location, rdma_cards, xpus

@@ -12,8 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from koord.api.koordinator.custom_kinds import NODE_METRICS
-from koord.api.koordinator.slo import NodeMetric, NodeMetricStatus
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec, NodeMetric, NodeMetricStatus
 from koord.api.model import to_dict
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.problem_log import ProblemLog

@@ -21,8 +21,8 @@ from koord.api.model import decode_text, to_dict
 from koord.host.filesystem import Host
 from koord.host.io_error import IoError
 from koord.koordlet.collect.node_resource import NodeHardwareInfo
-from koord.koordlet.inputs.cpu_pools import CpuManagerState
 from koord.koordlet.inputs.kubelet_client import KubeletApi, KubeletConfiguration, KubeletUnavailable
+from koord.koordlet.inputs.machine import CpuManagerState
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.problem_log import ProblemLog

@@ -16,7 +16,7 @@ import msgspec
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.protocol import A_BLKIO_QOS
-from koord.api.koordinator.slo_strategy import BlkIOQOS, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
+from koord.api.koordinator.slo import BlkIOQOS, BlockConfig, IOConfig, ResourceQOS, ResourceQOSStrategy
 from koord.host.cgroup import knob
 from koord.host.hardware import BlockDevices
 from koord.koordlet.cgroup_writer.effects import WriteCgroup

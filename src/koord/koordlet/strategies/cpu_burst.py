@@ -17,9 +17,9 @@ import msgspec
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import BURST_AUTO, BURST_CPU_ONLY, BURST_QUOTA_ONLY, overlay
-from koord.api.koordinator.qos_class import BE, LSE, LSR
+from koord.api.koordinator.protocol import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
-from koord.api.koordinator.slo_strategy import CPUBurst, CPUBurstStrategy
+from koord.api.koordinator.slo import CPUBurst, CPUBurstStrategy
 from koord.host.cgroup.codec import CFS_PERIOD_US, UNLIMITED, cfs_quota_of_milli, normalized_quota_us
 from koord.host.cgroup.knob import CPU_BURST, CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import WriteCgroup

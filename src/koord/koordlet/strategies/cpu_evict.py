@@ -6,7 +6,7 @@ import msgspec
 
 from koord.api.config.slo import defaults
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU
-from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
+from koord.api.koordinator.slo import ResourceThresholdStrategy
 from koord.koordlet.series import metric_kind
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan
 from koord.koordlet.strategies.victim_selection import (

@@ -14,7 +14,7 @@ from itertools import pairwise
 import msgspec
 
 from koord.api.config.slo.defaults import CFS_QUOTA, IDLE_CPUSET
-from koord.api.koordinator.qos_class import BE, LSE, LSR
+from koord.api.koordinator.protocol import BE, LSE, LSR
 from koord.api.koordinator.resource_name import CPU
 from koord.host.cgroup.codec import UNLIMITED
 from koord.host.cgroup.knob import CPU_QUOTA, CPUSET

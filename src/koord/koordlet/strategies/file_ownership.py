@@ -6,7 +6,7 @@ of them writes, from the pod, the gates and the pods that are throttled; so no t
 
 from __future__ import annotations
 
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, LS, LSE, LSR
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, LS, LSE, LSR
 from koord.host.cgroup.knob import CPU_IDLE, CPU_QUOTA, CPUSET, GROUP_IDENTITY_ENABLED, SCHED_CORE
 from koord.koordlet.hooks import batch_resource, core_sched, cpu_normalization, cpuset
 from koord.koordlet.inputs.pod_meta import PodMeta

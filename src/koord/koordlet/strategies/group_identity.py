@@ -15,8 +15,8 @@ import msgspec
 from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.defaults import IDLE_CPUSET
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS
-from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS
+from koord.api.koordinator.slo import ResourceQOSStrategy
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup, WriteSystem
 from koord.koordlet.hooks.group_identity import NAME, BvtValues, bvt_values, is_group_identity_policy

@@ -1,7 +1,7 @@
 """The Interference strategy: find latency-sensitive containers that batch pods disturb in ways that CPU control does
 not mend (caches, memory bandwidth), name the culprit, and act on it as the NodeSLO says.
 
-`interference_view` observes, `interference_detection` judges samples, `interference_action` throttles or evicts. What
+`interference_view` observes and judges samples, `interference_action` throttles or evicts. What
 was learned is kept in memory only: a new process starts without baselines, and says so.
 """
 
@@ -22,16 +22,18 @@ from koord.koordlet.strategies.interference_action import (
     refuse_action,
     throttle_effects,
 )
-from koord.koordlet.strategies.interference_detection import (
+from koord.koordlet.strategies.interference_view import (
     CORRELATION_SAMPLES,
     CPI,
     PSI,
+    InterferenceState,
+    InterferenceView,
     MetricTrack,
+    TrackKey,
     correlation,
     judge_sample,
     normal_range,
 )
-from koord.koordlet.strategies.interference_view import InterferenceState, InterferenceView, TrackKey
 from koord.koordlet.strategies.strategy import Effect, StrategyPlan
 from koord.values import timestamp
 

@@ -13,8 +13,7 @@ import msgspec
 
 from koord.api.annotations import pod_codecs
 from koord.api.config.slo.interference import EVICT, THROTTLE, InterferenceStrategy
-from koord.api.koordinator.protocol import KOORDLET_EVICTION_PREFIX
-from koord.api.koordinator.qos_class import BATCH, BE, FREE, PRIORITY_BANDS
+from koord.api.koordinator.protocol import BATCH, BE, FREE, KOORDLET_EVICTION_PREFIX, PRIORITY_BANDS
 from koord.host.cgroup.codec import cfs_quota_of_milli
 from koord.host.cgroup.knob import CPU_QUOTA
 from koord.koordlet.cgroup_writer.effects import WriteCgroup

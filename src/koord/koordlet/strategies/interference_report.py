@@ -15,8 +15,7 @@ from koord.koordlet.interference_status import (
     InterferenceStatus,
     ThrottledPod,
 )
-from koord.koordlet.strategies.interference_detection import normal_range
-from koord.koordlet.strategies.interference_view import InterferenceState
+from koord.koordlet.strategies.interference_view import InterferenceState, normal_range
 from koord.values import timestamp
 
 REASON_BEGIN, REASON_END = "InterferenceDetected", "InterferenceOver"

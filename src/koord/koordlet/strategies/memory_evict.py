@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koord.api.config.slo.defaults import FALLBACK_EVICT_BAND_PERCENT
 from koord.api.koordinator.resource_name import MEMORY
-from koord.api.koordinator.slo_strategy import ResourceThresholdStrategy
+from koord.api.koordinator.slo import ResourceThresholdStrategy
 from koord.koordlet.series import metric_kind
 from koord.koordlet.strategies.cpu_evict import usage_release
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan

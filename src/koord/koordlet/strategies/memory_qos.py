@@ -13,9 +13,9 @@ from koord.api.annotations import qos_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo import defaults
 from koord.api.config.slo.defaults import overlay
-from koord.api.koordinator.qos_class import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSR
+from koord.api.koordinator.protocol import BE, BEST_EFFORT, BURSTABLE, GUARANTEED, LS, LSR
 from koord.api.koordinator.resource_name import BATCH_MEMORY, MEMORY
-from koord.api.koordinator.slo_strategy import MemoryQOS, ResourceQOSStrategy
+from koord.api.koordinator.slo import MemoryQOS, ResourceQOSStrategy
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.effective_slo import qos_class_settings

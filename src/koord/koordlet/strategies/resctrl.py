@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from koord.api.koordinator.protocol import A_RESCTRL
-from koord.api.koordinator.qos_class import BE, LS, LSE, LSR
-from koord.api.koordinator.slo_strategy import ResctrlQOSConfig, ResourceQOSStrategy
+from koord.api.koordinator.protocol import A_RESCTRL, BE, LS, LSE, LSR
+from koord.api.koordinator.slo import ResctrlQOSConfig, ResourceQOSStrategy
 from koord.host.hardware import ResctrlLimits
 from koord.koordlet.cgroup_writer.effects import AddTasks, WriteSchemata
 from koord.koordlet.hooks.resctrl_pod import INTEL, cat_mask, mba_value

@@ -13,15 +13,14 @@ from typing import Literal
 import msgspec
 
 from koord.api.annotations.cpu_codecs import CPU_MANAGER_STATIC
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
+from koord.api.koordinator.slo import HostApplicationSpec
 from koord.host.cgroup.knob import CPU_BVT, CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.hooks import registry
 from koord.koordlet.hooks.contexts import container_contexts_of_meta, pod_context_of_meta, sandbox_context
 from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules, build_node_rules
 from koord.koordlet.hooks.registry import HookDecision
-from koord.koordlet.inputs.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
-from koord.koordlet.inputs.machine import reserved_cpus
+from koord.koordlet.inputs.machine import CpuManagerState, CpuPools, decide_cpu_pools, reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies import file_ownership, interference_view
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan, WorkSteps, run_steps

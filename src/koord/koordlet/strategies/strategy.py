@@ -7,10 +7,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BATCH, MID
+from koord.api.koordinator.protocol import BATCH, MID
 from koord.api.koordinator.resource_name import TIER_RESOURCE_NAMES
-from koord.api.koordinator.slo import NodeSLOSpec
-from koord.api.koordinator.slo_strategy import ResourceQOSStrategy, ResourceThresholdStrategy
+from koord.api.koordinator.slo import NodeSLOSpec, ResourceQOSStrategy, ResourceThresholdStrategy
 from koord.koordlet.cgroup_writer.effects import FileEffect
 from koord.koordlet.hooks.hook import HookSettings
 from koord.koordlet.inputs.machine import NodeMachine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from koord.api.koordinator.resource_name import MEMORY
-from koord.api.koordinator.slo_strategy import SystemStrategy
+from koord.api.koordinator.slo import SystemStrategy
 from koord.host.cgroup import knob
 from koord.koordlet.cgroup_writer.effects import WriteSystem
 from koord.koordlet.strategies.group_identity import OWNER as IDENTITY

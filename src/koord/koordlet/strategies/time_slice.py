@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from koord.api.config.slo.defaults import IDLE_CPUSET
-from koord.api.koordinator.qos_class import BE
+from koord.api.koordinator.protocol import BE
 from koord.koordlet.cgroup_writer.effects import SetTimeSlice
 from koord.koordlet.strategies import group_identity
 from koord.koordlet.strategies.strategy import StrategyInputs, StrategyPlan

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 
 from koord.api.annotations import pod_codecs
-from koord.api.koordinator.protocol import KOORDLET_EVICTION_PREFIX, L_EVICTION_ENABLED, TRUE
-from koord.api.koordinator.qos_class import BATCH, BE, MID
+from koord.api.koordinator.protocol import BATCH, BE, KOORDLET_EVICTION_PREFIX, L_EVICTION_ENABLED, MID, TRUE
 from koord.api.koordinator.resource_name import BATCH_CPU, CPU, MEMORY, TIER_RESOURCE_NAMES
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest

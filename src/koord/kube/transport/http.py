@@ -1,12 +1,18 @@
-"""This module is the transport over HTTP: sessions, TLS, proxies, credentials, a leader's fence. It does not retry."""
+"""This module is the transport over HTTP: sessions, TLS contexts made again when the files behind them change,
+proxies, credentials, a leader's fence. It does not retry.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import io
+import os
 import re
 import socket
+import ssl
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -17,13 +23,105 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from koord.api.model import encode
-from koord.kube.config.connection import Connection, Impersonation
+from koord.kube.config.connection import ClientKeyPair, Connection, Impersonation, PemSource
 from koord.kube.transport.credentials import Credential, credential_source
 from koord.kube.transport.fenced_socket import FenceClosed, FencedConnector, WriteFence
 from koord.kube.transport.interface import ApiRequest, ApiResponse, BytesResponseBody, Unreachable
-from koord.kube.transport.tls import TlsContexts
 from koord.kube.transport.watch_frames import HttpWatchFrame, WatchFrameSplitter
 from koord.telemetry.clock import Clock
+
+FileStamp = tuple[object, ...]
+
+
+class TlsContexts:
+    """TlsContexts returns the context to use with a client certificate, or with none. A new one: new connections."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._stamp: FileStamp | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def context(self, certificate: ClientKeyPair | None) -> ssl.SSLContext:
+        parts = [self._connection.ca] if self._connection.ca else []
+        if certificate is not None:
+            parts += [certificate.certificate, certificate.key]
+        stamp = tuple(_stamp(pem) for pem in parts)
+        if self._context is None or stamp != self._stamp:
+            self._context = _build(self._connection, certificate)
+            self._stamp = stamp
+        return self._context
+
+
+def _stamp(pem: PemSource) -> FileStamp:
+    if pem.data is not None:
+        return (pem.data,)
+    try:
+        seen = os.stat(pem.path)
+    except OSError as failure:
+        raise pem.origin.error(
+            f"{pem.path} cannot be read ({failure.strerror})", "check the path and its rights"
+        ) from None
+    return (pem.path, seen.st_mtime_ns, seen.st_size, seen.st_ino)
+
+
+def _build(connection: Connection, certificate: ClientKeyPair | None) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if connection.insecure:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    elif connection.ca is None:
+        context.load_default_certs()
+    else:
+        _load_ca(context, connection.ca)
+    if certificate is not None:
+        _load_pair(context, certificate)
+    return context
+
+
+def _load_ca(context: ssl.SSLContext, ca: PemSource) -> None:
+    try:
+        if ca.data is not None:
+            context.load_verify_locations(cadata=ca.data.decode("ascii"))
+        else:
+            context.load_verify_locations(cafile=ca.path)
+    except (ssl.SSLError, ValueError, OSError) as wrong:
+        raise ca.origin.error(f"it holds no certificate ({wrong})", "give a PEM certificate") from None
+
+
+def _load_pair(context: ssl.SSLContext, pair: ClientKeyPair) -> None:
+    try:
+        with _file(pair.certificate) as certificate, _file(pair.key) as key:
+            # A password prompt on a daemon's terminal would hang it: an encrypted key is an error.
+            context.load_cert_chain(certificate, key, password=_no_password)
+    except (ssl.SSLError, ValueError, OSError) as wrong:
+        problem = f"the client certificate and key cannot be used ({wrong})"
+        raise pair.certificate.origin.error(problem, "give a PEM certificate with its own unencrypted key") from None
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+@contextlib.contextmanager
+def _file(pem: PemSource) -> Iterator[str]:
+    """Yield a path for OpenSSL, which takes no bytes. Inline keys stay in memory where the system supports it."""
+    if pem.data is None:
+        yield pem.path
+    elif hasattr(os, "memfd_create"):
+        handle = os.memfd_create("pem", os.MFD_CLOEXEC)
+        try:
+            os.write(handle, pem.data)
+            yield f"/proc/self/fd/{handle}"
+        finally:
+            os.close(handle)
+    else:
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(pem.data)
+            file.flush()
+            yield file.name
+
 
 T = TypeVar("T")
 

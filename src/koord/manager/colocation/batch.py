@@ -8,11 +8,10 @@ from typing import Literal
 import msgspec
 
 from koord.api.config.slo.colocation import CALCULATE_BY_MAX_USAGE_REQUEST, CALCULATE_BY_REQUEST, CALCULATE_BY_USAGE
-from koord.api.koordinator.qos_class import BATCH, PRIORITY_BANDS
-from koord.manager.colocation import reserved_usage
+from koord.api.koordinator.protocol import BATCH, PRIORITY_BANDS
+from koord.manager.colocation import node_metric
 from koord.manager.colocation.models import ComputeResources, PodShare, cpu_fraction, floor_zero, memory_fraction
-from koord.manager.colocation.node_metric import DegradedMetric, NodeMetricSample
-from koord.manager.colocation.reserved_usage import HighPriorityConsumption, NodeReserved
+from koord.manager.colocation.node_metric import DegradedMetric, HighPriorityConsumption, NodeMetricSample, NodeReserved
 from koord.manager.colocation.strategy import ColocationRules
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU, MEMORY
@@ -132,7 +131,7 @@ def decide_batch(seen: BatchView) -> BatchDecision:
         return BatchDecision(withheld=BATCH_DEGRADED, degraded=sample)
     system = sample.system_usage + sample.host_usage_above(PRIORITY_BANDS[BATCH].default)
     terms = _terms(
-        seen, seen.capacity, system, seen.reserved.total, reserved_usage.node_consumption(seen.pods, sample.pods)
+        seen, seen.capacity, system, seen.reserved.total, node_metric.node_consumption(seen.pods, sample.pods)
     )
     cpu, memory = _formulas(seen.rules, terms)
     return BatchDecision(
@@ -154,7 +153,7 @@ def _zones(seen: BatchView, sample: NodeMetricSample, system: ComputeResources) 
     system, kept = system.split(count), seen.reserved.total.split(count)
     decided = []
     for (name, capacity), consumption in zip(
-        seen.zones, reserved_usage.zone_consumption(seen.pods, sample.pods, count), strict=True
+        seen.zones, node_metric.zone_consumption(seen.pods, sample.pods, count), strict=True
     ):
         terms = _terms(seen, capacity, system, kept, consumption)
         cpu, memory = _formulas(seen.rules, terms)

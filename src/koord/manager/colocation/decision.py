@@ -21,7 +21,7 @@ from koord.manager.colocation.batch import BatchDecision, BatchView, ZoneBatch, 
 from koord.manager.colocation.device_resources import DeviceResources, decide_gpu, decide_rdma
 from koord.manager.colocation.mid import MidDecision, MidView, decide_mid
 from koord.manager.colocation.models import ColocationTopology, ComputeResources, amplify_cpu, differs_by_more_than
-from koord.manager.colocation.node_metric import DegradedMetric, evaluate_metric
+from koord.manager.colocation.node_metric import DegradedMetric, evaluate_metric, node_reserved
 from koord.manager.colocation.normalization import (
     AmplificationDecision,
     CpuNormalizationDecision,
@@ -29,7 +29,6 @@ from koord.manager.colocation.normalization import (
     decide_normalization,
     unknown_normalization,
 )
-from koord.manager.colocation.reserved_usage import node_reserved
 from koord.values.quantity import Quantity
 from koord.values.resources import CPU, MEMORY
 

@@ -13,8 +13,6 @@ import msgspec
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import protocol
-from koord.api.koordinator.device import GPU as GPU_TYPE
-from koord.api.koordinator.device import RDMA as RDMA_TYPE
 from koord.api.koordinator.protocol import A_THIRD_PARTY_ALLOCATIONS
 from koord.api.koordinator.resource_name import (
     BATCH_CPU,
@@ -31,6 +29,8 @@ from koord.api.koordinator.resource_name import (
     NPU_DVPP,
     RDMA,
 )
+from koord.api.koordinator.scheduling import GPU as GPU_TYPE
+from koord.api.koordinator.scheduling import RDMA as RDMA_TYPE
 from koord.api.koordinator.yarn import ALLOCATION_NAME
 from koord.api.kubernetes.node import Node
 from koord.manager.colocation.models import ColocationDevice, ColocationDeviceInfo

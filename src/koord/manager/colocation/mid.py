@@ -7,10 +7,9 @@ from typing import Literal
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BATCH, FREE, MID, PRIORITY_BANDS
+from koord.api.koordinator.protocol import BATCH, FREE, MID, PRIORITY_BANDS
 from koord.manager.colocation.models import NO_COMPUTE, ComputeResources, PodShare
-from koord.manager.colocation.node_metric import DegradedMetric, NodeMetricSample
-from koord.manager.colocation.reserved_usage import NodeReserved
+from koord.manager.colocation.node_metric import DegradedMetric, NodeMetricSample, NodeReserved
 from koord.manager.colocation.strategy import ColocationRules
 
 MID_DEGRADED = "degrade node Mid resource because of abnormal nodeMetric, reason: degradedByMidResource"

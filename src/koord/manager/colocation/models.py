@@ -13,7 +13,7 @@ from typing import cast
 
 import msgspec
 
-from koord.api.annotations import numa_codecs
+from koord.api.annotations import cpu_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.protocol import A_CPU_BASIC_INFO
@@ -21,8 +21,8 @@ from koord.api.koordinator.sigs_scheduling import Zone
 from koord.api.koordinator.slo import ReportedPodUsage, ReportedUsage
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes import pod as api_pod
-from koord.api.kubernetes.container import ResourceRequirements
 from koord.api.kubernetes.meta import Object, ObjectMeta
+from koord.api.kubernetes.pod import ResourceRequirements
 from koord.api.kubernetes.pod_resources import compute_qos_class, pod_requests
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import QuantityText, ResourceList, Submodel
@@ -276,7 +276,7 @@ def _identity_of(meta: ObjectMeta) -> ObjectMeta:
 
 
 def _numa_nodes_of(annotations: dict[str, str]) -> tuple[int, ...]:
-    given = numa_codecs.parse_resource_status(annotations)
+    given = cpu_codecs.parse_resource_status(annotations)
     if given is None or isinstance(given, MalformedAnnotation):
         return ()
     return tuple(sorted({share.node for share in given.numa_node_resources}))

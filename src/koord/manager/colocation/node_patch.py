@@ -9,7 +9,7 @@ import msgspec
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation, dump_json
 from koord.api.koordinator import protocol
-from koord.api.koordinator.qos_class import BATCH
+from koord.api.koordinator.protocol import BATCH
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU, MID_MEMORY
 from koord.api.model import QuantityText
 from koord.manager.colocation import models
@@ -18,8 +18,7 @@ from koord.manager.colocation.decision import ColocationDecision
 from koord.manager.colocation.device_resources import GPU_NAMES, RDMA_NAMES, DeviceResources
 from koord.manager.colocation.mid import MidDecision
 from koord.manager.colocation.normalization import normalization_differs
-from koord.values.quantity import ZERO, Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import ZERO, Format, Quantity
 
 # By name, what the node shall show; None: the name shall go. A name that is not here is left alone.
 DesiredResources = dict[str, Quantity | None]

@@ -1,12 +1,13 @@
-"""Parsing of each document of slo-controller-config into strategies that are complete for a node. Pure.
+"""Parsing of each document of slo-controller-config into strategies that are complete for a node, and the last good
+value of each, whatever was written since.
 
-What a broken document does to settings in use is decided in koord.manager.configuration.last_good.
+What a broken document does to settings in use is decided in koord.manager.configuration.documents.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -15,7 +16,7 @@ from koord.api.config.field_error import FieldError
 from koord.api.config.slo import colocation, defaults, slo_documents, slo_validation
 from koord.api.config.slo.defaults import overlay
 from koord.api.config.slo.interference import InterferenceStrategy
-from koord.api.koordinator import slo_strategy
+from koord.api.koordinator import slo
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.colocation.strategy import LayeredStrategy, NodeStrategyLayer
 from koord.values.selector import Selector, SelectorError
@@ -23,7 +24,7 @@ from koord.values.selector import Selector, SelectorError
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
-HostApplications = tuple[slo_strategy.HostApplicationSpec, ...]
+HostApplications = tuple[slo.HostApplicationSpec, ...]
 
 
 class ParsedDocument(msgspec.Struct, Generic[T], frozen=True):
@@ -56,19 +57,19 @@ def parse_colocation(text: str) -> ParsedDocument[LayeredStrategy[colocation.Col
 
 def parse_threshold(
     text: str,
-) -> ParsedDocument[LayeredStrategy[slo_strategy.ResourceThresholdStrategy]] | RejectedDocument:
+) -> ParsedDocument[LayeredStrategy[slo.ResourceThresholdStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.ThresholdConfig, defaults.THRESHOLD, slo_validation.validate_threshold)
 
 
-def parse_qos(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.ResourceQOSStrategy]] | RejectedDocument:
-    return _parse_nested(text, slo_documents.QOSConfig, slo_strategy.ResourceQOSStrategy(), slo_validation.validate_qos)
+def parse_qos(text: str) -> ParsedDocument[LayeredStrategy[slo.ResourceQOSStrategy]] | RejectedDocument:
+    return _parse_nested(text, slo_documents.QOSConfig, slo.ResourceQOSStrategy(), slo_validation.validate_qos)
 
 
-def parse_cpu_burst(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.CPUBurstStrategy]] | RejectedDocument:
+def parse_cpu_burst(text: str) -> ParsedDocument[LayeredStrategy[slo.CPUBurstStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.CPUBurstConfig, defaults.CPU_BURST, slo_validation.validate_cpu_burst)
 
 
-def parse_system(text: str) -> ParsedDocument[LayeredStrategy[slo_strategy.SystemStrategy]] | RejectedDocument:
+def parse_system(text: str) -> ParsedDocument[LayeredStrategy[slo.SystemStrategy]] | RejectedDocument:
     return _parse_nested(text, slo_documents.SystemConfig, defaults.SYSTEM_STRATEGY, slo_validation.validate_system)
 
 
@@ -198,3 +199,106 @@ def _unknown_field_errors(text: str, model: type[Any]) -> list[FieldError]:
 
 def _prefix_error(path: str, flaw: FieldError, consequence: str) -> FieldError:
     return FieldError(f"{path}.{flaw.field}", flaw.value, flaw.rule + consequence)
+
+
+DocumentState = Literal["Unknown", "Default", "Applied", "Rejected"]
+DocumentParser = Callable[[str], ParsedDocument[T] | RejectedDocument]
+
+
+_MAX_TOLD = 5  # values of one document that a message names
+
+
+class DocumentStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The status of one document, in the shape of a condition."""
+
+    key: str
+    state: DocumentState
+    reason: str = ""
+    message: str = ""
+
+
+class LastGoodDocument(Generic[T]):
+    """The last good value of one document; the defaults until `available`.
+
+    `error` is set while what the cluster says is not in use: the text was rejected, or there is no ConfigMap. `remarks`
+    are parts of a good document that have no effect.
+    """
+
+    def __init__(self, key: str, parse: DocumentParser[T]) -> None:
+        default = parse("")
+        if isinstance(default, RejectedDocument):
+            raise ValueError(f"{key}: no settings at all must be readable, got {default.error}")
+        self.key = key
+        self.value: T = default.value
+        self.available = False
+        self.error = ""
+        self.remarks: tuple[str, ...] = ()
+        self.status = DocumentStatus(
+            key=key, state="Unknown", reason="NotSeen", message="the ConfigMap was not read yet"
+        )
+        self._default: T = default.value
+        self._parse = parse
+        self._handlers: list[Callable[[], object]] = []
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the ConfigMap, or its absence, is known; `value` may still be the defaults."""
+        return self.status.state != "Unknown"
+
+    def on_change(self, handler: Callable[[], object]) -> None:
+        """Call `handler` whenever `value`, `available` or the presence of an error changed."""
+        self._handlers.append(handler)
+
+    def update(self, text: str | None) -> RejectedDocument | None:
+        """Update from the text that the ConfigMap has under this key; None when it lacks the key."""
+        result = self._parse(text or "")
+        if isinstance(result, RejectedDocument):
+            return self._reject(result)
+        self.remarks = tuple(describe_error(self.key, remark) for remark in result.remarks)
+        if text:
+            self.status = DocumentStatus(
+                key=self.key, state="Applied", reason="Applied", message="; ".join(self.remarks)
+            )
+        else:
+            self.status = DocumentStatus(
+                key=self.key, state="Default", reason="NotSet", message="the defaults are in use"
+            )
+        self._store(result.value, "")
+        return None
+
+    def mark_absent(self, message: str) -> None:
+        """Note that there is no ConfigMap and none was seen before: the defaults are in use, and `message` says so."""
+        self.status = DocumentStatus(key=self.key, state="Default", reason="ConfigMapNotFound", message=message)
+        self._store(self._default, message)
+
+    def _reject(self, unread: RejectedDocument) -> RejectedDocument:
+        stays = "the last good settings stay in use" if self.available else "nothing is changed until it is corrected"
+        told = [unread.error, *unread.more[: _MAX_TOLD - 1]]
+        left = len(unread.more) + 1 - len(told)
+        words = [describe_error(self.key, error) for error in told] + ([f"{left} more"] if left else [])
+        message = "; ".join((*words, stays))
+        reason = "Unreadable" if unread.is_unreadable else "InvalidValue"
+        self.status = DocumentStatus(key=self.key, state="Rejected", reason=reason, message=message)
+        self.remarks = ()
+        changed = not self.error
+        self.error = message
+        if changed:
+            self._notify()
+        return unread
+
+    def _store(self, value: T, error: str) -> None:
+        changed = not self.available or value != self.value or bool(error) != bool(self.error)
+        self.value, self.available, self.error = value, True, error
+        if changed:
+            self._notify()
+
+    def _notify(self) -> None:
+        for handler in self._handlers:
+            handler()
+
+
+def describe_error(key: str, flaw: FieldError) -> str:
+    """Format which setting is wrong, what it holds and why, in one line."""
+    path = f"{key}: {flaw.field}" if flaw.field else key
+    shown = "" if flaw.value is None else f" is {msgspec.json.encode(flaw.value).decode()[:80]},"
+    return f"{path}{shown} {flaw.rule}"

@@ -14,7 +14,7 @@ import msgspec
 from koord.api.config.decode import decode_lenient, unknown_names
 from koord.api.config.field_error import FieldError, FieldOrder
 from koord.api.config.slo import colocation, slo_documents, slo_validation
-from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
+from koord.api.koordinator.slo import ResourceQOSStrategy
 from koord.api.kubernetes.meta import LabelSelector, label_selector_as_selector
 from koord.manager.webhooks.configmap import NodeStrategyGroup, find_overlap
 from koord.manager.webhooks.slo_config_rules import check_network_shares, has_quantity_shares

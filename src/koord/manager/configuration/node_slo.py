@@ -10,7 +10,7 @@ import msgspec
 from koord.api.annotations import node_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.config.slo.interference import EXTENSION_KEY, InterferenceStrategy, with_interference
-from koord.api.koordinator import slo_strategy
+from koord.api.koordinator import slo
 from koord.api.koordinator.protocol import A_NETWORK_BANDWIDTH
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.manager.colocation.strategy import LayeredStrategy
@@ -31,11 +31,11 @@ class NodeSloSection(msgspec.Struct, Generic[T], frozen=True):
 
 
 class NodeSloSettings(msgspec.Struct, frozen=True, kw_only=True):
-    threshold: NodeSloSection[slo_strategy.ResourceThresholdStrategy]
-    qos: NodeSloSection[slo_strategy.ResourceQOSStrategy]
-    cpu_burst: NodeSloSection[slo_strategy.CPUBurstStrategy]
-    system: NodeSloSection[slo_strategy.SystemStrategy]
-    host_applications: NodeSloSection[tuple[slo_strategy.HostApplicationSpec, ...]]
+    threshold: NodeSloSection[slo.ResourceThresholdStrategy]
+    qos: NodeSloSection[slo.ResourceQOSStrategy]
+    cpu_burst: NodeSloSection[slo.CPUBurstStrategy]
+    system: NodeSloSection[slo.SystemStrategy]
+    host_applications: NodeSloSection[tuple[slo.HostApplicationSpec, ...]]
     interference: NodeSloSection[InterferenceStrategy]
 
 
@@ -65,7 +65,7 @@ def decide_node_slo(
     threshold = chosen("resourceUsedThresholdWithBE", settings.threshold, had.resource_used_threshold_with_be)
     qos = chosen("resourceQOSStrategy", settings.qos, had.resource_qos_strategy)
     burst = chosen("cpuBurstStrategy", settings.cpu_burst, had.cpu_burst_strategy)
-    system: slo_strategy.SystemStrategy | None = chosen("systemStrategy", settings.system, had.system_strategy)
+    system: slo.SystemStrategy | None = chosen("systemStrategy", settings.system, had.system_strategy)
     applications = chosen("hostApplications", settings.host_applications, had.host_applications)
     extensions = had.extensions
     if settings.interference.is_readable:
@@ -95,12 +95,12 @@ def decide_node_slo(
     return NodeSloDecision(spec=spec, sources=sources, flaw=flaw)
 
 
-def _with_network_defaults(qos: slo_strategy.ResourceQOSStrategy) -> slo_strategy.ResourceQOSStrategy:
-    def filled(block: slo_strategy.ResourceQOS | None) -> slo_strategy.ResourceQOS | None:
+def _with_network_defaults(qos: slo.ResourceQOSStrategy) -> slo.ResourceQOSStrategy:
+    def filled(block: slo.ResourceQOS | None) -> slo.ResourceQOS | None:
         network = None if block is None else block.network_qos
         if block is None or network is None:
             return block
-        complete = slo_strategy.NetworkQOSConfig(
+        complete = slo.NetworkQOSConfig(
             enable=network.enable,
             ingress_request=NO_REQUEST if network.ingress_request is None else network.ingress_request,
             ingress_limit=NO_LIMIT if network.ingress_limit is None else network.ingress_limit,

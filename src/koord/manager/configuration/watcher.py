@@ -17,8 +17,13 @@ from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.kube.events.recorder import EventType, object_reference
 from koord.kube.informer.cache import ObjectChange
 from koord.manager.configuration import documents
-from koord.manager.configuration.documents import RejectedDocument
-from koord.manager.configuration.last_good import DocumentParser, DocumentStatus, LastGoodDocument, describe_error
+from koord.manager.configuration.documents import (
+    DocumentParser,
+    DocumentStatus,
+    LastGoodDocument,
+    RejectedDocument,
+    describe_error,
+)
 from koord.manager.reconcile_loop import NAMESPACE, ManagerContext
 from koord.telemetry.metrics import MetricDeclaration, MetricReading
 

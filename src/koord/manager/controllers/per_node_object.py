@@ -30,7 +30,7 @@ from koord.kube.informer.cache import ObjectChange
 from koord.kube.rate_limit import RateLimitedLog
 from koord.kube.transport.api_error import ApiError
 from koord.manager.colocation.strategy import decide_metric_collection, resolve_strategy
-from koord.manager.configuration.last_good import LastGoodDocument
+from koord.manager.configuration.documents import LastGoodDocument
 from koord.manager.configuration.node_slo import NodeSloDecision, NodeSloSection, NodeSloSettings, decide_node_slo
 from koord.manager.configuration.watcher import SloControllerConfig
 from koord.manager.plugin import NodeSloExtension, run_node_slo_extensions

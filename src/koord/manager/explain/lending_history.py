@@ -15,8 +15,7 @@ from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, MID_CPU
 from koord.api.model import QuantityText
 from koord.manager.colocation.decision import ColocationDecision
 from koord.manager.colocation.models import ColocationNode
-from koord.manager.explain.lending_terms import node_sums
-from koord.manager.explain.node_report import explain_withheld, listed_amount
+from koord.manager.explain.lending_report import explain_withheld, listed_amount, node_sums
 from koord.values.quantity import Quantity
 
 CHANGES_KEPT = 10  # changes per node

@@ -15,7 +15,7 @@ import msgspec
 from koord.api.annotations import pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.pod_codecs import MetricInterference
-from koord.api.koordinator.qos_class import BATCH, FREE, MID
+from koord.api.koordinator.protocol import BATCH, FREE, MID
 from koord.api.koordinator.resource_name import (
     BATCH_CPU,
     BATCH_MEMORY,
@@ -34,8 +34,7 @@ from koord.manager.colocation.models import (
     ComputeResources,
     pod_share_of,
 )
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 _TIER_RESOURCES = {CPU: (CPU, MID_CPU, BATCH_CPU), MEMORY: (MEMORY, MID_MEMORY, BATCH_MEMORY)}
 TOTAL = "TOTAL"  # no node can have this name

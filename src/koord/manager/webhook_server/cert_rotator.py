@@ -24,9 +24,9 @@ from koord.api.model import Obj
 from koord.kube.controller.controller import ReconcileResult, Requeue, RequeueAfter
 from koord.kube.transport.api_error import ApiError
 from koord.manager.reconcile_loop import NAMESPACE, ManagerContext, ReconcileLoop
-from koord.manager.webhook_server import cert_store, certificate, registration
+from koord.manager.webhook_server import cert_store, routes
 from koord.manager.webhook_server.metrics import WebhookMetrics
-from koord.manager.webhook_server.registration import WebhookAddress
+from koord.manager.webhook_server.routes import WebhookAddress
 from koord.manager.webhook_server.server import ServingIdentity
 from koord.telemetry.clock import now
 
@@ -146,16 +146,16 @@ class CertRotator:
         configurations = await self._configurations()
         others = [] if await self._is_rotation_complete(kept, configurations) else [self._identity.material.ca_cert]
         if others:
-            others += [registration.trusted_bundle(current) for _, current in configurations]
-        trusted = registration.merge_authorities(kept.material.ca_cert, others, now(self._context.clock))
-        self._metrics.trusted_authorities.labels().set(len(certificate.parse_authorities(trusted)))
+            others += [routes.trusted_bundle(current) for _, current in configurations]
+        trusted = routes.merge_authorities(kept.material.ca_cert, others, now(self._context.clock))
+        self._metrics.trusted_authorities.labels().set(len(cert_store.parse_authorities(trusted)))
         for resource, current in configurations:
             if not await self._write(resource, current, trusted):
                 return Requeue("another replica changed a configuration first")
         served = await self._serve(kept)
         self.initialised.set()
         self.last_error = ""
-        overlapping = len(certificate.parse_authorities(trusted)) > 1
+        overlapping = len(cert_store.parse_authorities(trusted)) > 1
         return RequeueAfter(min(SYNC_PERIOD_S, self._wait_s(kept, served=served, overlapping=overlapping)))
 
     def _wait_s(self, kept: cert_store.StoredCertificate, *, served: bool, overlapping: bool) -> float:
@@ -184,7 +184,7 @@ class CertRotator:
         return found
 
     async def _write(self, resource: Resource[Object], current: Obj, trusted: bytes) -> bool:
-        target = registration.desired_webhooks(
+        target = routes.desired_webhooks(
             current,
             self._address,
             trusted=trusted,
@@ -192,12 +192,12 @@ class CertRotator:
             excluded=self._excluded_namespaces,
             excluding=self._excluding_paths,
         )
-        if registration.is_up_to_date(current, target):
+        if routes.is_up_to_date(current, target):
             return True
         answer = await self._context.client.dynamic.patch(
             resource,
             current["metadata"]["name"],
-            registration.build_patch(target),
+            routes.build_patch(target),
             kind="merge",
             resource_version=current["metadata"]["resourceVersion"],
         )
@@ -212,8 +212,8 @@ class CertRotator:
         self, kept: cert_store.StoredCertificate, configurations: Sequence[tuple[Resource[Any], Obj]]
     ) -> bool:
         """Return whether no replica can be left that serves a certificate of another CA than the present one."""
-        present = registration.merge_authorities(kept.material.ca_cert, (), now(self._context.clock))
-        bundles = [registration.trusted_bundle(current) for _, current in configurations]
+        present = routes.merge_authorities(kept.material.ca_cert, (), now(self._context.clock))
+        bundles = [routes.trusted_bundle(current) for _, current in configurations]
         if all(bundle in (b"", present) for bundle in bundles) and self._identity.material.ca_cert in (b"", present):
             return True
         fingerprint = kept.material.fingerprint
@@ -253,7 +253,7 @@ class CertRotator:
             identity.adopt(material)
             self._adopted_at = moment
             for part, pem in (("certificate", material.cert), ("authority", material.ca_cert)):
-                self._metrics.certificate_not_after.labels(part).set(certificate.not_after(pem).timestamp())
+                self._metrics.certificate_not_after.labels(part).set(cert_store.not_after(pem).timestamp())
             _LOG.info("serving the certificate %s", material.fingerprint)
         if self._cert_dir is not None:
             await asyncio.to_thread(cert_store.write_cert_dir, self._cert_dir, material.files())

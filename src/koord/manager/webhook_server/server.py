@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from koord.manager.webhook_server import review
-from koord.manager.webhook_server.certificate import CertificateMaterial
+from koord.manager.webhook_server.cert_store import CertificateMaterial
 from koord.manager.webhook_server.handlers import WebhookHandler
 from koord.manager.webhook_server.metrics import WebhookMetrics
 from koord.telemetry import certificates

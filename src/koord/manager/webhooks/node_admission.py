@@ -27,8 +27,7 @@ from koord.manager.webhooks.admission import (
 )
 from koord.manager.webhooks.configmap import conflict_text, node_strategy_groups
 from koord.values.go_format import in_json
-from koord.values.quantity import ZERO, Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import ZERO, Quantity, QuantityError
 
 _AMPLIFIED_RESOURCES = (CPU, MEMORY)
 

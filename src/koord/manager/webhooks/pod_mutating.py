@@ -46,8 +46,7 @@ from koord.manager.webhooks.colocation_profile import (
 )
 from koord.policy.qos import priority_class_raw, priority_class_with_default, qos_raw
 from koord.values import resources as vector
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -11,18 +11,16 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koord.api.koordinator import protocol, resource_name
-from koord.api.koordinator.qos_class import BE, LSE, LSR
+from koord.api.koordinator.protocol import BE, LSE, LSR
 from koord.api.kubernetes.admission import AdmissionRequest
-from koord.api.kubernetes.container import Container
-from koord.api.kubernetes.pod import Pod, PodSpec
+from koord.api.kubernetes.pod import Container, Pod, PodSpec
 from koord.api.kubernetes.pod_resources import pod_requests
 from koord.api.model import Model, convert, decode
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
 from koord.manager.webhooks.admission_context import AdmissionContext, QuotaLookup
 from koord.policy.qos import illegal_combination, is_legal, priority_class_raw, qos_raw
 from koord.values.go_format import join_errors, quoted
-from koord.values.quantity import ZERO, Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import ZERO, Quantity, QuantityError
 
 
 class PodReviewSubject(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,9 +15,8 @@ import msgspec
 from koord.api.config.field_error import FieldLimit, FieldOrder
 from koord.api.config.slo import colocation, slo_documents, slo_validation
 from koord.api.config.slo.slo_documents import QOSConfig, SystemConfig
-from koord.api.koordinator.slo_strategy import ResourceQOSStrategy
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.api.koordinator.slo import ResourceQOSStrategy
+from koord.values.quantity import Quantity, QuantityError
 
 # Go spells these in capitals where a name begins with them.
 _GO_INITIALISM = re.compile(r"(cpu|cfs|cat|mba|lsr|ls|be)(?=[A-Z])")

@@ -21,9 +21,15 @@ from koord.api.koordinator.scheduling import Reservation
 from koord.api.kubernetes import builtin_kinds
 from koord.api.kubernetes import pod as api_pod
 from koord.api.kubernetes.affinity import Affinity, Toleration, TopologySpreadConstraint
-from koord.api.kubernetes.container import ContainerPort, ResourceRequirements
 from koord.api.kubernetes.meta import Object
-from koord.api.kubernetes.pod import PodCondition, PodResourceClaim, PodResourceClaimStatus, PodSchedulingGate
+from koord.api.kubernetes.pod import (
+    ContainerPort,
+    PodCondition,
+    PodResourceClaim,
+    PodResourceClaimStatus,
+    PodSchedulingGate,
+    ResourceRequirements,
+)
 from koord.api.kubernetes.pod_resources import compute_qos_class
 from koord.api.kubernetes.resource import Resource
 from koord.api.kubernetes.volume import Volume

@@ -8,9 +8,8 @@ from koord.api.annotations import pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import protocol
 from koord.api.koordinator.scheduling import AVAILABLE, FAILED, SUCCEEDED, Reservation
-from koord.api.kubernetes.container import Container, ResourceRequirements
 from koord.api.kubernetes.meta import ObjectMeta
-from koord.api.kubernetes.pod import Pod, PodSpec, PodStatus, PodTemplateSpec
+from koord.api.kubernetes.pod import Container, Pod, PodSpec, PodStatus, PodTemplateSpec, ResourceRequirements
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
 from koord.values.resources import materialise, to_wire
 

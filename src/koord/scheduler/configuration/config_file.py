@@ -13,7 +13,7 @@ from koord.api.config.component import ClientConnectionConfiguration, LeaderElec
 from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginSet
 from koord.api.config.scheduler import configuration
-from koord.api.config.scheduler.plugin_args import API_VERSION, SchedulerPluginArgs
+from koord.api.config.scheduler.in_tree_args import API_VERSION, SchedulerPluginArgs
 from koord.api.model import to_dict
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.plugin_selection import enabled_plugins, plugin_args

@@ -12,8 +12,12 @@ import msgspec
 
 from koord.api.config.field_error import FieldError
 from koord.api.config.plugin_set import PluginConfig, PluginSet, expand_multi_point
-from koord.api.config.scheduler.configuration import KubeSchedulerProfile, SchedulerPlugins
-from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
+from koord.api.config.scheduler.configuration import (
+    SCHEDULER_PLUGIN_CATALOG,
+    KubeSchedulerProfile,
+    SchedulerPlugins,
+    typed_args,
+)
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS, ExtensionPoint, overrides
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.api.koordinator.resource_name import BATCH_CPU
 from koord.host.cgroup.knob import CPUSET
 from koord.koordlet.inputs.node_inputs import NodeInputs

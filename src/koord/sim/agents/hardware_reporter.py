@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from koord.api.annotations.cpu_codecs import CPUBasicInfo
 from koord.api.koordinator.custom_kinds import DEVICES, NODE_RESOURCE_TOPOLOGIES
-from koord.api.koordinator.device import Device
+from koord.api.koordinator.scheduling import Device
 from koord.api.kubernetes.builtin_kinds import NODES
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.node import Node
@@ -39,8 +39,7 @@ from koord.koordlet.reporters.builders.topology import (
 from koord.koordlet.reporters.device_reporter import device_patch, new_device
 from koord.koordlet.reporters.topology_reporter import new_topology, topology_patch
 from koord.kube.client.typed_client import Client
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.informer.cache import ObjectChange
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.api_error import ApiError

@@ -25,7 +25,7 @@ from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
     choose_by_best_fit,
     gpu_shape_of,
 )
-from koord.sim.openb.replay_cluster import required_models
+from koord.sim.openb.trace import required_models
 
 _MAX_GPUS = 8
 _NO_CARDS = Reject(("not enough GPU cards with that much left",))

@@ -23,8 +23,7 @@ from koord.scheduler.framework.runtime import run_reserve
 from koord.scheduler.plugins.fragmentation_aware.fragmentation import typical_pods
 from koord.scheduler.plugins.registry import REGISTRY, PluginFactory
 from koord.sim.openb.published_policies import OpenbBestFit, OpenbFGD, OpenbRank
-from koord.sim.openb.replay_cluster import SCHEDULER, ReplayCluster, build_pod
-from koord.sim.openb.trace import ArrivalOrder, OpenbTrace
+from koord.sim.openb.trace import SCHEDULER, ArrivalOrder, OpenbTrace, ReplayCluster, build_pod
 
 KOORD, BEST_FIT, FGD = "koord", "BestFit", "FGD"
 POLICIES = (KOORD, BEST_FIT, FGD)

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from koord.api.koordinator.qos_class import BEST_EFFORT
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.api.koordinator.yarn import NODE_MANAGER_WEB_PORT, TASKS_RELATIVE_PATH
 from koord.host.cgroup.detection import LayoutNotDetected, cgroup_version, open_tree
 from koord.host.cgroup.layout import CGROUPFS, CgroupLayout

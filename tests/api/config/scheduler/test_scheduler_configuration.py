@@ -13,14 +13,15 @@ from koord.api.config.plugin_set import PluginEntry, PluginSet, enable_plugins, 
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import (
     DEFAULT_MULTI_POINT,
+    SCHEDULER_PLUGIN_CATALOG,
     KubeSchedulerConfiguration,
     KubeSchedulerProfile,
     defaulted,
     effective_plugins,
+    typed_args,
     validate,
 )
 from koord.api.config.scheduler.koordinator_args import ElasticQuotaArgs
-from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG, typed_args
 from koord.api.model import encode, to_dict
 from tests.api.model_strategies import model_values
 

@@ -21,7 +21,7 @@ from koord.api.config.slo.slo_documents import (
     ThresholdConfig,
     cpu_normalization_ratio,
 )
-from koord.api.koordinator.slo_strategy import CPUBurstStrategy, ResourceQOS
+from koord.api.koordinator.slo import CPUBurstStrategy, ResourceQOS
 from koord.api.model import convert, decode, to_dict
 
 DEFAULT_COLOCATION = {

@@ -12,7 +12,7 @@ from koord.cli.commands.doctor.api_server_checks import NEEDED_GROUP_VERSIONS
 from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, ProgramAccess
 from koord.cli.commands.doctor.program_checks import LEASE_NAMES
 from koord.cli.manifests.manifests import manifests
-from koord.manager.webhook_server import certificate
+from koord.manager.webhook_server import cert_store
 from koord.manager.webhook_server.cert_rotator import SERVICE_NAME
 
 Obj = dict[str, Any]
@@ -27,13 +27,13 @@ DEPLOYMENTS = ("koord-manager", "koord-scheduler", "koord-descheduler")
 
 
 @functools.cache
-def material() -> certificate.CertificateMaterial:
-    return certificate.generate(DNS_NAME, AT)
+def material() -> cert_store.CertificateMaterial:
+    return cert_store.generate(DNS_NAME, AT)
 
 
 @functools.cache
-def other_material() -> certificate.CertificateMaterial:
-    return certificate.generate(DNS_NAME, AT)
+def other_material() -> cert_store.CertificateMaterial:
+    return cert_store.generate(DNS_NAME, AT)
 
 
 def bundle(pem: bytes) -> str:

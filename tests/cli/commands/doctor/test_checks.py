@@ -14,7 +14,7 @@ from koord.cli.commands.doctor.facts import ClusterFacts, KoordletAnswers, Progr
 from koord.cli.commands.doctor.finding import Finding
 from koord.cli.commands.doctor.program_checks import image_version
 from koord.cli.commands.doctor.registry import CHECK_IDS, CHECKS, DIAGNOSES, run_checks
-from koord.manager.webhook_server import certificate
+from koord.manager.webhook_server import cert_store
 from tests.cli.commands.doctor import healthy_cluster as cluster
 
 Obj = dict[str, Any]
@@ -113,7 +113,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "webhook-certificate-expired": {"at": cluster.AT + timedelta(days=200 * 365)},
     "webhook-certificate-expires-soon": {},  # below: its moment depends on the certificate
     "webhook-certificate-other-name": {
-        "serving_certificate": certificate.generate("elsewhere.svc", cluster.AT, cluster.material()).cert
+        "serving_certificate": cert_store.generate("elsewhere.svc", cluster.AT, cluster.material()).cert
     },
     "webhook-ca-missing": {"mutating_webhooks": cluster.webhooks("MutatingWebhookConfiguration", b"")},
     "webhook-ca-mismatch": {
@@ -234,7 +234,7 @@ def test_a_fault_is_found(name: str) -> None:
 
 
 def test_a_certificate_is_told_of_before_its_end() -> None:
-    end = certificate.not_after(cluster.material().cert)
+    end = cert_store.not_after(cluster.material().cert)
     for left, ids in ((29, ["webhook-certificate-expires-soon"]), (31, [])):
         facts = broken({"at": end - timedelta(days=left)})
         found = [one.id for one in run_checks(facts, ["webhook-certificate"]).findings if one.severity != "ok"]

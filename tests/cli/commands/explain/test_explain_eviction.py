@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, EVENTS_EVENTS
-from koord.cli.commands.explain.eviction import EvictionExplanation, explain_eviction, print_eviction_explanation
+from koord.cli.commands.evictions import EvictionExplanation, explain_eviction, print_eviction_explanation
 from koord.cli.printing import make_console
 from koord.kube.transport.api_error import unwrap
 from koord.policy.eviction import EvictionRecord

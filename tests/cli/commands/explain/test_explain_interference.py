@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, EVENTS_EVENTS, PODS
-from koord.cli.commands.explain.eviction import explain_eviction
+from koord.cli.commands.evictions import explain_eviction
 from koord.cli.commands.explain.interference import (
     NodeInterference,
     find_all_interference,

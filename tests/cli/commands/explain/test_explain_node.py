@@ -24,7 +24,7 @@ from koord.cli.main import cli
 from koord.embedded.kubelet.node_profile import SimulatedPool, SystemDaemonUsage
 from koord.kube.transport.api_error import unwrap
 from koord.manager.colocation.decision import decide_colocation
-from koord.manager.explain.node_report import NodeResourceReport, report_node
+from koord.manager.explain.lending_report import NodeResourceReport, report_node
 from koord.manager.reconcile_loop import NAMESPACE
 from tests.journeys.colocation_cluster import (
     BATCH_CPU,

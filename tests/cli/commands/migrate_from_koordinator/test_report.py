@@ -16,8 +16,7 @@ import yaml
 from koord.cli.commands.doctor.facts import Unread
 from koord.cli.commands.migrate_from_koordinator.command import refusal, report_text, values_text
 from koord.cli.commands.migrate_from_koordinator.facts import HelmRelease, KoordinatorFacts
-from koord.cli.commands.migrate_from_koordinator.findings import documentation_rows
-from koord.cli.commands.migrate_from_koordinator.report import MoveReport, make_report
+from koord.cli.commands.migrate_from_koordinator.report import MoveReport, documentation_rows, make_report
 from tests.koordinator_installation import NAMESPACE, RELEASE, koordinator_objects
 
 Obj = dict[str, Any]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.cli.commands.support_bundle.redaction import REDACTED, redact_object, redact_text
+from koord.cli.commands.support_bundle.collection import REDACTED, redact_object, redact_text
 
 SECRET = "s3cr3tS4uce0123456789"
 KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n{SECRET}\n-----END RSA PRIVATE KEY-----"

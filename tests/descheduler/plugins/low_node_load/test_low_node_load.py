@@ -9,19 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.config.descheduler import low_node_load_args as config
-from koord.api.config.descheduler.low_node_load_args import LowNodeLoadArgs
+from koord.api.config.descheduler import plugin_args as config
+from koord.api.config.descheduler.plugin_args import LowNodeLoadArgs
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
 from koord.descheduler.framework.plugin import DeschedulerPlugin, DeschedulingProfile, EvictionProposal, RoundLimits
 from koord.descheduler.framework.round import RoundOutcome, run_round
-from koord.descheduler.plugins.low_node_load.anomaly_detector import (
-    AnomalyDetector,
-    AnomalyDetectors,
-    DetectorCondition,
-)
 from koord.descheduler.plugins.low_node_load.balance import coverage_score, weighted_utilization
 from koord.descheduler.plugins.low_node_load.node_load import (
     ThresholdPercentages,
@@ -30,7 +25,12 @@ from koord.descheduler.plugins.low_node_load.node_load import (
     threshold_amounts,
     thresholds_around,
 )
-from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
+from koord.descheduler.plugins.low_node_load.plugin import (
+    AnomalyDetector,
+    AnomalyDetectors,
+    DetectorCondition,
+    LowNodeLoad,
+)
 from tests.descheduler.cluster_builders import NOW_S, make_node, make_pod, make_snapshot
 
 AT_ONCE = {"consecutiveAbnormalities": 1, "consecutiveNormalities": 1}

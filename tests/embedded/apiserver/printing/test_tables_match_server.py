@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.rest.table_conversion import TablePrinter
+from koord.embedded.apiserver.rest.conversion import TablePrinter
 from koord.embedded.apiserver.server import builtin_catalog
 from koord.telemetry.clock import ManualClock
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.koordinator.qos_class import BE, LS
+from koord.api.koordinator.protocol import BE, LS
 from koord.api.koordinator.slo import (
     MEMORY_WITH_HOT_PAGE_CACHE,
     MEMORY_WITH_PAGE_CACHE,
     AggregatePolicy,
+    HostApplicationSpec,
     MetricCollectPolicy,
     NodeMetricSpec,
 )
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.api.model import to_dict
 from koord.koordlet.reporters.builders.node_metric import (
     GpuIdentity,

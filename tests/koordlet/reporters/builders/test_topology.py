@@ -25,8 +25,7 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.koordinator.sigs_scheduling import AttributeInfo, ResourceInfo, Zone
 from koord.host.hardware import MachineCpu
-from koord.koordlet.inputs.cpu_pools import CpuManagerState
-from koord.koordlet.inputs.machine import pack_cpus
+from koord.koordlet.inputs.machine import CpuManagerState, pack_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.koordlet.reporters.builders.topology import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from koord.api.koordinator.qos_class import BE, LS
+from koord.api.koordinator.protocol import BE, LS
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.koordlet.reporters.builders.reclaimable import Reclaimable, ResourceAmount, decide_reclaimable
 from koord.koordlet.reporters.builders.usage_models import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.api.koordinator.analysis import Recommendation
 from koord.api.koordinator.custom_kinds import NODE_METRICS, RECOMMENDATIONS
+from koord.api.koordinator.profiles import Recommendation
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.kube.transport.api_error import unwrap
 from koord.manager.controllers.recommender.controller import A_RECOMMENDATION_HISTORY, RecommenderController

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.koordinator.analysis import Recommendation
+from koord.api.koordinator.profiles import Recommendation
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import convert
-from koord.manager.controllers.recommender.target_index import TargetIndex, UnsupportedTarget, parse_target
+from koord.manager.controllers.recommender.workload_model import TargetIndex, UnsupportedTarget, parse_target
 
 
 def pod(kind: str = "", name: str = "", api_version: str = "apps/v1", labels: dict[str, str] | None = None) -> Pod:

@@ -18,8 +18,7 @@ from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.model import convert
 from koord.manager.webhooks.quota.admission import QuotaRuling, validate_quota
-from koord.manager.webhooks.quota.checks import QuotaCheckGates
-from koord.manager.webhooks.quota.topology import QuotaInfo, QuotaObserved, QuotaTopology
+from koord.manager.webhooks.quota.topology import QuotaCheckGates, QuotaInfo, QuotaObserved, QuotaTopology
 
 Obj = dict[str, Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG
+from koord.api.config.scheduler.configuration import SCHEDULER_PLUGIN_CATALOG
 from koord.api.koordinator.protocol import L_DISABLE_PREEMPTIBLE, L_QUESTIONED_OBJECT_KEY
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from koord.api.config.scheduler.koordinator_args import DEVICE_SHARE_STRATEGY
-from koord.api.koordinator.device import Device
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATE_HINT, A_DEVICE_JOINT_ALLOCATE, A_GPU_PARTITION_SPEC
 from koord.api.koordinator.resource_name import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
+from koord.api.koordinator.scheduling import Device
 from koord.api.model import convert
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices
 from koord.scheduler.plugins.device_share.device_amounts import DeviceScorer, build_scorer

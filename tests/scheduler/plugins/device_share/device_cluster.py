@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 
 from koord.api.config.scheduler.koordinator_args import DeviceShareArgs, defaulted_device_share
-from koord.api.koordinator.device import Device
 from koord.api.koordinator.protocol import (
     A_DEVICE_ALLOCATE_HINT,
     A_DEVICE_ALLOCATED,
     A_DEVICE_JOINT_ALLOCATE,
     A_GPU_PARTITION_SPEC,
 )
+from koord.api.koordinator.scheduling import Device
 from koord.api.kubernetes.resource import Resource
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api.config.scheduler.koordinator_args import DeviceShareArgs, UnsupportedGPUModel
-from koord.api.koordinator.device import Device
 from koord.api.koordinator.protocol import (
     A_GPU_PARTITIONS,
     L_GPU_ISOLATION_PROVIDER,
@@ -17,6 +16,7 @@ from koord.api.koordinator.protocol import (
     L_GPU_PARTITION_POLICY,
     L_SECONDARY_DEVICE_WELL_PLANNED,
 )
+from koord.api.koordinator.scheduling import Device
 from koord.scheduler.cache.pod_model import Pod
 from tests.scheduler.builders import make_node
 from tests.scheduler.plugin_equivalence import check_columns_match_definition

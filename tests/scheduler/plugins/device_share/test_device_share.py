@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from koord.api.config.scheduler.in_tree_args import MOST_ALLOCATED
 from koord.api.config.scheduler.koordinator_args import DEVICE_SHARE_STRATEGY, DeviceShareArgs, UnsupportedGPUModel
-from koord.api.config.scheduler.plugin_args import MOST_ALLOCATED
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, L_GPU_ISOLATION_PROVIDER, L_GPU_MODEL, L_GPU_VENDOR
 from koord.api.kubernetes.core_v1 import ConfigMap
 from koord.api.model import convert

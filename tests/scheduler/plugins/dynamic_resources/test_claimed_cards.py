@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.koordinator.device import Device
+from koord.api.koordinator.scheduling import Device
 from koord.api.model import convert
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.framework.cycle_state import CycleState

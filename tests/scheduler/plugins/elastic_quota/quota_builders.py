@@ -9,7 +9,7 @@ from koord.api.koordinator.protocol import ROOT_QUOTA
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_events import ClusterTotalChanged, QuotaPodUpdated, QuotaUpdated
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
-from koord.values.amounts import Amounts
+from koord.values.resources import Amounts
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 UNBOUNDED = {"cpu": 2**62, "memory": 2**62}

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.scheduler.configuration import SCHEDULER_PLUGIN_CATALOG
 from koord.api.config.scheduler.koordinator_args import ElasticQuotaArgs, defaulted_elastic_quota
-from koord.api.config.scheduler.plugin_catalog import SCHEDULER_PLUGIN_CATALOG
 from koord.api.koordinator.sigs_scheduling import ElasticQuota as QuotaObject
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import convert

@@ -14,7 +14,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import (
     QuotaPodUpdated,
     QuotaUpdated,
 )
-from koord.values.amounts import Amounts
+from koord.values.resources import Amounts
 from tests.scheduler.plugins.elastic_quota.quota_builders import pod, quota, quota_manager, two
 
 Q = quota

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.scheduler.configuration import typed_args
 from koord.api.config.scheduler.koordinator_args import LoadAwareSchedulingArgs
-from koord.api.config.scheduler.plugin_catalog import typed_args
 from koord.api.koordinator.protocol import A_USAGE_THRESHOLDS
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.resource import Resource

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.config.scheduler.plugin_catalog import typed_args
+from koord.api.config.scheduler.configuration import typed_args
 from koord.scheduler.framework.decision import ChosenNode, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.plugins.load_aware.plugin import new_load_aware

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.cpu_codecs import CPUInfo
-from koord.api.annotations.numa_codecs import ResourceSpec
+from koord.api.annotations.cpu_codecs import CPUInfo, ResourceSpec
 from koord.api.koordinator.sigs_scheduling import NodeResourceTopology
 from koord.api.model import convert
 from koord.scheduler.plugins.node_numa_resource.allocator import allocate_numa

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.scheduler.configuration import typed_args
 from koord.api.config.scheduler.koordinator_args import NodeNUMAResourceArgs
-from koord.api.config.scheduler.plugin_catalog import typed_args
 from koord.api.koordinator.sigs_scheduling import NodeResourceTopology
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.resource import Resource

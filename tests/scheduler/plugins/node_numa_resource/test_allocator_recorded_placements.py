@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from koord.api.annotations.numa_codecs import ResourceSpec
+from koord.api.annotations.cpu_codecs import ResourceSpec
 from koord.scheduler.plugins.node_numa_resource.ledger import NumaAllocation
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from tests.scheduler.plugins.node_numa_resource.numa_builders import GI, PlacementBench, resource_topology

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.annotations.numa_codecs import ResourceSpec
+from koord.api.annotations.cpu_codecs import ResourceSpec
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import (
     CpuBinding,
     CpuBindRequest,

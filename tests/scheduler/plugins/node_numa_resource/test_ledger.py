@@ -18,8 +18,8 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     to_resource_status,
     total_zone_amounts,
 )
-from koord.values.amounts import add_keyed_amounts
 from koord.values.cpuset import CPUSet
+from koord.values.resources import add_keyed_amounts
 from tests.scheduler.plugins.node_numa_resource.numa_builders import GI, bits, ledger_from_pods, machine, refcounts_of
 
 STATUS = "scheduling.koordinator.sh/resource-status"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api.config.scheduler.plugin_args import ResourceWeight, ScoringStrategy
+from koord.api.config.scheduler.in_tree_args import ResourceWeight, ScoringStrategy
 from koord.scheduler.plugins.node_numa_resource.cycle_state import (
     NumaScorer,
     numa_allocate_strategy,

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.scheduler.in_tree_args import NodeResourcesBalancedAllocationArgs, NodeResourcesFitArgs
-from koord.api.config.scheduler.plugin_args import SchedulerPluginArgs
-from koord.api.config.scheduler.plugin_catalog import typed_args
+from koord.api.config.scheduler.configuration import typed_args
+from koord.api.config.scheduler.in_tree_args import (
+    NodeResourcesBalancedAllocationArgs,
+    NodeResourcesFitArgs,
+    SchedulerPluginArgs,
+)
 from koord.api.kubernetes.node import Node
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_model import Pod

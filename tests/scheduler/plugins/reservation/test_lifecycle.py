@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from koord.api.koordinator.scheduling import Reservation, ReservationSpec, ReservationStatus
-from koord.api.kubernetes.container import Container, ResourceRequirements
 from koord.api.kubernetes.meta import ObjectMeta
-from koord.api.kubernetes.pod import PodSpec, PodTemplateSpec
+from koord.api.kubernetes.pod import Container, PodSpec, PodTemplateSpec, ResourceRequirements
 from koord.scheduler.plugins.reservation import lifecycle
 from koord.scheduler.plugins.reservation.lifecycle import (
     CurrentOwner,

@@ -8,9 +8,16 @@ import pytest
 
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator.scheduling import Reservation, ReservationSpec, ReservationStatus
-from koord.api.kubernetes.container import Container, ResourceRequirements
 from koord.api.kubernetes.meta import ObjectMeta
-from koord.api.kubernetes.pod import Pod, PodCondition, PodSpec, PodStatus, PodTemplateSpec
+from koord.api.kubernetes.pod import (
+    Container,
+    Pod,
+    PodCondition,
+    PodSpec,
+    PodStatus,
+    PodTemplateSpec,
+    ResourceRequirements,
+)
 from koord.api.kubernetes.pod_resources import pod_requests
 from koord.scheduler.cache.reserve_pod import MAX_PRIORITY, build_reserve_pod
 from koord.scheduler.plugins.reservation.reservation_index import ReservationIndex

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from koord.api.config import component, field_error
-from koord.api.config.descheduler import low_node_load_args, migration_args, plugin_args
+from koord.api.config.descheduler import migration_args, plugin_args
 from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs
 from koord.api.config.plugin_set import (
     ALL_PLUGINS,
@@ -35,9 +35,7 @@ DESCHEDULER_PLUGIN_CATALOG: dict[str, PluginArgsKind[Any]] = {
     "MigrationController": PluginArgsKind(
         migration_args.MigrationControllerArgs, migration_args.defaulted, migration_args.validate
     ),
-    "LowNodeLoad": PluginArgsKind(
-        low_node_load_args.LowNodeLoadArgs, low_node_load_args.defaulted, low_node_load_args.validate
-    ),
+    "LowNodeLoad": PluginArgsKind(plugin_args.LowNodeLoadArgs, plugin_args.defaulted, plugin_args.validate),
     "CustomPriority": PluginArgsKind(
         plugin_args.CustomPriorityArgs, plugin_args.defaulted_custom_priority, plugin_args.validate_custom_priority
     ),

@@ -1,68 +1,134 @@
-"""This module holds the arguments of the plugins of kube-scheduler itself, with the defaults of Kubernetes 1.35."""
+"""This module holds what all plugin arguments share (type header, scoring strategies), and the arguments of the
+plugins of kube-scheduler itself, with its defaults.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import msgspec
 
 from koord.api.config.component import fill_empty, fill_none
-from koord.api.config.field_error import FieldError, duration_errors, enum_errors, range_errors
-from koord.api.config.scheduler import plugin_args
+from koord.api.config.field_error import FieldError, duration_errors, enum_errors, range_errors, required_error
+from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes.affinity import NodeAffinity, TopologySpreadConstraint
-from koord.api.schema_markers import Duration
+from koord.api.model import Model
+from koord.api.schema_markers import Duration, never_omitted
+
+API_VERSION = "kubescheduler.config.k8s.io/v1"
+
+LEAST_ALLOCATED = "LeastAllocated"
+MOST_ALLOCATED = "MostAllocated"
+REQUESTED_TO_CAPACITY_RATIO = "RequestedToCapacityRatio"
+
+
+class SchedulerPluginArgs(Model, frozen=True, kw_only=True):
+    """SchedulerPluginArgs is the type header. A profile may omit both fields: the plugin's name gives the kind."""
+
+    api_version: str = ""
+    kind: str = ""
+
+
+class ResourceWeight(Model, frozen=True, kw_only=True):
+    name: str = ""
+    weight: int = 0  # 0 counts as 1
+
+
+class UtilizationShapePoint(Model, frozen=True, kw_only=True):
+    utilization: int = never_omitted(0)
+    score: int = never_omitted(0)
+
+
+class RequestedToCapacityRatioParam(Model, frozen=True, kw_only=True):
+    shape: tuple[UtilizationShapePoint, ...] = ()
+
+
+class ScoringStrategy(Model, frozen=True, kw_only=True):
+    type: str = ""
+    resources: tuple[ResourceWeight, ...] = ()
+    requested_to_capacity_ratio: RequestedToCapacityRatioParam | None = None
+
+
+CPU_AND_MEMORY = (ResourceWeight(name=CPU, weight=1), ResourceWeight(name=MEMORY, weight=1))
+LEAST_CPU_AND_MEMORY = ScoringStrategy(type=LEAST_ALLOCATED, resources=CPU_AND_MEMORY)
+
+
+def defaulted_strategy(given: ScoringStrategy | None, default: ScoringStrategy) -> ScoringStrategy:
+    """Fill in a strategy: without resources it takes the default's; a resource without weight weighs 1."""
+    if given is None:
+        return default
+    return ScoringStrategy(
+        type=given.type or default.type,
+        resources=defaulted_weights(given.resources) or default.resources,
+        requested_to_capacity_ratio=given.requested_to_capacity_ratio,
+    )
+
+
+def defaulted_weights(given: tuple[ResourceWeight, ...]) -> tuple[ResourceWeight, ...]:
+    return tuple(ResourceWeight(name=r.name, weight=r.weight or 1) for r in given)
+
+
+def validate_weights(resources: tuple[ResourceWeight, ...], path: str) -> list[FieldError]:
+    return [e for i, r in enumerate(resources) for e in range_errors(f"{path}[{i}].weight", r.weight, low=1, high=100)]
+
+
+def validate_strategy(given: ScoringStrategy | None, path: str, types: Collection[str]) -> list[FieldError]:
+    if given is None:
+        return [required_error(path)]
+    return enum_errors(f"{path}.type", given.type, types) + validate_weights(given.resources, f"{path}.resources")
+
 
 SYSTEM_DEFAULTING = "System"
 LIST_DEFAULTING = "List"
 
-_FIT_TYPES = (plugin_args.LEAST_ALLOCATED, plugin_args.MOST_ALLOCATED, plugin_args.REQUESTED_TO_CAPACITY_RATIO)
+_FIT_TYPES = (LEAST_ALLOCATED, MOST_ALLOCATED, REQUESTED_TO_CAPACITY_RATIO)
 
 
-class NodeResourcesFitArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
+class NodeResourcesFitArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
     ignored_resources: tuple[str, ...] = ()
     ignored_resource_groups: tuple[str, ...] = ()
-    scoring_strategy: plugin_args.ScoringStrategy | None = None
+    scoring_strategy: ScoringStrategy | None = None
 
 
-class NodeResourcesBalancedAllocationArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
-    resources: tuple[plugin_args.ResourceWeight, ...] = ()
+class NodeResourcesBalancedAllocationArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
+    resources: tuple[ResourceWeight, ...] = ()
 
 
-class InterPodAffinityArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
+class InterPodAffinityArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
     hard_pod_affinity_weight: int | None = None
     ignore_preferred_terms_of_existing_pods: bool = False
 
 
-class PodTopologySpreadArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
+class PodTopologySpreadArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
     default_constraints: tuple[TopologySpreadConstraint, ...] = ()
     defaulting_type: str = ""
 
 
-class DefaultPreemptionArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
+class DefaultPreemptionArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
     min_candidate_nodes_percentage: int | None = None
     min_candidate_nodes_absolute: int | None = None
 
 
-class NodeAffinityArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
+class NodeAffinityArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
     added_affinity: NodeAffinity | None = None
 
 
-class VolumeBindingArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
+class VolumeBindingArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
     bind_timeout_seconds: int | None = None
-    shape: tuple[plugin_args.UtilizationShapePoint, ...] = ()
+    shape: tuple[UtilizationShapePoint, ...] = ()
 
 
-class DynamicResourcesArgs(plugin_args.SchedulerPluginArgs, frozen=True, kw_only=True):
+class DynamicResourcesArgs(SchedulerPluginArgs, frozen=True, kw_only=True):
     filter_timeout: Duration | None = None
 
 
 def defaulted_fit(args: NodeResourcesFitArgs) -> NodeResourcesFitArgs:
-    strategy = plugin_args.defaulted_strategy(args.scoring_strategy, plugin_args.LEAST_CPU_AND_MEMORY)
+    strategy = defaulted_strategy(args.scoring_strategy, LEAST_CPU_AND_MEMORY)
     return msgspec.structs.replace(args, scoring_strategy=strategy)
 
 
 def defaulted_balanced(args: NodeResourcesBalancedAllocationArgs) -> NodeResourcesBalancedAllocationArgs:
-    return msgspec.structs.replace(
-        args, resources=plugin_args.defaulted_weights(args.resources) or plugin_args.CPU_AND_MEMORY
-    )
+    return msgspec.structs.replace(args, resources=defaulted_weights(args.resources) or CPU_AND_MEMORY)
 
 
 def defaulted_inter_pod_affinity(args: InterPodAffinityArgs) -> InterPodAffinityArgs:
@@ -86,19 +152,19 @@ def defaulted_dynamic_resources(args: DynamicResourcesArgs) -> DynamicResourcesA
 
 
 def validate_fit(args: NodeResourcesFitArgs) -> list[FieldError]:
-    errors = plugin_args.validate_strategy(args.scoring_strategy, "scoringStrategy", _FIT_TYPES)
+    errors = validate_strategy(args.scoring_strategy, "scoringStrategy", _FIT_TYPES)
     for index, group in enumerate(args.ignored_resource_groups):
         if "/" in group:
             errors.append(FieldError(f"ignoredResourceGroups[{index}]", group, "must not contain '/'"))
     shape = args.scoring_strategy.requested_to_capacity_ratio if args.scoring_strategy else None
-    if args.scoring_strategy and args.scoring_strategy.type == plugin_args.REQUESTED_TO_CAPACITY_RATIO:
+    if args.scoring_strategy and args.scoring_strategy.type == REQUESTED_TO_CAPACITY_RATIO:
         path = "scoringStrategy.requestedToCapacityRatio.shape"
         errors += validate_shape(shape.shape if shape else (), path)
     return errors
 
 
 def validate_balanced(args: NodeResourcesBalancedAllocationArgs) -> list[FieldError]:
-    return plugin_args.validate_weights(args.resources, "resources")
+    return validate_weights(args.resources, "resources")
 
 
 def validate_inter_pod_affinity(args: InterPodAffinityArgs) -> list[FieldError]:
@@ -141,7 +207,7 @@ def validate_dynamic_resources(args: DynamicResourcesArgs) -> list[FieldError]:
     return duration_errors("filterTimeout", args.filter_timeout)
 
 
-def validate_shape(shape: tuple[plugin_args.UtilizationShapePoint, ...], path: str) -> list[FieldError]:
+def validate_shape(shape: tuple[UtilizationShapePoint, ...], path: str) -> list[FieldError]:
     """Check for at least one point, utilization rising within 0..100, and scores within 0..10."""
     if not shape:
         return [FieldError(path, [], "must have at least one point")]

@@ -7,8 +7,8 @@ from __future__ import annotations
 import msgspec
 from msgspec import field
 
+from koord.api.annotations.cpu_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
 from koord.api.annotations.gang_codecs import GANG_MATCH_POLICIES, ONCE_SATISFIED
-from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
 from koord.api.config.component import fill_empty, fill_none
 from koord.api.config.field_error import (
     FieldError,
@@ -18,7 +18,7 @@ from koord.api.config.field_error import (
     range_errors,
     required_error,
 )
-from koord.api.config.scheduler.plugin_args import (
+from koord.api.config.scheduler.in_tree_args import (
     LEAST_ALLOCATED,
     LEAST_CPU_AND_MEMORY,
     MOST_ALLOCATED,
@@ -34,8 +34,7 @@ from koord.api.koordinator.slo import AGGREGATIONS
 from koord.api.model import Model, ResourceList
 from koord.api.schema_markers import Duration
 from koord.values.names import dns1123_subdomain
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 
 class CoschedulingArgs(SchedulerPluginArgs, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from koord.api.config.scheduler.configuration import (
     KubeSchedulerProfile,
     SchedulerPlugins,
 )
-from koord.api.config.scheduler.plugin_args import API_VERSION, LEAST_ALLOCATED
+from koord.api.config.scheduler.in_tree_args import API_VERSION, LEAST_ALLOCATED
 from koord.api.koordinator.protocol import NAMESPACE, SCHEDULER
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from koord.api.koordinator import slo_strategy
-from koord.api.koordinator.qos_class import BE, LS, LSE, LSR, SYSTEM
+from koord.api.koordinator import slo
+from koord.api.koordinator.protocol import BE, LS, LSE, LSR, SYSTEM
 
 CPUSET = "cpuset"
 CFS_QUOTA = "cfsQuota"
@@ -34,7 +34,7 @@ BURST_AUTO = "auto"
 FALLBACK_EVICT_BAND_PERCENT = 2  # the stop level is the start level less this
 FALLBACK_BE_USAGE_THRESHOLD_PERCENT = 90
 
-THRESHOLD = slo_strategy.ResourceThresholdStrategy(
+THRESHOLD = slo.ResourceThresholdStrategy(
     enable=False,
     cpu_suppress_threshold_percent=65,
     cpu_suppress_policy=CPUSET,
@@ -42,7 +42,7 @@ THRESHOLD = slo_strategy.ResourceThresholdStrategy(
     cpu_evict_policy=EVICT_BY_REAL_LIMIT,
 )
 
-CPU_BURST = slo_strategy.CPUBurstStrategy(
+CPU_BURST = slo.CPUBurstStrategy(
     policy=BURST_NONE,
     cpu_burst_percent=1000,
     cfs_quota_burst_percent=300,
@@ -50,20 +50,20 @@ CPU_BURST = slo_strategy.CPUBurstStrategy(
     share_pool_threshold_percent=50,
 )
 
-SYSTEM_STRATEGY = slo_strategy.SystemStrategy(total_network_bandwidth="0")
+SYSTEM_STRATEGY = slo.SystemStrategy(total_network_bandwidth="0")
 
 _CPU = {
-    LSR: slo_strategy.CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
-    LS: slo_strategy.CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
-    BE: slo_strategy.CPUQOS(group_identity=-1, sched_idle=0, core_expeller=False),
-    SYSTEM: slo_strategy.CPUQOS(group_identity=0, sched_idle=0, core_expeller=False),
+    LSR: slo.CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
+    LS: slo.CPUQOS(group_identity=2, sched_idle=0, core_expeller=True),
+    BE: slo.CPUQOS(group_identity=-1, sched_idle=0, core_expeller=False),
+    SYSTEM: slo.CPUQOS(group_identity=0, sched_idle=0, core_expeller=False),
 }
 _CAT_END = {LSR: 100, LS: 100, BE: 30, SYSTEM: 100}
 _WMARK = {LSR: (95, 20, -25), LS: (95, 20, -25), BE: (95, 20, 50), SYSTEM: (0, 50, 0)}
 
 
-def _memory(ratio: int, scale_permill: int, min_adj: int) -> slo_strategy.MemoryQOS:
-    return slo_strategy.MemoryQOS(
+def _memory(ratio: int, scale_permill: int, min_adj: int) -> slo.MemoryQOS:
+    return slo.MemoryQOS(
         min_limit_percent=0,
         low_limit_percent=0,
         throttling_percent=0,
@@ -77,48 +77,46 @@ def _memory(ratio: int, scale_permill: int, min_adj: int) -> slo_strategy.Memory
 
 
 # The bodies of a disabled block, for LSR, LS and BE.
-NO_CPU_QOS = slo_strategy.CPUQOS(group_identity=0, sched_idle=0, core_expeller=False)
+NO_CPU_QOS = slo.CPUQOS(group_identity=0, sched_idle=0, core_expeller=False)
 NO_MEMORY_QOS = _memory(0, 50, 0)
-NO_RESCTRL_QOS = slo_strategy.ResctrlQOS(cat_range_start_percent=0, cat_range_end_percent=100, mba_percent=100)
+NO_RESCTRL_QOS = slo.ResctrlQOS(cat_range_start_percent=0, cat_range_end_percent=100, mba_percent=100)
 
 
-def cpu_qos(qos: str) -> slo_strategy.CPUQOS:
+def cpu_qos(qos: str) -> slo.CPUQOS:
     return _CPU[_block(qos)]
 
 
-def memory_qos(qos: str) -> slo_strategy.MemoryQOS:
+def memory_qos(qos: str) -> slo.MemoryQOS:
     return _memory(*_WMARK[_block(qos)])
 
 
-def resctrl_qos(qos: str) -> slo_strategy.ResctrlQOS:
-    return slo_strategy.ResctrlQOS(
-        cat_range_start_percent=0, cat_range_end_percent=_CAT_END[_block(qos)], mba_percent=100
-    )
+def resctrl_qos(qos: str) -> slo.ResctrlQOS:
+    return slo.ResctrlQOS(cat_range_start_percent=0, cat_range_end_percent=_CAT_END[_block(qos)], mba_percent=100)
 
 
-def resource_qos(qos: str) -> slo_strategy.ResourceQOS:
+def resource_qos(qos: str) -> slo.ResourceQOS:
     """Return the whole default block of one class, everything in it disabled."""
     cpu, memory, resctrl = cpu_qos(qos), memory_qos(qos), resctrl_qos(qos)
-    return slo_strategy.ResourceQOS(
-        cpu_qos=slo_strategy.CPUQOSConfig(enable=False, **_fields(cpu)),
-        memory_qos=slo_strategy.MemoryQOSConfig(enable=False, **_fields(memory)),
-        blkio_qos=slo_strategy.BlkIOQOSConfig(enable=False),
-        resctrl_qos=slo_strategy.ResctrlQOSConfig(enable=False, **_fields(resctrl)),
-        network_qos=slo_strategy.NetworkQOSConfig(
+    return slo.ResourceQOS(
+        cpu_qos=slo.CPUQOSConfig(enable=False, **_fields(cpu)),
+        memory_qos=slo.MemoryQOSConfig(enable=False, **_fields(memory)),
+        blkio_qos=slo.BlkIOQOSConfig(enable=False),
+        resctrl_qos=slo.ResctrlQOSConfig(enable=False, **_fields(resctrl)),
+        network_qos=slo.NetworkQOSConfig(
             enable=False, ingress_request=0, ingress_limit=0, egress_request=0, egress_limit=0
         ),
     )
 
 
-def qos_strategy() -> slo_strategy.ResourceQOSStrategy:
+def qos_strategy() -> slo.ResourceQOSStrategy:
     """Return what koordlet merges a NodeSLO over. The manager writes nothing where its ConfigMap says nothing."""
-    return slo_strategy.ResourceQOSStrategy(
-        policies=slo_strategy.ResourceQOSPolicies(cpu_policy=GROUP_IDENTITY, net_qos_policy=TC),
+    return slo.ResourceQOSStrategy(
+        policies=slo.ResourceQOSPolicies(cpu_policy=GROUP_IDENTITY, net_qos_policy=TC),
         lsr_class=resource_qos(LSR),
         ls_class=resource_qos(LS),
         be_class=resource_qos(BE),
         system_class=resource_qos(SYSTEM),
-        cgroup_root=slo_strategy.ResourceQOS(blkio_qos=slo_strategy.BlkIOQOSConfig(enable=False)),
+        cgroup_root=slo.ResourceQOS(blkio_qos=slo.BlkIOQOSConfig(enable=False)),
     )
 
 
@@ -127,7 +125,7 @@ def _block(qos: str) -> str:
     return LSR if qos == LSE else qos
 
 
-def _fields(block: slo_strategy.CPUQOS | slo_strategy.MemoryQOS | slo_strategy.ResctrlQOS) -> dict[str, Any]:
+def _fields(block: slo.CPUQOS | slo.MemoryQOS | slo.ResctrlQOS) -> dict[str, Any]:
     return {name: getattr(block, name) for name in block.__struct_fields__}
 
 

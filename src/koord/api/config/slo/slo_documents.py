@@ -10,7 +10,7 @@ from typing import Any
 from koord.api.config.field_error import FieldError, range_errors
 from koord.api.config.slo.colocation import ColocationConfig
 from koord.api.config.slo.interference import InterferenceStrategy
-from koord.api.koordinator import slo_strategy
+from koord.api.koordinator import slo
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.model import Model
 
@@ -28,43 +28,43 @@ INTERFERENCE = "interference-config"  # not Koordinator's
 VALIDATED_KEYS = (COLOCATION, RESOURCE_THRESHOLD, RESOURCE_QOS, SYSTEM, CPU_BURST)
 
 
-class NodeThresholdStrategy(slo_strategy.ResourceThresholdStrategy, frozen=True, kw_only=True):
+class NodeThresholdStrategy(slo.ResourceThresholdStrategy, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
 
 
 class ThresholdConfig(Model, frozen=True, kw_only=True):
-    cluster_strategy: slo_strategy.ResourceThresholdStrategy | None = None
+    cluster_strategy: slo.ResourceThresholdStrategy | None = None
     node_strategies: tuple[NodeThresholdStrategy, ...] = ()
 
 
-class NodeQOSStrategy(slo_strategy.ResourceQOSStrategy, frozen=True, kw_only=True):
+class NodeQOSStrategy(slo.ResourceQOSStrategy, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
 
 
 class QOSConfig(Model, frozen=True, kw_only=True):
-    cluster_strategy: slo_strategy.ResourceQOSStrategy | None = None
+    cluster_strategy: slo.ResourceQOSStrategy | None = None
     node_strategies: tuple[NodeQOSStrategy, ...] = ()
 
 
-class NodeCPUBurstStrategy(slo_strategy.CPUBurstStrategy, frozen=True, kw_only=True):
+class NodeCPUBurstStrategy(slo.CPUBurstStrategy, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
 
 
 class CPUBurstConfig(Model, frozen=True, kw_only=True):
-    cluster_strategy: slo_strategy.CPUBurstStrategy | None = None
+    cluster_strategy: slo.CPUBurstStrategy | None = None
     node_strategies: tuple[NodeCPUBurstStrategy, ...] = ()
 
 
-class NodeSystemStrategy(slo_strategy.SystemStrategy, frozen=True, kw_only=True):
+class NodeSystemStrategy(slo.SystemStrategy, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
 
 
 class SystemConfig(Model, frozen=True, kw_only=True):
-    cluster_strategy: slo_strategy.SystemStrategy | None = None
+    cluster_strategy: slo.SystemStrategy | None = None
     node_strategies: tuple[NodeSystemStrategy, ...] = ()
 
 
@@ -81,13 +81,13 @@ class InterferenceConfig(Model, frozen=True, kw_only=True):
 class NodeHostApplications(Model, frozen=True, kw_only=True):
     name: str = ""
     node_selector: LabelSelector | None = None
-    applications: tuple[slo_strategy.HostApplicationSpec, ...] = ()
+    applications: tuple[slo.HostApplicationSpec, ...] = ()
 
 
 class HostApplicationConfig(Model, frozen=True, kw_only=True):
     """HostApplicationConfig is not merged: the first matching entry replaces the list, even with an empty one."""
 
-    applications: tuple[slo_strategy.HostApplicationSpec, ...] = ()
+    applications: tuple[slo.HostApplicationSpec, ...] = ()
     node_configs: tuple[NodeHostApplications, ...] = ()
 
 

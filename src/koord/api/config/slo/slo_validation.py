@@ -17,13 +17,12 @@ from koord.api.config.field_error import (
     range_errors,
 )
 from koord.api.config.slo import colocation, defaults, interference, slo_documents
-from koord.api.koordinator import slo_strategy
-from koord.api.koordinator.qos_class import PRIORITY_CLASSES, QOS_CLASSES
+from koord.api.koordinator import slo
+from koord.api.koordinator.protocol import PRIORITY_CLASSES, QOS_CLASSES
 from koord.api.koordinator.slo import MEMORY_COLLECT_POLICIES
 from koord.api.schema import unwrap_annotated
 from koord.api.schema_markers import SchemaRule
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -93,13 +92,13 @@ _UNCHECKED_SYSTEM_LIMITS = (
     FieldLimit(fields=("sched_idle_saver_wmark",), low=0),
 )
 _LIMITS: tuple[tuple[type[msgspec.Struct], Sequence[FieldLimit]], ...] = (
-    (slo_strategy.ResourceThresholdStrategy, THRESHOLD_LIMITS),
-    (slo_strategy.CPUQOS, CPU_QOS_LIMITS),
-    (slo_strategy.MemoryQOS, (*MEMORY_QOS_LIMITS, *_UNCHECKED_MEMORY_LIMITS)),
-    (slo_strategy.ResctrlQOS, RESCTRL_QOS_LIMITS),
-    (slo_strategy.IOConfig, _IO_LIMITS),
-    (slo_strategy.CPUBurstStrategy, CPU_BURST_LIMITS),
-    (slo_strategy.SystemStrategy, (*SYSTEM_LIMITS, *_UNCHECKED_SYSTEM_LIMITS)),
+    (slo.ResourceThresholdStrategy, THRESHOLD_LIMITS),
+    (slo.CPUQOS, CPU_QOS_LIMITS),
+    (slo.MemoryQOS, (*MEMORY_QOS_LIMITS, *_UNCHECKED_MEMORY_LIMITS)),
+    (slo.ResctrlQOS, RESCTRL_QOS_LIMITS),
+    (slo.IOConfig, _IO_LIMITS),
+    (slo.CPUBurstStrategy, CPU_BURST_LIMITS),
+    (slo.SystemStrategy, (*SYSTEM_LIMITS, *_UNCHECKED_SYSTEM_LIMITS)),
     (interference.InterferenceStrategy, interference.INTERFERENCE_LIMITS),
 )
 _SHARE_PERCENT = 100
@@ -204,8 +203,8 @@ def validate_qos(config: slo_documents.QOSConfig) -> list[FieldError]:
     return [e for path, strategy in every for e in _qos_errors(strategy, path)]
 
 
-def _qos_errors(strategy: slo_strategy.ResourceQOSStrategy, path: str) -> Iterator[FieldError]:
-    blocks: tuple[tuple[str, slo_strategy.ResourceQOS | None], ...] = (
+def _qos_errors(strategy: slo.ResourceQOSStrategy, path: str) -> Iterator[FieldError]:
+    blocks: tuple[tuple[str, slo.ResourceQOS | None], ...] = (
         ("lsrClass", strategy.lsr_class),
         ("lsClass", strategy.ls_class),
         ("beClass", strategy.be_class),

@@ -22,9 +22,8 @@ from koord.kube.transport.interface import Unreachable
 from koord.manager.colocation import models
 from koord.manager.colocation.decision import ColocationNodeView, ColocationSettings, decide_colocation
 from koord.manager.configuration import documents
-from koord.manager.configuration.documents import ParsedDocument, RejectedDocument
-from koord.manager.configuration.last_good import describe_error
-from koord.manager.explain import node_report
+from koord.manager.configuration.documents import ParsedDocument, RejectedDocument, describe_error
+from koord.manager.explain import lending_report
 from koord.manager.explain.lending_history import LendingChange
 from koord.manager.program import EXPLAIN_NODES_PATH
 from koord.manager.reconcile_loop import NAMESPACE
@@ -49,7 +48,7 @@ _TERM_SIGNS = {"": "", "+": "+", "-": "-", "min": "≤", "x": "×", "=": "="}
 
 
 def print_node_explanation(
-    console: Console, account: node_report.NodeResourceReport, changes: Sequence[LendingChange], unavailable: str
+    console: Console, account: lending_report.NodeResourceReport, changes: Sequence[LendingChange], unavailable: str
 ) -> None:
     console.print(f"Node      {account.node}", style="bold")
     console.print(f"Settings  {_settings_text(account.settings)}")
@@ -71,7 +70,7 @@ def print_node_explanation(
     _print_history(console, changes, unavailable, resources)
 
 
-def _terms_table(lines: Sequence[node_report.ResourceReport]) -> PlainTable:
+def _terms_table(lines: Sequence[lending_report.ResourceReport]) -> PlainTable:
     table = plain_table("RESOURCE", "", "TERM", ">AMOUNT", "")
     for line in lines:
         name = printing.short_resource_name(line.resource)
@@ -91,7 +90,7 @@ def _terms_table(lines: Sequence[node_report.ResourceReport]) -> PlainTable:
     return table
 
 
-def _zones_table(account: node_report.NodeResourceReport) -> PlainTable:
+def _zones_table(account: lending_report.NodeResourceReport) -> PlainTable:
     table = plain_table(
         "ZONE", "RESOURCE", ">CAPACITY", ">MARGIN", ">HELD", ">PODS", ">COMPUTED", ">IN THE TOPOLOGY", ""
     )
@@ -109,7 +108,7 @@ def _zones_table(account: node_report.NodeResourceReport) -> PlainTable:
     return table
 
 
-def _settings_text(settings: node_report.StrategySources) -> str:
+def _settings_text(settings: lending_report.StrategySources) -> str:
     if not settings.cluster_enabled:
         return "co-location is off for the cluster"
     layers = ["cluster"]
@@ -121,7 +120,7 @@ def _settings_text(settings: node_report.StrategySources) -> str:
     return f"co-location is {state}, by {', '.join(layers)}{ignored}"
 
 
-def _report_text(report: node_report.NodeMetricReport) -> str:
+def _report_text(report: lending_report.NodeMetricReport) -> str:
     if report.at is None or report.age_seconds is None or report.good_for_seconds is None:
         return report.flaw or "none"
     age = f"{printing.format_duration(report.age_seconds)} ago ({report.at:%H:%M:%S} UTC)"
@@ -132,7 +131,7 @@ def _report_text(report: node_report.NodeMetricReport) -> str:
     return f"{age}, good for another {printing.format_duration(report.good_for_seconds)}"
 
 
-def _ratio_text(ratio: node_report.RatioReport) -> str:
+def _ratio_text(ratio: lending_report.RatioReport) -> str:
     """Return the text of a ratio; empty when there is nothing to report."""
     computed, shown = (
         ", ".join(f"{name} {value:.2f}" for name, value in r.items()) for r in (ratio.computed, ratio.shown)
@@ -202,7 +201,7 @@ class LendingHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    account: node_report.NodeResourceReport
+    account: lending_report.NodeResourceReport
     history: LendingHistory
 
 
@@ -262,7 +261,7 @@ async def explain_node(client: Client, clock: Clock, name: str, place: ManagerPl
     """Compute what a node lends, and ask koord-manager for the last changes of it."""
     view = await read_node_view(client, name, clock)
     settings = await read_colocation_settings(client, place.config_namespace, place.config_name)
-    account = node_report.report_node(view, decide_colocation(view, settings))
+    account = lending_report.report_node(view, decide_colocation(view, settings))
     past = await read_lending_history(client, name, place.namespace, place.port)
     return NodeExplanation(account=account, history=past)
 
@@ -328,7 +327,7 @@ async def read_lending_history(client: Client, name: str, namespace: str, port: 
         return LendingHistory(unavailable=f"koord-manager's answer is not understood: {strange}")
 
 
-def _only_resource(account: node_report.NodeResourceReport, resource: str) -> node_report.NodeResourceReport:
+def _only_resource(account: lending_report.NodeResourceReport, resource: str) -> lending_report.NodeResourceReport:
     wanted = f"kubernetes.io/{resource}"
     zones = tuple(
         msgspec.structs.replace(zone, lines=tuple(line for line in zone.lines if line.resource == wanted))

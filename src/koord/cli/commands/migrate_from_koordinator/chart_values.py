@@ -102,7 +102,7 @@ def _config_text(facts: KoordinatorFacts, name: str, kind: str) -> str:
 
 
 def extract_values(facts: KoordinatorFacts, tables: Mapping[str, program_arguments.ProgramTables]) -> Obj:
-    """Return the values, without what koord would refuse; `findings` tells of that."""
+    """Return the values, without what koord would refuse; `report` tells of that."""
     found: Obj = {"installation": {"namespace": facts.namespace}}
     if facts.namespace == cluster_access.NAMESPACE:
         found = {}

@@ -1,15 +1,20 @@
-"""This module holds what is known of a cluster on which Koordinator may be installed, and how it was installed."""
+"""This module holds what is known of a cluster on which Koordinator may be installed, how its objects are found, and
+what becomes of each of them.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Literal
 
 import msgspec
 
 from koord.cli.commands.doctor.facts import NOT_ASKED, Obj, Objects, Unread, readable
 from koord.cli.commands.doctor.installation import ProgramWorkload, program_workloads
-from koord.cli.commands.doctor.unstructured import mapping
+from koord.cli.commands.doctor.unstructured import entries, mapping, name_of, namespace_of, text
+from koord.cli.manifests.manifests import manifests
 
 _RELEASE_NAME, _RELEASE_NAMESPACE = "meta.helm.sh/release-name", "meta.helm.sh/release-namespace"
 
@@ -80,3 +85,127 @@ def helm_release(facts: KoordinatorFacts) -> HelmRelease | None:
     found = (release_of(one) for one in workloads if mapping(one, "metadata").get("name") in names)
     counted = Counter(one for one in found if one is not None)
     return counted.most_common(1)[0][0] if counted else None
+
+
+Outcome = Literal["replaced", "removed", "left"]
+DEVICE_DAEMON = "koord-device-daemon"
+
+# Names of chart 1.8 that koord's chart has not: by them its objects are known where Helm did not install them.
+_ONLY_UPSTREAM = {
+    ("DaemonSet", DEVICE_DAEMON),
+    ("Role", "koord-leader-election-role"),
+    ("RoleBinding", "koord-leader-election-rolebinding"),
+    ("ClusterRoleBinding", "koord-scheduler-rolebinding"),
+    ("ClusterRoleBinding", "koord-scheduler-rolebinding-volume"),
+}
+_KEEP = "helm.sh/resource-policy"
+_GROUP_SUFFIX = "koordinator.sh"
+
+
+class InstalledObject(msgspec.Struct, frozen=True, kw_only=True):
+    """InstalledObject is an object of the installation and what the move does to it: koord's chart has one of that name
+    and replaces it, Helm removes it with the release that it belongs to, or nobody touches it.
+    """
+
+    kind: str
+    name: str
+    outcome: Outcome
+    namespace: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+class InstalledDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """InstalledDefinition is a CustomResourceDefinition of Koordinator's groups, with the versions that it serves."""
+
+    name: str
+    served: tuple[str, ...]
+    storage: str
+    known: bool  # koord has a definition of this name
+    missing: tuple[str, ...]  # versions that are served now and that koord's definition lacks
+    removed: bool  # with all objects of its kind: the release owns it, koord's chart has none and nothing keeps it
+
+
+class LeaseHolder(msgspec.Struct, frozen=True, kw_only=True):
+    program: str
+    lease: str
+    holder: str
+
+
+def installed_objects(facts: KoordinatorFacts) -> tuple[InstalledObject, ...]:
+    """Return the objects that belong to the installation, by their release or by their names."""
+    release, own = helm_release(facts), _koord_objects(facts.namespace)
+    found = []
+    for kind, objects in sources(facts):
+        if kind == "CustomResourceDefinition":
+            continue
+        for one in readable(objects):
+            key = (kind, name_of(one))
+            in_release = release is not None and release_of(one) == release
+            if not in_release and key not in own and key not in _ONLY_UPSTREAM:
+                continue
+            outcome: Outcome = "replaced" if key in own else "removed" if _is_removed(one, release) else "left"
+            found.append(InstalledObject(kind=kind, name=name_of(one), namespace=namespace_of(one), outcome=outcome))
+    return tuple(found)
+
+
+def installed_definitions(facts: KoordinatorFacts) -> tuple[InstalledDefinition, ...]:
+    release = helm_release(facts)
+    shipped = {
+        str(one["metadata"]["name"]): _served(one)
+        for one in _koord_manifests(facts.namespace)
+        if one["kind"] == "CustomResourceDefinition"
+    }
+    found = []
+    for one in readable(facts.crds):
+        name = name_of(one)
+        if name not in shipped and not text(one, "spec", "group").endswith(_GROUP_SUFFIX):
+            continue
+        served = _served(one)
+        stored = [text(each, "name") for each in entries(one, "spec", "versions") if each.get("storage") is True]
+        found.append(
+            InstalledDefinition(
+                name=name,
+                served=served,
+                storage=stored[0] if stored else "",
+                known=name in shipped,
+                missing=tuple(each for each in served if each not in shipped[name]) if name in shipped else (),
+                removed=name not in shipped and _is_removed(one, release),
+            )
+        )
+    return tuple(found)
+
+
+def lease_holders(facts: KoordinatorFacts, names: Iterable[tuple[str, str]]) -> tuple[LeaseHolder, ...]:
+    """Return who holds the lease of each program; names are pairs of program and lease."""
+    present = {name_of(one): text(one, "spec", "holderIdentity") for one in readable(facts.leases)}
+    return tuple(
+        LeaseHolder(program=program, lease=lease, holder=present[lease])
+        for program, lease in names
+        if present.get(lease)
+    )
+
+
+def _is_removed(one: Obj, release: HelmRelease | None) -> bool:
+    """Return whether Helm deletes an object that the new chart has not. It asks the live object for the policy."""
+    if release is None or release_of(one) != release:
+        return False
+    return mapping(one, "metadata", "annotations").get(_KEEP) != "keep"
+
+
+def _served(crd: Obj) -> tuple[str, ...]:
+    return tuple(text(one, "name") for one in entries(crd, "spec", "versions") if one.get("served") is True)
+
+
+def _koord_objects(namespace: str) -> set[tuple[str, str]]:
+    return {(str(one["kind"]), str(one["metadata"]["name"])) for one in _koord_manifests(namespace)}
+
+
+@functools.cache
+def _koord_manifests(namespace: str) -> tuple[Obj, ...]:
+    made = manifests(namespace)
+    if isinstance(made, str):
+        raise RuntimeError(f"the shipped gates are refused: {made}")
+    return tuple(made)

@@ -19,10 +19,9 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import Model
 from koord.api.schema_markers import Duration
-from koord.descheduler.framework.node_fit import OtherNodeFitChecker
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionProposal, RoundState
 from koord.descheduler.framework.pod_selection import build_selector
-from koord.descheduler.framework.snapshot import ClusterSnapshot
+from koord.descheduler.framework.snapshot import ClusterSnapshot, OtherNodeFitChecker
 from koord.descheduler.migration.protection import EVICT_ANNOTATION, SYSTEM_CRITICAL_PRIORITY, unevictable_reason
 from koord.descheduler.plugins.kube.plugin_args import plugin_factory, selector_errors
 from koord.values import duration

@@ -10,9 +10,9 @@ from koord.api.koordinator.resource_name import CPU, MEMORY, PODS
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.model import Model
-from koord.descheduler.framework.node_fit import NodeFitChecker, allocatable
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
 from koord.descheduler.framework.pod_selection import PodFilter
+from koord.descheduler.framework.snapshot import NodeFitChecker, allocatable
 from koord.descheduler.plugins.kube.plugin_args import plugin_factory, priority_qos_sort_key
 from koord.policy.node_match import is_tolerated
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from koord.api.config.decode import decode_strict
 from koord.api.config.descheduler.plugin_args import API_VERSION, DeschedulerPluginArgs, NamespaceFilter
-from koord.api.koordinator.qos_class import BEST_EFFORT, BURSTABLE, GUARANTEED
+from koord.api.koordinator.protocol import BEST_EFFORT, BURSTABLE, GUARANTEED
 from koord.api.kubernetes.meta import LabelSelector
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import recorded_qos_class

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from koord.api.kubernetes.container import ContainerStatus
 from koord.api.kubernetes.node import Node
-from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.pod import ContainerStatus, Pod
 from koord.api.model import Model
 from koord.descheduler.framework.plugin import EvictorHandle
 from koord.descheduler.plugins.kube.plugin_args import (

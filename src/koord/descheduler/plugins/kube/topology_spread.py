@@ -12,8 +12,8 @@ from koord.api.kubernetes.affinity import TopologySpreadConstraint
 from koord.api.kubernetes.meta import label_selector_as_selector
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.node_fit import NodeFitChecker
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictorHandle
+from koord.descheduler.framework.snapshot import NodeFitChecker
 from koord.descheduler.plugins.kube import plugin_args
 from koord.policy.node_match import find_untolerated_taint, matches_node_affinity
 from koord.values.selector import Operator, Requirement, Selector

@@ -12,9 +12,9 @@ import msgspec
 
 from koord.api.koordinator.resource_name import CPU, MEMORY, PODS
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.node_fit import NodeFitChecker
 from koord.descheduler.framework.plugin import EvictionFigures
 from koord.descheduler.framework.pod_selection import sort_for_eviction
+from koord.descheduler.framework.snapshot import NodeFitChecker
 from koord.descheduler.plugins.low_node_load.node_load import NodeLoad, is_overutilized
 
 MIN_CAPACITY = -(1 << 62)

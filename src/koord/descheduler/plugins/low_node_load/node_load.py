@@ -7,16 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from koord.api.koordinator.qos_class import PROD
+from koord.api.koordinator.protocol import PROD
 from koord.api.koordinator.resource_name import MEMORY, PODS
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import resource_amounts
-from koord.descheduler.framework.node_fit import raw_allocatable
 from koord.descheduler.framework.pod_selection import pod_rank
-from koord.descheduler.framework.snapshot import ClusterSnapshot, namespaced_name
-from koord.values.quantity_syntax import QuantityError
+from koord.descheduler.framework.snapshot import ClusterSnapshot, namespaced_name, raw_allocatable
+from koord.values.quantity import QuantityError
 
 FULL_PERCENT = 100.0
 

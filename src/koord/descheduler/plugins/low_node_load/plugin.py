@@ -1,4 +1,12 @@
-"""LowNodeLoad moves pods from overutilized to underutilized nodes by measured usage, after confirming anomalies."""
+"""LowNodeLoad moves pods from overutilized to underutilized nodes by measured usage, after a node was overutilized
+several times in a row.
+
+        abnormal more than N times in a row
+ok  ------------------------------------------>  anomaly
+ ^                                                  |
+ +--------------------------------------------------+
+   normal more than M times in a row, the timeout is over, or a reset
+"""
 
 from __future__ import annotations
 
@@ -7,13 +15,12 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.config.descheduler import low_node_load_args
+from koord.api.config.descheduler import plugin_args
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
-from koord.descheduler.framework.node_fit import NodeFitChecker
 from koord.descheduler.framework.plugin import DeschedulerPlugin, EvictionFigures, EvictorHandle
 from koord.descheduler.framework.pod_selection import PodFilter, build_selector
-from koord.descheduler.plugins.low_node_load.anomaly_detector import AnomalyDetectors, DetectorCondition
+from koord.descheduler.framework.snapshot import NodeFitChecker
 from koord.descheduler.plugins.low_node_load.balance import (
     BalancePass,
     run_balance_pass,
@@ -33,8 +40,90 @@ from koord.descheduler.plugins.low_node_load.node_load import (
     thresholds_around,
 )
 from koord.values import duration
-from koord.values.amounts import add_amounts
+from koord.values.resources import add_amounts
 from koord.values.selector import Selector
+
+
+class DetectorCondition(msgspec.Struct, frozen=True, kw_only=True):
+    abnormal: int  # more than this many marks in a row
+    normal: int
+    timeout_s: float = 60.0
+
+    @property
+    def is_immediate(self) -> bool:
+        """Return whether a single abnormality is enough, so that nothing needs to be remembered."""
+        return self.abnormal <= 1
+
+
+class AnomalyDetector:
+    """The anomaly detector of one node. Time arrives with each call."""
+
+    def __init__(self, condition: DetectorCondition) -> None:
+        self._condition = condition
+        self._until_s: float | None = None  # while anomalous
+        self._abnormal = 0
+        self._normal = 0
+
+    def is_anomalous(self, now_s: float) -> bool:
+        if self._until_s is not None and (now_s > self._until_s or self._normal > self._condition.normal):
+            self.reset()
+        return self._until_s is not None
+
+    def mark(self, now_s: float, *, normal: bool) -> bool:
+        """Add one observation; return whether the node is anomalous after it."""
+        self.is_anomalous(now_s)  # a time that is over ends before this one counts
+        if normal:
+            self._normal += 1
+            self._abnormal = 0
+        else:
+            self._abnormal += 1
+            self._normal = 0
+            if self._until_s is None and self._abnormal > self._condition.abnormal:
+                self._until_s = now_s + self._condition.timeout_s
+                self._abnormal = self._normal = 0
+        return self.is_anomalous(now_s)
+
+    @property
+    def abnormal_count(self) -> int:
+        """Return the number of abnormal marks in a row."""
+        return self._abnormal
+
+    def reset(self) -> None:
+        """Return to normal and forget all counts."""
+        self._until_s = None
+        self._abnormal = self._normal = 0
+
+
+class AnomalyDetectors:
+    """The detectors by node; one is dropped when its node was not abnormal for long enough."""
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._held: dict[str, tuple[AnomalyDetector, float]] = {}
+
+    def mark_abnormal(self, node: str, condition: DetectorCondition, now_s: float) -> bool:
+        held = self._held.get(node)
+        detector = held[0] if held is not None and held[1] > now_s else AnomalyDetector(condition)
+        self._held[node] = (detector, now_s + self._keep_s)
+        return detector.mark(now_s, normal=False)
+
+    def mark_normal(self, node: str, now_s: float) -> None:
+        held = self._held.get(node)
+        if held is not None and held[1] > now_s:
+            held[0].mark(now_s, normal=True)
+
+    def find(self, node: str) -> AnomalyDetector | None:
+        """Return the detector of a node, for explanations."""
+        return self._held[node][0] if node in self._held else None
+
+    def reset(self, node: str) -> None:
+        if node in self._held:
+            self._held[node][0].reset()
+
+    def forget(self, now_s: float) -> None:
+        """Drop the expired detectors; once a round is enough."""
+        self._held = {node: held for node, held in self._held.items() if held[1] > now_s}
+
 
 DETECTOR_TIMEOUT_S = 60.0
 
@@ -57,7 +146,7 @@ class ClassifiedNodes(msgspec.Struct):
 class LowNodeLoadPool:
     """One set of nodes with its own thresholds."""
 
-    def __init__(self, given: low_node_load_args.NodePool) -> None:
+    def __init__(self, given: plugin_args.NodePool) -> None:
         self.name = given.name
         self.node_selector: Selector | None = build_selector(given.node_selector)
         self.weights: Mapping[str, int] = given.resource_weights
@@ -103,7 +192,7 @@ class LowNodeLoadPool:
 class LowNodeLoad(DeschedulerPlugin):
     name: ClassVar[str] = "LowNodeLoad"
 
-    def __init__(self, args: low_node_load_args.LowNodeLoadArgs) -> None:
+    def __init__(self, args: plugin_args.LowNodeLoadArgs) -> None:
         """Take defaulted and validated arguments."""
         self._args = args
         self._pod_filter = PodFilter(args.evictable_namespaces, args.pod_selectors)
@@ -249,9 +338,9 @@ def classify_nodes(loads: Sequence[NodeLoad]) -> ClassifiedNodes:
     return by
 
 
-def _default_pool(args: low_node_load_args.LowNodeLoadArgs) -> low_node_load_args.NodePool:
-    return low_node_load_args.NodePool(
-        name=low_node_load_args.DEFAULT_NODE_POOL,
+def _default_pool(args: plugin_args.LowNodeLoadArgs) -> plugin_args.NodePool:
+    return plugin_args.NodePool(
+        name=plugin_args.DEFAULT_NODE_POOL,
         node_selector=args.node_selector,
         use_deviation_thresholds=bool(args.use_deviation_thresholds),
         high_thresholds=args.high_thresholds,
@@ -263,7 +352,7 @@ def _default_pool(args: low_node_load_args.LowNodeLoadArgs) -> low_node_load_arg
     )
 
 
-def _detector_condition(given: low_node_load_args.AnomalyCondition | None) -> DetectorCondition:
+def _detector_condition(given: plugin_args.AnomalyCondition | None) -> DetectorCondition:
     if given is None:
         return DetectorCondition(abnormal=1, normal=1)
     timeout_s = duration.parse_seconds(given.timeout) if given.timeout else 0.0

@@ -13,8 +13,13 @@ import msgspec
 from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission import matching
-from koord.embedded.apiserver.admission.match_conditions import ExpressionFault, decide_match, request_facts
-from koord.embedded.apiserver.admission.matching import WebhookRule, any_labels_match
+from koord.embedded.apiserver.admission.matching import (
+    ExpressionFault,
+    WebhookRule,
+    any_labels_match,
+    decide_match,
+    request_facts,
+)
 from koord.embedded.apiserver.admission.review import (
     AdmissionVerdict,
     HookPatchError,

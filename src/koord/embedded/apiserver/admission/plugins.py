@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks, HookInvocation
-from koord.embedded.apiserver.admission.limit_ranger import LimitRangeDefaults, LimitRanges, LimitRangeValidation
-from koord.embedded.apiserver.admission.resource_quota import ResourceQuotaAdmission
+from koord.embedded.apiserver.admission.namespace_limits import (
+    LimitRangeDefaults,
+    LimitRanges,
+    LimitRangeValidation,
+    ResourceQuotaAdmission,
+)
 from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
 from koord.embedded.apiserver.admission.validating_policy import ValidatingPolicyAdmission
 from koord.embedded.apiserver.admission.webhooks import WebhookConfigurationCheck

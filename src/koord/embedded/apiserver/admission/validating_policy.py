@@ -10,14 +10,17 @@ import msgspec
 from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission import matching
-from koord.embedded.apiserver.admission.match_conditions import (
+from koord.embedded.apiserver.admission.matching import (
     ExpressionFault,
+    WebhookRule,
+    any_labels_match,
     decide_match,
     expression_fault,
     expression_value,
+    parse_rule,
+    parse_selector,
     request_facts,
 )
-from koord.embedded.apiserver.admission.matching import WebhookRule, any_labels_match, parse_rule, parse_selector
 from koord.embedded.apiserver.admission.review import admission_request
 from koord.embedded.apiserver.admission.webhooks import EXEMPT_RESOURCES, REGISTRATION_GROUP
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource

@@ -20,8 +20,7 @@ from koord.embedded.apiserver.api_errors import (
 )
 from koord.embedded.apiserver.kinds.validators import NO_ERRORS, FieldErrors
 from koord.values import names
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 
 HUGE_PAGE_PREFIX = "hugepages-"
 _CONTAINER_RESOURCES = frozenset(("cpu", "memory", "ephemeral-storage"))

@@ -12,6 +12,7 @@ from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource
 from koord.embedded.apiserver.rest import pod_log, request_body, responses, virtual_resources
+from koord.embedded.apiserver.rest.conversion import TransformedEncoding
 from koord.embedded.apiserver.rest.create_update import ObjectWriter, to_served_version
 from koord.embedded.apiserver.rest.delete import DeleteOutcome, Deleter
 from koord.embedded.apiserver.rest.listing import list_page
@@ -27,12 +28,10 @@ from koord.embedded.apiserver.rest.options import (
 from koord.embedded.apiserver.rest.patch import Patcher
 from koord.embedded.apiserver.rest.pod_subresources import PodSubresources
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
-from koord.embedded.apiserver.rest.resource_metrics import METRICS_GROUP, ResourceMetrics
 from koord.embedded.apiserver.rest.responses import ListBody, ResponseFormat, json_response, response_body
 from koord.embedded.apiserver.rest.scale import ScaleHandler
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY, SubresourceStrategy, strategy_for
-from koord.embedded.apiserver.rest.table_conversion import TransformedEncoding
-from koord.embedded.apiserver.rest.virtual_resources import answer_review
+from koord.embedded.apiserver.rest.virtual_resources import METRICS_GROUP, ResourceMetrics, answer_review
 from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.kube.transport.interface import ApiResponse, UnstructuredBody
 

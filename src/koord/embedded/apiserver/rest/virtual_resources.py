@@ -1,4 +1,8 @@
-"""Kinds that are posted and acted on but never stored: Binding, Eviction, Scale, and the access and token reviews."""
+"""Resources that are served and never stored: Binding, Eviction, Scale and the access reviews are posted and acted on,
+metrics.k8s.io is a view of what NodeMetrics report.
+
+Nothing is stored. A NodeMetric knows what a pod uses as a whole, so all of it is shown at the pod's first container.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,12 @@ from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.schema.builtin_decoding import decode_builtin
+from koord.embedded.apiserver.rest.listing import parse_selection
+from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps
+from koord.embedded.apiserver.schema.builtin_decoding import DecodeResult, decode_builtin
 from koord.embedded.apiserver.schema.builtin_types import builtin_types
+from koord.embedded.apiserver.schema.schema_node import SchemaNode
+from koord.embedded.apiserver.store.collection import StoreRecord
 
 
 @functools.cache
@@ -99,3 +107,100 @@ def _check_access(kind: str, spec: Obj) -> None:
         errors.append(api_errors.invalid_value("spec.user", "", detail))
     if errors:
         raise api_errors.invalid("", "authorization.k8s.io", "", errors)
+
+
+METRICS_GROUP = "metrics.k8s.io"
+NODE_METRICS = "nodemetrics.slo.koordinator.sh"
+DEFAULT_WINDOW = "1m0s"
+_SCHEMA = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+_SHOWN = ("cpu", "memory")
+
+
+def metrics_resources() -> list[ServedResource]:
+    """Return the two resources of the group."""
+    return [
+        ServedResource(
+            group=METRICS_GROUP,
+            version="v1beta1",
+            kind=kind,
+            plural=plural,
+            singular=plural[:-1],
+            namespaced=plural == "pods",
+            verbs=("get", "list"),
+            schema_node=SchemaNode(kind="any"),
+            decode=DecodeResult,
+            custom=True,
+            schema=_SCHEMA,
+        )
+        for kind, plural in (("NodeMetrics", "nodes"), ("PodMetrics", "pods"))
+    ]
+
+
+class ResourceMetrics:
+    def __init__(self, deps: ServerDeps) -> None:
+        self._deps = deps
+
+    def read(self, context: RequestContext) -> Obj:
+        collection = self._deps.store.collection(context.resource.plural)
+        record = collection.get(context.namespace, context.name)
+        found: list[Obj] = self._measured(context, [record]) if record is not None else []
+        if not found:
+            kind = f"{context.resource.plural}.{METRICS_GROUP}"
+            raise api_errors.not_found(kind, "", f"{context.namespace}/{context.name}".lstrip("/"))
+        return found[0]
+
+    def read_all(self, context: RequestContext) -> list[Obj]:
+        query = context.request.query
+        described = self._deps.catalog.find("", "v1", context.resource.plural)
+        assert described is not None, "pods and nodes are built in"
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        selection = parse_selection(described, context.namespace, labels, fields)
+        records = self._deps.store.collection(context.resource.plural).scan(context.namespace)
+        return self._measured(context, [record for record in records if selection.matches(record)])
+
+    def _measured(self, context: RequestContext, records: list[StoreRecord]) -> list[Obj]:
+        """Return the metrics of those of the objects that a NodeMetric reports on."""
+        reports = self._deps.store.collection(NODE_METRICS)
+        found: list[Obj] = []
+        pods_by_node: dict[str, dict[tuple[str, str], Obj]] = {}
+        for record in records:
+            obj = record.plain()
+            is_pod = context.resource.plural == "pods"
+            node = (obj.get("spec") or {}).get("nodeName", "") if is_pod else record.name
+            report = reports.get("", node)
+            status = (report.plain().get("status") or {}) if report is not None else {}
+            if not status.get("updateTime"):
+                continue
+            if is_pod:
+                if node not in pods_by_node:
+                    pods = status.get("podsMetric") or ()
+                    pods_by_node[node] = {(pod.get("namespace", ""), pod.get("name", "")): pod for pod in pods}
+                pod = pods_by_node[node].get((record.namespace, record.name))
+                usage = ((pod or {}).get("podUsage") or {}).get("resources")
+            else:
+                usage = ((status.get("nodeMetric") or {}).get("nodeUsage") or {}).get("resources")
+            if usage:
+                found.append(self._metrics(context.resource, obj, status["updateTime"], _cpu_and_memory(usage)))
+        return found
+
+    def _metrics(self, resource: ServedResource, obj: Obj, stamp: str, usage: Obj) -> Obj:
+        meta = {key: obj["metadata"][key] for key in ("name", "namespace", "labels") if obj["metadata"].get(key)}
+        made: Obj = {
+            "kind": resource.kind,
+            "apiVersion": resource.api_version,
+            "metadata": {**meta, "creationTimestamp": self._deps.metadata_generator.now()},
+            "timestamp": stamp,
+            "window": DEFAULT_WINDOW,
+        }
+        if resource.plural == "nodes":
+            return {**made, "usage": usage}
+        nothing = dict.fromkeys(usage, "0")
+        containers = [container["name"] for container in obj["spec"].get("containers") or ()]
+        return {
+            **made,
+            "containers": [{"name": name, "usage": nothing if at else usage} for at, name in enumerate(containers)],
+        }
+
+
+def _cpu_and_memory(usage: Obj) -> Obj:
+    return {name: str(usage.get(name, "0")) for name in _SHOWN}

@@ -4,20 +4,180 @@ evaluated when its objects are.
 A rule sees the value at its place as `self`, and as `oldSelf` what was there before an update, where that can be told:
 items of a list that is no map of keys cannot be. A rule that does not speak of `oldSelf` is not evaluated for a value
 that did not change.
+
+Values and fields of a schema as CEL sees them: numbers are doubles, dates are timestamps, and a field that the
+schema does not have cannot be named.
+
+Estimate what a CEL rule costs at most: its steps, those of a macro for each element that the schema allows.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from koord.cel.evaluation import COST_LIMIT_EXCEEDED, evaluate, names_in, unknown_names
 from koord.cel.functions import OptionalValue
-from koord.cel.syntax import CelError, Node
+from koord.cel.syntax import (
+    Call,
+    CelError,
+    Comprehension,
+    Conditional,
+    Identifier,
+    ListOf,
+    Literal,
+    MapOf,
+    Node,
+    Presence,
+    Select,
+)
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, required
-from koord.embedded.apiserver.schema.rule_cost import estimated_cost
-from koord.embedded.apiserver.schema.rule_types import typed_value, undefined_fields
 from koord.embedded.apiserver.schema.schema_node import SchemaNode, ValidationRule
+from koord.values import duration, timestamp
+
+# Fields of every object, which a schema need not name.
+_OBJECT_FIELDS = ("apiVersion", "kind", "metadata")
+
+
+def typed_value(value: Any, node: SchemaNode | None) -> Any:
+    """Return a JSON value with the types that its schema gives it."""
+    if node is None or value is None:
+        return value
+    if isinstance(value, dict):
+        return {key: typed_value(item, node.fields.get(key, node.values)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [typed_value(item, node.items) for item in value]
+    if node.kind == "number" and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if node.kind == "integer" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if node.kind == "string" and isinstance(value, str):
+        return _typed_text(value, node.format)
+    return value
+
+
+def _typed_text(value: str, form: str) -> Any:
+    """Return the text as its format says; as it is where it has another form, which validation reports."""
+    try:
+        if form in ("date-time", "date"):
+            return timestamp.parse(value if form == "date-time" else f"{value}T00:00:00Z")
+        if form == "duration":
+            return timedelta(seconds=duration.parse_seconds(value))
+        if form == "byte":
+            return base64.b64decode(value, validate=True)
+    except (ValueError, binascii.Error):
+        return value
+    return value
+
+
+def undefined_fields(tree: Node, known: dict[str, SchemaNode | None], root: SchemaNode) -> list[str]:
+    """Return what an expression selects of variables with a schema and of their parts that the schemas do not have."""
+    return list(dict.fromkeys(_undefined(tree, known, root=root)))
+
+
+def schema_of(node: Node, known: dict[str, SchemaNode | None]) -> SchemaNode | None:
+    """Return the schema of the value of an expression; None where it is not known."""
+    match node:
+        case Identifier(name):
+            return known.get(name)
+        case Select(operand, field):
+            parent = schema_of(operand, known)
+            return None if parent is None else parent.fields.get(field, parent.values)
+        case Call("_[_]", (operand, _)):
+            parent = schema_of(operand, known)
+            return None if parent is None else parent.items or parent.values
+        case Comprehension("filter", operand):
+            return schema_of(operand, known)
+    return None
+
+
+def variable_schemas(macro: Comprehension, known: dict[str, SchemaNode | None]) -> dict[str, SchemaNode | None]:
+    """Return the schemas of a macro's variables; keys, indexes and values that are not of the schema have none."""
+    over = schema_of(macro.operand, known)
+    if macro.macro == "cel.bind":
+        return {macro.variable: over}
+    if macro.value_variable:
+        return {macro.variable: None, macro.value_variable: None if over is None else over.items or over.values}
+    return {macro.variable: over.items if over is not None and over.kind == "list" else None}
+
+
+def _undefined(node: Node, known: dict[str, SchemaNode | None], root: SchemaNode) -> Iterator[str]:
+    match node:
+        case Select(operand, field) | Presence(operand, field):
+            yield from _undefined(operand, known, root)
+            parent = schema_of(operand, known)
+            if parent is not None and not _has_field(parent, field, is_root=parent is root):
+                yield f"undefined field '{field}'"
+        case Call(_, arguments, target):
+            for part in (*(() if target is None else (target,)), *arguments):
+                yield from _undefined(part, known, root)
+        case Conditional(condition, yes, no):
+            for part in (condition, yes, no):
+                yield from _undefined(part, known, root)
+        case ListOf(items):
+            for part in items:
+                yield from _undefined(part, known, root)
+        case MapOf(entries):
+            for entry in entries:
+                for part in entry:
+                    yield from _undefined(part, known, root)
+        case Comprehension(_, operand, _, body, condition):
+            yield from _undefined(operand, known, root)
+            inner = {**known, **variable_schemas(node, known)}
+            for part in (body, *(() if condition is None else (condition,))):
+                yield from _undefined(part, inner, root)
+        case Literal() | Identifier():
+            return
+
+
+def _has_field(schema: SchemaNode, field: str, *, is_root: bool) -> bool:
+    if schema.kind == "any" or field in schema.fields or schema.values is not None:
+        return True
+    return (is_root or schema.embedded) and field in _OBJECT_FIELDS
+
+
+_UNKNOWN_LENGTH = 1000  # of what the schema does not tell: a list that the expression itself makes
+_PER_ELEMENT = frozenset(("isSorted", "sum", "min", "max", "indexOf", "lastIndexOf", "join", "@in"))
+_ONCE = ("cel.bind", "optMap", "optFlatMap")  # macros without a loop
+
+
+def estimated_cost(tree: Node, schema: SchemaNode, max_length: Callable[[SchemaNode], int]) -> int:
+    return _cost(tree, {"self": schema, "oldSelf": schema}, max_length)
+
+
+def _cost(node: Node, known: dict[str, SchemaNode | None], max_length: Callable[[SchemaNode], int]) -> int:
+    def length(operand: Node) -> int:
+        over = schema_of(operand, known)
+        return max_length(over) if over is not None and over.kind in ("list", "map") else _UNKNOWN_LENGTH
+
+    def cost(*parts: Node) -> int:
+        return sum(_cost(part, known, max_length) for part in parts)
+
+    match node:
+        case Literal() | Identifier():
+            return 1
+        case Select(operand, _) | Presence(operand, _):
+            return 1 + cost(operand)
+        case Conditional(condition, yes, no):
+            return 1 + cost(condition) + max(cost(yes), cost(no))
+        case ListOf(items):
+            return 1 + cost(*items)
+        case MapOf(entries):
+            return 1 + sum(cost(*entry) for entry in entries)
+        case Call(function, arguments, target):
+            parts = (*(() if target is None else (target,)), *arguments)
+            walked = (target or arguments[-1]) if function in _PER_ELEMENT and parts else None
+            return 1 + cost(*parts) + (length(walked) if walked is not None else 0)
+        case Comprehension(macro, operand, _, body, condition):
+            inner = {**known, **variable_schemas(node, known)}
+            parts = (body, *(() if condition is None else (condition,)))
+            each = 1 + sum(_cost(part, inner, max_length) for part in parts)
+            times = 1 if macro in _ONCE else length(operand)
+            return cost(operand) + times * each
+
 
 ItemCorrelation = Callable[[list[Any], Any, SchemaNode], Sequence[Any] | None]
 

@@ -17,15 +17,6 @@ from koord.api.annotations.device_codecs import (
     GPUPartition,
     dump_gpu_partition_table,
 )
-from koord.api.koordinator.device import (
-    GPU,
-    HEALTHY,
-    RDMA,
-    DeviceInfo,
-    DeviceTopology,
-    VirtualFunction,
-    VirtualFunctionGroup,
-)
 from koord.api.koordinator.protocol import (
     A_GPU_PARTITIONS,
     L_GPU_DRIVER_VERSION,
@@ -35,6 +26,15 @@ from koord.api.koordinator.protocol import (
 )
 from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from koord.api.koordinator.resource_name import RDMA as RDMA_RESOURCE
+from koord.api.koordinator.scheduling import (
+    GPU,
+    HEALTHY,
+    RDMA,
+    DeviceInfo,
+    DeviceTopology,
+    VirtualFunction,
+    VirtualFunctionGroup,
+)
 from koord.api.kubernetes.meta import Condition
 from koord.api.model import ResourceList
 from koord.host.gpu import LOST, GpuCard, GpuHealth, GpuInventory

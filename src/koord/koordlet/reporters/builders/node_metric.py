@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from koord.api.koordinator.device import GPU, DeviceInfo
 from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from koord.api.koordinator.scheduling import GPU, DeviceInfo
 from koord.api.koordinator.slo import (
     AGGREGATIONS,
     MEMORY_WITH_HOT_PAGE_CACHE,
@@ -19,6 +19,7 @@ from koord.api.koordinator.slo import (
     MEMORY_WITHOUT_PAGE_CACHE,
     AggregatedUsage,
     HostApplicationMetricInfo,
+    HostApplicationSpec,
     NodeMetricInfo,
     NodeMetricSpec,
     NodeMetricStatus,
@@ -27,12 +28,10 @@ from koord.api.koordinator.slo import (
     PredictedMetric,
     ResourceMap,
 )
-from koord.api.koordinator.slo_strategy import HostApplicationSpec
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders import reclaimable
 from koord.koordlet.series import metric_kind
-from koord.koordlet.series.ring import SampleWindow
-from koord.koordlet.series.store import SeriesKey, SeriesStore
+from koord.koordlet.series.store import SampleWindow, SeriesKey, SeriesStore
 from koord.values import duration
 from koord.values.duration import DurationError
 

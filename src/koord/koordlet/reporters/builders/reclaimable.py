@@ -15,8 +15,7 @@ from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import ResourceMap
 from koord.api.model import ResourceList
 from koord.koordlet.series.store import LARGEST_VALUE
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import Format
+from koord.values.quantity import Format, Quantity
 
 COLD_START_S = 24 * 3600.0
 MARGIN_PERCENT = 10

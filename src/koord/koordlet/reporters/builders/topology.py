@@ -1,6 +1,6 @@
 """Build this node's NodeResourceTopology: CPUs, shared pools, the kubelet's assignments, NUMA zones.
 
-Which CPUs belong to whom is decided in `koord.koordlet.inputs.cpu_pools`; writing the object is left to
+Which CPUs belong to whom is decided in `koord.koordlet.inputs.machine`; writing the object is left to
 others.
 """
 
@@ -22,8 +22,7 @@ from koord.api.koordinator.sigs_scheduling import ZONE_NAME_PREFIX, ZONE_TYPE_NO
 from koord.api.kubernetes import pod_resources
 from koord.api.model import ResourceList
 from koord.host.hardware import MachineCpu
-from koord.koordlet.inputs.cpu_pools import CpuManagerState, CpuPools, decide_cpu_pools
-from koord.koordlet.inputs.machine import reserved_cpus
+from koord.koordlet.inputs.machine import CpuManagerState, CpuPools, decide_cpu_pools, reserved_cpus
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.reporters.builders.node_metric import ReportWithheld
 from koord.koordlet.reporters.builders.reclaimable import bytes_quantity, milli_quantity

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from koord.api.koordinator.qos_class import NONE, PRIORITY_CLASSES, PROD
+from koord.api.koordinator.protocol import NONE, PRIORITY_CLASSES, PROD
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.model import decode_text
 from koord.koordlet.inputs.pod_meta import PodMeta

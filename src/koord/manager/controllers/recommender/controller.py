@@ -14,32 +14,32 @@ from typing import ClassVar
 
 import msgspec
 
-from koord.api.koordinator.analysis import Recommendation, RecommendationStatus
 from koord.api.koordinator.custom_kinds import NODE_METRICS, RECOMMENDATIONS
+from koord.api.koordinator.profiles import Recommendation, RecommendationStatus
 from koord.api.koordinator.slo import NodeMetric
 from koord.api.kubernetes.builtin_kinds import PODS
-from koord.api.kubernetes.container import Container
-from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.pod import Container, Pod
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import decode, encode
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key
 from koord.kube.transport.api_error import ApiError
-from koord.manager.controllers.recommender.target_index import TargetIndex, UnsupportedTarget, parse_target
 from koord.manager.controllers.recommender.workload_model import (
+    TargetIndex,
+    UnsupportedTarget,
     UsageSample,
     WorkloadCheckpoint,
     WorkloadEstimate,
     WorkloadModel,
     WorkloadModelSettings,
+    parse_target,
 )
 from koord.manager.reconcile_loop import ManagerContext, ReconcileLoop
 from koord.telemetry.clock import now
 from koord.values import resources as vector
 from koord.values import timestamp
-from koord.values.quantity import ZERO, Quantity
-from koord.values.quantity_syntax import Format, QuantityError
+from koord.values.quantity import ZERO, Format, Quantity, QuantityError
 from koord.values.resources import CPU, MEMORY
 
 _LOG = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.admission import AdmissionRequest
 from koord.api.model import convert
 from koord.manager.webhooks.admission import AdmissionAllowed, AdmissionDecision, AdmissionDenied
-from koord.manager.webhooks.quota import checks, topology
-from koord.manager.webhooks.quota.checks import QuotaCheckGates
+from koord.manager.webhooks.quota import topology
+from koord.manager.webhooks.quota.topology import QuotaCheckGates
 from koord.values import resources as vector
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 
 _SHOWN_PODS = 2
 
@@ -94,7 +94,7 @@ def _validate_create(
         if owner := tree.owner_of(namespace, besides=info.name):
             words = f"AddQuota quota {info.name}'s annotation namespace {namespace} is already bound to quota {owner}"
             return QuotaRuling(AdmissionDenied(400, words))
-    fault = checks.spec_fault(quota, info) or checks.topology_fault(info, None, tree, rules, lambda: False)
+    fault = topology.spec_fault(quota, info) or topology.topology_fault(info, None, tree, rules, lambda: False)
     return (
         QuotaRuling(AdmissionDenied(400, fault))
         if fault
@@ -130,7 +130,7 @@ def _validate_update(
         claimed = quota_codecs.quota_namespaces(before[0].metadata.annotations)
         return bool(pods.pods_with_label(name)) or any(pods.has_pods_in(namespace) for namespace in (name, *claimed))
 
-    fault = checks.spec_fault(quota, info) or checks.topology_fault(info, known, tree, rules, has_pods)
+    fault = topology.spec_fault(quota, info) or topology.topology_fault(info, known, tree, rules, has_pods)
     return (
         QuotaRuling(AdmissionDenied(400, fault))
         if fault

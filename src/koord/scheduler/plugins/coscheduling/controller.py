@@ -18,8 +18,7 @@ from koord.api.koordinator.scheduling import ClusterNetworkTopologyStatus
 from koord.api.koordinator.sigs_scheduling import PodGroup, PodGroupStatus
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
 from koord.api.model import to_dict
-from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue
-from koord.kube.controller.workqueue import WorkQueue
+from koord.kube.controller.controller import Controller, Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events.recorder import object_reference
 from koord.kube.informer.cache import object_key
 from koord.kube.rate_limit import RateLimitedLog

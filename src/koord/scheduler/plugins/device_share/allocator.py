@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.scheduler.framework.reservation import NumaTopologyHint
 from koord.scheduler.plugins.device_share import refusal, usable_devices
 from koord.scheduler.plugins.device_share.device_amounts import DeviceAmounts, DeviceScorer, vf_key

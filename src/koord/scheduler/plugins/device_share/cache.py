@@ -19,8 +19,8 @@ import msgspec
 
 from koord.api.annotations import reservation_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator.device import Device
 from koord.api.koordinator.protocol import A_DEVICE_ALLOCATED, A_RESERVATION_ALLOCATED
+from koord.api.koordinator.scheduling import Device
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo

@@ -11,8 +11,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from koord.api.config.scheduler.plugin_args import MOST_ALLOCATED, ScoringStrategy
-from koord.values.amounts import add_keyed_amounts, remaining_keyed_amounts
+from koord.api.config.scheduler.in_tree_args import MOST_ALLOCATED, ScoringStrategy
+from koord.values.resources import add_keyed_amounts, remaining_keyed_amounts
 
 Amounts: TypeAlias = Mapping[str, int]  # resource -> whole units: percents of a card, bytes of gpu-memory
 MinorAmounts: TypeAlias = Mapping[int, Amounts]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.resource_name import GPU_MEMORY, GPU_MEMORY_RATIO
 from koord.scheduler.cache.columns import CodedColumn, grow_array
 from koord.scheduler.cache.node_table import Bools, Ints, NodeTable, RowList, Rows

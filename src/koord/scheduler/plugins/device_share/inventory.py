@@ -12,12 +12,12 @@ import msgspec
 from koord.api.annotations import device_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.device_codecs import DEVICE_TOPOLOGY_SCOPES, GPU_PARTITION_HONOR, GPUPartitionTable
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.protocol import A_GPU_PARTITIONS, L_GPU_MODEL, L_GPU_VENDOR
 from koord.api.koordinator.resource_name import DEPRECATED_DEVICES, GPU_MEMORY, GPU_MEMORY_RATIO
 from koord.scheduler.plugins.device_share.device_amounts import Amounts
 from koord.values import resources as vector
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 
 KNOWN_TYPES = (wire.GPU, wire.RDMA, wire.FPGA)
 FULL_CARD_PERCENT = 100  # percents of one card

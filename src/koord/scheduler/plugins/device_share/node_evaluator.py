@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 import numpy as np
 
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.scheduler.cache.columns import CodedColumn
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, NodeTable, RowList, Rows

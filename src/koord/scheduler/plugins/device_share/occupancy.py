@@ -8,7 +8,7 @@ from string import ascii_letters
 import msgspec
 
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.resource_name import FPGA, GPU_MEMORY_RATIO, RDMA
 from koord.scheduler.plugins.device_share import device_amounts
 from koord.scheduler.plugins.device_share.annotations import pod_device_amounts

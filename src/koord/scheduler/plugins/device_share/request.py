@@ -10,7 +10,7 @@ import msgspec
 
 from koord.api.annotations import device_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.protocol import L_GPU_ISOLATION_PROVIDER
 from koord.api.koordinator.resource_name import (
     DEPRECATED_DEVICES,
@@ -32,8 +32,7 @@ from koord.scheduler.plugins.device_share import refusal
 from koord.scheduler.plugins.device_share.device_amounts import Amounts
 from koord.scheduler.plugins.device_share.inventory import FULL_CARD_PERCENT
 from koord.values import resources as vector
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 from koord.values.selector import Selector, SelectorError
 
 _GPU_NAMES = frozenset(name for names in GPU_COMBINATIONS for name in names)

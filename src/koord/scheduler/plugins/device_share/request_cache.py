@@ -9,8 +9,8 @@ from koord.api.annotations import device_codecs, pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.reservation_codecs import ignores_reservations, requires_pre_allocation
 from koord.api.config.scheduler.koordinator_args import GPUSharedResourceTemplatesConfig
-from koord.api.koordinator import device as wire
 from koord.api.koordinator import protocol
+from koord.api.koordinator import scheduling as wire
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS
 from koord.api.kubernetes.core_v1 import ConfigMap
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from koord.api.annotations.device_codecs import APPLY_FOR_ALL, REQUESTS_AS_COUNT
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.resource_name import GPU_MEMORY
 from koord.scheduler.plugins.device_share import refusal
 from koord.scheduler.plugins.device_share.device_amounts import Amounts, DeviceScorer, pooled_score

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.scheduler.framework.reservation import MatchedReservation
 from koord.scheduler.plugins.device_share import device_amounts
 from koord.scheduler.plugins.device_share.allocator import AllocatedDevices, DeviceAllocateOptions, allocate_devices

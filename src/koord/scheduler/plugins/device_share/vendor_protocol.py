@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from koord.api.annotations.device_codecs import AllocatedDevice, DeviceAllocations
-from koord.api.koordinator import device as wire
 from koord.api.koordinator import protocol
+from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.resource_name import GPU_CORE, GPU_MEMORY
 from koord.scheduler.plugins.device_share.inventory import DeviceInventory
 from koord.values import resources as vector

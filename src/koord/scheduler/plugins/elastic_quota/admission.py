@@ -9,7 +9,7 @@ import msgspec
 
 from koord.scheduler.plugins.elastic_quota.definition import QuotaRules
 from koord.scheduler.plugins.elastic_quota.tree import QuotaNode, QuotaPath
-from koord.values.amounts import (
+from koord.values.resources import (
     Amounts,
     Counts,
     add_amounts,

@@ -25,8 +25,8 @@ from koord.scheduler.plugins.elastic_quota import quota_events
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
-from koord.values.amounts import Amounts, Counts, add_in_place
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
+from koord.values.resources import Amounts, Counts, add_in_place
 
 # One that has not started yet is the youngest of all.
 _NOT_STARTED = float("inf")

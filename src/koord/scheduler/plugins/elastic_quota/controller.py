@@ -26,7 +26,7 @@ from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManage
 from koord.scheduler.plugins.elastic_quota.report import decide_status_patch, quota_figures
 from koord.scheduler.plugins.elastic_quota.tree import BUILTIN_QUOTAS
 from koord.values import duration
-from koord.values.amounts import format_amounts, subtract_amounts
+from koord.values.resources import format_amounts, subtract_amounts
 
 
 def quota_controllers(context: SchedulerControllerContext) -> Sequence[SchedulerController]:

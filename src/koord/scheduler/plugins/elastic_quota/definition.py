@@ -15,7 +15,7 @@ from koord.api.koordinator.resource_name import DEPRECATED_BATCH
 from koord.api.koordinator.sigs_scheduling import ElasticQuota
 from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.policy.quota import QuotaAddress, QuotaRecord, record_fields
-from koord.values.amounts import Counts
+from koord.values.resources import Counts
 
 
 class QuotaDefinition(QuotaRecord, frozen=True, kw_only=True):

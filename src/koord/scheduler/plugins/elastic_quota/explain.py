@@ -17,7 +17,7 @@ from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodUpdated
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.report import QuotaReport, quota_report, quota_reports
 from koord.scheduler.plugins.elastic_quota.tree import QuotaNode
-from koord.values.amounts import to_resource_list
+from koord.values.resources import to_resource_list
 
 
 class QuotaTreeReport(msgspec.Struct, frozen=True):

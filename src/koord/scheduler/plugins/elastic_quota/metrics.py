@@ -10,7 +10,7 @@ from koord.scheduler.plugins.elastic_quota.cache import ElasticQuotaCache
 from koord.scheduler.plugins.elastic_quota.report import quota_figures
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import Histogram, MetricDeclaration, MetricFamily, MetricReading, MetricRegistry
-from koord.values.amounts import Counts
+from koord.values.resources import Counts
 
 QUOTA_LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
 QUOTA_SPEC = MetricDeclaration(

@@ -8,7 +8,7 @@ import msgspec
 
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod
-from koord.values.amounts import Counts
+from koord.values.resources import Counts
 
 
 class QuotaUpdated(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from koord.scheduler.plugins.elastic_quota import quota_events
 from koord.scheduler.plugins.elastic_quota.admission import QuotaRefusal, check_admission
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaPod, QuotaRules
 from koord.scheduler.plugins.elastic_quota.tree import DEFAULT_TREE, UNLIMITED, QuotaNode, QuotaTrees, quota_exists
-from koord.values.amounts import Amounts, Counts, add_in_place, keep_resources, subtract_amounts
+from koord.values.resources import Amounts, Counts, add_in_place, keep_resources, subtract_amounts
 
 _MAX_PENDING_USED = 1024
 

@@ -19,7 +19,7 @@ from koord.api.kubernetes.pod_resources import resource_amounts
 from koord.scheduler.plugins.elastic_quota.quota_events import QuotaPodRefused
 from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManager
 from koord.scheduler.plugins.elastic_quota.tree import QuotaNode, QuotaTree, QuotaTrees
-from koord.values.amounts import Amounts, Counts, nonzero, to_resource_list
+from koord.values.resources import Amounts, Counts, nonzero, to_resource_list
 
 
 class QuotaLoan(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from koord.api.koordinator.protocol import DEFAULT_QUOTA, ROOT_QUOTA, SYSTEM_QUO
 from koord.policy.quota import QuotaIndex
 from koord.scheduler.plugins.elastic_quota.definition import QuotaDefinition, QuotaRules
 from koord.scheduler.plugins.elastic_quota.runtime_calculator import SiblingClaim, SiblingPool
-from koord.values.amounts import Amounts, Counts, add_in_place
+from koord.values.resources import Amounts, Counts, add_in_place
 
 UNLIMITED = 1 << 60  # more than any cluster has of anything
 

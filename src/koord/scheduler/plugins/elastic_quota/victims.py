@@ -19,7 +19,7 @@ from koord.scheduler.plugins.elastic_quota.quota_manager import GroupQuotaManage
 from koord.scheduler.plugins.elastic_quota.report import overuse_of
 from koord.scheduler.preemption.evaluator import NOT_HELPFUL
 from koord.scheduler.preemption.victims import VictimRules
-from koord.values.amounts import Amounts, Counts, add_amounts, exceeded_resources, subtract_amounts
+from koord.values.resources import Amounts, Counts, add_amounts, exceeded_resources, subtract_amounts
 
 
 class OveruseState(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.resource_name import CPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from koord.policy.node_match import RequiredNodeAffinity, required_node_selector
 from koord.scheduler.cache import pod_shape as state_shape

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
-from koord.api.koordinator import device as wire
+from koord.api.koordinator import scheduling as wire
 from koord.api.koordinator.custom_kinds import DEVICES
 from koord.api.koordinator.resource_name import CPU, GPU_MEMORY_RATIO
 from koord.policy.node_match import RequiredNodeAffinity

@@ -14,8 +14,13 @@ from koord.api.annotations import pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.node_codecs import parse_raw_allocatable
 from koord.api.config.scheduler.koordinator_args import LoadAwareSchedulingArgs
-from koord.api.koordinator.protocol import A_LOAD_ESTIMATED_SCALING_FACTORS, L_PRIORITY_CLASS, L_QOS_CLASS
-from koord.api.koordinator.qos_class import BURSTABLE, PROD
+from koord.api.koordinator.protocol import (
+    A_LOAD_ESTIMATED_SCALING_FACTORS,
+    BURSTABLE,
+    L_PRIORITY_CLASS,
+    L_QOS_CLASS,
+    PROD,
+)
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY, CPU, MEMORY, tier_resource_name
 from koord.api.kubernetes import pod as api_pod
 from koord.api.kubernetes.pod_resources import compute_qos_class, pod_limits, resource_amounts

@@ -6,14 +6,14 @@ from datetime import datetime
 from typing import TypeAlias
 
 from koord.api.koordinator import custom_kinds
-from koord.api.koordinator.qos_class import PROD
+from koord.api.koordinator.protocol import PROD
 from koord.api.koordinator.slo import ReportedPodUsage, ReportedUsage
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.resource import Resource
 from koord.api.model import ResourceList, Submodel
 from koord.scheduler.plugins.load_aware.thresholds import ResourceAxes, ResourceVector
 from koord.values import duration
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import QuantityError
 
 
 class ReportedAggregatedUsage(Submodel, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS
+from koord.api.annotations.cpu_codecs import CPU_BIND_FULL_PCPUS
 from koord.scheduler.plugins.node_numa_resource import refusal
 from koord.scheduler.plugins.node_numa_resource.available import AvailableResources, available_resources
 from koord.scheduler.plugins.node_numa_resource.cpu_accumulator import CpuRequest, take_preferred_cpus

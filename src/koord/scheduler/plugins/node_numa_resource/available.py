@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
+from koord.api.annotations.cpu_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import NumaRequest
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology
 from koord.scheduler.plugins.node_numa_resource.ledger import IDLE, Amounts, CpuPool, NumaLedger, ZoneAmounts

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from koord.api.annotations.numa_codecs import NUMA_POLICY_NONE, NUMA_POLICY_SINGLE_NUMA_NODE
+from koord.api.annotations.cpu_codecs import NUMA_POLICY_NONE, NUMA_POLICY_SINGLE_NUMA_NODE
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, NodeTable, RowList, Rows
 from koord.scheduler.cache.pod_info import PodInfo

@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from koord.api.annotations import numa_codecs, reservation_codecs
+from koord.api.annotations import cpu_codecs, reservation_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import custom_kinds
 from koord.api.koordinator.protocol import A_RESERVATION_ALLOCATED, A_RESOURCE_SPEC, A_RESOURCE_STATUS
@@ -37,8 +37,8 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
     total_zone_amounts,
 )
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, read_topology_options
-from koord.values.amounts import remaining_keyed_amounts
 from koord.values.cpuset import CPUSet
+from koord.values.resources import remaining_keyed_amounts
 
 
 class PodAllocation(msgspec.Struct, frozen=True):
@@ -162,7 +162,7 @@ class NodeTopologyProfile:
         self.has_uniform_cores = isinstance(topology.cpu, CpuTopology) and topology.cpu.has_uniform_cores
         self.concerns_all_pods = bool(
             topology.numa_policy
-            or topology.bind_policy != numa_codecs.NODE_BIND_NONE
+            or topology.bind_policy != cpu_codecs.NODE_BIND_NONE
             or topology.ratio_error
             or (topology.node_ratio or 0) > 1
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from koord.api.annotations.numa_codecs import (
+from koord.api.annotations.cpu_codecs import (
     CPU_BIND_FULL_PCPUS,
     CPU_EXCLUSIVE_NUMA_NODE_LEVEL,
     CPU_EXCLUSIVE_PCPU_LEVEL,

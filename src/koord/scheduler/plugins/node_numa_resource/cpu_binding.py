@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.api.annotations import numa_codecs
-from koord.api.annotations.numa_codecs import (
+from koord.api.annotations import cpu_codecs
+from koord.api.annotations.cpu_codecs import (
     CPU_BIND_DEFAULT,
     CPU_BIND_FULL_PCPUS,
     CPU_BIND_SPREAD_BY_PCPUS,
     ResourceSpec,
 )
-from koord.api.koordinator.qos_class import LSE, LSR, PROD
+from koord.api.koordinator.protocol import LSE, LSR, PROD
 from koord.policy.qos import priority_class_with_default, qos_raw
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import InvalidCpuTopology
 from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaLedger, ZoneAmounts
@@ -30,8 +30,8 @@ from koord.scheduler.plugins.node_numa_resource.topology_options import Topology
 
 _BIND_POLICIES = (CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS)
 _POLICY_OF_NODE_POLICY = {
-    numa_codecs.NODE_BIND_FULL_PCPUS_ONLY: CPU_BIND_FULL_PCPUS,
-    numa_codecs.NODE_BIND_SPREAD_BY_PCPUS: CPU_BIND_SPREAD_BY_PCPUS,
+    cpu_codecs.NODE_BIND_FULL_PCPUS_ONLY: CPU_BIND_FULL_PCPUS,
+    cpu_codecs.NODE_BIND_SPREAD_BY_PCPUS: CPU_BIND_SPREAD_BY_PCPUS,
 }
 
 

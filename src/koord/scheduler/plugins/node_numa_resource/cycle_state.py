@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from koord.api.annotations.numa_codecs import NUMA_LEAST_ALLOCATED, NUMA_MOST_ALLOCATED
-from koord.api.config.scheduler.plugin_args import ResourceWeight, ScoringStrategy
+from koord.api.annotations.cpu_codecs import NUMA_LEAST_ALLOCATED, NUMA_MOST_ALLOCATED
+from koord.api.config.scheduler.in_tree_args import ResourceWeight, ScoringStrategy
 from koord.api.koordinator.resource_name import CPU, EPHEMERAL_STORAGE, MEMORY
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.framework.verdict import Reject
@@ -22,7 +22,7 @@ from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaAlloc
 from koord.scheduler.plugins.node_numa_resource.refusal import NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions, amplify
 from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource, present_resources
-from koord.values.amounts import sum_amounts
+from koord.values.resources import sum_amounts
 
 PASSES = 0
 

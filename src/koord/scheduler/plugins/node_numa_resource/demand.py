@@ -6,10 +6,10 @@ from collections.abc import Hashable
 
 import msgspec
 
-from koord.api.annotations import numa_codecs, pod_codecs
+from koord.api.annotations import cpu_codecs, pod_codecs
 from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.koordinator import protocol
-from koord.api.koordinator.qos_class import LSE, LSR
+from koord.api.koordinator.protocol import LSE, LSR
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.plugins.node_numa_resource.cpu_binding import CpuBindRequest, decide_bind_request, is_bind_eligible
 from koord.scheduler.plugins.node_numa_resource.ledger import Amounts, NumaAllocation, parse_allocation
@@ -27,7 +27,7 @@ _READ_ANNOTATIONS = (
     protocol.A_SCHEDULING_HINT_DEPRECATED,
     protocol.A_RESERVE_POD,
 )
-_POLICIES = ", ".join(policy for policy in numa_codecs.NUMA_TOPOLOGY_POLICIES if policy)
+_POLICIES = ", ".join(policy for policy in cpu_codecs.NUMA_TOPOLOGY_POLICIES if policy)
 
 
 class NumaDemand(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class NumaDemand(msgspec.Struct, frozen=True, kw_only=True):
 
     amounts: Amounts
     wish: CpuBindRequest
-    spec: numa_codecs.ResourceSpec | None = None
+    spec: cpu_codecs.ResourceSpec | None = None
     policy: str = ""
     exclusive: str = ""
     needs_reservation: bool = False
@@ -95,13 +95,13 @@ def _plain_demand(pod: PodInfo) -> NumaDemand:
 def _parse_demand(pod: PodInfo, default_policy: str) -> NumaDemand | NumaRefusal:
     """Parse a demand. A refusal names the annotation, and the field where it can."""
     labels, annotations, amounts = pod.labels, pod.annotations, pod.shape.requests
-    spec, numa = numa_codecs.parse_resource_spec(annotations), numa_codecs.parse_numa_topology_spec(annotations)
+    spec, numa = cpu_codecs.parse_resource_spec(annotations), cpu_codecs.parse_numa_topology_spec(annotations)
     if isinstance(spec, MalformedAnnotation):
         return NumaRefusal.unresolvable(str(spec))
     if isinstance(numa, MalformedAnnotation):
         return NumaRefusal.unresolvable(str(numa))
     policy = "" if numa is None else numa.numa_topology_policy
-    if policy not in numa_codecs.NUMA_TOPOLOGY_POLICIES:
+    if policy not in cpu_codecs.NUMA_TOPOLOGY_POLICIES:
         return NumaRefusal.unresolvable(
             f'{protocol.A_NUMA_TOPOLOGY_SPEC}: numaTopologyPolicy "{policy}" is not one of {_POLICIES}'
         )

@@ -11,14 +11,13 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from koord.api.annotations import numa_codecs
+from koord.api.annotations import cpu_codecs
 from koord.api.annotations.codec import MalformedAnnotation
-from koord.api.annotations.numa_codecs import CPU_EXCLUSIVE_NUMA_NODE_LEVEL, CPU_EXCLUSIVE_PCPU_LEVEL
+from koord.api.annotations.cpu_codecs import CPU_EXCLUSIVE_NUMA_NODE_LEVEL, CPU_EXCLUSIVE_PCPU_LEVEL
 from koord.api.koordinator.protocol import A_RESOURCE_STATUS
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology, InvalidCpuTopology
-from koord.values.amounts import add_keyed_amounts
 from koord.values.cpuset import EMPTY, CPUSet, CPUSetError
-from koord.values.resources import materialise, parse, to_units, to_wire
+from koord.values.resources import add_keyed_amounts, materialise, parse, to_units, to_wire
 
 Amounts = Mapping[str, int]
 ZoneAmounts = Mapping[int, Amounts]
@@ -214,7 +213,7 @@ def _with_counts(counts: Mapping[int, int], zones: Iterable[int], by: int) -> di
 
 def parse_allocation(annotations: Mapping[str, str]) -> NumaAllocation | MalformedAnnotation | None:
     """Parse a pod's allocation; None when it has none. A spec that cannot be read requests no exclusivity."""
-    status = numa_codecs.parse_resource_status(annotations)
+    status = cpu_codecs.parse_resource_status(annotations)
     if status is None or isinstance(status, MalformedAnnotation):
         return status
     try:
@@ -228,17 +227,17 @@ def parse_allocation(annotations: Mapping[str, str]) -> NumaAllocation | Malform
             amounts[name] = amounts.get(name, 0) + amount
         zones[entry.node] = {name: amount for name, amount in amounts.items() if amount}
     zones = {number: amounts for number, amounts in sorted(zones.items()) if amounts}
-    spec = numa_codecs.parse_resource_spec(annotations)
-    exclusive = spec.preferred_cpu_exclusive_policy if isinstance(spec, numa_codecs.ResourceSpec) else ""
+    spec = cpu_codecs.parse_resource_spec(annotations)
+    exclusive = spec.preferred_cpu_exclusive_policy if isinstance(spec, cpu_codecs.ResourceSpec) else ""
     found = NumaAllocation(cpus=cpus, exclusive=exclusive if cpus.bits else "", zones=zones)
     return None if found.is_empty() else found
 
 
-def to_resource_status(allocation: NumaAllocation) -> numa_codecs.PodResourceStatus:
-    return numa_codecs.PodResourceStatus(
+def to_resource_status(allocation: NumaAllocation) -> cpu_codecs.PodResourceStatus:
+    return cpu_codecs.PodResourceStatus(
         cpuset=str(allocation.cpus),
         numa_node_resources=tuple(
-            numa_codecs.NUMANodeResource(node=number, resources=dict(to_wire(materialise(amounts))))
+            cpu_codecs.NUMANodeResource(node=number, resources=dict(to_wire(materialise(amounts))))
             for number, amounts in sorted(allocation.zones.items())
         ),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from koord.api.annotations.numa_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
+from koord.api.annotations.cpu_codecs import CPU_BIND_FULL_PCPUS, CPU_BIND_SPREAD_BY_PCPUS
 from koord.scheduler.cache.columns import grow_array
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, Ints, NodeTable, Rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from koord.api.annotations.numa_codecs import NUMA_POLICY_NONE
+from koord.api.annotations.cpu_codecs import NUMA_POLICY_NONE
 from koord.api.config.scheduler.koordinator_args import NodeNUMAResourceArgs
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.node_info import NodeInfo

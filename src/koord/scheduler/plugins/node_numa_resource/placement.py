@@ -11,7 +11,7 @@ from itertools import combinations
 
 import msgspec
 
-from koord.api.annotations.numa_codecs import (
+from koord.api.annotations.cpu_codecs import (
     CPU_BIND_FULL_PCPUS,
     CPU_BIND_SPREAD_BY_PCPUS,
     NUMA_POLICY_NONE,

@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 from msgspec.structs import replace
 
-from koord.api.annotations import numa_codecs
+from koord.api.annotations import cpu_codecs
 from koord.api.annotations.codec import dump_json
-from koord.api.annotations.numa_codecs import NUMA_POLICY_NONE
+from koord.api.annotations.cpu_codecs import NUMA_POLICY_NONE
 from koord.api.config.scheduler.koordinator_args import NodeNUMAResourceArgs
 from koord.api.koordinator.protocol import A_RESOURCE_SPEC, A_RESOURCE_STATUS
 from koord.api.kubernetes.rbac import READ_VERBS, RbacRule
@@ -350,8 +350,8 @@ class NodeNUMAResource(Plugin):
             return reject(f"CPUs {given.cpus} are no longer all there on node {node_name}")
         marks = {A_RESOURCE_STATUS: dump_json(to_resource_status(given))}
         if assumed_allocation.binding is not None:
-            stated = numa_codecs.parse_resource_spec(pod.annotations)
-            spec = stated if isinstance(stated, numa_codecs.ResourceSpec) else None
+            stated = cpu_codecs.parse_resource_spec(pod.annotations)
+            spec = stated if isinstance(stated, cpu_codecs.ResourceSpec) else None
             full = complete_resource_spec(spec, assumed_allocation.binding)
             if full != spec:
                 marks[A_RESOURCE_SPEC] = dump_json(full)

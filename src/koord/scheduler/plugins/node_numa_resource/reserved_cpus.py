@@ -19,8 +19,8 @@ from koord.scheduler.plugins.node_numa_resource.ledger import (
 )
 from koord.scheduler.plugins.node_numa_resource.refusal import NOT_ENOUGH_CPUS, NumaRefusal
 from koord.scheduler.plugins.node_numa_resource.topology_options import TopologyOptions
-from koord.values.amounts import remaining_keyed_amounts
 from koord.values.bitmask import BitMask
+from koord.values.resources import remaining_keyed_amounts
 
 
 class ReservedCpus(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from koord.api.annotations import numa_codecs
+from koord.api.annotations import cpu_codecs
 from koord.scheduler.framework.reservation import NumaTopologyHint, NumaTopologyHints
 from koord.scheduler.plugins.node_numa_resource.ledger import SHARED, SINGLE, NumaLedger
 from koord.scheduler.plugins.node_numa_resource.refusal import (
@@ -43,7 +43,7 @@ class NumaZones(msgspec.Struct, frozen=True):
 
     def allows(self, mask: BitMask) -> bool:
         """Return whether exclusivity admits the pod: pods of one NUMA node and pods of several do not mix."""
-        if self.exclusive != numa_codecs.NUMA_EXCLUSIVE_REQUIRED:
+        if self.exclusive != cpu_codecs.NUMA_EXCLUSIVE_REQUIRED:
             return True
         clash = SINGLE if len(mask) > 1 else SHARED
         return all(self.statuses.get(number) != clash for number in mask)
@@ -150,7 +150,7 @@ def resolve_numa_policy(node_policy: str, pod_policy: str) -> str | NumaRefusal:
 
 def resolve_exclusive_policy(pod_policy: str, exclusive: str) -> str:
     """Return the exclusive policy: a pod with a NUMA policy of its own does not mix unless it says so."""
-    return numa_codecs.NUMA_EXCLUSIVE_REQUIRED if pod_policy and not exclusive else exclusive
+    return cpu_codecs.NUMA_EXCLUSIVE_REQUIRED if pod_policy and not exclusive else exclusive
 
 
 def numa_zones_of(node: TopologyOptions, ledger: NumaLedger, exclusive: str) -> NumaZones:
@@ -195,22 +195,22 @@ def collect_hints(providers: Sequence[HintProvider], width: int) -> list[NumaTop
 
 def decide_affinity(policy: str, zones: NumaZones, given: Sequence[NumaTopologyHints]) -> NumaAffinity | NumaRefusal:
     """Decide by the hints of all providers over every set of NUMA nodes."""
-    if policy == numa_codecs.NUMA_POLICY_NONE:
+    if policy == cpu_codecs.NUMA_POLICY_NONE:
         return NumaAffinity()
     lists, reasons = _hint_lists(given)
-    if policy == numa_codecs.NUMA_POLICY_BEST_EFFORT:
+    if policy == cpu_codecs.NUMA_POLICY_BEST_EFFORT:
         best = merge_best_effort(lists, zones)
         return NumaAffinity(zones.all_zones if best.unsatisfied else best.mask)
     if reasons:
         return NumaRefusal(tuple(reasons))
-    if policy == numa_codecs.NUMA_POLICY_RESTRICTED:
+    if policy == cpu_codecs.NUMA_POLICY_RESTRICTED:
         chosen = merge_preferred(lists, zones)
         return (
             NumaRefusal.unschedulable(unaligned_hints(" & ".join(_hint_summaries(given))))
             if chosen is None
             else NumaAffinity(chosen.mask)
         )
-    if policy == numa_codecs.NUMA_POLICY_SINGLE_NUMA_NODE:
+    if policy == cpu_codecs.NUMA_POLICY_SINGLE_NUMA_NODE:
         chosen = merge_preferred(_single_zone_hints(lists), zones)
         if chosen is None:
             return NumaRefusal.unschedulable(unaligned_hints(",".join(_hint_summaries(given))))
@@ -221,7 +221,7 @@ def decide_affinity(policy: str, zones: NumaZones, given: Sequence[NumaTopologyH
 def _preferred_single_zone(policy: str, given: Sequence[NumaTopologyHints], zones: NumaZones) -> NumaAffinity | None:
     """Return a single NUMA node that all providers prefer, when some resource has a preference."""
     lists, reasons = _hint_lists(given)
-    if policy == numa_codecs.NUMA_POLICY_NONE or reasons:
+    if policy == cpu_codecs.NUMA_POLICY_NONE or reasons:
         return None
     chosen = merge_preferred(lists, zones)
     if chosen is None or chosen.mask is None or len(chosen.mask) != 1:

@@ -10,15 +10,14 @@ from typing import TypeVar
 
 import msgspec
 
-from koord.api.annotations import cpu_codecs, node_codecs, numa_codecs
+from koord.api.annotations import cpu_codecs, node_codecs
 from koord.api.annotations.codec import MalformedAnnotation, value_or_none
 from koord.api.koordinator.sigs_scheduling import ZONE_NAME_PREFIX, ZONE_TYPE_NODE, NodeResourceTopology, Zone
 from koord.scheduler.plugins.node_numa_resource.cpu_topology import CpuTopology, InvalidCpuTopology, parse_cpu_topology
 from koord.values.bitmask import WIDTH, BitMask
 from koord.values.cpuset import CPUSet, CPUSetError
 from koord.values.go_format import parse_decimal_int
-from koord.values.quantity import Quantity
-from koord.values.quantity_syntax import QuantityError
+from koord.values.quantity import Quantity, QuantityError
 from koord.values.resources import CPU, units
 
 # The ratio is a float and is multiplied as one: 3000 at 1.1 is 3301 on the wire, and must be here.
@@ -45,9 +44,9 @@ T = TypeVar("T")
 
 # The first of these that the topology names is the node's own policy.
 _KUBELET_POLICIES = {
-    "BestEffort": numa_codecs.NUMA_POLICY_BEST_EFFORT,
-    "Restricted": numa_codecs.NUMA_POLICY_RESTRICTED,
-    "SingleNUMANodePodLevel": numa_codecs.NUMA_POLICY_SINGLE_NUMA_NODE,
+    "BestEffort": cpu_codecs.NUMA_POLICY_BEST_EFFORT,
+    "Restricted": cpu_codecs.NUMA_POLICY_RESTRICTED,
+    "SingleNUMANodePodLevel": cpu_codecs.NUMA_POLICY_SINGLE_NUMA_NODE,
 }
 
 
@@ -69,9 +68,9 @@ class TopologyOptions(msgspec.Struct, frozen=True, kw_only=True):
     cpu: CpuTopology | InvalidCpuTopology
     reserved: int = 0
     zones: tuple[NumaZone, ...] = ()
-    bind_policy: str = numa_codecs.NODE_BIND_NONE
-    numa_policy: str = numa_codecs.NUMA_POLICY_NONE
-    strategy: str = numa_codecs.NUMA_LEAST_ALLOCATED
+    bind_policy: str = cpu_codecs.NODE_BIND_NONE
+    numa_policy: str = cpu_codecs.NUMA_POLICY_NONE
+    strategy: str = cpu_codecs.NUMA_LEAST_ALLOCATED
     ratio: float | None = None
     node_ratio: float | None = None
     ratio_error: str = ""
@@ -97,7 +96,7 @@ def read_topology_options(
     labels: Mapping[str, str],
     annotations: Mapping[str, str],
     *,
-    default_strategy: str = numa_codecs.NUMA_LEAST_ALLOCATED,
+    default_strategy: str = cpu_codecs.NUMA_LEAST_ALLOCATED,
     max_ref_count: int = 1,
 ) -> TopologyOptions:
     """Read the options. `found` is the node's NodeResourceTopology; labels and annotations are the node's own."""
@@ -123,7 +122,7 @@ def read_topology_options(
         zones=zones,
         bind_policy=_bind_policy(labels, kubelet),
         numa_policy=_numa_policy(labels, found),
-        strategy=numa_codecs.node_numa_allocate_strategy(labels) or default_strategy,
+        strategy=cpu_codecs.node_numa_allocate_strategy(labels) or default_strategy,
         ratio=(ratios or {}).get(CPU),
         node_ratio=None if isinstance(own, MalformedAnnotation) else (own or {}).get(CPU),
         ratio_error=str(own) if isinstance(own, MalformedAnnotation) else "",
@@ -133,17 +132,17 @@ def read_topology_options(
 
 
 def _bind_policy(labels: Mapping[str, str], kubelet: cpu_codecs.CPUManagerPolicy | None) -> str:
-    stated = numa_codecs.node_cpu_bind_policy(labels)
-    return numa_codecs.NODE_BIND_FULL_PCPUS_ONLY if kubelet is not None and kubelet.wants_full_cores else stated
+    stated = cpu_codecs.node_cpu_bind_policy(labels)
+    return cpu_codecs.NODE_BIND_FULL_PCPUS_ONLY if kubelet is not None and kubelet.wants_full_cores else stated
 
 
 def _numa_policy(labels: Mapping[str, str], found: NodeResourceTopology | None) -> str:
     """Return the effective policy. An unknown label counts as none and does not bring the kubelet's policy back."""
-    stated = numa_codecs.node_numa_topology_policy(labels)
+    stated = cpu_codecs.node_numa_topology_policy(labels)
     if stated:
-        return stated if stated in numa_codecs.NUMA_TOPOLOGY_POLICIES else numa_codecs.NUMA_POLICY_NONE
+        return stated if stated in cpu_codecs.NUMA_TOPOLOGY_POLICIES else cpu_codecs.NUMA_POLICY_NONE
     named = () if found is None else found.topology_policies
-    return next((_KUBELET_POLICIES[name] for name in named if name in _KUBELET_POLICIES), numa_codecs.NUMA_POLICY_NONE)
+    return next((_KUBELET_POLICIES[name] for name in named if name in _KUBELET_POLICIES), cpu_codecs.NUMA_POLICY_NONE)
 
 
 def _reserved(annotations: Mapping[str, str], kubelet: cpu_codecs.CPUManagerPolicy | None, ignored: list[str]) -> int:

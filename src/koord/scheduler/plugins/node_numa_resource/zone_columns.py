@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from koord.api.annotations import numa_codecs
+from koord.api.annotations import cpu_codecs
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import Bools, Ints, NodeTable, Rows
 from koord.scheduler.framework.plugin import Scores
@@ -56,8 +56,8 @@ def _floor_percent(part: Ints, divisor: Ints | Floats) -> Floats:
 MAX_ZONES = 8
 _ALL_CPUS, _WHOLE_CORE_CPUS, _ONE_CPU_PER_CORE = range(3)
 _CPU_KINDS = {
-    numa_codecs.CPU_BIND_FULL_PCPUS: _WHOLE_CORE_CPUS,
-    numa_codecs.CPU_BIND_SPREAD_BY_PCPUS: _ONE_CPU_PER_CORE,
+    cpu_codecs.CPU_BIND_FULL_PCPUS: _WHOLE_CORE_CPUS,
+    cpu_codecs.CPU_BIND_SPREAD_BY_PCPUS: _ONE_CPU_PER_CORE,
 }
 
 ZoneGrid = npt.NDArray[np.int64]  # by place of the NUMA node, then by row
@@ -131,7 +131,7 @@ class ZoneColumns:
         assert isinstance(topology.cpu, CpuTopology)
         while len(topology.zones) > self._zone_slots:
             self._widen()
-        self._single_numa_policy[row] = topology.numa_policy == numa_codecs.NUMA_POLICY_SINGLE_NUMA_NODE
+        self._single_numa_policy[row] = topology.numa_policy == cpu_codecs.NUMA_POLICY_SINGLE_NUMA_NODE
         self._bound_cpus[row] = ledger.refcounts.referenced.bit_count()
         left = free_zone_amounts(topology, ledger, {})
         free = free_cpu_pool(topology, ledger).available
@@ -186,7 +186,7 @@ class ZoneColumns:
             takes &= (self._free[name][:, rows] >= amount) | ~self._listed[name][rows]
         if wish.binds:
             takes &= self._cpus[_CPU_KINDS.get(wish.required, _ALL_CPUS)][:, rows] >= wish.count
-        if demand.exclusive == numa_codecs.NUMA_EXCLUSIVE_REQUIRED:
+        if demand.exclusive == cpu_codecs.NUMA_EXCLUSIVE_REQUIRED:
             takes &= ~self._shared[:, rows]
         return takes
 
@@ -226,8 +226,8 @@ class ZoneColumns:
 def _is_simple(profile: NodeTopologyProfile) -> bool:
     topology = profile.topology
     return (
-        topology.numa_policy in (numa_codecs.NUMA_POLICY_NONE, numa_codecs.NUMA_POLICY_SINGLE_NUMA_NODE)
-        and topology.bind_policy == numa_codecs.NODE_BIND_NONE
+        topology.numa_policy in (cpu_codecs.NUMA_POLICY_NONE, cpu_codecs.NUMA_POLICY_SINGLE_NUMA_NODE)
+        and topology.bind_policy == cpu_codecs.NODE_BIND_NONE
         and not topology.ratio_error
         and (topology.ratio or 0) <= 1
         and (topology.node_ratio or 0) <= 1

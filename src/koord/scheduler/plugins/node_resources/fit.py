@@ -10,7 +10,7 @@ from typing import Protocol, cast
 import msgspec
 import numpy as np
 
-from koord.api.config.scheduler import plugin_args
+from koord.api.config.scheduler import in_tree_args
 from koord.api.config.scheduler.in_tree_args import NodeResourcesFitArgs
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes import pod as api_pod
@@ -73,7 +73,7 @@ class WeightedMeanStrategy:
 class RequestedToCapacityRatioStrategy:
     """Score by a curve over the used percentage. A resource that scores 0 has no weight."""
 
-    def __init__(self, points: Sequence[plugin_args.UtilizationShapePoint]) -> None:
+    def __init__(self, points: Sequence[in_tree_args.UtilizationShapePoint]) -> None:
         self._curve = np.asarray([_interpolate(points, percent) for percent in range(MAX_SCORE + 1)], np.int64)
         self._steps: list[int] = self._curve.tolist()
 
@@ -96,16 +96,16 @@ class RequestedToCapacityRatioStrategy:
         return (2 * total + weights) // np.maximum(2 * weights, 1)
 
 
-def build_strategy(given: plugin_args.ScoringStrategy) -> ResourceScoringStrategy:
+def build_strategy(given: in_tree_args.ScoringStrategy) -> ResourceScoringStrategy:
     """Build the configured strategy. Raise ValueError for an unknown one: configuration is validated before."""
-    if given.type in (plugin_args.LEAST_ALLOCATED, plugin_args.MOST_ALLOCATED):
-        return WeightedMeanStrategy(fills_up=given.type == plugin_args.MOST_ALLOCATED)
-    if given.type == plugin_args.REQUESTED_TO_CAPACITY_RATIO and given.requested_to_capacity_ratio is not None:
+    if given.type in (in_tree_args.LEAST_ALLOCATED, in_tree_args.MOST_ALLOCATED):
+        return WeightedMeanStrategy(fills_up=given.type == in_tree_args.MOST_ALLOCATED)
+    if given.type == in_tree_args.REQUESTED_TO_CAPACITY_RATIO and given.requested_to_capacity_ratio is not None:
         return RequestedToCapacityRatioStrategy(given.requested_to_capacity_ratio.shape)
     raise ValueError(f"scoring strategy {given.type} is not supported")
 
 
-def _interpolate(points: Sequence[plugin_args.UtilizationShapePoint], percent: int) -> int:
+def _interpolate(points: Sequence[in_tree_args.UtilizationShapePoint], percent: int) -> int:
     """Interpolate the curve at a percentage: linear between points, constant outside, truncated towards zero."""
     scale = MAX_SCORE // _MAX_SHAPE_SCORE
     before = points[0]

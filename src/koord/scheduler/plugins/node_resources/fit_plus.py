@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from koord.api.config.scheduler.in_tree_args import LEAST_ALLOCATED, MOST_ALLOCATED
 from koord.api.config.scheduler.koordinator_args import NodeResourcesFitPlusArgs
-from koord.api.config.scheduler.plugin_args import LEAST_ALLOCATED, MOST_ALLOCATED
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.kubernetes.pod_resources import DEFAULT_CPU_REQUEST, DEFAULT_MEMORY_REQUEST, resource_amounts
 from koord.scheduler.cache.node_info import NodeInfo
@@ -20,7 +20,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import MAX_SCORE, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, SKIP, Fault, Skip
 from koord.scheduler.plugins.node_resources.resource_allocation import ScoredResource
-from koord.values.amounts import accumulate
+from koord.values.resources import accumulate
 
 _DEFAULT_REQUESTS = resource_amounts({CPU: DEFAULT_CPU_REQUEST, MEMORY: DEFAULT_MEMORY_REQUEST})
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import msgspec
 
-from koord.api.config.scheduler.plugin_args import ResourceWeight
+from koord.api.config.scheduler.in_tree_args import ResourceWeight
 from koord.api.koordinator.resource_name import CPU, EPHEMERAL_STORAGE, MEMORY
 from koord.api.kubernetes.pod_resources import HUGE_PAGES_PREFIX, is_extended_resource
 from koord.scheduler.cache.node_info import NodeInfo

@@ -13,8 +13,7 @@ from koord.api.koordinator.protocol import RESERVATION_ERROR_PREFIX
 from koord.api.koordinator.scheduling import RESTRICTED
 from koord.scheduler.plugins.reservation.owner_matching import ReservationRequest
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage
-from koord.values.amounts import Counts, accumulate
-from koord.values.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
+from koord.values.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, Counts, accumulate
 
 _NATIVE = frozenset((CPU, MEMORY, EPHEMERAL_STORAGE, PODS))
 

@@ -35,8 +35,7 @@ from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
 from koord.api.model import ObjectReference
 from koord.scheduler.cache.reserve_pod import build_reserve_pod
 from koord.values import duration
-from koord.values.amounts import Counts
-from koord.values.resources import materialise, to_wire
+from koord.values.resources import Counts, materialise, to_wire
 
 SCHEDULED_CONDITION = "Scheduled"
 READY_CONDITION = "Ready"

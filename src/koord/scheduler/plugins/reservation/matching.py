@@ -15,7 +15,7 @@ from koord.api.kubernetes.affinity import NodeSelector, Taint
 from koord.policy.node_match import UNSCHEDULABLE_TAINT, NodeTerms, find_untolerated_taint, is_tolerated
 from koord.scheduler.plugins.reservation.owner_matching import ReservationRequest
 from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo
-from koord.values.amounts import Counts
+from koord.values.resources import Counts
 from koord.values.selector import EVERYTHING, Selector
 
 

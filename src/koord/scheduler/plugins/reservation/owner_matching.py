@@ -12,7 +12,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.reservation_codecs import ReservationAffinity, ignores_reservations
 from koord.api.kubernetes.meta import OwnerReference
 from koord.policy.reservation_owner import OwnerCondition
-from koord.values.amounts import Counts
+from koord.values.resources import Counts
 from koord.values.selector import Operator
 
 

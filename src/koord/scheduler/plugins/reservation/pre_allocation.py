@@ -25,7 +25,7 @@ from koord.scheduler.plugins.reservation.lifecycle import reserved_amounts
 from koord.scheduler.plugins.reservation.matches import reservation_request_of
 from koord.scheduler.plugins.reservation.matching import ReservationMatcher
 from koord.scheduler.plugins.reservation.reservation_info import ReservationInfo
-from koord.values.amounts import Counts, add_amounts
+from koord.values.resources import Counts, add_amounts
 
 UNSUPPORTED = "node(s) reservation pre allocation is unsupported with current attributes"
 CLUSTER_MODE_OFF = "reservation requires cluster mode pre-allocation which is disabled"

@@ -14,8 +14,7 @@ from koord.api.kubernetes.affinity import Taint
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_resources import pod_requests, resource_amounts
 from koord.scheduler.plugins.reservation.owner_matching import OwnerMatcher, ReservationRequest
-from koord.values.amounts import Counts
-from koord.values.resources import PODS
+from koord.values.resources import PODS, Counts
 from koord.values.selector import SelectorError
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from koord.api.kubernetes.apps import DaemonSet
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
+from koord.api.kubernetes.workload import DaemonSet
 from koord.api.model import convert
-from koord.cli.commands.restore_nodes.command import RestoreProgress, node_patch, restore_progress, restoring_patch
+from koord.cli.commands.restore_nodes import RestoreProgress, node_patch, restore_progress, restoring_patch
 from koord.cli.manifests.manifests import manifests
 
 Obj = dict[str, Any]

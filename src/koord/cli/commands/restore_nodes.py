@@ -13,12 +13,12 @@ import msgspec
 from koord.api.koordinator.protocol import DESCHEDULER_NAME, SCHEDULER
 from koord.api.koordinator.yarn import OPERATOR_LEASE, OPERATOR_PROGRAM
 from koord.api.kubernetes import builtin_kinds
-from koord.api.kubernetes.apps import DaemonSet
 from koord.api.kubernetes.meta import Object
 from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.rbac import RbacRule
 from koord.api.kubernetes.resource import Resource
+from koord.api.kubernetes.workload import DaemonSet
 from koord.api.model import Obj
 from koord.cli import cluster_access
 from koord.cli.manifests.koordlet_daemonset import NAME, RESTORE, SAFE_MODE, restoring_container
