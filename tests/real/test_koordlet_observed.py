@@ -121,14 +121,16 @@ class TestNormalization:
             "2.5": (("8000", "8000"), ("20000", "8000", "12000"), ("20000", "20000")),
             None: (("20000", "20000"), ("50000", "20000", "30000"), ("50000", "50000")),
         }
-        for ratio, (one, two, be) in wanted.items():
+        for ratio, found in wanted.items():
             annotate(site, NODE, **{RATIO: ratio})
-            until(lambda one=one: quotas(site, "ls") == quotas(site, "plain") == one, f"{ratio}: {quotas(site, 'ls')}")
-            until(lambda two=two: quotas(site, "two") == two, f"{ratio}: {two}")
-            until(lambda be=be: quotas(site, "be") == be, f"{ratio}: {be}")
+            self.reach(site, found, f"ratio {ratio}")
             ticked(agent, 5)
-            found = quotas(site, "ls"), quotas(site, "two"), quotas(site, "be")
-            assert found == (one, two, be), f"{ratio}: and they stay"
+            self.reach(site, found, f"ratio {ratio}, and they stay", 0)
+
+    def reach(self, site: Site, wanted: tuple[tuple[str, ...], ...], why: str, seconds: float = 30.0) -> None:
+        until(lambda: quotas(site, "ls") == quotas(site, "plain") == wanted[0], f"{why}: {wanted[0]}", seconds)
+        until(lambda: quotas(site, "two") == wanted[1], f"{why}: {wanted[1]}", seconds)
+        until(lambda: quotas(site, "be") == wanted[2], f"{why}: {wanted[2]}", seconds)
 
     def test_a_ratio_that_is_no_number_changes_nothing(self, site: Site, agent: Agent) -> None:
         annotate(site, NODE, **{RATIO: "1.2"})
