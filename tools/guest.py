@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from tools import assets, image
 
 PACKAGE = "linux-image-amd64"  # Debian's name for its newest kernel
 QEMU = "qemu-system-x86_64"
-# In the order in which they need each other.
+# What the guest needs where the kernel has it as a module.
 MODULES = (
     *("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
     *("netfs", "fscache", "9pnet", "9pnet_virtio", "9p"),
@@ -31,6 +33,7 @@ MODULES = (
 )
 EXIT = "koord-guest-exit:"
 DISK_BYTES = 64 * 2**20
+_DEPENDS = re.compile(rb"(?<=\0)depends=([\w,]*)\0")  # in a module's own description
 _MOUNT = "trans=virtio,version=9p2000.L,ro,msize=262144,cache=loose"
 SYSTEMD = "/usr/lib/systemd/systemd"
 _SERVICE = "koord-guest.service"
@@ -102,7 +105,9 @@ def run(
     """
     with tempfile.TemporaryDirectory() as work:
         initrd = Path(work) / "initrd.gz"
-        initrd.write_bytes(gzip.compress(_initrd(_script(command, shared, systemd=systemd), kernel), compresslevel=1))
+        modules = {path.stem: path.read_bytes() for path in sorted(kernel.glob("*.ko"))}
+        script = _script(command, shared, load_order(modules), systemd=systemd)
+        initrd.write_bytes(gzip.compress(_initrd(script, modules), compresslevel=1))
         disk = Path(work) / "disk"
         with disk.open("wb") as file:
             file.truncate(DISK_BYTES)
@@ -125,7 +130,19 @@ def run(
     return (int(code) if code.isdecimal() else None), text
 
 
-def _script(command: str, shared: Sequence[Path], *, systemd: bool) -> str:
+def load_order(modules: Mapping[str, bytes]) -> list[str]:
+    """Return the names in the order in which modules need each other, as each says itself: kernels differ in it, even
+    those of one series (virtio needs virtio_ring since Debian's 6.1.192, and before it was the other way round).
+    """
+    needed = {name: _DEPENDS.search(content) for name, content in modules.items()}
+    graph = {
+        name: [one.decode() for one in found[1].split(b",")] if found is not None and found[1] else []
+        for name, found in needed.items()
+    }
+    return [name for name in TopologicalSorter(graph).static_order() if name in modules]
+
+
+def _script(command: str, shared: Sequence[Path], modules: Sequence[str], *, systemd: bool) -> str:
     mounts = "\n".join(
         f"mkdir -p '/new{path}' && mount -t 9p -o {_MOUNT} share{number} '/new{path}'"
         for number, path in enumerate(shared)
@@ -135,7 +152,7 @@ def _script(command: str, shared: Sequence[Path], *, systemd: bool) -> str:
 export PATH=/bin HOME=/root
 mkdir -p /proc /sys /dev /new
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs devtmpfs /dev
-for module in {" ".join(MODULES)}; do [ -f /modules/$module.ko ] && insmod /modules/$module.ko; done
+for module in {" ".join(modules)}; do insmod /modules/$module.ko; done
 mount -t tmpfs -o size=50% tmpfs /new
 {mounts}
 cd /new
@@ -158,12 +175,12 @@ END-OF-FIRST
 """
 
 
-def _initrd(script: str, kernel: Path) -> bytes:
+def _initrd(script: str, modules: Mapping[str, bytes]) -> bytes:
     """A file system of the first moment, in the format of cpio that kernels read."""
     found = bytearray()
     entries: list[tuple[str, int, bytes]] = [("bin", 0o40755, b""), ("modules", 0o40755, b"")]
     entries += [("bin/busybox", 0o100755, image.BUSYBOX.read_bytes()), ("init", 0o100755, script.encode())]
-    entries += [(f"modules/{path.name}", 0o100644, path.read_bytes()) for path in sorted(kernel.glob("*.ko"))]
+    entries += [(f"modules/{name}.ko", 0o100644, content) for name, content in modules.items()]
     for number, (name, mode, content) in enumerate([*entries, ("TRAILER!!!", 0, b"")], 1):
         fields = (number, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0)
         found += b"070701" + b"".join(b"%08x" % field for field in fields) + name.encode() + b"\0"

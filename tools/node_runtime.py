@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from koord.host.cgroup.layout import SYSTEMD
@@ -14,6 +15,7 @@ from tools.controlplane import patience_s
 
 CONTAINERD_2, CONTAINERD_17, CRI_O = "containerd 2.2", "containerd 1.7", "cri-o"
 CONMON = Path("/usr/bin/conmon")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def program(runtime: str) -> str:
@@ -48,7 +50,7 @@ def command(runtime: str, folder: Path) -> list[str]:
 def configure(runtime: str, folder: Path, nri_socket: Path, driver: str) -> None:
     if runtime == CRI_O:
         (folder / "policy.json").write_text(json.dumps({"default": [{"type": "insecureAcceptAnything"}]}))
-        (folder / "crio.conf").write_text(_crio(folder, nri_socket, driver))
+        (folder / "crio.conf").write_text(_crio(folder, nri_socket, driver, _runc_for_crio(folder)))
     else:
         text = _containerd_17 if runtime == CONTAINERD_17 else _containerd
         (folder / "containerd.toml").write_text(text(folder, nri_socket, driver))
@@ -128,7 +130,38 @@ state = "{folder}/state"
 """
 
 
-def _crio(folder: Path, nri_socket: Path, driver: str) -> str:
+# Takes the limits of huge pages out of a container's specification before runc sees it.
+_WITHOUT_HUGE_PAGES = """\
+#!{python} -IS
+import json, os, sys
+words = sys.argv[1:]
+if "create" in words and "--bundle" in words:
+    path = os.path.join(words[words.index("--bundle") + 1], "config.json")
+    with open(path) as file:
+        spec = json.load(file)
+    if spec.get("linux", {{}}).get("resources", {{}}).pop("hugepageLimits", None):
+        with open(path, "w") as file:
+            json.dump(spec, file)
+os.execv({runc!r}, [{runc!r}, *words])
+"""
+
+
+def _runc_for_crio(folder: Path) -> str:
+    """Return runc, on nodes of cgroup v1 without a tree of hugetlb behind a script that drops limits of huge pages.
+
+    The kubelet sends limits of 0 for every size. CRI-O passes them on where /proc/cgroups names the controller, though
+    it is not mounted there, and runc then refuses the container; containerd leaves them out.
+    """
+    runc = str(shutil.which("runc"))
+    if (_CGROUPS / "cgroup.controllers").is_file() or (_CGROUPS / "hugetlb").is_dir():
+        return runc
+    script = folder / "runc-without-huge-pages"
+    script.write_text(_WITHOUT_HUGE_PAGES.format(python=sys.executable, runc=runc))
+    script.chmod(0o755)
+    return str(script)
+
+
+def _crio(folder: Path, nri_socket: Path, driver: str, runc: str) -> str:
     binaries, own = assets.crio_folder(), folder / "crio"
     return f"""\
 [crio]
@@ -153,7 +186,7 @@ irqbalance_config_restore_file = "disable"
 enable_criu_support = false
 hooks_dir = []
 [crio.runtime.runtimes.runc]
-runtime_path = "{shutil.which("runc")}"
+runtime_path = "{runc}"
 runtime_root = "{own}/runc"
 monitor_path = "{CONMON}"
 monitor_cgroup = "pod"

@@ -108,8 +108,8 @@ def test_groups_members_children_and_ended_leaders(node: GuestNode, pods: Pods) 
         assert len({found["first"], found["plain"], found["alone"], found["batch"], pods.owns}) == 5
         assert cookie(pods.free.pid) == cookie(pods.system.pid) == 0
         assert cookie(agent.pid) == cookie(os.getpid()) == 0
-        metrics = agent.fetch("/metrics")
-        assert f'core_sched_group="g-expeller",core_sched_cookie="{found["first"]}"' in metrics
+        told = f'core_sched_cookie="{found["first"]}",core_sched_group="g-expeller"'
+        node.wait(lambda: told in agent.fetch("/metrics"), "metrics tell the cookie", agent)
 
         node.wait(lambda: groups.read(pods.batch.group, "cpu.idle") == "1", "the BE pod is idle", agent)
         assert groups.read(groups.best_effort, "cpu.idle") == "0", "the kubelet writes the weight of that group"

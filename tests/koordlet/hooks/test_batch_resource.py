@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api.koordinator.slo import NodeSLOSpec, ResourceThresholdStrategy
@@ -72,6 +73,23 @@ def test_suppression_by_quota_leaves_single_pods_unbounded() -> None:
     threshold = ResourceThresholdStrategy(enable=True, cpu_suppress_policy="cfsQuota")
     rules = NodeRules(slo=NodeSLOSpec(resource_used_threshold_with_be=threshold))
     assert values(batch_resource.decide_pod(pod(a=amounts(500, 500, GI)), rules)) == ("512", "-1", str(GI))
+
+
+@pytest.mark.parametrize(
+    ("kube_qos", "held_us", "quota"),
+    [
+        pytest.param("BestEffort", 2_000, "-1", id="more-than-all-together-is-refused-by-the-kernel"),
+        pytest.param("BestEffort", 50_000, "50000", id="as-much"),
+        pytest.param("BestEffort", 800_000, "50000", id="an-administrators-own-that-leaves-room"),
+        pytest.param("Burstable", 2_000, "50000", id="in-another-group"),
+    ],
+)
+def test_no_pod_asks_for_more_than_all_best_effort_pods_have(kube_qos: str, held_us: int, quota: str) -> None:
+    rules = NodeRules(be_quota_us=held_us)
+    one = msgspec.structs.replace(pod(a=amounts(500, 500, GI)), kube_qos=kube_qos)
+    assert values(batch_resource.decide_pod(one, rules))[1] == quota
+    container = ContainerContext(pod=one, name="a")
+    assert values(batch_resource.decide_container(container, rules))[1] == quota
 
 
 def test_others_are_left_alone() -> None:

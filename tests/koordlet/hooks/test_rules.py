@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koord.api.annotations.cpu_codecs import CPUSharedPool
 from koord.api.koordinator.slo import NodeSLOSpec
-from koord.koordlet.hooks.hook import HookSettings, NodeRules, build_node_rules
+from koord.koordlet.hooks.hook import HookSettings, NodeRules, build_node_rules, with_node
 from koord.koordlet.inputs.machine import CpuPools, L3Cache
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeInputs, NodeProperties
 from koord.values.cpuset import EMPTY, CPUSet
@@ -41,3 +41,13 @@ def test_a_node_without_a_ratio_has_none() -> None:
     inputs = NodeInputs(node=NodeProperties(name="n"))
     rules = build_node_rules(frozenset(), HookSettings(), inputs, POOLS, L3Cache())
     assert (rules.normalization_ratio, rules.system_cpus) == (None, "")
+
+
+def test_a_node_that_changed_since_is_in_the_rules_of_the_last_run() -> None:
+    """A container that starts a moment after the Node's annotation changed has the new quota at once."""
+    rules = build_node_rules(frozenset(), HookSettings(), NodeInputs(node=NodeProperties(name="n")), POOLS, L3Cache())
+    assert with_node(rules, NodeProperties(name="n")) is rules
+    node = NodeProperties(name="n", normalization_ratio=1.2, has_normalization_ratio=True)
+    now = with_node(rules, node)
+    assert (now.normalization_ratio, now.ls_pools) == (1.2, rules.ls_pools)
+    assert with_node(now, NodeProperties(name="n")) == rules

@@ -17,6 +17,7 @@ from koord.api.koordinator.protocol import A_RESOURCE_STATUS, L_QOS_CLASS
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.host.cgroup import knob
+from koord.koordlet.cgroup_writer.effects import WriteOutcome
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies import file_ownership
@@ -207,6 +208,17 @@ def test_suppression_by_quota_takes_the_quotas_of_batch_pods_off(stage: RunnerFi
     tick(stage, batch_pod(500))
     tick(stage, batch_pod(500))
     assert [stage.quota(group) for group in (BE_POD, BE_BOX)] == [50_000, 50_000]
+
+
+def test_no_quota_is_refused_while_suppression_by_quota_comes_and_goes(stage: RunnerFixture) -> None:
+    """On version 1 a pod may not have more than all of them together, which suppression lifts after hooks decided."""
+    refused = []
+    for spec in (QUIET, suppress_by("cfsQuota"), suppress_by("cfsQuota"), QUIET, QUIET):
+        for ran in tick(stage, batch_pod(5_000), spec=spec):
+            refused += [one for one in ran.results if one.status is WriteOutcome.REJECTED]
+    assert refused == []
+    assert stage.quota("kubepods/besteffort") == -1
+    assert [stage.quota(group) for group in (BE_POD, BE_BOX)] == [500_000, 500_000]
 
 
 class TestRestart:

@@ -33,7 +33,7 @@ from koord.kube.informer.factory import InformerFactory
 from koord.kube.transport.http import HttpTransport
 from koord.telemetry.clock import Clock, WallClock
 from koord.telemetry.logs import Logs
-from koord.telemetry.process import freeze_after_startup
+from koord.telemetry.process import freeze_after_startup, shorten_gc_pauses
 
 _LOG = logging.getLogger("koord.cli.daemons.koordlet")  # by name: as a script this module is called __main__
 USER_AGENT = "koordlet"
@@ -96,6 +96,7 @@ async def serve(plan: KoordletPlan, client: Client, clock: Clock, logs: Logs, st
     informers.start()
     await agent.start()
     freeze_after_startup()
+    shorten_gc_pauses()  # a container that starts waits for the answer of hooks
     try:
         await stop.wait()
         _LOG.info("ending; files keep their values")

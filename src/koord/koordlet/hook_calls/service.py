@@ -28,7 +28,14 @@ from koord.koordlet.hook_server.registered_server import (
 from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.hooks import gpu_env, rdma_device
 from koord.koordlet.hooks.contexts import cgroup_resources, container_context, pod_context, pod_context_of_meta
-from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules, build_node_rules
+from koord.koordlet.hooks.hook import (
+    CgroupResources,
+    ContainerContext,
+    HookStage,
+    NodeRules,
+    build_node_rules,
+    with_node,
+)
 from koord.koordlet.hooks.registry import HookProblem
 from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
@@ -159,6 +166,7 @@ class HookService:
         self._host = host
         self._clock = clock
         self._control_loop = control_loop
+        self._read_node = read_node
         self.statistics = hook_calls.HookStatistics(observe)
         self._reconciled = asyncio.Event()
         self._actions = NodeActions(
@@ -276,10 +284,12 @@ class HookService:
         return state.pods if isinstance(state, RuntimeHooksState) else {}
 
     def _rules(self) -> NodeRules:
-        """Return the rules of the last run. Before the first one only what annotations say is known."""
+        """Return the rules of the last run, with what the Node says since. Before the first one only what annotations
+        say is known. The NodeSLO is that of the last run: groups have the quotas and identities that it gave them.
+        """
         state = self._control_loop.strategy_runner.state_of(runtime_hooks.NAME)
         if isinstance(state, RuntimeHooksState):
-            return state.rules
+            return with_node(state.rules, self._read_node())
         settings = self._settings.strategies.hooks
         cache = self._control_loop.machine.shape.cache
         return build_node_rules(self._settings.gates, settings, NodeInputs(), None, cache)

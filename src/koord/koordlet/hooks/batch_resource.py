@@ -6,8 +6,9 @@ The kubelet knows nothing of batch resources and gives such pods the shares of a
 from __future__ import annotations
 
 from koord.api.config.slo.defaults import CFS_QUOTA
-from koord.api.koordinator.protocol import BE
+from koord.api.koordinator.protocol import BE, BEST_EFFORT
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
+from koord.api.koordinator.slo import NodeSLOSpec
 from koord.host.cgroup.codec import MAX_INT64, UNLIMITED, cfs_quota_of_milli, normalized_quota_us, shares_of_milli
 from koord.host.cgroup.knob import CPU_QUOTA, CPU_SHARES, MEMORY_LIMIT
 from koord.koordlet.hooks import hook
@@ -22,7 +23,8 @@ def decide_pod(pod: hook.PodContext, rules: hook.NodeRules) -> hook.HookPlan:
         return _unread(pod)
     amounts = pod.extended.values()
     request_milli = sum(max(one.requests.get(BATCH_CPU, 0), 0) for one in amounts)
-    return _plan(request_milli, _sum_of_limits(pod, BATCH_CPU), _sum_of_limits(pod, BATCH_MEMORY), rules)
+    quota = _quota(_sum_of_limits(pod, BATCH_CPU), pod, rules)
+    return _plan(request_milli, quota, _sum_of_limits(pod, BATCH_MEMORY))
 
 
 def decide_container(container: hook.ContainerContext, rules: hook.NodeRules) -> hook.HookPlan:
@@ -30,7 +32,8 @@ def decide_container(container: hook.ContainerContext, rules: hook.NodeRules) ->
     own = None if pod.extended is None else pod.extended.get(container.name)
     if pod.qos != BE or own is None or container.is_sandbox:
         return _unread(pod)
-    return _plan(own.requests.get(BATCH_CPU, 0), _limit(own, BATCH_CPU), _limit(own, BATCH_MEMORY), rules)
+    quota = _quota(_limit(own, BATCH_CPU), pod, rules)
+    return _plan(own.requests.get(BATCH_CPU, 0), quota, _limit(own, BATCH_MEMORY))
 
 
 def _unread(pod: hook.PodContext) -> hook.HookPlan:
@@ -38,8 +41,8 @@ def _unread(pod: hook.PodContext) -> hook.HookPlan:
     return hook.HookPlan(problem=pod.extended_problem) if pod.qos == BE and pod.extended_problem else hook.NOTHING
 
 
-def _plan(request_milli: int, limit_milli: int, memory_bytes: int, rules: hook.NodeRules) -> hook.HookPlan:
-    quota_us, why = _quota(limit_milli, rules)
+def _plan(request_milli: int, quota: tuple[int, str], memory_bytes: int) -> hook.HookPlan:
+    quota_us, why = quota
     return hook.HookPlan(
         values=(
             hook.HookValue(
@@ -51,19 +54,24 @@ def _plan(request_milli: int, limit_milli: int, memory_bytes: int, rules: hook.N
     )
 
 
-def _quota(limit_milli: int, rules: hook.NodeRules) -> tuple[int, str]:
-    if _suppressed_by_quota(rules):
+def _quota(limit_milli: int, pod: hook.PodContext, rules: hook.NodeRules) -> tuple[int, str]:
+    """Return the quota and why it is that."""
+    if suppressed_by_quota(rules.slo):
         return UNLIMITED, "cpuSuppressPolicy cfsQuota holds all BE pods together"
     quota_us, why = cfs_quota_of_milli(limit_milli), _limit_text(BATCH_CPU, limit_milli)
     ratio = rules.normalization_ratio
     if ratio is not None and ratio > 1 and quota_us > 0:
-        return normalized_quota_us(quota_us, ratio), f"{why}, divided by the CPU normalization ratio {ratio:g}"
+        quota_us, why = normalized_quota_us(quota_us, ratio), f"{why}, divided by the CPU normalization ratio {ratio:g}"
+    held_us = rules.be_quota_us if pod.kube_qos == BEST_EFFORT else None
+    if held_us is not None and quota_us > held_us:
+        # A container that asks for more does not even start.
+        return UNLIMITED, f"{why}, but all BE pods together have {held_us}us, and none may have more"
     return quota_us, why
 
 
-def _suppressed_by_quota(rules: hook.NodeRules) -> bool:
+def suppressed_by_quota(slo: NodeSLOSpec | None) -> bool:
     """Return whether suppression acts by quota: cgroup v1 refuses a quota of all BE pods below that of one of them."""
-    threshold = None if rules.slo is None else rules.slo.resource_used_threshold_with_be
+    threshold = None if slo is None else slo.resource_used_threshold_with_be
     return threshold is not None and bool(threshold.enable) and threshold.cpu_suppress_policy == CFS_QUOTA
 
 

@@ -19,7 +19,7 @@ from koord.api.annotations.codec import MalformedAnnotation
 from koord.api.annotations.cpu_codecs import CPUSharedPool, PodResourceStatus
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.koordlet.inputs.machine import L3Cache
-from koord.koordlet.inputs.node_inputs import NodeInputs
+from koord.koordlet.inputs.node_inputs import NodeInputs, NodeProperties
 from koord.policy import qos
 
 
@@ -132,6 +132,7 @@ class NodeRules(msgspec.Struct, frozen=True, kw_only=True):
     mps_daemons: Mapping[int, str] = {}  # what is wrong with a card's MPS daemon, "" for nothing, by minor
     settings: HookSettings = HookSettings()
     throttled: frozenset[str] = frozenset()  # uids of pods whose containers' quotas another strategy lowered
+    be_quota_us: int | None = None  # of all BE pods, where the kernel refuses more to one of them
 
 
 class HookValue(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -215,20 +216,29 @@ def build_node_rules(
     *,
     has_group_identity: bool = False,
     throttled: frozenset[str] = frozenset(),
+    be_quota_us: int | None = None,
 ) -> NodeRules:
     """Build the rules. `pools` is None until they were decided once; equal inputs give equal rules."""
-    node = inputs.node
-    return NodeRules(
+    rules = NodeRules(
         gates=gates,
         slo=inputs.slo,
         ls_pools=None if pools is None else pools.ls_pools,
         be_pools=None if pools is None else pools.be_pools,
         kubelet_static=inputs.kubelet.is_static,
-        system_cpus="" if node is None else str(node.system_cpus),
-        normalization_ratio=node.normalization_ratio if node is not None and node.has_normalization_ratio else None,
         cache=cache,
         has_group_identity=has_group_identity,
         settings=settings,
         throttled=throttled,
         mps_daemons=inputs.mps_daemons,
+        be_quota_us=be_quota_us,
     )
+    return with_node(rules, inputs.node)
+
+
+def with_node(rules: NodeRules, node: NodeProperties | None) -> NodeRules:
+    """Return the rules with what the Node's annotations say; the same object where that is what they have."""
+    system_cpus = "" if node is None else str(node.system_cpus)
+    ratio = node.normalization_ratio if node is not None and node.has_normalization_ratio else None
+    if (rules.system_cpus, rules.normalization_ratio) == (system_cpus, ratio):
+        return rules
+    return msgspec.structs.replace(rules, system_cpus=system_cpus, normalization_ratio=ratio)

@@ -13,10 +13,12 @@ from typing import Literal
 import msgspec
 
 from koord.api.annotations.cpu_codecs import CPU_MANAGER_STATIC
+from koord.api.koordinator.protocol import BEST_EFFORT
 from koord.api.koordinator.slo import HostApplicationSpec
 from koord.host.cgroup.knob import CPU_BVT, CPU_QUOTA, CPU_SHARES, CPUSET, MEMORY_LIMIT
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.hooks import registry
+from koord.koordlet.hooks.batch_resource import suppressed_by_quota
 from koord.koordlet.hooks.contexts import container_contexts_of_meta, pod_context_of_meta, sandbox_context
 from koord.koordlet.hooks.hook import CgroupResources, ContainerContext, HookStage, NodeRules, build_node_rules
 from koord.koordlet.hooks.registry import HookDecision
@@ -248,6 +250,7 @@ def depends_on(inputs: StrategyInputs) -> tuple[object, ...]:
         shape.processors,
         shape.cache,
         interference_view.throttled_pods(inputs.states.get(interference_view.OWNER)),
+        _be_quota_us(inputs),
     )
 
 
@@ -288,7 +291,21 @@ def node_rules(inputs: StrategyInputs) -> NodeRules:
         inputs.machine.shape.cache,
         has_group_identity=inputs.machine.has_knob(CPU_BVT),
         throttled=interference_view.throttled_pods(inputs.states.get(interference_view.OWNER)),
+        be_quota_us=_be_quota_us(inputs),
     )
+
+
+def _be_quota_us(inputs: StrategyInputs) -> int | None:
+    """Return the quota of the group of all BE pods on cgroup v1, where none below it may have more; None for no quota.
+
+    It is not read while suppression sets it: hooks give no quotas then. When suppression ends it is lifted after hooks
+    have decided, so quotas come back in the run after that.
+    """
+    shape = inputs.machine.shape
+    if shape.cgroup_version != 1 or shape.layout is None or suppressed_by_quota(inputs.slo):
+        return None
+    text = inputs.machine.read_knob(shape.layout.qos_dir(BEST_EFFORT), CPU_QUOTA)
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def cpu_pools(inputs: StrategyInputs) -> CpuPools | None:
