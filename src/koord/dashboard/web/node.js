@@ -62,7 +62,7 @@ function drawLine(line) {
   }));
   rows.push({ className: "sum", cells: ["=", "computed now", amount(line.resource, line.computed), line.sum ? `decided by: ${line.sum.binding}` : ""] });
   rows.push({ cells: ["", "on the node", amount(line.resource, line.shown), [chip(state, kind), " ", line.why]] });
-  return h("div", {}, h("h3", {}, shortName(line.resource)), table(shortName(line.resource), ["", "Term", ">Amount", ""], rows));
+  return h("div", {}, h("h3", {}, shortName(line.resource)), table(shortName(line.resource), ["Sign", "Term", ">Amount", "Remark"], rows));
 }
 
 function drawHistory(history) {
@@ -125,7 +125,7 @@ function drawCpus(found) {
     h("ul", { class: "legend" }, Object.entries(CPU_MARKS).map(([mark, kind]) => h("li", {}, h("span", { class: `swatch ${kind}` }), CPU_WORDS[mark]))),
     h("p", { class: "muted" }, "CPUs that touch are hyper-threads of one core."),
     found.holders.length
-      ? table("Holders of CPUs", ["", "Holder", ">CPUs", "List", "NUMA nodes"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), count(holder.count), `${holder.cpus || "shared"}${holder.exclusive && holder.exclusive !== "None" ? ` (${holder.exclusive})` : ""}`, Object.keys(holder.zones).join(", ") || "-"] })))
+      ? table("Holders of CPUs", ["Mark", "Holder", ">CPUs", "List", "NUMA nodes"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), count(holder.count), `${holder.cpus || "shared"}${holder.exclusive && holder.exclusive !== "None" ? ` (${holder.exclusive})` : ""}`, Object.keys(holder.zones).join(", ") || "-"] })))
       : h("p", { class: "muted" }, "Nobody has CPUs or NUMA nodes of its own here."),
     found.flaws.map((flaw) => h("p", { class: "error" }, flaw)),
   ];
@@ -141,7 +141,7 @@ function drawDevices(found) {
         h("span", { class: "device" }, `${place.type} ${place.minor}`, h("span", { class: "cells", role: "img", "aria-label": `${place.used_percent} % used` }, [...place.cells].map((mark) => h("span", { class: `cell ${place.healthy ? holderClass(mark, found.holders, special) : "held-unhealthy"}` }, mark === "." ? "" : mark))), `${place.used_percent} %`, place.functions ? ` ${place.functions_used}/${place.functions} VFs` : "", place.healthy ? null : [" ", chip("not healthy", "bad")]),
       ),
     ]),
-    found.holders.length ? table("Holders of devices", ["", "Holder", "Devices", "Functions"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), Object.entries(holder.devices).map(([kind, minors]) => `${kind} ${Object.keys(minors).join(", ")}`).join("; "), holder.functions.join(", ") || "-"] }))) : h("p", { class: "muted" }, "Nobody holds devices here."),
+    found.holders.length ? table("Holders of devices", ["Mark", "Holder", "Devices", "Functions"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), Object.entries(holder.devices).map(([kind, minors]) => `${kind} ${Object.keys(minors).join(", ")}`).join("; "), holder.functions.join(", ") || "-"] }))) : h("p", { class: "muted" }, "Nobody holds devices here."),
     found.flaws.map((flaw) => h("p", { class: "error" }, flaw)),
   ];
 }
