@@ -33,7 +33,7 @@ def fetch(cache: Path) -> Path:
     target = script(cache)
     if target.is_file():
         return target
-    registry = os.environ.get("npm_config_registry") or os.environ.get("NPM_CONFIG_REGISTRY") or REGISTRY
+    registry = os.environ.get("NPM_CONFIG_REGISTRY") or REGISTRY
     url = f"{registry.rstrip('/')}/axe-core/-/axe-core-{VERSION}.tgz"
     try:
         with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:

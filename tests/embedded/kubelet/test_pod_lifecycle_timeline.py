@@ -121,7 +121,8 @@ TIMELINES = [
         (0, "Running Ready ready | ready"),
         (5, "Succeeded - exit0 | exit0"),
     ], id="sidecar-ends-with-the-work"),
-    pytest.param(orders("Never", template(sidecars=("proxy",)), {"start-seconds": "0", "run-seconds": "30", "run-seconds.proxy": "3"}), [
+    pytest.param(orders("Never", template(sidecars=("proxy",)),
+                        {"start-seconds": "0", "run-seconds": "30", "run-seconds.proxy": "3"}), [
         (3, "Running Ready ready/1 | ready"),
         (16, "Running Ready ready/2 | ready"),
         (30, "Succeeded - exit0/2 | exit0"),
