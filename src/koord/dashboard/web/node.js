@@ -65,6 +65,17 @@ function drawLine(line) {
   return h("div", {}, h("h3", {}, shortName(line.resource)), table(shortName(line.resource), ["Sign", "Term", ">Amount", "Remark"], rows));
 }
 
+// Each resource's own reasons, where there are some: a change writes all of them at once.
+function reasonsFor(resource, reasons) {
+  const own = reasons.filter((reason) => reason.startsWith(`${resource} `)).map((reason) => reason.slice(resource.length + 1));
+  return (own.length ? own : reasons).join("; ");
+}
+
+function heldDevices(devices) {
+  const parts = Object.entries(devices).flatMap(([kind, minors]) => Object.entries(minors).map(([minor, amounts]) => `${kind} ${minor}: ${Object.entries(amounts).map(([name, units]) => `${shortName(name).replace("koordinator.sh/", "")} ${/core$|ratio$/.test(name) ? `${units}\u00a0%` : amount(name, units)}`).join(", ")}`));
+  return parts.join("; ");
+}
+
 function drawHistory(history) {
   if (history.unavailable) return h("p", { class: "muted" }, `Unavailable: ${history.unavailable}`);
   const rows = [];
@@ -73,7 +84,7 @@ function drawHistory(history) {
       const before = change.before[resource];
       if (before === after) continue;
       const moved = change.moved.filter((one) => one.resource === resource).map((one) => `${one.term} ${one.after > one.before ? "+" : "−"}${amount(resource, Math.abs(one.after - one.before))}`);
-      rows.push({ cells: [clock(change.at, true), shortName(resource), amount(resource, before), amount(resource, after), change.withheld || moved.join(", ") || change.reasons.join("; ")] });
+      rows.push({ cells: [clock(change.at, true), shortName(resource), amount(resource, before), amount(resource, after), change.withheld || moved.join(", ") || reasonsFor(resource, change.reasons)] });
     }
   }
   return rows.length ? table("Last changes", ["Changed", "Resource", ">From", ">To", "Moved by"], rows) : h("p", { class: "muted" }, "None since koord-manager started.");
@@ -141,7 +152,7 @@ function drawDevices(found) {
         h("span", { class: "device" }, `${place.type} ${place.minor}`, h("span", { class: "cells", role: "img", "aria-label": `${place.used_percent} % used` }, [...place.cells].map((mark) => h("span", { class: `cell ${place.healthy ? holderClass(mark, found.holders, special) : "held-unhealthy"}` }, mark === "." ? "" : mark))), `${place.used_percent} %`, place.functions ? ` ${place.functions_used}/${place.functions} VFs` : "", place.healthy ? null : [" ", chip("not healthy", "bad")]),
       ),
     ]),
-    found.holders.length ? table("Holders of devices", ["Mark", "Holder", "Devices", "Functions"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), Object.entries(holder.devices).map(([kind, minors]) => `${kind} ${Object.keys(minors).join(", ")}`).join("; "), holder.functions.join(", ") || "-"] }))) : h("p", { class: "muted" }, "Nobody holds devices here."),
+    found.holders.length ? table("Holders of devices", ["Mark", "Holder", "Devices", "Functions"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), heldDevices(holder.devices), holder.functions.join(", ") || "-"] }))) : h("p", { class: "muted" }, "Nobody holds devices here."),
     found.flaws.map((flaw) => h("p", { class: "error" }, flaw)),
   ];
 }

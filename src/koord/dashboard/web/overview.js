@@ -61,7 +61,7 @@ export function open() {
   const pending = h("div");
   const notes = h("div");
   const cpu = chartOf("CPU", 1, cores, (value) => digits(value / 1000));
-  const memory = chartOf("Memory", 2, bytes, (value) => bytes(value).replace("iB", "i").replace(" ", ""), true);
+  const memory = chartOf("Memory", 2, bytes, (value) => bytes(value).replace("iB", "i").replace("\u00a0", ""), true);
   let range = "recent";
   let evictions = null;
   let migrations = null;

@@ -85,7 +85,7 @@ class ProgramPlaces:
         """
         programs = ",".join(name for name in PORTS if name != KOORDLET)
         pods: list[Pod] = []
-        for labels, limit in ((f"{_LABEL} in ({programs})", None), (f"{_LABEL}={KOORDLET}", 1)):
+        for labels, limit in ((f"{_LABEL} in ({programs})", 0), (f"{_LABEL}={KOORDLET}", 1)):
             listed = await self._client.list(PODS, self._given.namespace, labels=labels, limit=limit)
             if not isinstance(listed, ApiError):
                 pods += listed.items

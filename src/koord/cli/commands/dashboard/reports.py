@@ -43,6 +43,7 @@ from koord.telemetry.clock import Clock
 
 MAX_WINDOW = 500  # pods of one answer
 _MANIFEST_KEYS = ("labels", "annotations")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # the manifest once more, as kubectl apply keeps it
 _SET_BY_THE_SERVER = ("nodeName", "serviceAccount", "tolerations", "volumes")
 
 
@@ -141,6 +142,8 @@ class DashboardReports:
         if isinstance(found, ApiError):
             return ReportFailure(found.message)
         meta = {key: found["metadata"][key] for key in _MANIFEST_KEYS if found["metadata"].get(key)}
+        notes = {key: text for key, text in meta.pop("annotations", {}).items() if key != _LAST_APPLIED}
+        meta |= {"annotations": notes} if notes else {}
         spec = {key: value for key, value in found["spec"].items() if key not in _SET_BY_THE_SERVER}
         for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
             container.pop("volumeMounts", None)
