@@ -71,6 +71,7 @@ release-version: $(READY) ## move the project to a version: files, generated fil
 assets: $(READY) ## build the real control plane and node from Go modules into a cache outside the repo
 	@$(BIN)/python -m tools.assets
 	@$(BIN)/python -m tools.assets node
+	@$(BIN)/python -m tools.assets axe || echo "assets: without axe-core its tests of the dashboard are going to be skipped" >&2
 
 # Recorded cases mostly wait for programs to come to rest, each beside a control plane of its own: they run at once.
 RECORDED := $(addprefix tests/real/test_,scheduler_scenarios.py manager_cases.py descheduler_cases.py)

@@ -4,7 +4,7 @@ kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, contain
 cluster needs that runs workloads (kube-controller-manager), with `helm` the program that renders and installs the
 chart, with `promtool` the one that checks and tests rules of Prometheus, or with `e2e` Kubernetes' end-to-end suite.
 From Debian's source: with `kernel` a guest's kernel. From Maven's artifacts: with `yarn` Hadoop's ResourceManager and
-NodeManager.
+NodeManager. From npm: with `axe` the engine that checks the dashboard's accessibility.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -20,6 +20,8 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+from tools import axe_core
 
 SOURCES = Path(__file__).resolve().parent.parent / "assets"
 # module folder -> packages to build in it
@@ -252,6 +254,9 @@ def main() -> None:
             build_yarn(target)
         print(target)
         return
+    if sys.argv[1:] == ["axe"]:
+        print(axe_core.fetch(cache_root()).parent)
+        return
     if sys.argv[1:] == ["node"]:
         target, modules = node_folder(), NODE_MODULES
     elif sys.argv[1:] == ["cluster"]:
@@ -269,7 +274,7 @@ def main() -> None:
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        names = "`node`, `containerd17`, `crio`, `cluster`, `helm`, `promtool`, `e2e`, `kernel`, `yarn`"
+        names = "`node`, `containerd17`, `crio`, `cluster`, `helm`, `promtool`, `e2e`, `kernel`, `yarn`, `axe`"
         sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):

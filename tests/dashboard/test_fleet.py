@@ -96,11 +96,50 @@ def test_samples_are_five_seconds_apart_and_bounded() -> None:
     assert {b - a for a, b in itertools.pairwise(times)} == {5.0}
 
 
+def run_for(table: FleetTable, begin_s: float, end_s: float) -> None:
+    table.ready = True
+    for second in range(int(begin_s), int(end_s) + 1):
+        table.tick(float(second))
+
+
+def test_a_restart_keeps_the_past_and_tells_what_nobody_watched() -> None:
+    noon = MIDNIGHT + DAY_S / 2
+    first = FleetTable("first", noon)
+    first.put_node(row("a", batch_used=2000))
+    run_for(first, noon, noon + 60)
+    second = FleetTable("second", noon + 100)
+    second.restore(first.history())
+    second.put_node(row("a", batch_used=2000))
+    run_for(second, noon + 100, noon + 110)
+    told = second.update("", 0)
+    assert [one.time_s - noon for one in told["recent"]] == [*range(0, 61, 5), 100, 105, 110]
+    assert [one.time_s - noon for one in told["day"]] == [0, 60]
+    assert told["reclaimed"] == {"coreSeconds": 140.0, "since": noon, "missedSeconds": 40.0}
+
+
+def test_what_is_too_old_or_of_the_future_is_left_out() -> None:
+    first = FleetTable("first", MIDNIGHT - 7200)
+    first.put_node(row("a", batch_used=2000))
+    run_for(first, MIDNIGHT - 7200, MIDNIGHT - 7000)
+    later = FleetTable("later", MIDNIGHT + 60)
+    later.restore(first.history())
+    told = later.update("", 0)
+    assert (told["recent"], len(told["day"])) == ([], 4)
+    assert told["reclaimed"] == {"coreSeconds": 0.0, "since": MIDNIGHT + 60, "missedSeconds": 0.0}
+    earlier = FleetTable("earlier", MIDNIGHT - 7100)
+    earlier.restore(first.history())
+    assert {one.time_s for one in earlier.update("", 0)["recent"]} == set(range(MIDNIGHT - 7200, MIDNIGHT - 7099, 5))
+
+
 def test_reclaimed_core_seconds_add_up_and_begin_again_at_midnight() -> None:
     table = FleetTable("epoch", MIDNIGHT - 10)
     table.put_node(row("a", batch_used=2000))
     table.tick(MIDNIGHT - 5)
-    assert table.update("", 0)["reclaimed"] == {"coreSeconds": 10.0, "since": MIDNIGHT - 10}
+    assert table.update("", 0)["reclaimed"] == {
+        "coreSeconds": 10.0,
+        "since": MIDNIGHT - 10,
+        "missedSeconds": 0.0,
+    }
     table.tick(MIDNIGHT + 1)
     table.tick(MIDNIGHT + 3)
     told = table.update("", 0)["reclaimed"]

@@ -38,7 +38,7 @@ def ask() -> Iterator[Callable[[str], Any]]:
         said = kubectl(plane.kubeconfig, "apply", "-f", "-", stdin=OBJECTS)
         assert said.code == 0, said.err
         command = [sys.executable, "-m", "koord", "dashboard", "--kubeconfig", str(plane.kubeconfig)]
-        command += ["--listen", "127.0.0.1:0"]
+        command += ["--listen", "127.0.0.1:0", "--history", "none"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dashboard:
             assert dashboard.stdout is not None
             address, _, token = dashboard.stdout.readline().split()[-1].partition("/#token=")

@@ -62,6 +62,17 @@ class FleetSample(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pending: int
 
 
+class FleetHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """FleetHistory is the past as it is kept over restarts. `missed_s` of today nobody watched."""
+
+    saved_s: float
+    recent: tuple[FleetSample, ...] = ()
+    day: tuple[FleetSample, ...] = ()
+    reclaimed_core_seconds: float = 0.0
+    reclaimed_since_s: float
+    missed_s: float = 0.0
+
+
 class PendingPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod without a node: what the scheduler last said of it, and since when it waits."""
 
@@ -112,6 +123,8 @@ class FleetTable:
         self._ticked_s = started_s
         self._reclaimed_since_s = started_s
         self._reclaimed_core_seconds = 0.0
+        self._missed_s = 0.0
+        self.history_problem = ""  # why the past is not kept, or not there
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -154,7 +167,7 @@ class FleetTable:
         """Close the second that ends now. Return whether pages have something to fetch."""
         self._count_reclaimed(now_s)
         due = self._sample_due(self._recent, RECENT_EVERY_S, now_s), self._sample_due(self._day, DAY_EVERY_S, now_s)
-        status = (self.ready, self.problem, self.notes)
+        status = (self.ready, self.problem, self.notes, self.history_problem)
         if not (self._dirty or any(due) or status != self._status):
             return False
         self._dirty, self._status = False, status
@@ -164,6 +177,29 @@ class FleetTable:
             if wanted:
                 kept.append((self.version, sample))
         return True
+
+    def history(self) -> FleetHistory:
+        """Return the past, to be kept over a restart."""
+        return FleetHistory(
+            saved_s=self._ticked_s,
+            recent=tuple(sample for _, sample in self._recent),
+            day=tuple(sample for _, sample in self._day),
+            reclaimed_core_seconds=self._reclaimed_core_seconds,
+            reclaimed_since_s=self._reclaimed_since_s,
+            missed_s=self._missed_s,
+        )
+
+    def restore(self, past: FleetHistory) -> None:
+        """Begin with what an earlier run has seen, as far as it is not too old. Call it before the first tick."""
+        now_s = self._ticked_s
+        for kept, samples, length_s in (
+            (self._recent, past.recent, RECENT_EVERY_S * RECENT_KEPT),
+            (self._day, past.day, DAY_EVERY_S * DAY_KEPT),
+        ):
+            kept.extend((1, one) for one in samples if now_s - length_s <= one.time_s <= now_s)
+        if past.saved_s <= now_s and past.saved_s // DAY_S == now_s // DAY_S:
+            self._reclaimed_core_seconds, self._reclaimed_since_s = past.reclaimed_core_seconds, past.reclaimed_since_s
+            self._missed_s = past.missed_s + now_s - past.saved_s
 
     def update(self, epoch: str, since: int) -> dict[str, Any]:
         """Return what a page lacks that has the state of `since`, or everything where that is of another run."""
@@ -179,7 +215,7 @@ class FleetTable:
             "time": self._ticked_s,
             "ready": self.ready,
             "problem": self.problem,
-            "notes": self.notes,
+            "notes": (*self.notes, *([self.history_problem] if self.history_problem else [])),
             "nodes": [_encode_row(row, labels) for row in rows],
             "labels": list(labels),
             "removed": [] if whole else [name for version, name in self._removed if version > after],
@@ -187,7 +223,11 @@ class FleetTable:
             "pods": self._pods,
             "pending": self._pending_groups(),
             "pendingCount": len(self._pending),
-            "reclaimed": {"coreSeconds": self._reclaimed_core_seconds, "since": self._reclaimed_since_s},
+            "reclaimed": {
+                "coreSeconds": self._reclaimed_core_seconds,
+                "since": self._reclaimed_since_s,
+                "missedSeconds": self._missed_s,
+            },
             "recent": _newer(self._recent, after),
             "day": _newer(self._day, after),
         }
@@ -204,7 +244,7 @@ class FleetTable:
     def _count_reclaimed(self, now_s: float) -> None:
         """Add what mid and batch pods used since the last second; begin again at midnight UTC."""
         if int(now_s // DAY_S) != int(self._ticked_s // DAY_S):
-            self._reclaimed_core_seconds, self._reclaimed_since_s = 0.0, now_s - now_s % DAY_S
+            self._reclaimed_core_seconds, self._reclaimed_since_s, self._missed_s = 0.0, now_s - now_s % DAY_S, 0.0
         used = self.sums("cpu")
         self._reclaimed_core_seconds += max(0.0, now_s - self._ticked_s) * (used.mid_used + used.batch_used) / 1000
         self._ticked_s = now_s

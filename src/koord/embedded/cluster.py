@@ -105,6 +105,7 @@ class ComponentContext(msgspec.Struct, frozen=True, kw_only=True):
     hooks: AdmissionHooks  # for components that decide about writes before they are stored
     component_routes: ComponentRoutes  # for components that serve HTTP paths
     root_ca: bytes = b""  # PEM of the authority behind the server's certificate; empty without HTTPS
+    data_dir: Path | None = None  # where the cluster is kept; None: in memory only
 
 
 class Component(Protocol):
@@ -237,6 +238,7 @@ class EmbeddedCluster:
             hooks=self.server.hooks,
             component_routes=self.server.component_routes,
             root_ca=self._certificates.authority.certificate if self._certificates else b"",
+            data_dir=self._settings.data_dir,
         )
         for name, maker in self._factories:
             made = maker(context)

@@ -37,8 +37,9 @@ def test_the_picture_has_pods_free_cpus_and_what_is_left() -> None:
         lines = shown(found)
         assert lines[:2] == ["Node  a", "CPU bind policy  None, NUMA topology policy  SingleNUMANode"]
         picture = "\n".join(lines)
-        assert "NUMA node 0  CPUs 0-7, left: cpu 4000m of 8000m, memory 15.0Gi of 16.0Gi\n  AA AA .. .." in picture
-        assert "NUMA node 1  CPUs 8-15, left: cpu 6000m of 8000m, memory 15.0Gi of 16.0Gi\n  BB .. .. .." in picture
+        left = "memory 15.0Gi of 16.0Gi"
+        assert f"Socket 0, NUMA node 0  CPUs 0-7, left: cpu 4000m of 8000m, {left}\n  AA AA .. .." in picture
+        assert f"Socket 0, NUMA node 1  CPUs 8-15, left: cpu 6000m of 8000m, {left}\n  BB .. .. .." in picture
         assert "A  default/x     4  0-3   0: cpu 4000m, memory 1.0Gi" in picture
         plugin = next(
             p for p in world.scheduler.profiles["koord-scheduler"].plugins() if isinstance(p, NodeNUMAResource)

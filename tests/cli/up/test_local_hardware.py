@@ -181,8 +181,8 @@ def test_the_drawing_of_a_node_names_amounts_as_people_do(tmp_path: Path) -> Non
         console = Console(file=io.StringIO(), width=200)
         print_cpu_occupancy(console, await read_cpu_occupancy(client, "gpu-0"))
         assert isinstance(console.file, io.StringIO)
-        line = next(line for line in console.file.getvalue().splitlines() if line.startswith("NUMA node 1"))
-        assert line.startswith("NUMA node 1  CPUs 12-23,60-71, left: cpu 24000m of 24000m, batch-cpu ")
+        line = next(line for line in console.file.getvalue().splitlines() if "NUMA node 1" in line)
+        assert line.startswith("Socket 0, NUMA node 1  CPUs 12-23,60-71, left: cpu 24000m of 24000m, batch-cpu ")
         assert line.endswith("memory 192.0Gi of 192.0Gi")
         assert "hugepages" not in line
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, NODES, PODS
@@ -301,6 +302,19 @@ def test_a_container_runs_its_hook_before_it_is_told_to_stop(
         assert await sim.pod("web") is None
 
     simulate(story)
+
+
+def test_a_pool_says_how_long_work_with_an_unknown_end_takes() -> None:
+    async def story(sim: Sim) -> None:
+        await sim.put(pod("job", says={"start-seconds": 0}, restartPolicy="Never"))
+        await sim.put(pod("service", says={"start-seconds": 0}))
+        await sim.clock.sleep(59)
+        assert (await sim.shown("job")).status.phase == "Running"
+        await sim.clock.sleep(2)
+        assert (await sim.shown("job")).status.phase == "Succeeded"
+        assert (await sim.shown("service")).status.phase == "Running"
+
+    simulate(story, pools=(msgspec.structs.replace(SMALL, job_seconds=60.0),))
 
 
 def test_a_command_says_how_long_a_container_runs_and_an_annotation_wins() -> None:

@@ -133,6 +133,7 @@ WRONG = [
         "pools: [{name: a, count: 1, usage: {model: daily, peakHour: 30}}]", "pools[0].usage", id="usage-model"
     ),
     pytest.param("pools: [{name: a, count: 1, usage: {model: wild}}]", "pools[0].usage", id="unknown-usage-model"),
+    pytest.param("pools: [{name: a, count: 1, jobSeconds: -1}]", "pools[0].jobSeconds", id="negative-job"),
     pytest.param("{", "is not YAML", id="not-yaml"),
     pytest.param("", "Expected `object`", id="empty"),
 ]

@@ -88,8 +88,8 @@ TIMELINES = [
         (11, "Failed - | exit3"),
     ], id="job-fails-for-good"),
     pytest.param(orders("Never", says={"start-seconds": "0"}), [
-        (29, "Running Ready | ready"),
-        (30, "Succeeded - | exit0"),
+        (4.9, "Running Ready | ready"),
+        (5, "Succeeded - | exit0"),
     ], id="job-without-a-word-ends-by-default"),
     pytest.param(orders("OnFailure", says={"start-seconds": "0", "run-seconds": "1", "exit-code": "1"}), [
         (1, "Running Ready | ready/1"),
@@ -121,7 +121,8 @@ TIMELINES = [
         (0, "Running Ready ready | ready"),
         (5, "Succeeded - exit0 | exit0"),
     ], id="sidecar-ends-with-the-work"),
-    pytest.param(orders("Never", template(sidecars=("proxy",)), {"start-seconds": "0", "run-seconds.proxy": "3"}), [
+    pytest.param(orders("Never", template(sidecars=("proxy",)),
+                        {"start-seconds": "0", "run-seconds": "30", "run-seconds.proxy": "3"}), [
         (3, "Running Ready ready/1 | ready"),
         (16, "Running Ready ready/2 | ready"),
         (30, "Succeeded - exit0/2 | exit0"),

@@ -185,9 +185,15 @@ def _print_zone(console: Console, zone: ZoneOccupancy) -> None:
         if total  # huge pages that nobody set up, for example
     ]
     left = f", left: {', '.join(amounts)}" if amounts else ""
-    console.print(f"NUMA node {zone.number}  CPUs {zone.cpus or 'unknown'}{left}")
+    console.print(f"{_sockets_text(zone)}NUMA node {zone.number}  CPUs {zone.cpus or 'unknown'}{left}")
     for first in range(0, len(zone.cores), _CORES_PER_LINE):
         console.print("  " + " ".join(zone.cores[first : first + _CORES_PER_LINE]))
+
+
+def _sockets_text(zone: ZoneOccupancy) -> str:
+    if not zone.sockets:
+        return ""
+    return f"Socket{'s' if len(zone.sockets) > 1 else ''} {', '.join(map(str, zone.sockets))}, "
 
 
 def _amounts(amounts: Mapping[str, int]) -> str:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from koord.cli.commands.dashboard.running import RunningDashboard
 
 
+HISTORY_FILE = "dashboard-history.json"
+
+
 class DashboardListenError(Exception):
     """DashboardListenError says that the address of the dashboard cannot be used."""
 
@@ -25,9 +28,12 @@ class LocalDashboard:
 
     async def start(self) -> None:
         from koord.cli.commands.dashboard.running import RunningDashboard
+        from koord.dashboard.history_file import HistoryFile
 
         context = self._context
-        self._running = RunningDashboard(context.client, context.informers, context.clock)
+        # A cluster in memory is another one after a restart, and has no past.
+        history = HistoryFile(context.data_dir / HISTORY_FILE) if context.data_dir is not None else None
+        self._running = RunningDashboard(context.client, context.informers, context.clock, history)
         host, port = self._address
         try:
             self.url = await self._running.listen(host, port)

@@ -13,6 +13,17 @@ function niceStep(most, wanted, binary) {
   return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw);
 }
 
+// Samples without a longer pause between them: nothing is drawn over a time that nobody watched.
+function runs(samples, gap) {
+  const found = [];
+  for (const sample of samples) {
+    const last = found[found.length - 1];
+    if (last && sample[0] - last[last.length - 1][0] <= gap) last.push(sample);
+    else found.push([sample]);
+  }
+  return found;
+}
+
 // `areas` and `lines` are {key, title, value(sample)}; samples have their time in seconds first.
 export function timeChart({ title, areas, lines, format, axis, binary }) {
   const picture = svg("svg", { class: "chart", role: "img", tabindex: "0", height: HEIGHT });
@@ -20,6 +31,7 @@ export function timeChart({ title, areas, lines, format, axis, binary }) {
   const reading = h("p", { class: "reading", "aria-live": "off" });
   const element = h("figure", { class: "chart-frame" }, h("figcaption", {}, title), legend, picture, reading);
   let samples = [];
+  let gap = Infinity;
   let picked = -1;
 
   function draw() {
@@ -60,16 +72,18 @@ export function timeChart({ title, areas, lines, format, axis, binary }) {
       const anchor = at === 0 ? "start" : at === ticks ? "end" : "middle";
       picture.append(svg("text", { class: "tick", x: x(time), y: HEIGHT - 6, "text-anchor": anchor }, clock(time, last - first < 600)));
     }
-    const floor = new Array(samples.length).fill(0);
-    for (const area of areas) {
-      const under = samples.map((sample, at) => `${x(sample[0]).toFixed(1)},${y(floor[at]).toFixed(1)}`);
-      samples.forEach((sample, at) => (floor[at] += Math.max(0, area.value(sample))));
-      const over = samples.map((sample, at) => `${x(sample[0]).toFixed(1)},${y(floor[at]).toFixed(1)}`);
-      picture.append(svg("path", { class: `area tier-${area.key}`, d: `M${over.join("L")}L${under.reverse().join("L")}Z` }));
-    }
-    for (const line of lines) {
-      const points = samples.map((sample) => `${x(sample[0]).toFixed(1)},${y(line.value(sample)).toFixed(1)}`);
-      picture.append(svg("path", { class: `line tier-${line.key}`, d: `M${points.join("L")}` }));
+    for (const run of runs(samples, gap)) {
+      const floor = new Array(run.length).fill(0);
+      for (const area of areas) {
+        const under = run.map((sample, at) => `${x(sample[0]).toFixed(1)},${y(floor[at]).toFixed(1)}`);
+        run.forEach((sample, at) => (floor[at] += Math.max(0, area.value(sample))));
+        const over = run.map((sample, at) => `${x(sample[0]).toFixed(1)},${y(floor[at]).toFixed(1)}`);
+        picture.append(svg("path", { class: `area tier-${area.key}`, d: `M${over.join("L")}L${under.reverse().join("L")}Z` }));
+      }
+      for (const line of lines) {
+        const points = run.map((sample) => `${x(sample[0]).toFixed(1)},${y(line.value(sample)).toFixed(1)}`);
+        picture.append(svg("path", { class: `line tier-${line.key}`, d: `M${points.join("L")}` }));
+      }
     }
     if (picked >= 0 && shown) picture.append(svg("line", { class: "cross", x1: x(shown[0]), x2: x(shown[0]), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom }));
     const words = [...areas, ...lines].map(({ title: name, value }) => `${name} ${format(value(shown))}`);
@@ -100,7 +114,8 @@ export function timeChart({ title, areas, lines, format, axis, binary }) {
   resized.observe(element);
   return {
     element,
-    update(next) {
+    update(next, gapSeconds) {
+      gap = gapSeconds;
       if (picked >= 0 && samples[picked]) {
         const time = samples[picked][0];
         picked = next.findIndex((sample) => sample[0] === time);

@@ -19,7 +19,7 @@ export function plural(value, one, many) {
 
 export function cores(milli) {
   const value = milli / 1000;
-  return `${digits(value)} ${value === 1 ? "core" : "cores"}`;
+  return `${digits(value)}\u00a0${value === 1 ? "core" : "cores"}`;
 }
 
 export function bytes(value) {
@@ -28,7 +28,7 @@ export function bytes(value) {
     value /= 1024;
     power += 1;
   }
-  return `${digits(value)} ${BINARY[power]}`;
+  return `${digits(value)}\u00a0${BINARY[power]}`;
 }
 
 export function shortName(resource) {
@@ -50,7 +50,7 @@ export function amounts(found) {
 }
 
 export function percent(part, whole) {
-  return whole ? `${Math.round((100 * part) / whole)} %` : "-";
+  return whole ? `${Math.round((100 * part) / whole)}\u00a0%` : "-"; // a number and its unit stay on one line
 }
 
 export function duration(seconds) {

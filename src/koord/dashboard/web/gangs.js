@@ -15,7 +15,7 @@ function drawGangs(found) {
   if (!found.length) return empty("There are no gangs.", "A PodGroup, or pods with the annotation gang.scheduling.koordinator.sh/name, appear here.");
   return table(
     "Gangs",
-    ["Gang", "Bound", ">Minimum", ">Members", ">Waiting", "It"],
+    ["Gang", "Bound", ">Minimum", ">Members", ">Waiting", "State"],
     found.map((one) => ({ cells: [gangLink(one.name), bar(one.bound, one.minimum || one.members, "prod", `${one.bound} of ${one.minimum ?? "?"}`), one.minimum === null ? "?" : count(one.minimum), count(one.members), count(one.waiting), one.told] })),
   );
 }

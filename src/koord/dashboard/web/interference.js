@@ -36,7 +36,7 @@ function draw(found) {
     section(
       "Incidents",
       incidents.length
-        ? table("Incidents", ["", "Container", "Node", "Measured", "Culprit", "Action", "Since"], incidents.map((pair) => pair[1]))
+        ? table("Incidents", ["State", "Container", "Node", "Measured", "Culprit", "Action", "Since"], incidents.map((pair) => pair[1]))
         : off
           ? empty("Nobody looks for interference.", "The koordlets' gate InterferenceDetection switches it on: koord up --set koordlet.feature-gates=InterferenceDetection=true")
           : empty("No container is disturbed.", "Each container is compared with its own past; a batch pod whose CPU use follows the disturbance is named as the culprit."),

@@ -62,7 +62,18 @@ function drawLine(line) {
   }));
   rows.push({ className: "sum", cells: ["=", "computed now", amount(line.resource, line.computed), line.sum ? `decided by: ${line.sum.binding}` : ""] });
   rows.push({ cells: ["", "on the node", amount(line.resource, line.shown), [chip(state, kind), " ", line.why]] });
-  return h("div", {}, h("h3", {}, shortName(line.resource)), table(shortName(line.resource), ["", "Term", ">Amount", ""], rows));
+  return h("div", {}, h("h3", {}, shortName(line.resource)), table(shortName(line.resource), ["Sign", "Term", ">Amount", "Remark"], rows));
+}
+
+// Each resource's own reasons, where there are some: a change writes all of them at once.
+function reasonsFor(resource, reasons) {
+  const own = reasons.filter((reason) => reason.startsWith(`${resource} `)).map((reason) => reason.slice(resource.length + 1));
+  return (own.length ? own : reasons).join("; ");
+}
+
+function heldDevices(devices) {
+  const parts = Object.entries(devices).flatMap(([kind, minors]) => Object.entries(minors).map(([minor, amounts]) => `${kind} ${minor}: ${Object.entries(amounts).map(([name, units]) => `${shortName(name).replace("koordinator.sh/", "")} ${/core$|ratio$/.test(name) ? `${units}\u00a0%` : amount(name, units)}`).join(", ")}`));
+  return parts.join("; ");
 }
 
 function drawHistory(history) {
@@ -73,7 +84,7 @@ function drawHistory(history) {
       const before = change.before[resource];
       if (before === after) continue;
       const moved = change.moved.filter((one) => one.resource === resource).map((one) => `${one.term} ${one.after > one.before ? "+" : "−"}${amount(resource, Math.abs(one.after - one.before))}`);
-      rows.push({ cells: [clock(change.at, true), shortName(resource), amount(resource, before), amount(resource, after), change.withheld || moved.join(", ") || change.reasons.join("; ")] });
+      rows.push({ cells: [clock(change.at, true), shortName(resource), amount(resource, before), amount(resource, after), change.withheld || moved.join(", ") || reasonsFor(resource, change.reasons)] });
     }
   }
   return rows.length ? table("Last changes", ["Changed", "Resource", ">From", ">To", "Moved by"], rows) : h("p", { class: "muted" }, "None since koord-manager started.");
@@ -87,22 +98,45 @@ function holderClass(mark, holders, special) {
 }
 
 const CPU_MARKS = { ".": "held-free", "#": "held-reserved", "!": "held-twice" };
+const CPU_WORDS = { ".": "free for all", "#": "reserved for the system", "!": "held twice" };
+
+// NUMA nodes below the socket that they lie on; a NUMA node may span several, and an unreadable topology names none.
+function bySocket(zones) {
+  const groups = new Map();
+  for (const zone of zones) {
+    const title = zone.sockets.length ? `Socket${zone.sockets.length > 1 ? "s" : ""} ${zone.sockets.join(", ")}` : "Socket unknown";
+    groups.set(title, [...(groups.get(title) || []), zone]);
+  }
+  return [...groups];
+}
+
+function drawZone(zone, holders) {
+  const left = Object.entries(zone.amounts).filter(([, units]) => units).map(([resource, units]) => `${shortName(resource)} ${amount(resource, zone.left[resource] || 0)} of ${amount(resource, units)}`);
+  const owner = (mark) => (holders.find((holder) => holder.mark === mark) || { name: CPU_WORDS[mark] || "others" }).name;
+  return h(
+    "div",
+    { class: "numa-node" },
+    h("h4", {}, `NUMA node ${zone.number}`),
+    h("p", { class: "muted" }, `CPUs ${zone.cpus || "unknown"}${left.length ? `; left: ${left.join(", ")}` : ""}`),
+    h(
+      "div",
+      { class: "cpus", role: "img", "aria-label": `${plural(zone.cores.length, "core")}, free CPUs: ${zone.free || "none"}` },
+      zone.cores.map((core, place) =>
+        h("span", { class: "core" }, [...core].map((mark, at) => h("span", { class: `cpu ${holderClass(mark, holders, CPU_MARKS)}`, title: `CPU ${zone.coreCpus[place][at]}: ${owner(mark)}` }, mark === "." ? "" : mark))),
+      ),
+    ),
+  );
+}
 
 function drawCpus(found) {
   if (!found.zones.length) return empty("The topology of this node is unknown.", "Its koordlet reports it as a NodeResourceTopology.");
   return [
     terms([["CPU bind policy", found.bindPolicy], ["NUMA topology policy", found.numaPolicy], ["Shared by all", found.shared], ["Reserved", found.kept]]),
-    found.zones.map((zone) => [
-      h("h3", {}, `NUMA node ${zone.number}: CPUs ${zone.cpus || "unknown"}`),
-      h(
-        "div",
-        { class: "cpus", role: "img", "aria-label": `${plural(zone.cores.length, "core")}, free CPUs: ${zone.free || "none"}` },
-        zone.cores.map((core) => h("span", { class: "core" }, [...core].map((mark) => h("span", { class: `cpu ${holderClass(mark, found.holders, CPU_MARKS)}` }, mark === "." ? "" : mark)))),
-      ),
-    ]),
-    h("ul", { class: "legend" }, [["free for all", "held-free"], ["reserved for the system", "held-reserved"], ["held twice", "held-twice"]].map(([text, kind]) => h("li", {}, h("span", { class: `swatch ${kind}` }), text))),
+    bySocket(found.zones).map(([socket, zones]) => h("div", { class: "socket" }, h("h3", {}, socket), h("div", { class: "numa-nodes" }, zones.map((zone) => drawZone(zone, found.holders))))),
+    h("ul", { class: "legend" }, Object.entries(CPU_MARKS).map(([mark, kind]) => h("li", {}, h("span", { class: `swatch ${kind}` }), CPU_WORDS[mark]))),
+    h("p", { class: "muted" }, "CPUs that touch are hyper-threads of one core."),
     found.holders.length
-      ? table("Holders of CPUs", ["", "Holder", ">CPUs", "List", "NUMA nodes"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), count(holder.count), `${holder.cpus || "shared"}${holder.exclusive && holder.exclusive !== "None" ? ` (${holder.exclusive})` : ""}`, Object.keys(holder.zones).join(", ") || "-"] })))
+      ? table("Holders of CPUs", ["Mark", "Holder", ">CPUs", "List", "NUMA nodes"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), count(holder.count), `${holder.cpus || "shared"}${holder.exclusive && holder.exclusive !== "None" ? ` (${holder.exclusive})` : ""}`, Object.keys(holder.zones).join(", ") || "-"] })))
       : h("p", { class: "muted" }, "Nobody has CPUs or NUMA nodes of its own here."),
     found.flaws.map((flaw) => h("p", { class: "error" }, flaw)),
   ];
@@ -118,7 +152,7 @@ function drawDevices(found) {
         h("span", { class: "device" }, `${place.type} ${place.minor}`, h("span", { class: "cells", role: "img", "aria-label": `${place.used_percent} % used` }, [...place.cells].map((mark) => h("span", { class: `cell ${place.healthy ? holderClass(mark, found.holders, special) : "held-unhealthy"}` }, mark === "." ? "" : mark))), `${place.used_percent} %`, place.functions ? ` ${place.functions_used}/${place.functions} VFs` : "", place.healthy ? null : [" ", chip("not healthy", "bad")]),
       ),
     ]),
-    found.holders.length ? table("Holders of devices", ["", "Holder", "Devices", "Functions"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), Object.entries(holder.devices).map(([kind, minors]) => `${kind} ${Object.keys(minors).join(", ")}`).join("; "), holder.functions.join(", ") || "-"] }))) : h("p", { class: "muted" }, "Nobody holds devices here."),
+    found.holders.length ? table("Holders of devices", ["Mark", "Holder", "Devices", "Functions"], found.holders.map((holder) => ({ cells: [h("span", { class: `cpu swatch ${holderClass(holder.mark, found.holders, {})}` }, holder.mark), holder.reservation ? `reservation ${holder.name}` : podLink(holder.name), heldDevices(holder.devices), holder.functions.join(", ") || "-"] }))) : h("p", { class: "muted" }, "Nobody holds devices here."),
     found.flaws.map((flaw) => h("p", { class: "error" }, flaw)),
   ];
 }

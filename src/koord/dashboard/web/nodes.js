@@ -1,7 +1,7 @@
 // Nodes: a heat map of all of them, and the same as a table.
 
 import { announce, empty, h, heading, navigate, nodeLink, replace } from "/assets/dom.js";
-import { ago, bytes, cores, count, digits, percent, plural } from "/assets/format.js";
+import { ago, bytes, cores, count, percent, plural } from "/assets/format.js";
 import { tierBar, virtualRows } from "/assets/rows.js";
 import { now, store, tiers, USE } from "/assets/store.js";
 
@@ -60,12 +60,12 @@ export function open() {
   const rows = virtualRows({
     label: "Nodes",
     columns: [
-      { title: "Node", width: "minmax(11rem, 2fr)" },
-      { title: "CPU used", width: "minmax(9rem, 1.2fr)" },
-      { title: "Memory used", width: "minmax(9rem, 1.2fr)" },
-      { title: "Prod requested", width: "minmax(6rem, 1fr)", number: true },
-      { title: "Batch lent", width: "minmax(6rem, 1fr)", number: true },
-      { title: "Batch used", width: "minmax(6rem, 1fr)", number: true },
+      { title: "Node", width: "minmax(11rem, 1.3fr)" },
+      { title: "CPU used", width: "minmax(12rem, 1.4fr)" },
+      { title: "Memory used", width: "minmax(12rem, 1.4fr)" },
+      { title: "Prod requested", width: "minmax(7.5rem, 0.8fr)", number: true },
+      { title: "Batch lent", width: "minmax(6.5rem, 0.8fr)", number: true },
+      { title: "Batch used", width: "minmax(6.5rem, 0.8fr)", number: true },
       { title: "Pods", width: "4rem", number: true },
       { title: "Report", width: "7rem", number: true },
     ],
@@ -97,9 +97,9 @@ export function open() {
       h("span", { class: "node-name" }, nodeLink(node.name), node.ready ? null : h("span", { class: "chip bad" }, "not ready"), node.schedulable ? null : h("span", { class: "chip warn" }, "cordoned")),
       use(node.cpu, cores),
       use(node.memory, bytes),
-      digits(node.cpu[USE.prodRequested] / 1000),
-      digits(node.cpu[USE.batchLent] / 1000),
-      known ? digits(node.cpu[USE.batchUsed] / 1000) : "-",
+      cores(node.cpu[USE.prodRequested]),
+      cores(node.cpu[USE.batchLent]),
+      known ? cores(node.cpu[USE.batchUsed]) : "-",
       count(node.pods),
       ago(node.reported, now()),
     ];

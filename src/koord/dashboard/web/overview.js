@@ -8,6 +8,7 @@ import { now, report, store, tiers, USE } from "/assets/store.js";
 
 const ACTIVE = new Set(["Pending", "Running", ""]);
 const HOUR_S = 3600;
+const GAPS_S = { recent: 30, day: 300 }; // between two samples: more is a time that nobody watched
 
 // A node's use is an average over minutes and its pods' use is not: right after a start the pods' sum is larger.
 function idle(use) {
@@ -39,6 +40,13 @@ function chartOf(title, place, format, axis, binary) {
   });
 }
 
+// What was reclaimed while no dashboard ran is not known.
+function reclaimedSince() {
+  const { since, missedSeconds } = store.reclaimed;
+  if (!since) return "";
+  return `core hours since ${clock(since)}${missedSeconds >= 60 ? `, without ${duration(missedSeconds)} that nobody watched` : ""}`;
+}
+
 function withUnit(value, unit) {
   return [digits(value), h("small", {}, ` ${unit}`)];
 }
@@ -53,7 +61,7 @@ export function open() {
   const pending = h("div");
   const notes = h("div");
   const cpu = chartOf("CPU", 1, cores, (value) => digits(value / 1000));
-  const memory = chartOf("Memory", 2, bytes, (value) => bytes(value).replace("iB", "i").replace(" ", ""), true);
+  const memory = chartOf("Memory", 2, bytes, (value) => bytes(value).replace("iB", "i").replace("\u00a0", ""), true);
   let range = "recent";
   let evictions = null;
   let migrations = null;
@@ -88,7 +96,7 @@ export function open() {
     replace(
       cards,
       card("Reclaimed now", withUnit(reclaimed / 1000, "cores"), `used by mid and batch, of ${cores(lent)} lent`),
-      card("Reclaimed today", withUnit(store.reclaimed.coreSeconds / 3600, "core h"), store.reclaimed.since ? `core hours since ${clock(store.reclaimed.since)}` : ""),
+      card("Reclaimed today", withUnit(store.reclaimed.coreSeconds / 3600, "core h"), reclaimedSince()),
       card("CPU in use", percent(use[USE.used], use[USE.capacity]), `${digits(use[USE.used] / 1000)} of ${cores(use[USE.capacity])}, ${percent(requested(use), use[USE.capacity])} requested`, "/nodes"),
       card("Memory in use", percent(store.sums.memory[USE.used], store.sums.memory[USE.capacity]), `of ${bytes(store.sums.memory[USE.capacity])}`, "/nodes"),
       card("Pending pods", count(store.pendingCount), `${plural(store.order.length, "node")}, ${plural(store.pods, "pod")} on them`, "/pods"),
@@ -96,8 +104,8 @@ export function open() {
       card("Migrations", moving === null ? "-" : count(moving), "under way", "/moves"),
     );
     replace(notes, store.notes.map((note) => h("p", { class: "note" }, note)));
-    cpu.update(store[range]);
-    memory.update(store[range]);
+    cpu.update(store[range], GAPS_S[range]);
+    memory.update(store[range], GAPS_S[range]);
     replace(pending, drawPending());
   }
 

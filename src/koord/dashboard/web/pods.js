@@ -22,14 +22,14 @@ export function open() {
   const rows = virtualRows({
     label: "Pods",
     columns: [
-      { title: "Pod", width: "minmax(16rem, 3fr)" },
+      { title: "Pod", width: "minmax(16rem, 2.4fr)" },
       { title: "Node", width: "minmax(8rem, 1.5fr)" },
       { title: "QoS", width: "4rem" },
       { title: "Tier", width: "4.5rem" },
       { title: "CPU used", width: "minmax(6rem, 1fr)", number: true },
-      { title: "CPU requested", width: "minmax(7rem, 1fr)", number: true },
-      { title: "Memory used", width: "minmax(6rem, 1fr)", number: true },
-      { title: "Memory requested", width: "minmax(8.5rem, 1fr)", number: true },
+      { title: "CPU requested", width: "minmax(7.5rem, 1fr)", number: true },
+      { title: "Memory used", width: "minmax(7rem, 1fr)", number: true },
+      { title: "Memory requested", width: "minmax(9.5rem, 1fr)", number: true },
     ],
     cells(index) {
       const offset = Math.floor(index / WINDOW) * WINDOW;
@@ -40,7 +40,7 @@ export function open() {
       return [podLink(`${pod.namespace}/${pod.name}`), nodeLink(pod.node), pod.qos || "-", tier ? h("span", { class: "tier-name" }, h("span", { class: `swatch tier-${tier === "free" ? "batch" : tier}` }), tier) : "-", pod.cpu_used === null ? "-" : cores(pod.cpu_used), cores(pod.cpu_requested), pod.memory_used === null ? "-" : bytes(pod.memory_used), bytes(pod.memory_requested)];
     },
   });
-  const field = h("input", { id: "words", type: "search", value: words, placeholder: "part of namespace/name" });
+  const field = h("input", { id: "words", type: "search", value: words, placeholder: "part of namespace/name", size: 26 });
   field.addEventListener("input", () => {
     words = field.value;
     history.replaceState(null, "", words ? `/pods?${new URLSearchParams({ words })}` : "/pods");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import uuid
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import msgspec
 from koord.api.config.field_error import FieldError, duplicate_errors, enum_errors, range_errors
 from koord.api.kubernetes.affinity import Taint
 from koord.embedded.kubelet import usage_model
+from koord.embedded.kubelet.pod_behaviour import DEFAULT_JOB_S
 from koord.values.json_text import MalformedText
 from koord.values.names import dns1123_subdomain, label_value, qualified_name
 from koord.values.quantity import Quantity, QuantityError
@@ -190,6 +192,7 @@ class SimulatedPool(msgspec.Struct, frozen=True, kw_only=True, rename="camel", f
     reserved: KubeletReserved = KubeletReserved()
     system: SystemDaemonUsage = SystemDaemonUsage()
     usage: usage_model.UsageModel = usage_model.Constant()  # of pods that say nothing of theirs
+    job_seconds: float = DEFAULT_JOB_S  # how long a container runs that may end and does not say when
 
     def node_name(self, number: int) -> str:
         return f"{self.name}-{number}"
@@ -308,6 +311,8 @@ def _pool_errors(at: str, pool: SimulatedPool) -> list[FieldError]:
         errors += [FieldError(f"{at}.taints[{index}].key", taint.key, rule) for rule in qualified_name(taint.key)]
         errors += enum_errors(f"{at}.taints[{index}].effect", taint.effect, _EFFECTS)
     errors += _usage_errors(f"{at}.usage", pool.usage)
+    if not 0 <= pool.job_seconds < math.inf:
+        errors.append(FieldError(f"{at}.jobSeconds", pool.job_seconds, "must be a number of seconds, 0 or more"))
     # Sizes are compared only when each of them is sane on its own.
     return errors or _hardware_errors(at, pool)
 

@@ -33,7 +33,8 @@ DEFAULT_START_S = (1.0, 3.0)  # drawn between these two, per pod
 DEFAULT_STOP_S = 1.0
 DEFAULT_INIT_S = 1.0
 # A pod that is not to be restarted for ever is work with an end; without this, Jobs would never complete.
-DEFAULT_RUN_TO_COMPLETION_S = 30.0
+DEFAULT_JOB_S = 5.0
+_ENDING_POLICIES = ("Never", "OnFailure")
 
 
 class ContainerBehaviour(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -72,12 +73,17 @@ ScriptRuns: TypeAlias = tuple[tuple[str, tuple[CommandOutcome, ...]], ...]  # by
 
 
 def parse_behaviour(
-    annotations: Mapping[str, str], template: SharedPodTemplate, restart_policy: str, scripts: ScriptRuns = ()
+    annotations: Mapping[str, str],
+    template: SharedPodTemplate,
+    restart_policy: str,
+    scripts: ScriptRuns = (),
+    job_s: float = DEFAULT_JOB_S,
 ) -> PodBehaviour | InvalidAnnotation:
+    """Parse how a pod behaves. `job_s` is how long a container runs that may end and does not say when."""
     said = tuple((key, value) for key, value in annotations.items() if not key.endswith("/" + USAGE_KEY))
     init = tuple(_ContainerFacts.of_container(one, probes=False) for one in template.init_containers)
     main = tuple(_ContainerFacts.of_container(one, probes=True) for one in template.containers)
-    return _parse_behaviour(said, init, main, restart_policy, scripts)
+    return _parse_behaviour(said, init, main, job_s if restart_policy in _ENDING_POLICIES else None, scripts)
 
 
 MAX_DIFFERENT_RUNS = 16
@@ -182,7 +188,7 @@ def _parse_behaviour(
     said: tuple[tuple[str, str], ...],
     init: tuple[_ContainerFacts, ...],
     main: tuple[_ContainerFacts, ...],
-    restart_policy: str,
+    ends_s: float | None,
     scripts: ScriptRuns,
 ) -> PodBehaviour | InvalidAnnotation:
     runs_by_name = dict(scripts)
@@ -219,7 +225,6 @@ def _parse_behaviour(
 
     stop = numbers.get(STOP_KEY, DEFAULT_STOP_S)
     assert stop is not None
-    ends_s = DEFAULT_RUN_TO_COMPLETION_S if restart_policy in ("Never", "OnFailure") else None
     return PodBehaviour(
         start_s=numbers.get(START_KEY),
         stop_s=stop,

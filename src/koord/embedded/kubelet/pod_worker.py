@@ -199,7 +199,8 @@ class PodWorker:
         files = sim_pod.host.files
         if sim_pod.view.environment:
             scripts, files = pod_behaviour.script_runs(sim_pod.view, files, self._seed)
-        plan = pod_behaviour.parse_behaviour(sim_pod.view.metadata.annotations, sim_pod.template, policy, scripts)
+        annotations, job_s = sim_pod.view.metadata.annotations, sim_pod.host.machine.pool.job_seconds
+        plan = pod_behaviour.parse_behaviour(annotations, sim_pod.template, policy, scripts, job_s)
         return plan, files
 
     async def _recover(self, sim_pod: SimulatedPod, plan: pod_behaviour.PodBehaviour, now: float) -> ApiError | None:

@@ -26,7 +26,7 @@ MAX_UPDATES = 200  # one every five seconds at least: far more than a lost serve
 @contextmanager
 def koord_dashboard(kubeconfig: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-m", "koord", "dashboard", "--kubeconfig", str(kubeconfig)]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "XDG_STATE_HOME": str(kubeconfig.parent)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert process.stdout is not None
     try:
@@ -80,3 +80,20 @@ def test_an_address_that_cannot_be_used_is_told_in_one_line(listen: str, said: s
     assert ran.exit_code == 1
     assert said in ran.output
     assert len(ran.output.splitlines()) == 1
+
+
+def test_the_next_start_knows_the_past_of_this_cluster() -> None:
+    with koord_up("--nodes", "1", "--components", "nodes") as cluster:
+        with koord_dashboard(cluster.kubeconfig) as (process, url):
+            seen = next(update["recent"][0] for update in updates(url) if update["recent"])
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=20) == 0
+        with koord_dashboard(cluster.kubeconfig) as (_, url):
+            assert next(updates(url))["recent"][0] == seen
+
+
+@pytest.mark.parametrize("wrong", ["koordlet", "koordlet=none", "etcd=1", "koordlet=70000"])
+def test_a_wrong_port_of_a_program_is_one_line(wrong: str) -> None:
+    ended = CliRunner().invoke(cli, ["dashboard", "--program-port", wrong])
+    assert ended.exit_code == 1
+    assert ended.output.startswith(f"koord: --program-port {wrong}: expected PROGRAM=PORT")

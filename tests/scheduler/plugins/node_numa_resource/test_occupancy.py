@@ -40,6 +40,12 @@ def test_every_cpu_has_a_mark() -> None:
     assert found.flaws == ()
 
 
+def test_every_numa_node_names_its_socket_and_the_cpus_of_its_cores() -> None:
+    found = cpu_occupancy("a", node_of(machine(2, 2, 1, 2)), [])
+    assert [(zone.number, zone.sockets) for zone in found.zones] == [(0, (0,)), (1, (0,)), (2, (1,)), (3, (1,))]
+    assert [zone.core_cpus for zone in found.zones] == [((0, 1),), ((2, 3),), ((4, 5),), ((6, 7),)]
+
+
 def test_owners_are_drawn_over_their_reservation() -> None:
     found = cpu_occupancy(
         "a",

@@ -9,7 +9,7 @@ import msgspec
 
 from koord.api.kubernetes.builtin_kinds import PODS
 from koord.cli import cluster_access, koordlet_access
-from koord.cli.cluster_access import NAMESPACE, CommandFailure
+from koord.cli.cluster_access import CommandFailure
 from koord.cli.commands import (
     evictions,
     gang,
@@ -22,14 +22,20 @@ from koord.cli.commands import (
     simulate,
 )
 from koord.cli.commands.dashboard.cluster_watch import ClusterWatch
-from koord.cli.commands.deschedule import DESCHEDULER_PORT
+from koord.cli.commands.dashboard.program_places import (
+    DESCHEDULER,
+    KOORDLET,
+    MANAGER,
+    NOTHING_GIVEN,
+    SCHEDULER,
+    GivenPlaces,
+    ProgramPlaces,
+)
 from koord.cli.commands.explain import interference, node, pod
-from koord.cli.commands.explain.pod import SCHEDULER_PORT
 from koord.cli.commands.object_lists import parse_objects
 from koord.cli.koordlet_access import CONTAINERS_PATH, KoordletAddress
 from koord.dashboard.report import WHAT_IF, Report, ReportFailure
 from koord.koordlet.hook_status import ContainersStatus
-from koord.koordlet.settings import PORT
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, ApiErrorRaised
 from koord.kube.transport.interface import Unreachable
@@ -37,17 +43,26 @@ from koord.telemetry.clock import Clock
 
 MAX_WINDOW = 500  # pods of one answer
 _MANIFEST_KEYS = ("labels", "annotations")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # the manifest once more, as kubectl apply keeps it
 _SET_BY_THE_SERVER = ("nodeName", "serviceAccount", "tolerations", "volumes")
 
 
 class DashboardReports:
     """DashboardReports asks the cluster by the functions of the commands; what ends a command is a failure here."""
 
-    def __init__(self, client: Client, clock: Clock, watch: ClusterWatch) -> None:
+    def __init__(self, client: Client, clock: Clock, watch: ClusterWatch, given: GivenPlaces = NOTHING_GIVEN) -> None:
         self._client = client
         self._clock = clock
         self._watch = watch
-        self._agents = KoordletAddress()
+        self._places = ProgramPlaces(client, clock, given)
+
+    async def _agents(self) -> KoordletAddress:
+        place = await self._places.of_program(KOORDLET)
+        return KoordletAddress(namespace=place.namespace, port=place.port)
+
+    async def _scheduler(self) -> tuple[str, int]:
+        place = await self._places.of_program(SCHEDULER)
+        return place.namespace, place.port
 
     def table(self) -> dict[str, Report]:
         """Return the reports by name; the comment is the command that prints the same."""
@@ -89,7 +104,9 @@ class DashboardReports:
         return ask
 
     async def _node(self, query: Mapping[str, str]) -> Any:
-        return await node.explain_node(self._client, self._clock, query["name"], node.ManagerPlace())
+        manager = await self._places.of_program(MANAGER)
+        place = node.ManagerPlace(config_namespace=manager.namespace, namespace=manager.namespace, port=manager.port)
+        return await node.explain_node(self._client, self._clock, query["name"], place)
 
     async def _cpus(self, query: Mapping[str, str]) -> Any:
         return await node_occupancy.read_cpu_occupancy(self._client, query["name"])
@@ -98,14 +115,15 @@ class DashboardReports:
         return await node_occupancy.read_device_occupancy(self._client, query["name"])
 
     async def _hooks(self, query: Mapping[str, str]) -> Any:
-        return await node_hooks.node_hooks(self._client, query["name"], self._agents)
+        return await node_hooks.node_hooks(self._client, query["name"], await self._agents())
 
     async def _capabilities(self, query: Mapping[str, str]) -> Any:
-        return await node_capabilities.node_capabilities(self._client, query["name"], NAMESPACE, PORT)
+        agents = await self._agents()
+        return await node_capabilities.node_capabilities(self._client, query["name"], agents.namespace, agents.port)
 
     async def _containers(self, query: Mapping[str, str]) -> Any:
         found = await koordlet_access.get_node(self._client, query["name"])
-        answer = await koordlet_access.ask_agent(self._client, found, self._agents, CONTAINERS_PATH)
+        answer = await koordlet_access.ask_agent(self._client, found, await self._agents(), CONTAINERS_PATH)
         return ReportFailure(answer) if isinstance(answer, str) else msgspec.convert(answer, ContainersStatus)
 
     async def _pods(self, query: Mapping[str, str]) -> Any:
@@ -116,7 +134,7 @@ class DashboardReports:
         return self._watch.find_pods(words, query.get("node", ""), int(offset), min(int(limit), MAX_WINDOW))
 
     async def _pod(self, query: Mapping[str, str]) -> Any:
-        return await pod.explain_pod(self._client, query["namespace"], query["name"], NAMESPACE, SCHEDULER_PORT)
+        return await pod.explain_pod(self._client, query["namespace"], query["name"], *await self._scheduler())
 
     async def _manifest(self, query: Mapping[str, str]) -> Any:
         """Return a pod as somebody would have written it, to be changed and tried."""
@@ -124,6 +142,8 @@ class DashboardReports:
         if isinstance(found, ApiError):
             return ReportFailure(found.message)
         meta = {key: found["metadata"][key] for key in _MANIFEST_KEYS if found["metadata"].get(key)}
+        notes = {key: text for key, text in meta.pop("annotations", {}).items() if key != _LAST_APPLIED}
+        meta |= {"annotations": notes} if notes else {}
         spec = {key: value for key, value in found["spec"].items() if key not in _SET_BY_THE_SERVER}
         for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
             container.pop("volumeMounts", None)
@@ -131,30 +151,34 @@ class DashboardReports:
         return {"apiVersion": "v1", "kind": "Pod", "metadata": named, "spec": spec}
 
     async def _quotas(self, _: Mapping[str, str]) -> Any:
-        return await quota.read_quota_tree(self._client, NAMESPACE, SCHEDULER_PORT)
+        return await quota.read_quota_tree(self._client, *await self._scheduler())
 
     async def _gangs(self, _: Mapping[str, str]) -> Any:
-        return await gang.read_gangs(self._client, "", NAMESPACE, SCHEDULER_PORT)
+        return await gang.read_gangs(self._client, "", *await self._scheduler())
 
     async def _gang(self, query: Mapping[str, str]) -> Any:
         path = f"/{query['namespace']}/{query['name']}"
-        return (await gang.read_gangs(self._client, path, NAMESPACE, SCHEDULER_PORT))[0]
+        return (await gang.read_gangs(self._client, path, *await self._scheduler()))[0]
 
     async def _reservations(self, _: Mapping[str, str]) -> Any:
         return await reservation.read_reservations(self._client)
 
     async def _evictions(self, _: Mapping[str, str]) -> Any:
-        return await evictions.find_evictions(self._client, evictions.ProgramPorts(), "")
+        namespace, port = await self._scheduler()
+        descheduler = await self._places.of_program(DESCHEDULER)
+        ports = evictions.ProgramPorts(namespace=namespace, scheduler=port, descheduler=descheduler.port)
+        return await evictions.find_evictions(self._client, ports, "")
 
     async def _migrations(self, _: Mapping[str, str]) -> Any:
-        return await migration.read_migrations(self._client, NAMESPACE, DESCHEDULER_PORT)
+        place = await self._places.of_program(DESCHEDULER)
+        return await migration.read_migrations(self._client, place.namespace, place.port)
 
     async def _interference(self, _: Mapping[str, str]) -> Any:
-        return await interference.find_all_interference(self._client, self._agents)
+        return await interference.find_all_interference(self._client, await self._agents())
 
     async def _node_interference(self, query: Mapping[str, str]) -> Any:
-        return await interference.find_interference(self._client, query["name"], self._agents)
+        return await interference.find_interference(self._client, query["name"], await self._agents())
 
     async def _what_if(self, query: Mapping[str, str]) -> Any:
         objects = parse_objects(query["manifest"], "the manifest")
-        return await simulate.what_if(self._client, objects, NAMESPACE, SCHEDULER_PORT)
+        return await simulate.what_if(self._client, objects, *await self._scheduler())

@@ -38,11 +38,13 @@ class CpuHolder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class ZoneOccupancy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One NUMA node. `cores` are the drawing: a mark for each CPU, core by core."""
+    """One NUMA node. `cores` are the drawing: a mark for each CPU, core by core; `core_cpus` are the CPUs' numbers."""
 
     number: int
+    sockets: tuple[int, ...]  # those that its cores lie on: one, but for machines that interleave
     cpus: str
     cores: tuple[str, ...]
+    core_cpus: tuple[tuple[int, ...], ...]
     free: str
     amounts: Amounts = {}  # what the NUMA node can give
     left: Amounts = {}  # and what of it is not given away
@@ -142,15 +144,21 @@ def _zones(node: TopologyOptions, ledger: NumaLedger, marks: Mapping[int, str]) 
     for number in sorted({*groups, *amounts}):
         group = groups.get(number)
         cpus = 0 if group is None else group.cpus
-        cores = () if group is None else tuple(_core_marks(core, node.reserved, marks) for core in group.cores)
+        cores = () if group is None else group.cores
         yield ZoneOccupancy(
             number=number,
+            sockets=_sockets(topology, cpus) if isinstance(topology, CpuTopology) else (),
             cpus=str(CPUSet(cpus)),
-            cores=cores,
+            cores=tuple(_core_marks(core, node.reserved, marks) for core in cores),
+            core_cpus=tuple(tuple(CPUSet(core)) for core in cores),
             free=str(CPUSet(cpus & node.bindable_cpus & ~ledger.refcounts.referenced)),
             amounts=amounts.get(number, {}),
             left=left.get(number, {}),
         )
+
+
+def _sockets(topology: CpuTopology, cpus: int) -> tuple[int, ...]:
+    return tuple(socket.number for socket in topology.sockets if socket.cpus & cpus)
 
 
 def _core_marks(core: int, reserved: int, marks: Mapping[int, str]) -> str:

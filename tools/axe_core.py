@@ -1,0 +1,55 @@
+"""Fetch axe-core, Deque's accessibility engine (MPL-2.0), from the npm registry into the cache of assets.
+
+Tests load it into pages of the dashboard; it is no part of the wheel or of an image. The version and the hash of its
+package are here, so nothing else is ever run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+VERSION = "4.14.0"
+SHA512 = "9WTZxEjsZ7b13TH8JPmbV2z8CHbl80/2hm3XPEG4JgNdQLK81IBRXmSxHfMAOkSqQeRxT/0dwNDz2GOm3zzpcQ=="  # as npm writes it
+REGISTRY = "https://registry.npmjs.org"
+_FILES = ("axe.min.js", "LICENSE")
+_TIMEOUT_S = 60
+
+
+def script(cache: Path) -> Path:
+    """Return where the engine lies once it is fetched."""
+    return cache / f"axe-core-{VERSION}" / "axe.min.js"
+
+
+def fetch(cache: Path) -> Path:
+    """Fetch the package unless it is there, check its hash and unpack the engine; return its path."""
+    target = script(cache)
+    if target.is_file():
+        return target
+    registry = os.environ.get("NPM_CONFIG_REGISTRY") or REGISTRY
+    url = f"{registry.rstrip('/')}/axe-core/-/axe-core-{VERSION}.tgz"
+    try:
+        with urllib.request.urlopen(url, timeout=_TIMEOUT_S) as answer:
+            package: bytes = answer.read()
+    except (urllib.error.URLError, TimeoutError) as gone:
+        sys.exit(f"assets: axe-core cannot be fetched from {url}: {gone}")
+    found = base64.b64encode(hashlib.sha512(package).digest()).decode()
+    if found != SHA512:
+        sys.exit(f"assets: {url} has the hash sha512-{found}, not sha512-{SHA512}")
+    folder = target.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+        for name in reversed(_FILES):  # the engine last: with it the folder is complete
+            member = archive.extractfile(f"package/{name}")
+            assert member is not None, name
+            partial = folder / f"{name}.partial"
+            partial.write_bytes(member.read())
+            partial.rename(folder / name)
+    return target
