@@ -117,7 +117,7 @@ def run(story: Callable[[FaultyCluster, MetricRegistry], Any], **settings: Any) 
 
 def outcomes(registry: MetricRegistry) -> dict[tuple[str, str], float]:
     """Return how many events there were before an outcome, by type and outcome."""
-    found = {}
+    found: dict[tuple[str, str], float] = {}
     for line in metrics.render([registry]).decode().splitlines():
         if line.startswith("scheduler_workload_auditor_scheduling_events_before_outcome_sum{"):
             labels = dict(part.split("=") for part in line.partition("{")[2].partition("}")[0].split(","))
