@@ -30,6 +30,7 @@ from koord.scheduler.cache.pod_model import PODS as SLIM
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.extender import ExtenderTransport, HttpExtenderTransport
 from koord.scheduler.scheduler import Scheduler, StandaloneScheduler
+from koord.scheduler.workload_auditor import WorkloadAuditorSettings
 from koord.telemetry.clock import LoopClock
 from koord.telemetry.metrics import MetricRegistry
 
@@ -191,6 +192,7 @@ async def faulty_cluster(
     seed: int = 1,
     registry: MetricRegistry | None = None,
     extender_transport: Callable[[Extender, str], ExtenderTransport] = HttpExtenderTransport,
+    auditor: WorkloadAuditorSettings | None = None,
 ) -> AsyncIterator[FaultyCluster]:
     cluster = EmbeddedCluster(ClusterSettings(http=False, seed=seed), [], clock=clock)
     await cluster.start()
@@ -202,7 +204,14 @@ async def faulty_cluster(
     made = completed_config or scheduler_setup.scheduler_assembly()
     assert not isinstance(made, str), made
     scheduler = Scheduler(
-        client, informers, clock, made, seed=seed, registry=registry, extender_transport=extender_transport
+        client,
+        informers,
+        clock,
+        made,
+        seed=seed,
+        registry=registry,
+        extender_transport=extender_transport,
+        auditor=auditor,
     )
     leading = StandaloneScheduler(scheduler)
     troubled = FaultyCluster(cluster, clock, wire, leading, informers)

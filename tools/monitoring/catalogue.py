@@ -25,6 +25,7 @@ from koord.scheduler.metrics import SCHEDULER_READINGS, KoordinatorMetrics, Sche
 from koord.scheduler.plugins.coscheduling.metrics import WAITING_GANG_GROUPS
 from koord.scheduler.plugins.elastic_quota.metrics import QUOTA_SPEC, QUOTA_STATUS
 from koord.scheduler.plugins.reservation.metrics import RESERVATION_PHASE, RESERVATION_RESOURCE
+from koord.scheduler.workload_auditor_metrics import WorkloadAuditorMetrics
 from koord.telemetry.component_server import health_check_metrics
 from koord.telemetry.metrics import MetricDeclaration, MetricRegistry
 from koord.telemetry.process import PROCESS_METRICS
@@ -104,6 +105,7 @@ def _scheduler() -> Iterator[MetricDeclaration]:
     registry = MetricRegistry()
     SchedulerMetrics(registry)
     KoordinatorMetrics(registry)
+    WorkloadAuditorMetrics(registry)
     yield from registry.declarations()
     yield from SCHEDULER_READINGS
     yield from (WAITING_GANG_GROUPS, QUOTA_SPEC, QUOTA_STATUS, RESERVATION_PHASE, RESERVATION_RESOURCE)

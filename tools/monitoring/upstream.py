@@ -151,7 +151,6 @@ _BATCH = (
     "not counted apart: scheduler_inline_batch_schedule_duration_seconds times a batch, and bindings that fail are"
     " attempts with the result error"
 )
-_AUDITOR = "the workload auditor is not built"
 _ASYNC = (
     "API calls of the scheduler are not queued by type: they wait in the client, and bindings in scheduler_goroutines"
 )
@@ -171,20 +170,6 @@ NOT_SERVED = {
             "scheduler_batch_assumed_pods_cleanup_total",
         ),
         _BATCH,
-    ),
-    **dict.fromkeys(
-        (
-            "scheduler_workload_auditor_repeated_preemptions_total",
-            "scheduler_workload_auditor_preemption_invalidations_total",
-            "scheduler_workload_auditor_victim_reschedule_duration_seconds",
-            "scheduler_workload_auditor_preemption_victim_deleting_retries",
-            "scheduler_workload_auditor_preemption_to_victim_deleted_seconds",
-            "scheduler_workload_auditor_preemption_cycle_interrupted_seconds",
-            "scheduler_workload_auditor_scheduling_events_before_outcome",
-            "scheduler_workload_auditor_scheduling_event_interval_seconds",
-            "scheduler_workload_auditor_record_method_duration_seconds",
-        ),
-        _AUDITOR,
     ),
     **dict.fromkeys(
         (

@@ -141,14 +141,7 @@ class HttpExtender:
 
     def is_interested(self, pod: PodInfo) -> bool:
         """Return whether some container of the pod names a managed resource; all pods count when none is managed."""
-        if not self._resources:
-            return True
-        spec = pod.shape.spec
-        return any(
-            not self._resources.isdisjoint(amounts)
-            for container in (*spec.containers, *spec.init_containers)
-            for amounts in (container.resources.requests, container.resources.limits)
-        )
+        return _names_resource(pod, self._resources)
 
     async def filter(self, pod: Obj, nodes: Mapping[str, Obj]) -> _FilterAnswer | Fault:
         """Ask which of the nodes take the pod."""
@@ -243,6 +236,24 @@ class WholeNode(Object, frozen=True, kw_only=True):
 
     spec: Obj = {}
     status: Obj = {}
+
+
+def _names_resource(pod: PodInfo, resources: frozenset[str]) -> bool:
+    spec = pod.shape.spec
+    return not resources or any(
+        not resources.isdisjoint(amounts)
+        for container in (*spec.containers, *spec.init_containers)
+        for amounts in (container.resources.requests, container.resources.limits)
+    )
+
+
+def extenders_for(pod: PodInfo, extenders: Sequence[Extender]) -> tuple[str, ...]:
+    """Return the addresses of the extenders that have a say about the pod's node, for who does not ask them."""
+    return tuple(
+        one.url_prefix
+        for one in extenders
+        if not _binds_only(one) and _names_resource(pod, frozenset(managed.name for managed in one.managed_resources))
+    )
 
 
 class Extenders:

@@ -66,6 +66,7 @@ from koord.scheduler.queue.queued_pod import QueuedPod
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.scheduler_monitor import SchedulerMonitor
 from koord.scheduler.status_reporter import StatusReporter
+from koord.scheduler.workload_auditor import WorkloadAuditor
 from koord.telemetry.clock import Clock
 
 _LOG = logging.getLogger(__name__)
@@ -100,12 +101,13 @@ class SchedulingLoop:
         observe_next_pod_s: Callable[[float], None] | None = None,
         extenders: Extenders | None = None,
         dump: AttemptDump | None = None,
+        auditor: WorkloadAuditor | None = None,
     ) -> None:
         """Create the loop.
 
         Who makes a queued pod schedulable sets `wakeup`. `latest_pod` returns a pod as the watch last showed it.
         `monitor` reports attempts that last too long; `observe_next_pod_s` receives the seconds that taking a plugin's
-        choice from the queue took.
+        choice from the queue took. `auditor` records what becomes of each workload.
         """
         self.monitor = monitor
         self._observe_next_pod_s = observe_next_pod_s
@@ -123,6 +125,7 @@ class SchedulingLoop:
         self._clock = clock
         self._extenders = extenders
         self._dump = dump or AttemptDump()
+        self._auditor = auditor
         self._extended_attempt: asyncio.Task[None] | None = None
         self._rush = False
         self._binding_cycles: set[asyncio.Task[None]] = set()
@@ -268,6 +271,8 @@ class SchedulingLoop:
         self._dump.write(pod, decision, self._clock.time())
         if failure is None and not isinstance(decision, ChosenNode):
             failure = failure_of_decision(decision)
+        if self._auditor is not None:
+            self._auditor.attempt_ended(pod, decision, failure)
         if failure is not None:
             self.handle_scheduling_failure(queued, pod, failure)
         if isinstance(decision, Unschedulable) and decision.preempt is not None and pod.uid in self._queue:
@@ -408,6 +413,8 @@ class SchedulingLoop:
         self._attempt_log.set_result(pod.uid, "bound")
         run_post_bind(context.attempt, lambda plugin: _LOG.exception("PostBind of %s failed for %s", plugin, pod.key))
         self._status_reporter.report_bound(context)
+        if self._auditor is not None:
+            self._auditor.pod_bound(pod)
         self._attempt_completed(pod)
 
     def _on_binding_failed(self, context: BindingContext, failure: AttemptFailure) -> None:
@@ -420,6 +427,8 @@ class SchedulingLoop:
                 ObjectEvent(_POD_DELETED, old=placed), now, except_uid=context.pod.uid if failure.rejected else ""
             )
         self._status_reporter.report_binding_failed(context, failure)
+        if self._auditor is not None:
+            self._auditor.attempt_ended(context.pod, None, failure)
         self.handle_scheduling_failure(context.queued, context.pod, failure)
         self._wakeup.set()
 

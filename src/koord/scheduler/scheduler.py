@@ -45,6 +45,7 @@ from koord.scheduler.live_handle import LiveHandle, LiveSchedulerActions
 from koord.scheduler.metrics import KoordinatorMetrics, MetricsRecorder, PointTimer, SchedulerMetrics
 from koord.scheduler.plugins.coscheduling.controller import NetworkTopologyController, gang_controllers
 from koord.scheduler.plugins.coscheduling.gang_manager import GangManager
+from koord.scheduler.plugins.coscheduling.messages import ALL_MEMBERS_ATTEMPTED
 from koord.scheduler.plugins.coscheduling.metrics import register_gang_metrics
 from koord.scheduler.plugins.device_share.controller import device_controllers
 from koord.scheduler.plugins.elastic_quota.controller import quota_controllers
@@ -61,6 +62,8 @@ from koord.scheduler.scheduler_monitor import SchedulerMonitor, SchedulerMonitor
 from koord.scheduler.status_reporter import EventThrottle, StatusReporter
 from koord.scheduler.sync_barrier import SyncBarrier, SyncBarrierSettings
 from koord.scheduler.waiting_pods import WaitingPods
+from koord.scheduler.workload_auditor import WorkloadAuditor, WorkloadAuditorSettings
+from koord.scheduler.workload_auditor_metrics import WorkloadAuditorMetrics
 from koord.telemetry.clock import Clock
 from koord.telemetry.metrics import MetricRegistry
 
@@ -96,6 +99,7 @@ class Scheduler:
         sync_barrier: SyncBarrierSettings = SyncBarrierSettings(),  # noqa: B008 - a frozen value
         extender_transport: Callable[[Extender, str], ExtenderTransport] = HttpExtenderTransport,
         dump: AttemptDump | None = None,
+        auditor: WorkloadAuditorSettings | None = None,
     ) -> None:
         """Wire all parts together; nothing runs yet.
 
@@ -104,7 +108,8 @@ class Scheduler:
         `controller_plugins` says whose controllers run (`runs_controllers`); without `network_topology_manager` nobody
         writes the status of the ClusterNetworkTopology. `sync_barrier` is where a new leader waits if its gate is on.
         `extender_transport` makes the way to each extender of the configuration. Raise BadConfig for one that cannot
-        be reached as it says. `dump` writes what came of attempts to the log.
+        be reached as it says. `dump` writes what came of attempts to the log. With `auditor` workloads are
+        audited, where something is measured.
         """
         self.dump = dump or AttemptDump()
         self._clock = clock
@@ -185,6 +190,12 @@ class Scheduler:
             self.state.derived(PreemptionsInProgress),
             failed=self._retry_preemptor,
         )
+        self.auditor = (
+            build_workload_auditor(registry, clock, auditor, self.state.derived(GangManager))
+            if registry is not None and auditor is not None
+            else None
+        )
+        self.queue.observer = self.auditor
         self.event_throttle = EventThrottle(clock, self._is_busy, lambda: self.unwritten_events)
         self.scheduling_loop = SchedulingLoop(
             state=self.state,
@@ -210,6 +221,7 @@ class Scheduler:
             observe_next_pod_s=self._koordinator_metrics.next_pod_s.observe if self._koordinator_metrics else None,
             extenders=self.extenders,
             dump=self.dump,
+            auditor=self.auditor,
         )
         self.handle.actions.backend = LiveSchedulerActions(
             self.waiting_pods,
@@ -331,6 +343,8 @@ class Scheduler:
     def _pod_gone(self, uid: str) -> None:
         self.waiting_pods.reject(uid, "", _POD_GONE_MESSAGE)
         self.status_writer.drop(uid)
+        if self.auditor is not None:
+            self.auditor.pod_gone(uid)
 
     def _assumed_pod_changed(self, pod: Pod) -> None:
         """Release a pod that waits at Permit and asks for another scheduler by now."""
@@ -353,6 +367,40 @@ class Scheduler:
 def _next_pod_plugin(profiles: Mapping[str, SchedulerProfile]) -> Plugin | None:
     """Return the plugin that may name the next pod: the first of all profiles that implements `next_pod`."""
     return next((plugin for profile in profiles.values() for plugin in profile.plugins_at(Plugin.next_pod)), None)
+
+
+def build_workload_auditor(
+    registry: MetricRegistry, clock: Clock, settings: WorkloadAuditorSettings, gang_manager: GangManager
+) -> WorkloadAuditor:
+    """Make the auditor and let gangs tell it what becomes of them."""
+    gangs = gang_manager.gangs
+
+    def group_of(uid: str) -> str | None:
+        gang = gangs.gang_of_pod(uid)
+        return gangs.group_of_gang(gang).id if gang is not None and gang.spec is not None else None
+
+    def has_waiting_members(key: str) -> bool:
+        group = gangs.groups.get(key)
+        return group is not None and bool(gangs.pending_in_group(group) or gangs.waiting_in_group(group))
+
+    auditor = WorkloadAuditor(
+        WorkloadAuditorMetrics(registry, settings.metric_labels),
+        clock,
+        settings,
+        gang_group_of=group_of,
+        has_waiting_members=has_waiting_members,
+    )
+    gang_manager.group_ready_callbacks.append(auditor.gang_ready)
+    gang_manager.group_removed_callbacks.append(auditor.gang_removed)
+    gang_manager.round_ended_callbacks.append(
+        lambda group, reason, _members, _took_s: auditor.gang_round_ended(
+            group, all_attempted=reason == ALL_MEMBERS_ATTEMPTED
+        )
+    )
+    gang_manager.search_done_callbacks.append(
+        lambda group, found, _took_s: auditor.gang_preemption_searched(group, found=found)
+    )
+    return auditor
 
 
 class StandaloneScheduler(StandaloneProgram[Scheduler]):

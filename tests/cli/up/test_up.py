@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.koord_up_process import koord_up, start_koord_up
 
@@ -124,6 +125,14 @@ def test_a_signal_rotates_the_token() -> None:
 )
 def test_bad_flags_are_one_line(args: tuple[str, ...], says: str) -> None:
     assert says in refused(*args)
+
+
+def test_a_certificate_of_an_extender_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    extender = {"urlPrefix": "https://127.0.0.1:1", "filterVerb": "filter", "tlsConfig": {"caFile": "/nowhere/ca.crt"}}
+    file = tmp_path / "scheduler.yaml"
+    kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    file.write_text(yaml.safe_dump({**kind, "extenders": [{**extender, "enableHTTPS": True}]}))
+    assert "/nowhere/ca.crt" in refused("--set", f"scheduler.config={file}", "--listen", "127.0.0.1:0")
 
 
 def test_a_second_instance_on_one_directory_is_one_line(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from koord.api.model import convert
+from koord.cli.commands.explain.pod import print_attempt
 from koord.scheduler.cache.pod_model import Pod
-from koord.scheduler.explain.report import PodReportInputs, report_pod
+from koord.scheduler.explain.report import LastAttemptReport, PodReportInputs, report_pod, say_once
+from koord.scheduler.framework.decision import VictimSearch
 from koord.scheduler.pod_status_writer import MESSAGE_BYTES, PodStatusUpdate, pod_status_patch, truncate_message
 from koord.scheduler.queue.queued_pod import QueuedPodStatus, QueuePart
 from koord.telemetry.clock import ManualClock, now
@@ -88,6 +92,35 @@ def test_state_and_words(facts: PodReportInputs, state: str, words: str) -> None
     told = report_pod(facts)
     assert told.state == state
     assert words in told.headline
+
+
+def test_what_two_plugins_say_of_preemption_is_told_once() -> None:
+    nodes, no = "0/2 nodes are available: 2 Insufficient cpu.", "preemption: 0/2 nodes are available: 2 no victims."
+    other = "preemption: not eligible due to preemptionPolicy=Never."
+    assert say_once(nodes) == nodes
+    assert say_once(f"{nodes} {no}, {no}") == f"{nodes} {no}"
+    assert say_once(f"{nodes} {no}, {other}, {no}") == f"{nodes} {no}, {other}"
+
+
+def test_two_searches_with_one_result_are_one_line() -> None:
+    def search(plugin: str, candidates: int = 0) -> VictimSearch:
+        return VictimSearch(plugin, 3, candidates, {"no victims": 3})
+
+    last = LastAttemptReport(
+        number=1,
+        at=0,
+        took_ms=1,
+        result="unschedulable",
+        message="",
+        searches=(search("ElasticQuota"), search("Reservation", 1), search("DefaultPreemption")),
+    )
+    out = StringIO()
+    print_attempt(Console(file=out, width=120), last, "Last attempt")
+    lines = [line for line in out.getvalue().splitlines() if "looked" in line]
+    assert lines == [
+        "Victims    ElasticQuota and DefaultPreemption looked for some on 3 nodes, found them on 0: 3 no victims",
+        "Victims    Reservation looked for some on 3 nodes, found them on 1: 3 no victims",
+    ]
 
 
 def test_a_condition_is_bounded_and_written_once() -> None:

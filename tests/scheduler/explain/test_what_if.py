@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
+from rich.console import Console
+
+from koord.cli.commands.simulate import print_outcomes
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.cache.pod_model import Pod
@@ -86,3 +91,25 @@ def test_a_rejection_at_reserve_is_undone() -> None:
 def test_a_plugin_that_skips_a_pod_is_not_asked_to_reserve() -> None:
     (found,) = what_if(Skipping()).decide([asking("a")])
     assert found.node == "n0"
+
+
+def test_extenders_that_the_scheduler_would_ask_are_named() -> None:
+    def extender(port: int, **more: object) -> dict[str, object]:
+        return {"urlPrefix": f"http://127.0.0.1:{port}", "weight": 1, "filterVerb": "filter", **more}
+
+    config = assembled(
+        {
+            "extenders": [
+                extender(1),
+                extender(2, managedResources=[{"name": "example.com/fpga"}]),
+                {"urlPrefix": "http://127.0.0.1:3", "weight": 1, "bindVerb": "bind"},
+            ]
+        }
+    )
+    assert isinstance(config, CompletedConfig)
+    (outcome,) = WhatIf(config, ApiSnapshot([NODE]), 0.0).decide([asking("a")])
+    assert outcome.node == "n0"
+    assert outcome.extenders_not_asked == ("http://127.0.0.1:1",)
+    out = StringIO()
+    print_outcomes(Console(file=out, width=120), [outcome])
+    assert "Not asked, though the scheduler asks them about such pods: http://127.0.0.1:1" in out.getvalue()

@@ -114,6 +114,11 @@ def print_outcomes(console: Console, outcomes: Sequence[WhatIfOutcome]) -> None:
         console.print(words, style=style)
         if outcome.attempt is not None and len(outcomes) <= MAX_DETAILED_PODS:
             print_attempt(console, outcome.attempt, "How")
+    unasked = sorted({address for outcome in outcomes for address in outcome.extenders_not_asked})
+    if unasked:
+        console.print(
+            f"Not asked, though the scheduler asks them about such pods: {', '.join(unasked)}", style="yellow"
+        )
     if len(outcomes) > MAX_DETAILED_PODS:
         placed = sum(bool(outcome.node) for outcome in outcomes)
         making = sum(bool(outcome.after_eviction_on) for outcome in outcomes)

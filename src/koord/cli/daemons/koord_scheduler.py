@@ -14,7 +14,12 @@ import yaml
 from koord.cli.daemons import startup
 from koord.cli.daemons.flag_set import FlagValues
 from koord.cli.daemons.lifecycle import report_errors, run_event_loop, run_program, set_verbosity
-from koord.cli.daemons.scheduler_config import SCHEDULER_PROGRAM, scheduler_configuration, scheduler_flags
+from koord.cli.daemons.scheduler_config import (
+    SCHEDULER_PROGRAM,
+    SchedulerConfigured,
+    scheduler_configuration,
+    scheduler_flags,
+)
 from koord.cli.daemons.serving_flags import FlagError, plain_addresses
 from koord.kube.config.connection import BadConfig
 from koord.kube.controller.process import ControllerProcess, ProcessSettings, process_identity
@@ -52,26 +57,27 @@ def run_scheduler(values: FlagValues, logs: Logs, environ: Mapping[str, str]) ->
     if isinstance(stand, FlagError):
         return report_errors(SCHEDULER_PROGRAM, [stand.message])
     settings = _process_settings(values, stand, config)
-    return run_event_loop(lambda stop: serve_scheduler(settings, config, values, logs, stop))
+    return run_event_loop(lambda stop: serve_scheduler(settings, ready, values, logs, stop))
 
 
 async def serve_scheduler(
-    settings: ProcessSettings, config: CompletedConfig, values: FlagValues, logs: Logs, stop: asyncio.Event
+    settings: ProcessSettings, configured: SchedulerConfigured, values: FlagValues, logs: Logs, stop: asyncio.Event
 ) -> int:
     process = ControllerProcess(settings, WallClock())
     try:
-        scheduler = _make_scheduler(process, settings, config, values)
+        scheduler = _make_scheduler(process, settings, configured, values)
     except BadConfig as bad:
         return report_errors(SCHEDULER_PROGRAM, [str(bad)])
     process.on_malformed = scheduler.report_malformed
-    _serve_routes(process, scheduler, config, logs)
+    _serve_routes(process, scheduler, configured.assembly, logs)
     return await startup.run_process(process, scheduler, stop)
 
 
 def _make_scheduler(
-    process: ControllerProcess, settings: ProcessSettings, config: CompletedConfig, values: FlagValues
+    process: ControllerProcess, settings: ProcessSettings, configured: SchedulerConfigured, values: FlagValues
 ) -> Scheduler:
     """Make the scheduler. Raise BadConfig for an extender whose certificates cannot be used."""
+    config = configured.assembly
     return Scheduler(
         process.client,
         process.informers,
@@ -94,6 +100,7 @@ def _make_scheduler(
             filters=values.switch("debug-filters"),
             diagnosis=values.switch("debug-diagnosis"),
         ),
+        auditor=configured.auditor,
     )
 
 

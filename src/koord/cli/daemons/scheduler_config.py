@@ -31,6 +31,8 @@ from koord.scheduler.configuration.unsupported import (
 )
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, load_plugins
 from koord.scheduler.scheduler import CONTROLLER_FACTORIES
+from koord.scheduler.workload_auditor import WorkloadAuditorSettings
+from koord.scheduler.workload_auditor_metrics import metric_label_keys
 
 SCHEDULER_PROGRAM = "koord-scheduler"
 _SECOND = 1_000_000_000
@@ -42,7 +44,6 @@ with schedulerName koord-scheduler.
 _NO_PROFILER = "there is no Go runtime to profile"
 _JSON_ONLY = "the API server is spoken to in JSON"
 _DUMPED_AT_ONCE = "a diagnosis is written before the next attempt"
-_NO_AUDITOR = "this version has no workload auditor"
 
 _MISC = (
     Flag("config", kind.TEXT, "The path to the configuration file (KubeSchedulerConfiguration)."),
@@ -141,25 +142,35 @@ _KOORDINATOR = (
     ),
     Flag("sync-barrier-pod-name", kind.TEXT, "Name of that pod.", protocol.SYNC_BARRIER_POD_NAME),
     Flag("sync-hard-timeout", kind.DURATION, "After so long a new leader waits no more.", 60 * _SECOND),
-    Flag("enable-workload-auditor", kind.BOOLEAN, "Audit workloads.", no_effect_reason=_NO_AUDITOR),
-    Flag("workload-auditor-metric-labels", kind.TEXT, "Its labels.", no_effect_reason=_NO_AUDITOR),
+    Flag("enable-workload-auditor", kind.BOOLEAN, "Record the way of each pod and gang, measure it, and warn."),
+    Flag(
+        "workload-auditor-metric-labels",
+        kind.TEXT,
+        "Keys of pod labels, with commas between, whose values become labels of the auditor's metrics.",
+    ),
     Flag(
         "workload-auditor-victim-reschedule-duration",
         kind.DURATION,
-        "Alert.",
+        "Warn when a preemptor has no result so long after its victims are gone.",
         10 * _SECOND,
-        no_effect_reason=_NO_AUDITOR,
     ),
     Flag(
-        "workload-auditor-victim-deletion-duration", kind.DURATION, "Alert.", 30 * _SECOND, no_effect_reason=_NO_AUDITOR
+        "workload-auditor-victim-deletion-duration",
+        kind.DURATION,
+        "Warn when victims of a preemption take longer than this to go.",
+        30 * _SECOND,
     ),
-    Flag("workload-auditor-victim-deleting-retries", kind.INTEGER, "Alert.", 3, no_effect_reason=_NO_AUDITOR),
+    Flag(
+        "workload-auditor-victim-deleting-retries",
+        kind.INTEGER,
+        "Warn when a preemptor is tried more often than this while its victims are still there.",
+        3,
+    ),
     Flag(
         "workload-auditor-scheduling-event-interval",
         kind.DURATION,
-        "Alert.",
+        "Warn when nothing happens to a workload for longer than this.",
         300 * _SECOND,
-        no_effect_reason=_NO_AUDITOR,
     ),
 )
 
@@ -184,6 +195,13 @@ def scheduler_flags() -> FlagSet:
 
 
 _SYNC_BARRIER_FLAGS = ("sync-barrier-pod-namespace", "sync-barrier-pod-name", "sync-hard-timeout")
+_AUDITOR_FLAGS = (
+    "workload-auditor-metric-labels",
+    "workload-auditor-victim-reschedule-duration",
+    "workload-auditor-victim-deletion-duration",
+    "workload-auditor-victim-deleting-retries",
+    "workload-auditor-scheduling-event-interval",
+)
 # Of kube-scheduler; a file decides these things itself, even by saying nothing.
 _ONLY_WITHOUT_FILE = ("kube-api-burst", "kube-api-content-type", "kube-api-qps", "profiling", "contention-profiling")
 
@@ -191,6 +209,7 @@ _ONLY_WITHOUT_FILE = ("kube-api-burst", "kube-api-content-type", "kube-api-qps",
 class SchedulerConfigured(msgspec.Struct, frozen=True):
     assembly: CompletedConfig
     notes: tuple[str, ...]  # what the operator should read in the log
+    auditor: WorkloadAuditorSettings | None = None
 
 
 def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[str]:
@@ -209,6 +228,12 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
     if not gates[SYNC_BARRIER]:
         idle = [f"--{name}" for name in _SYNC_BARRIER_FLAGS if values.is_set(name)]
         notes += [f"{flag} changes nothing without the feature gate {SYNC_BARRIER}" for flag in idle]
+    auditor = workload_auditor_settings(values)
+    if isinstance(auditor, str):
+        return [auditor]
+    if auditor is None:
+        idle = [f"--{name}" for name in _AUDITOR_FLAGS if values.is_set(name)]
+        notes += [f"{flag} changes nothing without --enable-workload-auditor" for flag in idle]
     path = values.text("config")
     if path:
         read = _read_config_file(path)
@@ -235,7 +260,23 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
     foreign = sorted(_kubernetes_gates_set(values))
     if foreign:
         notes.append(f"feature gates of Kubernetes that change nothing here: {', '.join(foreign)}")
-    return SchedulerConfigured(made, tuple(notes))
+    return SchedulerConfigured(made, tuple(notes), auditor)
+
+
+def workload_auditor_settings(values: FlagValues) -> WorkloadAuditorSettings | str | None:
+    """Return the settings of the workload auditor, None if it is off, or what is wrong with its flags."""
+    if not values.switch("enable-workload-auditor"):
+        return None
+    keys = metric_label_keys(values.text("workload-auditor-metric-labels"))
+    if isinstance(keys, str):
+        return f"--workload-auditor-metric-labels: {keys}"
+    return WorkloadAuditorSettings(
+        metric_labels=keys,
+        victim_reschedule_s=values.seconds("workload-auditor-victim-reschedule-duration"),
+        victim_deletion_s=values.seconds("workload-auditor-victim-deletion-duration"),
+        victim_deleting_retries=values.number("workload-auditor-victim-deleting-retries"),
+        scheduling_event_interval_s=values.seconds("workload-auditor-scheduling-event-interval"),
+    )
 
 
 def _read_config_file(path: str) -> KubeSchedulerConfiguration | list[str]:

@@ -32,6 +32,7 @@ from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryErr
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
 from koord.embedded.kubelet.node_profile import InvalidProfile
+from koord.kube.config.connection import BadConfig
 from koord.telemetry.certificates import write_private_file
 from koord.telemetry.logs import Logs
 from koord.telemetry.process import freeze_after_startup, map_large_blocks, relax_gc
@@ -229,7 +230,7 @@ def up(
             runner.run(_serve(cluster, path, _remarks(made, nodes, profile, stated)))
     except NotLoopbackError as error:
         _fail(f"{error} (--allow-remote)")
-    except (JournalError, DataDirectoryError, DashboardListenError) as error:
+    except (JournalError, DataDirectoryError, DashboardListenError, BadConfig) as error:
         _fail(str(error))
     except BrokenPipeError:
         raise  # whoever read our lines is gone, which has nothing to do with the address

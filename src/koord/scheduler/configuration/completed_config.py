@@ -21,6 +21,7 @@ from koord.scheduler.cache.pod_model import PodTransform
 from koord.scheduler.configuration.feature_gates import (
     SCHEDULER_GATES,
     SKIP_FILTER_WITH_NOMINATED_PODS,
+    STORAGE_CAPACITY_SCORING,
     apply_feature_gates,
     hidden_kinds,
     pod_transform,
@@ -120,8 +121,10 @@ class CompletedConfig:
         arguments.
         """
         config = defaulted(given)
-        errors = validate(config) or unsupported_settings(config)
         gates = {**default_feature_gates(SCHEDULER_GATES), **(gates or {})}
+        errors = validate(config) or unsupported_settings(
+            config, scores_storage_capacity=gates[STORAGE_CAPACITY_SCORING]
+        )
         factories = apply_feature_gates(factories, gates)
         for index, profile in enumerate(config.profiles):
             errors += unknown_plugins(profile, f"profiles[{index}]", factories)

@@ -21,11 +21,14 @@ from koord.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from koord.scheduler.plugins.elastic_quota.plugin import ElasticQuotaPlugin
 from koord.scheduler.plugins.registry import PluginFactory
 from koord.scheduler.plugins.reservation.plugin import ReservationPlugin
+from koord.scheduler.plugins.volumes.capacity_scoring import new_volume_binding
+from koord.scheduler.plugins.volumes.volume_binding import VolumeBinding
 
 CROSS_SCHEDULER_NOMINATION = "CrossSchedulerNomination"
 DYNAMIC_SCHEDULER_CHECK = "DynamicSchedulerCheck"
 SKIP_FILTER_WITH_NOMINATED_PODS = "SkipFilterWithNominatedPods"
 SYNC_BARRIER = "SyncBarrier"
+STORAGE_CAPACITY_SCORING = "StorageCapacityScoring"
 
 
 class SchedulerGate(FeatureGate, frozen=True, kw_only=True):
@@ -45,6 +48,7 @@ GATED_FACTORIES: Mapping[str, Callable[..., Plugin]] = {
     DynamicResources.name: DynamicResources,
     ElasticQuotaPlugin.name: ElasticQuotaPlugin,
     ReservationPlugin.name: ReservationPlugin,
+    VolumeBinding.name: new_volume_binding,
 }
 
 _OLD_SERVER = "servers of Kubernetes 1.22 and older are not supported"
@@ -154,6 +158,11 @@ SCHEDULER_GATES: Mapping[str, SchedulerGate] = {
     ),
     "SkipReservationFitsNode": SchedulerGate(
         False, ALPHA, "leave out a check of reservations that others make", why=_SAME_RESULT
+    ),
+    STORAGE_CAPACITY_SCORING: _alpha(
+        "VolumeBinding scores nodes by the storage that is left (its argument `shape`)",
+        VolumeBinding.name,
+        "scores_capacity",
     ),
     "SupportParentQuotaSubmitPod": SchedulerGate(
         False, ALPHA, "pods may belong to a quota with children", why=_MANAGER_ONLY

@@ -18,12 +18,13 @@ _DEFAULT_PARALLELISM = 16
 _OWN_PLUGINS = plugin_selection.KOORDINATOR_POINTS.keys() - {configuration.DEFAULT_PRE_BIND}  # which every profile gets
 
 
-def unsupported_settings(config: configuration.KubeSchedulerConfiguration) -> list[FieldError]:
-    """Return an error for each valid setting that this version does not support: none is ignored silently.
-
-    The shape belongs to StorageCapacityScoring, which is off by default in Kubernetes.
-    """
-    rule = "must be left out: scoring by storage capacity (feature gate StorageCapacityScoring) is not built"
+def unsupported_settings(
+    config: configuration.KubeSchedulerConfiguration, *, scores_storage_capacity: bool = False
+) -> list[FieldError]:
+    """Return an error for each setting that needs a feature gate which is off: none is ignored silently."""
+    if scores_storage_capacity:
+        return []
+    rule = "must be left out, or the feature gate StorageCapacityScoring switched on"
     return [
         FieldError(f"profiles[{i}].pluginConfig[{k}].args.shape", entry.args["shape"], rule)
         for i, profile in enumerate(config.profiles)

@@ -185,12 +185,26 @@ def _headline(state: PodState, inputs: PodReportInputs) -> str:
         case "backing-off":
             assert queue_status is not None
             left = (queue_status.backing_off_until or inputs.now) - inputs.now
-            return f"It backs off for another {max(left, 0):.1f} s ({tried}): {queue_status.last_failure}"
+            return f"It backs off for another {max(left, 0):.1f} s ({tried}): {say_once(queue_status.last_failure)}"
         case "unschedulable":
             assert queue_status is not None
-            return f"No node takes it ({tried}): {queue_status.last_failure}"
+            return f"No node takes it ({tried}): {say_once(queue_status.last_failure)}"
         case "unseen":
             return "The scheduler has not seen it yet."
+
+
+_PREEMPTION = "preemption: "  # how the reasons of plugins that looked for victims begin
+
+
+def say_once(message: str) -> str:
+    """Return an attempt's message for people: what several plugins found out about preemption stands there once.
+
+    Events repeat it for each plugin, as Kubernetes' do.
+    """
+    nodes, found, reasons = message.partition(f" {_PREEMPTION}")
+    if not found:
+        return message
+    return f"{nodes} {_PREEMPTION}" + f", {_PREEMPTION}".join(dict.fromkeys(reasons.split(f", {_PREEMPTION}")))
 
 
 def _times(count: int) -> str:

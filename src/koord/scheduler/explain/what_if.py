@@ -16,6 +16,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.feature_gates import CROSS_SCHEDULER_NOMINATION
 from koord.scheduler.explain.report import LastAttemptReport, report_attempt
 from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
+from koord.scheduler.extender import extenders_for
 from koord.scheduler.framework import runtime
 from koord.scheduler.framework.attempt import SchedulingAttempt, failure_of_decision, failure_of_rejection
 from koord.scheduler.framework.cluster_event import ObjectEvent
@@ -42,6 +43,7 @@ class WhatIfOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     gated_by: str = ""
     message: str = ""  # why nowhere, as its condition would tell, or what it waits for
     attempt: LastAttemptReport | None = None
+    extenders_not_asked: tuple[str, ...] = ()  # addresses of those that the scheduler would ask before this
 
 
 class _WaitingPod(msgspec.Struct):
@@ -54,6 +56,7 @@ class WhatIf:
     """Decide each pod as the real scheduler would; its placement counts for the next."""
 
     def __init__(self, completed_config: CompletedConfig, snapshot: ApiSnapshot, now_s: float, seed: int = 0) -> None:
+        self._extenders = completed_config.config.extenders
         self._snapshot = snapshot = snapshot.with_pod_transform(completed_config.pod_transform)
         self._state = snapshot.state()
         self._handle = SnapshotHandle(snapshot, self._state, now_s)
@@ -239,6 +242,7 @@ class WhatIf:
             waiting_on=waiting_on,
             message=message,
             attempt=attempt,
+            extenders_not_asked=extenders_for(pod, self._extenders) if attempt is not None else (),
         )
 
     # Actions of plugins ------------------------------------------------------------------------------------------

@@ -39,14 +39,22 @@ EXTENSION_POINTS: tuple[ExtensionPoint, ...] = (
             Plugin.admit,
             Plugin.find_one_node,
             Plugin.prefer_nodes,
+            Plugin.restore_reservations,
         ),
     ),
-    ExtensionPoint("filter", "filter", "FilterPlugin", (Plugin.filter, Plugin.before_filter)),
+    ExtensionPoint(
+        "filter",
+        "filter",
+        "FilterPlugin",
+        (Plugin.filter, Plugin.before_filter, Plugin.filter_reservation, Plugin.filter_nominated_reservation),
+    ),
     ExtensionPoint("post_filter", "postFilter", "PostFilterPlugin", (Plugin.post_filter, Plugin.after_post_filter)),
     ExtensionPoint("reserve", "reserve", "ReservePlugin", (Plugin.reserve, Plugin.unreserve)),
     ExtensionPoint("pre_score", "preScore", "PreScorePlugin", (Plugin.pre_score,)),
-    ExtensionPoint("score", "score", "ScorePlugin", (Plugin.score, Plugin.before_score)),
-    ExtensionPoint("pre_bind", "preBind", "PreBindPlugin", (Plugin.pre_bind, Plugin.apply_patch)),
+    ExtensionPoint("score", "score", "ScorePlugin", (Plugin.score, Plugin.before_score, Plugin.score_reservation)),
+    ExtensionPoint(
+        "pre_bind", "preBind", "PreBindPlugin", (Plugin.pre_bind, Plugin.apply_patch, Plugin.pre_bind_reservation)
+    ),
     ExtensionPoint("bind", "bind", "BindPlugin", (Plugin.bind,)),
     ExtensionPoint("post_bind", "postBind", "PostBindPlugin", (Plugin.post_bind,)),
     ExtensionPoint("permit", "permit", "PermitPlugin", (Plugin.permit,)),
@@ -71,6 +79,13 @@ CACHED_METHODS: tuple[PluginMethod, ...] = (
     Plugin.after_pre_filter,
     Plugin.before_filter,
     Plugin.before_score,
+    Plugin.restore_reservations,
+)
+# Their answers become part of the verdict on a node for a class of equal pods.
+RESERVATION_METHODS: tuple[PluginMethod, ...] = (
+    Plugin.filter_reservation,
+    Plugin.filter_nominated_reservation,
+    Plugin.score_reservation,
 )
 
 

@@ -7,7 +7,7 @@ between pods and reads only the node at hand should declare `scope = ROW`, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from koord.scheduler.framework.decision import PostFilterRejection, PreemptionPlan
     from koord.scheduler.framework.handle import Handle
     from koord.scheduler.framework.post_filter import PostFilterContext
+    from koord.scheduler.framework.reservation import MatchedReservation
 
 Codes = npt.NDArray[np.int32]  # per row: 0 passes, anything else is a reason that `explain_code` can put into words
 Scores = npt.NDArray[np.int64]
@@ -208,6 +209,44 @@ class Plugin(CachePolicy):
         """Take note of a failed attempt, and override what becomes of it; the first plugin that answers decides.
 
         It needs no extension point.
+        """
+        return None
+
+    # Reservations that a pod may use: called where the plugin is enabled at the point that is named -----------------
+
+    def restore_reservations(
+        self, cycle: CycleState, pod: PodInfo, matched: Mapping[str, Sequence[MatchedReservation]]
+    ) -> Fault | None:
+        """Prepare for a pod that may use reservations, at preFilter, with all of them by node.
+
+        What their reserve pods hold is free for the pod. Cached like `before_pre_filter`, and called before PreFilter.
+        """
+        return None
+
+    def filter_reservation(
+        self, cycle: CycleState, pod: PodInfo, reservation: MatchedReservation, node: NodeInfo
+    ) -> Reject | Fault | None:
+        """Return why the pod may not use this reservation, at filter; it may still use others of the node."""
+        return None
+
+    def filter_nominated_reservation(
+        self, cycle: CycleState, pod: PodInfo, reservation: MatchedReservation, node: NodeInfo
+    ) -> Reject | Fault | None:
+        """Return why this reservation may not be nominated for the pod, at filter; asked after `filter_reservation`."""
+        return None
+
+    def score_reservation(
+        self, cycle: CycleState, pod: PodInfo, reservation: MatchedReservation, node: NodeInfo
+    ) -> int:
+        """Score one of several reservations of a node, 0 to 100, at score: the best sum is nominated."""
+        return 0
+
+    def pre_bind_reservation(
+        self, cycle: CycleState, pod: PodInfo, node_name: str
+    ) -> BindEffect | Reject | Fault | None:
+        """Return what must be done before a Reservation becomes available, at preBind; `pod` is its reserve pod.
+
+        A plugin without this method is asked by `pre_bind` instead.
         """
         return None
 

@@ -15,7 +15,7 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import RowList
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
-from koord.scheduler.framework.extension_points import CACHED_METHODS, PluginMethod, overrides
+from koord.scheduler.framework.extension_points import CACHED_METHODS, RESERVATION_METHODS, PluginMethod, overrides
 from koord.scheduler.framework.plugin import Plugin, ScoreNormaliser
 from koord.scheduler.framework.verdict import ALWAYS, ROW
 
@@ -142,7 +142,9 @@ class SchedulerProfile:
         self.remove_pod_plugins = tuple(p for p in prepared if overrides(p, Plugin.remove_pod))
         self.node_copy_syncers = tuple(p for p in self.plugins() if isinstance(p, NodeCopySyncer))
         evaluators: Iterable[Plugin] = (
-            p for method in (Plugin.filter, Plugin.score, *CACHED_METHODS) for p in self.plugins_at(method)
+            p
+            for method in (Plugin.filter, Plugin.score, *CACHED_METHODS, *RESERVATION_METHODS)
+            for p in self.plugins_at(method)
         )
         self._evaluators = tuple({p.name: p for p in evaluators}.values())
         self._hooks, self._plain_hooks = self._pod_hooks(keys=True), self._pod_hooks(keys=False)

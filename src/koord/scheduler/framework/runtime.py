@@ -20,9 +20,11 @@ from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PRE_FILTER, PreemptionPlan, Unschedulable, VictimSearch
-from koord.scheduler.framework.plugin import Plugin
+from koord.scheduler.framework.plugin import MAX_SCORE, Plugin
+from koord.scheduler.framework.reservation import MatchedReservation, reservations_of
 from koord.scheduler.framework.verdict import (
     ROW,
+    BindEffect,
     FailureOverride,
     Fault,
     PodPatch,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from koord.scheduler.framework.profile import SchedulerProfile
 
 
+PreBindMethod = Callable[[CycleState, PodInfo, str], BindEffect | Reject | Fault | None]
 OnPointEnd = Callable[[str], None]  # called with the name of an extension point that ended, in a timed attempt
 
 
@@ -98,6 +101,9 @@ def run_pre_filter(
             pod = replaced
     if on_point_end is not None:
         on_point_end("BeforePreFilter")
+    rejection = _run_restore_reservations(profile, cycle, pod)
+    if rejection is not None:
+        return rejection
     rejection = _run_pre_filter_plugins(profile, cycle, pod)
     if on_point_end is not None:
         on_point_end("PreFilter")
@@ -114,6 +120,15 @@ def run_pre_filter(
         if fault is not None:
             return PluginRejection(plugin.name, fault)
     return pod
+
+
+def _run_restore_reservations(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo) -> PluginRejection | None:
+    matched = reservations_of(cycle).matched
+    for plugin in profile.plugins_at(Plugin.restore_reservations) if matched else ():
+        fault = plugin.restore_reservations(cycle, pod, matched)
+        if fault is not None:
+            return PluginRejection(plugin.name, fault, "RestoreReservation")
+    return None
 
 
 def _run_pre_filter_plugins(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo) -> PluginRejection | None:
@@ -288,6 +303,44 @@ def _run_post_filter_plugins(plugins: Sequence[Plugin], context: PostFilterConte
     )
 
 
+# Reservations ----------------------------------------------------------------------------------------------------
+
+
+def run_filter_reservation(
+    profile: SchedulerProfile,
+    cycle: CycleState,
+    pod: PodInfo,
+    reservation: MatchedReservation,
+    node: NodeInfo,
+    *,
+    nominating: bool = False,
+) -> PluginRejection | None:
+    """Run FilterReservation for a reservation that the pod matches, and FilterNominateReservation if `nominating`."""
+    for plugin in profile.plugins_at(Plugin.filter_reservation):
+        answer = plugin.filter_reservation(cycle, pod, reservation, node)
+        if answer is not None:
+            return PluginRejection(plugin.name, answer, "FilterReservation")
+    for plugin in profile.plugins_at(Plugin.filter_nominated_reservation) if nominating else ():
+        answer = plugin.filter_nominated_reservation(cycle, pod, reservation, node)
+        if answer is not None:
+            return PluginRejection(plugin.name, answer, "FilterNominateReservation")
+    return None
+
+
+def run_score_reservation(
+    profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, reservation: MatchedReservation, node: NodeInfo
+) -> int:
+    """Return the sum of all plugins' scores of a reservation. Raise ValueError for a score outside 0 to 100."""
+    total = 0
+    for plugin in profile.plugins_at(Plugin.score_reservation):
+        score = plugin.score_reservation(cycle, pod, reservation, node)
+        if not 0 <= score <= MAX_SCORE:
+            whose = f'plugin "{plugin.name}" returns an invalid score {score} for reservation {reservation.name}'
+            raise ValueError(f"{whose}, it should be in the range of [0, {MAX_SCORE}]")
+        total += score
+    return total
+
+
 # After the choice ------------------------------------------------------------------------------------------------
 
 
@@ -369,8 +422,8 @@ async def run_pre_bind(
     profile, cycle, pod, node_name = attempt.profile, attempt.cycle, attempt.pod, attempt.node_name
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
-    for plugin in profile.plugins_at(Plugin.pre_bind):
-        effect = plugin.pre_bind(cycle, pod, node_name)
+    for plugin, pre_bind in _pre_bind_methods(profile, pod):
+        effect = pre_bind(cycle, pod, node_name)
         if isinstance(effect, PreBindActions):
             fault = await execute(effect)
             if fault is not None:
@@ -391,6 +444,18 @@ async def run_pre_bind(
         if not isinstance(answer, Skip):
             return answer
     return pod_patch
+
+
+def _pre_bind_methods(profile: SchedulerProfile, pod: PodInfo) -> list[tuple[Plugin, PreBindMethod]]:
+    """Return what runs at PreBind: for a reserve pod PreBindReservation of those that have it, in the same order."""
+    plugins = profile.plugins_at(Plugin.pre_bind)
+    if not pod.is_reserve_pod:
+        return [(plugin, plugin.pre_bind) for plugin in plugins]
+    own = profile.plugins_at(Plugin.pre_bind_reservation)
+    methods: list[tuple[Plugin, PreBindMethod]] = [
+        (plugin, plugin.pre_bind_reservation if plugin in own else plugin.pre_bind) for plugin in plugins
+    ]
+    return methods + [(plugin, plugin.pre_bind_reservation) for plugin in own if plugin not in plugins]
 
 
 def run_bind(attempt: SchedulingAttempt) -> tuple[str, PreBindActions | StatusBinding] | PluginRejection | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cluster_event import ObjectEvent, may_open_gate, pod_update_events
@@ -39,6 +39,18 @@ from koord.scheduler.queue.queueing_hints import (
 )
 
 
+class QueueObserver(Protocol):
+    """Be told which pods the queue gets and loses, and which it holds back."""
+
+    def pod_added(self, pod: PodInfo) -> None: ...
+
+    def pod_checked(self, pod: PodInfo, gate: str) -> None:
+        """Hear that PreEnqueue ran; `gate` is the plugin that holds the pod, empty if none does."""
+
+    def pod_removed(self, uid: str) -> None:
+        """Hear that a pod was deleted, bound by another or given to one; not that its own attempt succeeded."""
+
+
 class SchedulingQueue:
     """Hold all pods without a node: active, backing off, unschedulable, gated and in flight."""
 
@@ -63,6 +75,7 @@ class SchedulingQueue:
         self._arrivals = 0
         self.nominations = Nominations()
         self.counters = QueueCounters()
+        self.observer: QueueObserver | None = None
 
     # What the watch says -----------------------------------------------------------------------------------------
 
@@ -86,6 +99,8 @@ class SchedulingQueue:
         self._arrivals += 1
         queued = self._known[pod.uid] = QueuedPod(pod, self._arrivals, now)
         self._nominate_as_seen(None, pod)
+        if self.observer is not None:
+            self.observer.pod_added(pod)
         self._enqueue(queued, "active", POD_ADD, now)
 
     def update(self, pod: PodInfo, now: float) -> None:
@@ -138,6 +153,8 @@ class SchedulingQueue:
         else:
             self._remove(queued)
         self.counters.clear_rejectors(queued)
+        if self.observer is not None:
+            self.observer.pod_removed(uid)
         return queued
 
     def on_event(
@@ -342,6 +359,8 @@ class SchedulingQueue:
 
     def _passes_gates(self, queued: QueuedPod) -> bool:
         held = self._gates.first_rejection(queued)
+        if self.observer is not None:
+            self.observer.pod_checked(queued.pod, "" if held is None else held[0])
         if held is None:
             queued.gate = queued.gate_reason = ""
             return True

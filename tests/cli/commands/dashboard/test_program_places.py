@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from koord.api.kubernetes.container import Container, ContainerPort
 from koord.api.kubernetes.meta import ObjectMeta
-from koord.api.kubernetes.pod import Pod, PodSpec, PodStatus
+from koord.api.kubernetes.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from koord.cli.commands.dashboard.program_places import (
     KOORDLET,
     MANAGER,

@@ -23,6 +23,7 @@ from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import ChosenNode, Decision, Unschedulable
 from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.handle import SchedulerActions
+from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.profile import SchedulerProfile
 from koord.scheduler.framework.reservation import reservations_of
 from koord.scheduler.framework.runtime import run_nominate_reservation, run_reserve
@@ -55,15 +56,15 @@ class FakeObjects:
 
 
 class ReservationCluster:
-    """The view of one scheduler; `args` are the plugin's."""
+    """The view of one scheduler; `args` are the plugin's, `others` run beside it."""
 
-    def __init__(self, *nodes: Node, **args: Any) -> None:
+    def __init__(self, *nodes: Node, others: Sequence[Plugin] = (), **args: Any) -> None:
         self.state = ClusterState()
         self.handle = FakeObjects(self.state)
         made = config.defaulted_reservation(ReservationArgs(**args))
         self.plugin = ReservationPlugin(made, self.handle)
         self.profile: SchedulerProfile = profile_of(
-            (NodePorts(), _fit(), _apart(self.state), self.plugin), {"Reservation": 5000}
+            (NodePorts(), _fit(), _apart(self.state), self.plugin, *others), {"Reservation": 5000}
         )
         self.engine = SchedulingEngine(self.profile, self.state, seed=1)
         self.cycle = CycleState(self.state)  # of the last promise

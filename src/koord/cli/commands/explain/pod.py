@@ -17,7 +17,7 @@ from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.scheduler.explain.report import LastAttemptReport, PodReport
-from koord.scheduler.framework.decision import NearestNode, ScoredNode
+from koord.scheduler.framework.decision import NearestNode, ScoredNode, VictimSearch
 from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:
@@ -67,11 +67,9 @@ def print_attempt(console: Console, last: LastAttemptReport, title: str, age_s: 
         console.print(table)
     if last.nearest is not None:
         console.print(f"Nearest    {_near_miss_text(last.nearest)}")
-    for search in last.searches:
-        if not search.nodes:
-            continue
+    for plugins, search in _distinct_searches(last.searches):
         missing = "; ".join(f"{count} {reason}" for reason, count in sorted(search.without.items()))
-        looked = f"{search.plugin} looked for some on {_count_nodes(search.nodes)}, found them on {search.candidates}"
+        looked = f"{plugins} looked for some on {_count_nodes(search.nodes)}, found them on {search.candidates}"
         console.print(f"Victims    {looked}{f': {missing}' if missing else ''}")
         if search.nearest is not None:
             console.print(f"           nearest with every lesser pod gone: {_near_miss_text(search.nearest)}")
@@ -80,6 +78,20 @@ def print_attempt(console: Console, last: LastAttemptReport, title: str, age_s: 
     if last.ranking:
         console.print(f"It fits on {_count_nodes(last.feasible)}; the best:")
         console.print(_ranking_table(last.ranking))
+
+
+def _distinct_searches(searches: Sequence[VictimSearch]) -> list[tuple[str, VictimSearch]]:
+    """Return what searches for victims found, each result once, with the plugins that found it."""
+    found: list[tuple[list[str], VictimSearch]] = []
+    for search in searches:
+        if not search.nodes:
+            continue
+        same = next((one for one in found if msgspec.structs.replace(one[1], plugin=search.plugin) == search), None)
+        if same is None:
+            found.append(([search.plugin], search))
+        else:
+            same[0].append(search.plugin)
+    return [(" and ".join(plugins), search) for plugins, search in found]
 
 
 def _count_nodes(count: int) -> str:

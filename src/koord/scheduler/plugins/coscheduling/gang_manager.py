@@ -128,12 +128,13 @@ def member_from_pod(pod: Pod) -> gang_spec.GangMember | None:
 # The plugin name that Koordinator reports for a rejected member, by which its nomination is kept or not.
 JOB_REJECT_PLUGIN = "JobRejectPlugin"
 
-RoundEndedCallback = Callable[[str, int, float], None]  # reason, number of members tried, seconds
+RoundEndedCallback = Callable[[str, str, int, float], None]  # group, reason, number of members tried, seconds
 SearchDoneCallback = Callable[[str, bool, float], None]  # group, whether a preemption was found, seconds
 BatchDoneCallback = Callable[[bool, float], None]  # whether an uninterruptible plan succeeded, seconds
 ReservePodCallback = Callable[[Pod | None, Pod | None], None]  # a reserve pod before and after
 TopologyIgnoredCallback = Callable[[Gang, PodInfo, str], None]  # the gang, the member that is tried, what to tell
 GroupRemovedCallback = Callable[[str], None]  # a group that no longer exists
+GroupReadyCallback = Callable[[str], None]  # a group of which enough members are there
 
 
 class GangManager:
@@ -155,6 +156,7 @@ class GangManager:
         self.topology_ignored_callbacks: list[TopologyIgnoredCallback] = []
         self.ignored_topologies: dict[str, str] = {}  # gang -> what is told of its rules for the network
         self.group_removed_callbacks: list[GroupRemovedCallback] = []
+        self.group_ready_callbacks: list[GroupReadyCallback] = []
         self._actions = SchedulerActions()
         self._now: Callable[[], float] = lambda: 0.0
         self._attached = False
@@ -212,6 +214,9 @@ class GangManager:
         """Activate the members that a change concerns: one for all of them unless each is scheduled on its own."""
         for item in news:
             group = self.gangs.groups.get(item.group)
+            if item.what == "ready":
+                for ready_callback in self.group_ready_callbacks:
+                    ready_callback(item.group)
             if group is None:
                 self.failed_members.pop(item.group, None)
                 self.failure_messages.pop(item.group, None)
@@ -293,7 +298,7 @@ class GangManager:
             for batch_callback in self.batch_done_callbacks:
                 batch_callback(reason == messages.GANG_SUCCEEDED, took)
         for round_callback in self.round_ended_callbacks:
-            round_callback(reason, len(round_.attempted), took)
+            round_callback(round_.group, reason, len(round_.attempted), took)
 
 
 def _may_be_member(reservation: Reservation) -> bool:

@@ -14,7 +14,7 @@ WAITING_GANG_GROUPS = MetricDeclaration(
 
 
 def register_gang_metrics(registry: MetricRegistry, metrics: KoordinatorMetrics, gang_manager: GangManager) -> None:
-    def ended(reason: str, members: int, seconds: float) -> None:
+    def ended(_: str, reason: str, members: int, seconds: float) -> None:
         metrics.gang_cycle_s.labels(reason, gang_size_label(members)).observe(seconds)
 
     def searched(group: str, found: bool, seconds: float) -> None:

@@ -74,7 +74,7 @@ class RequestedToCapacityRatioStrategy:
     """Score by a curve over the used percentage. A resource that scores 0 has no weight."""
 
     def __init__(self, points: Sequence[in_tree_args.UtilizationShapePoint]) -> None:
-        self._curve = np.asarray([_interpolate(points, percent) for percent in range(MAX_SCORE + 1)], np.int64)
+        self._curve = np.asarray([interpolate_shape(points, percent) for percent in range(MAX_SCORE + 1)], np.int64)
         self._steps: list[int] = self._curve.tolist()
 
     def score(self, counted: Sequence[ScoredResource], node: NodeInfo) -> int:
@@ -105,7 +105,7 @@ def build_strategy(given: in_tree_args.ScoringStrategy) -> ResourceScoringStrate
     raise ValueError(f"scoring strategy {given.type} is not supported")
 
 
-def _interpolate(points: Sequence[in_tree_args.UtilizationShapePoint], percent: int) -> int:
+def interpolate_shape(points: Sequence[in_tree_args.UtilizationShapePoint], percent: int) -> int:
     """Interpolate the curve at a percentage: linear between points, constant outside, truncated towards zero."""
     scale = MAX_SCORE // _MAX_SHAPE_SCORE
     before = points[0]

@@ -48,11 +48,15 @@ def score_reservation(pod: ReservationRequest, usage: ReservationUsage) -> int:
 
 
 def nominate(
-    pod: ReservationRequest, matched: Sequence[ReservationUsage], suits: Callable[[ReservationUsage], bool]
+    pod: ReservationRequest,
+    matched: Sequence[ReservationUsage],
+    suits: Callable[[ReservationUsage], bool],
+    more_score: Callable[[ReservationUsage], int] | None = None,
 ) -> ReservationUsage | None:
     """Nominate a reservation that `suits` the pod, the filter asked of one reservation.
 
-    A lower order goes first, then the higher score, then the name: the same choice after any order of events.
+    `more_score` is what other plugins add to the score of a reservation. A lower order goes first, then the higher
+    score, then the name: the same choice after any order of events.
     """
     if not matched:
         return None
@@ -64,7 +68,7 @@ def nominate(
     ordered = [usage for usage in suitable if usage.info.order]
     if ordered:
         return min(ordered, key=lambda s: (s.info.order, s.info.name))
-    return min(suitable, key=lambda s: (-score_reservation(pod, s), s.info.name))
+    return min(suitable, key=lambda s: (-score_reservation(pod, s) - (more_score(s) if more_score else 0), s.info.name))
 
 
 _MAX_ORDER = 1 << 48
@@ -140,7 +144,11 @@ class OwnerCycleState:
         )
 
     def nominate_on(
-        self, cycle: CycleState, node: NodeInfo, also: Callable[[ReservationUsage], bool] | None = None
+        self,
+        cycle: CycleState,
+        node: NodeInfo,
+        also: Callable[[ReservationUsage], bool] | None = None,
+        more_score: Callable[[ReservationUsage], int] | None = None,
     ) -> ReservationUsage | None:
         """Return the reservation that such a pod takes on the node; `also` is a further check of each."""
         matched = self.matched_on(cycle, node)
@@ -153,7 +161,7 @@ class OwnerCycleState:
                 return False
             return also is None or also(usage)
 
-        return nominate(self.request, matched, suits)
+        return nominate(self.request, matched, suits, more_score)
 
 
 def assume_in_dry_run(

@@ -5,7 +5,7 @@ free = allocatable - what pods request - what reservations still hold. An owner 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -136,10 +136,12 @@ def filter_node(
     room: NodeFreeResources,
     *,
     ignored: IgnoredResources = NO_IGNORED_RESOURCES,
+    objections: Callable[[ReservationUsage], Sequence[str]] | None = None,
 ) -> ReservationRefusal | None:
     """Filter one node for the Reservation plugin; `matched` are the reservations there that the pod may use.
 
-    Where nothing is held for such pods, other plugins filter the node.
+    `objections` are those of other plugins to a reservation. Where nothing is held for such pods, other plugins
+    filter the node.
     """
     if pod.affinity is not None and not matched:
         return ReservationRefusal((NO_MATCH,), resolvable=False)
@@ -149,6 +151,8 @@ def filter_node(
     against: list[str] = []
     for usage in matched:
         short, reasons = fits_with_reservation(pod, usage, room, ignored=ignored)
+        if objections is not None:
+            reasons = [*reasons, *objections(usage)]
         if not short and not reasons:
             return None
         shortages.update(short)

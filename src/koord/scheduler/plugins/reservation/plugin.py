@@ -20,9 +20,7 @@ import numpy as np
 
 from koord.api.annotations import reservation_codecs
 from koord.api.annotations.codec import dump_json
-from koord.api.annotations.pod_codecs import is_preemptible
 from koord.api.annotations.reservation_codecs import ReservationAllocated
-from koord.api.config.scheduler.in_tree_args import DefaultPreemptionArgs
 from koord.api.config.scheduler.koordinator_args import ReservationArgs
 from koord.api.koordinator import protocol
 from koord.api.koordinator.custom_kinds import RESERVATIONS
@@ -56,7 +54,6 @@ from koord.scheduler.framework.verdict import (
     reject,
     unresolvable,
 )
-from koord.scheduler.plugins.default_preemption import DefaultPreemption
 from koord.scheduler.plugins.reservation import cycle_state, fit, lifecycle, matching
 from koord.scheduler.plugins.reservation.cache import ReservationCache, unconsumed_hold
 from koord.scheduler.plugins.reservation.cycle_state import (
@@ -64,6 +61,7 @@ from koord.scheduler.plugins.reservation.cycle_state import (
     encode_raw_score,
     score_reservation,
 )
+from koord.scheduler.plugins.reservation.extensions import ReservationExtensions, ReservationQuestion
 from koord.scheduler.plugins.reservation.fit import ReservationRefusal as Against
 from koord.scheduler.plugins.reservation.pre_allocation import (
     NO_CANDIDATE,
@@ -71,25 +69,8 @@ from koord.scheduler.plugins.reservation.pre_allocation import (
     PreAllocationCandidates,
     pre_allocation_error,
 )
+from koord.scheduler.plugins.reservation.preemption import ReservationPreemption
 from koord.scheduler.plugins.reservation.reservation_info import ReservationUsage, validation_error
-
-
-class ReservationPreemption(DefaultPreemption):
-    """Preempts for reservations and their owners with the usual search; pods that forbid it by label are spared."""
-
-    name = "Reservation"
-
-    def __init__(self, args: ReservationArgs, handle: Handle) -> None:
-        limits = DefaultPreemptionArgs(
-            min_candidate_nodes_percentage=args.min_candidate_nodes_percentage,
-            min_candidate_nodes_absolute=args.min_candidate_nodes_absolute,
-        )
-        super().__init__(limits, handle, may_evict=may_evict)
-
-
-def may_evict(victim: PodInfo) -> bool:
-    return is_preemptible(victim.labels)
-
 
 _PRE_ALLOCATION = "Reservation over pods"  # the key of the pre-allocation candidates in the cycle state
 _NO_MATCH = unresolvable(fit.NO_MATCH)
@@ -127,14 +108,19 @@ class ReservationPlugin(Plugin):
         self._handle = handle
         self.scheduler_name = ""  # of its profile, once that is finished
         self._allocating_plugins: tuple[Plugin, ...] = ()
+        self._extensions: ReservationExtensions | None = None
         self._ignored = fit.IgnoredResources(frozenset(args.ignored_resources), frozenset(args.ignored_resource_groups))
         self._preemption = ReservationPreemption(args, handle) if args.enable_preemption else None
 
     def set_profile(self, profile: SchedulerProfile) -> None:
         self.scheduler_name = profile.scheduler_name
+        self._extensions = ReservationExtensions(profile)
         self._allocating_plugins = tuple(
             plugin for plugin in profile.plugins() if plugin.name in cycle_state.ALLOCATING_PLUGINS
         )
+
+    def _ask_others(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> ReservationQuestion | None:
+        return self._extensions.question(cycle, pod, node) if self._extensions is not None else None
 
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
 
@@ -243,27 +229,37 @@ class ReservationPlugin(Plugin):
 
     # Filter ------------------------------------------------------------------------------------------------------
 
-    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | None:
+    def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         state = cycle.plugin_data.get(self.name)
         if isinstance(state, cycle_state.ReservePodCycleState):
             room = fit.NodeFreeResources(node=node.name, allocatable={}, usages=self.cache.register.on_node(node.name))
-            against = _to_reject(fit.filter_reserve_pod(state.node_name, state.policy, room))
+            conflict = _to_reject(fit.filter_reserve_pod(state.node_name, state.policy, room))
             pre_allocation = cycle.plugin_data.get(_PRE_ALLOCATION)
             if (
-                against is None
+                conflict is None
                 and isinstance(pre_allocation, PreAllocationCandidates)
                 and pre_allocation.required
                 and not pre_allocation.chosen_pods(node)
             ):
                 return reject(NONE_FITS)
-            return against
+            return conflict
         assert isinstance(state, cycle_state.OwnerCycleState)
         matched = state.matched_on(cycle, node)
         if not matched:
             return None if state.request.affinity is None else _NO_MATCH
         # A dry run may have given an allocate-once reservation to another pod.
         usable = [usage for usage in matched if usage.is_matchable] if cycle_state.dry_run_owners(cycle) else matched
-        return _to_reject(fit.filter_node(state.request, usable, state.node_room(node, matched), ignored=self._ignored))
+        others = self._ask_others(cycle, pod, node)
+        against = fit.filter_node(
+            state.request,
+            usable,
+            state.node_room(node, matched),
+            ignored=self._ignored,
+            objections=others.objections if others is not None else None,
+        )
+        if against is not None and others is not None and others.fault is not None:
+            return others.fault
+        return _to_reject(against)
 
     def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
         """Return the codes of rows without a reservation for the pod; the others are filtered one by one."""
@@ -345,7 +341,12 @@ class ReservationPlugin(Plugin):
         state = cycle.plugin_data.get(self.name)
         if not isinstance(state, cycle_state.OwnerCycleState):
             return cycle.read(_PRE_ALLOCATION, PreAllocationCandidates).score(node)
-        nominated = state.nominate_on(cycle, node)
+        others = self._ask_others(cycle, pod, node)
+        nominated = (
+            state.nominate_on(cycle, node)
+            if others is None
+            else state.nominate_on(cycle, node, others.suits, others.score)
+        )
         return 0 if nominated is None else encode_raw_score(nominated, score_reservation(state.request, nominated))
 
     def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
@@ -367,8 +368,12 @@ class ReservationPlugin(Plugin):
             return None
         told = {reserved.uid: reserved for reserved in reservations_of(cycle).matched.get(node.name, ())}
 
+        others = self._ask_others(cycle, pod, node)
+
         def also(usage: ReservationUsage) -> bool:
             reserved = told.get(usage.info.uid)
+            if others is not None and not others.suits(usage):
+                return False
             return reserved is not None and cycle_state.can_allocate_from(
                 allocating_plugins, cycle, pod, node, reserved
             )
@@ -378,7 +383,14 @@ class ReservationPlugin(Plugin):
             for allocating_plugin in self._allocating_plugins
             if allocating_plugin.name not in cycle.skip_filter
         ]
-        nominated = state.nominate_on(cycle, node, also if allocating_plugins else None)
+        nominated = state.nominate_on(
+            cycle,
+            node,
+            also if allocating_plugins or others is not None else None,
+            others.score if others is not None else None,
+        )
+        if nominated is None and others is not None and others.fault is not None:
+            return others.fault
         if nominated is None:
             return _NO_MATCH if state.request.affinity is not None and not state.request.ignores_reservations else None
         if nominated.info.uid not in told:

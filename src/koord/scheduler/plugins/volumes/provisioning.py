@@ -35,6 +35,8 @@ class ProvisioningCheck:
         self._capacities = handle.lister(CSI_STORAGE_CAPACITIES)
         self._pools: dict[str, list[tuple[int, Selector]]] = {}
         self._read: Hashable = None
+        self._reported: dict[str, ReportedCapacities] = {}  # by storage class
+        self._reported_read: Hashable = None
 
     @property
     def version(self) -> Hashable:
@@ -56,6 +58,22 @@ class ProvisioningCheck:
         unable = ~_allowed_mask(found, table, rows) if found.allowed_topologies else none
         size = self._size_to_check(found, claim)
         return unable, none if size is None else ~unable & ~self._capacity_mask(found, size, table, rows)
+
+    def reported_capacity(self, claim: PersistentVolumeClaim, labels: Mapping[str, str]) -> int | None:
+        """Return the largest capacity, in bytes, of those that are reported for such a node and suffice for the claim.
+
+        None where the driver does not report its capacity.
+        """
+        found = self._classes.get("", storage_class_of(claim))
+        size = self._size_to_check(found, claim) if found is not None else None
+        if found is None or size is None:
+            return None
+        if self._reported_read != self._capacities.version:
+            self._reported, self._reported_read = {}, self._capacities.version
+            for pool in self._capacities.list():
+                self._reported.setdefault(pool.storage_class_name, ReportedCapacities()).add(pool)
+        reported = self._reported.get(found.metadata.name)
+        return reported.largest(size, labels) if reported is not None else None
 
     def label_keys(self, claim: PersistentVolumeClaim) -> frozenset[str]:
         """Return the labels that decide the objection."""
@@ -112,6 +130,37 @@ class ProvisioningCheck:
                         (limit, stored_label_selector(pool.node_topology))
                     )
         return self._pools
+
+
+class ReportedCapacities:
+    """The capacities that are reported for one storage class, found by the label of the node that most of them name."""
+
+    def __init__(self) -> None:
+        self._by_label: dict[str, dict[str, list[tuple[int, int]]]] = {}  # key -> value -> (largest volume, capacity)
+        self._others: list[tuple[int, int, Selector]] = []
+
+    def add(self, pool: CSIStorageCapacity) -> None:
+        limit = largest_volume(pool)
+        if limit is None or pool.capacity is None:
+            return
+        capacity, near = Quantity.parse(pool.capacity).value(), stored_label_selector(pool.node_topology)
+        (first, *more) = near.requirements or (None,)
+        if first is None or more or near.matches_nothing or first.operator not in _EQUALITY_OPERATORS:
+            self._others.append((limit, capacity, near))
+            return
+        for value in first.values:
+            self._by_label.setdefault(first.key, {}).setdefault(value, []).append((limit, capacity))
+
+    def largest(self, size: int, labels: Mapping[str, str]) -> int | None:
+        """Return the largest capacity for a node with these labels of those that can hold a volume of this size."""
+        found = [
+            capacity
+            for key, by_value in self._by_label.items()
+            for limit, capacity in by_value.get(labels.get(key, ""), ())
+            if limit >= size and key in labels
+        ]
+        found += [capacity for limit, capacity, near in self._others if limit >= size and near.matches(labels)]
+        return max(found, default=None)
 
 
 def largest_volume(pool: CSIStorageCapacity) -> int | None:

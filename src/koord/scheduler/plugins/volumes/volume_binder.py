@@ -98,13 +98,13 @@ class VolumeBinder:
         self._claims = handle.lister(PERSISTENT_VOLUME_CLAIMS)
         self._volumes = handle.lister(PERSISTENT_VOLUMES)
         self._classes = handle.lister(STORAGE_CLASSES)
-        self._provisioning = ProvisioningCheck(handle)
+        self.provisioning = ProvisioningCheck(handle)
         self._pv_index = PvIndex(handle)
 
     @property
     def version(self) -> Hashable:
         """Return a value that changes with everything that can change how a node serves unbound claims."""
-        return self._volumes.version, self.assumed.version, self._provisioning.version
+        return self._volumes.version, self.assumed.version, self.provisioning.version
 
     def claim(self, namespace: str, name: str) -> PersistentVolumeClaim | None:
         shown = self._claims.get(namespace, name)
@@ -195,7 +195,7 @@ class VolumeBinder:
         ):  # the first claim that cannot be provisioned gives the reason
             make = (codes == 0) & ~matcher.matching_rows(table, rows)
             if make.any():
-                unable, full = self._provisioning.check_columns(claim, table, rows)
+                unable, full = self.provisioning.check_columns(claim, table, rows)
                 codes[make & unable] = _BITS[BIND_CONFLICT]
                 codes[make & full] = _BITS[NOT_ENOUGH_SPACE]
         return codes
@@ -214,7 +214,7 @@ class VolumeBinder:
                 codes[places == here.row] = self._plan_code(pod_claims, here)
             return codes
         keys = [matcher.label_keys for matcher in self._matchers(pod_claims)] + [
-            self._provisioning.label_keys(each) for each in pod_claims.unbound
+            self.provisioning.label_keys(each) for each in pod_claims.unbound
         ]
         known = [each for each in keys if each is not None]
         if len(known) < len(keys):
@@ -245,7 +245,7 @@ class VolumeBinder:
                     taken.add(volume.metadata.name)
                     bindings.append((volume, claim))
         for claim in make:
-            objection = self._provisioning.check(claim, node.labels)
+            objection = self.provisioning.check(claim, node.labels)
             if objection:
                 return {CANNOT_PROVISION: BIND_CONFLICT, NO_CAPACITY: NOT_ENOUGH_SPACE}[objection]
         return VolumePlan(node.name, tuple(bindings), tuple(make))
