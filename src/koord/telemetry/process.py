@@ -138,6 +138,14 @@ def shorten_gc_pauses() -> None:
     gc.set_threshold(PROMPT_YOUNG_THRESHOLD, PROMPT_MIDDLE_THRESHOLD, OLD_THRESHOLD)
 
 
+def freeze_imports() -> None:
+    """Freeze what importing made, so that the collection after start-up scans only what was read of the cluster.
+
+    Modules, classes and functions live as long as the program, and are most of its objects beside a small cluster.
+    """
+    gc.freeze()
+
+
 # Each TLS connection of uvloop and of asyncio has a buffer of this size. Arrays of fewer nodes than 32,768 are smaller.
 LARGE_BLOCK_BYTES = 256 * 1024
 _M_MMAP_THRESHOLD = -3  # glibc's mallopt

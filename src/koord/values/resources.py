@@ -11,6 +11,7 @@ Vectors of exact quantities are in `koord.values.resources`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 from koord.values.quantity import Format, Quantity
@@ -91,6 +92,16 @@ def negative_names(resources: Resources) -> list[str]:
 def units(name: str, amount: Quantity) -> int:
     """Return the integer that scores and shares are computed with: milli of cpu, whole units of all else."""
     return amount.milli_value() if name == CPU else amount.value()
+
+
+def parse_units(name: str, amount: str | int | float) -> int:
+    """Return `units` of an amount as it stands in JSON. Raises QuantityError if it is bad."""
+    return _units_of_text(name, amount) if isinstance(amount, str) else units(name, Quantity.parse(amount))
+
+
+@lru_cache(maxsize=4096)  # the nodes of a cluster have few amounts, and all of them are read at the start
+def _units_of_text(name: str, amount: str) -> int:
+    return units(name, Quantity.parse(amount))
 
 
 def from_units(name: str, count: int) -> Quantity:

@@ -36,10 +36,12 @@ def test_methods_that_are_not_called_would_do_nothing() -> None:
         for i in range(2)
     ]
     cycle, node = CycleState(state), state.table.index["n0"]
-    idle = [plugin for plugin in _shipped_profile(state).plugins() if plugin.idle_without_keys]
-    assert idle
-    for plugin in idle:
-        for method in plugin.idle_without_keys:
+    plugins = _shipped_profile(state).plugins()
+    assert any(plugin.idle_without_keys for plugin in plugins)
+    assert any(plugin.idle_by_labels for plugin in plugins)
+    for plugin in plugins:
+        assert not plugin.idle_by_labels or plugin.is_idle_for(pods[0]), plugin.name
+        for method in (*plugin.idle_without_keys, *plugin.idle_by_labels):
             name = method.__name__
             if name == "signature":
                 assert plugin.signature(pods[0]) == plugin.signature(pods[1]), plugin.name
@@ -66,6 +68,40 @@ def test_idle_methods_are_called_only_for_pods_with_keys() -> None:
     assert engine.decide(make_info(state, name="plain")).node_name == "n0"
     refused = engine.decide(make_info(state, name="keyed", annotations={KEY: "x"})).decision
     assert "no" in str(refused)
+
+
+class PickyPlugin(Plugin):
+    """Admit nobody, and say that it admits everybody but pods with the label that it is looking for."""
+
+    name = "Picky"
+    scope = ROW
+    idle_by_labels = (Plugin.admit,)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wanted = ""
+        self.asked = 0
+
+    def is_idle_for(self, pod: PodInfo) -> bool:
+        self.asked += 1
+        return pod.labels.get("app") != self.wanted
+
+    def admit(self, cycle: CycleState, pod: PodInfo) -> Reject | None:
+        return reject("no")
+
+
+def test_a_plugin_is_asked_once_for_equal_labels_whether_it_is_idle_until_that_is_invalidated() -> None:
+    state, plugin = make_state([make_node()]), PickyPlugin()
+    engine = SchedulingEngine(profile_of([plugin]), state)
+    pods = [make_info(state, name=f"p{i}", labels={"app": "a"}) for i in range(3)]
+    assert [engine.decide(pod).node_name for pod in pods] == ["n0"] * 3
+    assert plugin.asked == 1
+    plugin.wanted = "a"
+    state.invalidate_idle()
+    assert "no" in str(engine.decide(pods[0]).decision)
+    assert engine.decide(make_info(state, name="other", labels={"app": "b"})).node_name == "n0"
+    keyed = make_info(state, name="keyed", labels={"app": "b"}, annotations={KEY: "x"})
+    assert "no" in str(engine.decide(keyed).decision)
 
 
 class PreparedPlugin(Plugin):

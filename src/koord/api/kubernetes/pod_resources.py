@@ -72,7 +72,7 @@ def nonzero_requests(spec: PodSpec, status: PodStatus | None = None) -> dict[str
 
 def resource_amounts(listed: Mapping[str, QuantityText]) -> dict[str, int]:
     """Convert any resource list of the API (a node's allocatable, a quota's hard) to the units used here."""
-    return vector.to_units(vector.parse(listed))
+    return {name: vector.parse_units(name, amount) for name, amount in listed.items()}
 
 
 def is_pod_level(name: str) -> bool:

@@ -25,7 +25,7 @@ from koord.cli.daemons.flag_set import (
 )
 from koord.telemetry.logs import JSON, Logs
 from koord.telemetry.logs import TEXT as TEXT_FORMAT
-from koord.telemetry.process import map_large_blocks
+from koord.telemetry.process import freeze_imports, map_large_blocks
 from koord.values.go_format import quoted
 from koord.version import build_info
 
@@ -97,6 +97,7 @@ def run_program(flags: FlagSet, argv: Sequence[str], work: ProgramMain) -> int:
         print(logs, file=sys.stderr)
         return 1
     logs.start()
+    freeze_imports()
     try:
         return work(values, logs)
     finally:

@@ -60,6 +60,7 @@ class ClusterState:
         self._held: dict[str, HeldResources] = {}  # by uid: pods that hold something else than their requests
         self._placement_listeners: list[PlacementListener] = []
         self._plain_add_listeners: list[PlacementListener] = []  # those that come to know of every pod that comes
+        self._plain_add_logs: list[list[str]] = []
         self.prefilter_version = 0  # see `invalidate_prefilter`
         self._update_listeners: list[PodUpdateListener] = []
 
@@ -73,6 +74,13 @@ class ClusterState:
             self._plain_add_listeners.append(listener)
         for pod in self._placed.values():
             listener("add", pod, self.table.index[pod.node_name])
+
+    def add_plain_add_log(self, log: list[str]) -> None:
+        """Append to this list the uids of pods without Koordinator's labels and annotations that come to a node.
+
+        It is for a listener without `plain_adds` that counts such pods when somebody asks, and empties the list then.
+        """
+        self._plain_add_logs.append(log)
 
     def add_update_listener(self, listener: PodUpdateListener) -> None:
         """Call the listener with updates (before, after) of placed pods that hold what they held."""
@@ -91,6 +99,10 @@ class ClusterState:
         For what changes seldom: it costs less than a `prefilter_epoch`, which is asked for every pod.
         """
         self.prefilter_version += 1
+
+    def invalidate_idle(self) -> None:
+        """Note that what a plugin said of pods for which it has nothing to do (`is_idle_for`) may no longer hold."""
+        self.label_groups.idle_version += 1
 
     # Reading -----------------------------------------------------------------------------------------------------
 
@@ -211,7 +223,13 @@ class ClusterState:
         node.add(pod)
         self._placed[pod.uid] = pod
         self.table.refresh_row(node)
-        for listener in self._placement_listeners if pod.has_koordinator_keys else self._plain_add_listeners:
+        if pod.has_koordinator_keys:
+            for listener in self._placement_listeners:
+                listener("add", pod, node)
+            return
+        for log in self._plain_add_logs:
+            log.append(pod.uid)
+        for listener in self._plain_add_listeners:
             listener("add", pod, node)
 
     def _remove(self, uid: str) -> None:

@@ -31,11 +31,12 @@ def is_koordinator_key(key: str) -> bool:
 class LabelGroup:
     """Hold a namespace and label set that some pods share; `memo` keeps what plugins derive until the last is gone."""
 
-    __slots__ = ("__weakref__", "has_koordinator_keys", "labels", "memo", "namespace")
+    __slots__ = ("__weakref__", "groups", "has_koordinator_keys", "labels", "memo", "namespace")
 
-    def __init__(self, namespace: str, labels: Mapping[str, str]) -> None:
+    def __init__(self, namespace: str, labels: Mapping[str, str], groups: LabelGroups) -> None:
         self.namespace = namespace
         self.labels = labels
+        self.groups = groups  # it is one of these
         self.has_koordinator_keys = any(map(is_koordinator_key, labels))
         self.memo: dict[Hashable, Any] = {}
 
@@ -48,12 +49,13 @@ class LabelGroups:
 
     def __init__(self) -> None:
         self._known: WeakValueDictionary[Hashable, LabelGroup] = WeakValueDictionary()
+        self.idle_version = 0  # see `ClusterState.invalidate_idle`
 
     def group_of(self, namespace: str, labels: Mapping[str, str]) -> LabelGroup:
         key = (namespace, frozenset(labels.items()))
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = LabelGroup(namespace, labels)
+            known = self._known[key] = LabelGroup(namespace, labels, self)
         return known
 
     def __len__(self) -> int:

@@ -164,7 +164,7 @@ class SchedulingEngine:
         hooks = profile.hooks_for(pod)
         if hooks.begin_attempt and (rejection := run_begin_attempt(hooks.begin_attempt, pod)) is not None:
             return self._rejected(pod, CycleState(state), rejection)
-        evaluation = self._class_evaluation(pod, on_point_end)
+        evaluation = self._class_evaluation(pod, profile.class_key(pod, hooks), on_point_end)
         if isinstance(evaluation, SchedulingAttempt):
             return evaluation
         if hooks.admit and (rejection := run_admit(hooks.admit, evaluation.cycle, pod)) is not None:
@@ -181,10 +181,11 @@ class SchedulingEngine:
         decision = self._decision(evaluation, pod, runners_up, extender_results)
         return SchedulingAttempt(profile, pod, evaluation.cycle, decision, evaluation)
 
-    def _class_evaluation(self, pod: PodInfo, on_point_end: OnPointEnd | None) -> ClassEvaluation | SchedulingAttempt:
+    def _class_evaluation(
+        self, pod: PodInfo, key: Hashable, on_point_end: OnPointEnd | None
+    ) -> ClassEvaluation | SchedulingAttempt:
         """Return the results of the pod's class, not yet refreshed; or the attempt, if it is over after PreFilter."""
         profile, state = self.profile, self._state
-        key = profile.equivalence_key(pod)
         prefilter_epochs = profile.prefilter_epochs(state)
         kept = self._classes.get(key)
         if kept is None or kept.prefilter_epochs != prefilter_epochs:

@@ -58,6 +58,8 @@ class CachePolicy:
     # Methods that are not called for a pod without Koordinator's labels and annotations
     # (`PodInfo.has_koordinator_keys`): they answer None or SKIP, or as `signature` what the shape alone says.
     idle_without_keys: ClassVar[tuple[Callable[..., Any], ...]] = ()
+    # Methods that are not called for a pod without those keys while `is_idle_for` says so; they answer as above.
+    idle_by_labels: ClassVar[tuple[Callable[..., Any], ...]] = ()
     # `prefilter_epoch` changes only when a node object does, so that it is not asked for every pod.
     prefilter_epoch_of_nodes: ClassVar[bool] = False
     # What `filter` reads of the pods on a node, so that a what-if need not ask when that stays the same: `nothing`;
@@ -67,6 +69,14 @@ class CachePolicy:
     def signature(self, pod: PodInfo) -> Hashable:
         """Return what this plugin reads of a pod beyond its shape: pods equal in both share verdicts."""
         return None
+
+    def is_idle_for(self, pod: PodInfo) -> bool:
+        """Return whether the methods in `idle_by_labels` have nothing to do for a pod without Koordinator's keys.
+
+        The answer may depend on its namespace and labels only, and is kept for pods that are equal in both until
+        `ClusterState.invalidate_idle` is called.
+        """
+        return False
 
     def epoch(self, cycle: CycleState) -> Hashable:
         """Return a value that changes whenever a cached verdict may have changed, for `scope = CLUSTER`."""

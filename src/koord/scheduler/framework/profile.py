@@ -86,8 +86,14 @@ class FilterPlugin(msgspec.Struct, frozen=True):
 
 
 class PodHooks(msgspec.Struct, frozen=True):
-    """List what is called for every pod, cached results of its class or not."""
+    """List what is called for a pod: for every one, cached results of its class or not, and before nodes are filtered.
 
+    `skipped` names the plugins that are not called at PreFilter because they would skip the pod.
+    """
+
+    before_pre_filter: tuple[Plugin, ...]
+    pre_filter: tuple[Plugin, ...]
+    skipped: frozenset[str]
     signatures: tuple[Callable[[PodInfo], Hashable], ...]
     begin_attempt: tuple[Plugin, ...]
     admit: tuple[Plugin, ...]
@@ -147,7 +153,9 @@ class SchedulerProfile:
             for p in self.plugins_at(method)
         )
         self._evaluators = tuple({p.name: p for p in evaluators}.values())
-        self._hooks, self._plain_hooks = self._pod_hooks(keys=True), self._pod_hooks(keys=False)
+        self._hooks = self._pod_hooks(keys=True)
+        self._askable = tuple(p for p in self.plugins() if p.idle_by_labels)
+        self._plain_hooks: dict[tuple[bool, ...], PodHooks] = {}  # by which of these have nothing to do
         # Asked of every pod: methods, and lists rather than generators, take half the time.
         dated = [p for p in self._evaluators if overrides(p, Plugin.prefilter_epoch)]
         self._prefilter_epochs = tuple(p.prefilter_epoch for p in dated if not p.prefilter_epoch_of_nodes)
@@ -162,12 +170,20 @@ class SchedulerProfile:
             if isinstance(plugin, ProfileAware):
                 plugin.set_profile(self)
 
-    def _pod_hooks(self, *, keys: bool) -> PodHooks:
+    def _pod_hooks(self, *, keys: bool, idle: frozenset[str] = frozenset()) -> PodHooks:
+        def is_idle(method: PluginMethod, plugin: Plugin) -> bool:
+            by_labels = plugin.name in idle and method in plugin.idle_by_labels
+            return not keys and (by_labels or method in plugin.idle_without_keys)
+
         def called(method: PluginMethod, plugins: Iterable[Plugin]) -> tuple[Plugin, ...]:
-            return tuple(p for p in plugins if keys or method not in p.idle_without_keys)
+            return tuple(p for p in plugins if not is_idle(method, p))
 
         signing = (p for p in self._evaluators if overrides(p, Plugin.signature))
+        pre_filter = self.plugins_at(Plugin.pre_filter)
         return PodHooks(
+            before_pre_filter=called(Plugin.before_pre_filter, self.plugins_at(Plugin.before_pre_filter)),
+            pre_filter=called(Plugin.pre_filter, pre_filter),
+            skipped=frozenset(p.name for p in pre_filter if is_idle(Plugin.pre_filter, p)),
             signatures=tuple(p.signature for p in called(Plugin.signature, signing)),
             begin_attempt=called(Plugin.begin_attempt, self.plugins_at(Plugin.begin_attempt)),
             admit=called(Plugin.admit, self.plugins_at(Plugin.admit)),
@@ -178,7 +194,20 @@ class SchedulerProfile:
 
     def hooks_for(self, pod: PodInfo) -> PodHooks:
         """Return what is called for this very pod."""
-        return self._hooks if pod.has_koordinator_keys else self._plain_hooks
+        if pod.has_koordinator_keys:
+            return self._hooks
+        group = pod.label_group
+        version, known = group.groups.idle_version, group.memo.get(self)
+        if known is not None and known[0] == version:
+            hooks: PodHooks = known[1]
+            return hooks
+        answers = tuple([plugin.is_idle_for(pod) for plugin in self._askable])
+        found = self._plain_hooks.get(answers)
+        if found is None:
+            idle = frozenset(p.name for p, answer in zip(self._askable, answers, strict=True) if answer)
+            found = self._plain_hooks[answers] = self._pod_hooks(keys=False, idle=idle)
+        group.memo[self] = (version, found)
+        return found
 
     def plugins_at(self, method: PluginMethod) -> tuple[Plugin, ...]:
         """Return the plugins whose method is called, in the order of its extension point."""
@@ -211,9 +240,12 @@ class SchedulerProfile:
 
     def equivalence_key(self, pod: PodInfo) -> Hashable:
         """Return a key that is equal for pods that every plugin treats alike; None when no two pods are."""
+        return self.class_key(pod, self.hooks_for(pod))
+
+    def class_key(self, pod: PodInfo, hooks: PodHooks) -> Hashable:
+        """Return `equivalence_key` of a pod whose hooks are at hand."""
         if not self._cacheable:
             return None
-        hooks = self._hooks if pod.has_koordinator_keys else self._plain_hooks
         return (pod.shape.number, *[signature(pod) for signature in hooks.signatures])
 
 

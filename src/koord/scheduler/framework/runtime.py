@@ -93,7 +93,7 @@ def run_pre_filter(
     profile: SchedulerProfile, cycle: CycleState, pod: PodInfo, on_point_end: OnPointEnd | None = None
 ) -> PodInfo | PluginRejection:
     """Run BeforePreFilter to BeforeFilter of all plugins; return the pod as the rest shall see it, or the rejection."""
-    for plugin in profile.plugins_at(Plugin.before_pre_filter):
+    for plugin in profile.hooks_for(pod).before_pre_filter:
         replaced = plugin.before_pre_filter(cycle, pod)
         if isinstance(replaced, Reject | Fault):
             return PluginRejection(plugin.name, replaced)
@@ -133,9 +133,10 @@ def _run_restore_reservations(profile: SchedulerProfile, cycle: CycleState, pod:
 
 def _run_pre_filter_plugins(profile: SchedulerProfile, cycle: CycleState, pod: PodInfo) -> PluginRejection | None:
     """Run PreFilter of all plugins, even after a rejection that preemption could resolve: it needs what they wrote."""
-    skipped: set[str] = set()
+    hooks = profile.hooks_for(pod)
+    skipped = set(hooks.skipped)
     rejection: PluginRejection | None = None
-    for plugin in profile.plugins_at(Plugin.pre_filter):
+    for plugin in hooks.pre_filter:
         answer = plugin.pre_filter(cycle, pod)
         if isinstance(answer, Skip):
             skipped.add(plugin.name)
@@ -233,6 +234,8 @@ def run_pre_score(
         if fault is not None:
             failed = PluginRejection(plugin.name, fault, "PreScore")
     for plugin in profile.pre_score_plugins:
+        if plugin.name in skipped:
+            continue
         answer = plugin.pre_score(cycle, pod, nodes)
         if isinstance(answer, Fault):
             failed = PluginRejection(plugin.name, answer, "PreScore")

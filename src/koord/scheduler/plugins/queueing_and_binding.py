@@ -57,7 +57,7 @@ class DefaultPreBind(Plugin):
 class SchedulingHintPlugin(Plugin):
     name = "SchedulingHint"
     scope = ROW
-    idle_without_keys = (Plugin.signature, Plugin.prefer_nodes)
+    idle_without_keys = (Plugin.signature, Plugin.pre_filter, Plugin.prefer_nodes)
     wakes_on = (ClusterEvent("Pod", UPDATE),)
 
     def __init__(self, args: SchedulingHintArgs) -> None:

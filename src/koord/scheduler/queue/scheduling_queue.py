@@ -168,6 +168,8 @@ class SchedulingQueue:
         if not self._hints.listeners(object_event.event):
             return 0
         self._in_flight.record_event(object_event)
+        if not self._unschedulable and not self._gated:
+            return 0  # as for most events: each node of the first list is one, and so is each binding
         to_requeue = pods_to_requeue(object_event, self._hints, self._unschedulable, self._gated, at_most_priority)
         to_requeue.pop(except_uid, None)
         label = object_event.metric_label if to_requeue else ""

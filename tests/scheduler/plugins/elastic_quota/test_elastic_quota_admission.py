@@ -178,6 +178,17 @@ def test_the_default_group_can_be_limited() -> None:
     )
 
 
+def test_a_quota_that_appears_for_a_namespace_counts_the_pods_that_were_not_limited_before() -> None:
+    scene = QuotaCluster({"a": "8"})
+    scene.place(make_pod("p0", namespace="team", cpu="1"))
+    scene.place(make_pod("p1", namespace="team", cpu="1"))
+    scene.quotas(make_quota("team", {}, {"cpu": "3"}, namespace="team"))
+    assert scene.place(make_pod("p2", namespace="team", cpu="1")) == "a"
+    assert "used: cpu:3," in scene.refusal(make_pod("p3", namespace="team", cpu="1"))
+    scene.drop_quota("team", "team")
+    assert scene.place(make_pod("p3", namespace="team", cpu="1")) == "a"
+
+
 def test_without_a_default_group_pods_without_a_label_are_not_limited() -> None:
     scene = QuotaCluster({"a": "8"}, gates={"disable_default_quota": True}, default_quota_group_max={"cpu": "1"})
     scene.quotas(make_quota("team", {}, {"cpu": "0"}, namespace="default"))

@@ -60,6 +60,13 @@ class TestRoom:
         assert world.message(stranger(cpu="3")) == "0/1 nodes are available: 1 Insufficient cpu."
         assert world.promise(owner(cpu="6")) == ("n0", "r")
 
+    def test_is_its_owners_who_came_before_it(self) -> None:
+        world = one_node()
+        pod = owner(cpu="6")
+        assert world.node_for(pod) == "n0"
+        world.put(reservation("r", "n0", cpu="6"))
+        assert world.promise(pod) == ("n0", "r")
+
     def test_that_an_owner_uses_is_counted_once(self) -> None:
         world = one_node()
         world.put(reservation("r", "n0", cpu="6"))

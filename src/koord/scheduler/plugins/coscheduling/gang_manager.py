@@ -143,6 +143,7 @@ class GangManager:
     def __init__(self, state: ClusterState) -> None:
         self.gangs = GangCache()
         self.round: GangRound | None = None
+        self._invalidate_idle = state.invalidate_idle
         self.defaults = gang_spec.GangDefaults()
         self.failed_members: dict[str, str] = {}  # group -> uid of the member that failed its last round
         self.failure_messages: dict[str, str] = {}  # group -> why its last round failed, until one succeeds
@@ -273,6 +274,7 @@ class GangManager:
     def start_round(self, group: GangGroup, first: str) -> GangRound:
         group.representative = ""
         self.round = GangRound(group.id, first, self._now())
+        self._invalidate_idle()
         return self.round
 
     def running_round(self, group: GangGroup) -> GangRound | None:
@@ -289,6 +291,7 @@ class GangManager:
         round_, self.round = self.round, None
         if round_ is None:
             return
+        self._invalidate_idle()
         if reason == messages.GANG_SUCCEEDED:
             self.failed_members.pop(round_.group, None)
             self.failure_messages.pop(round_.group, None)

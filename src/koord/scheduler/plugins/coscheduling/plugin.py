@@ -59,6 +59,7 @@ class Coscheduling(Plugin):
     # No cluster event requeues a member that waits for its gang: GangManager activates it when the gang can proceed.
     wakes_on: ClassVar[tuple[ClusterEvent, ...]] = ()
     idle_without_keys: ClassVar[tuple[Callable[..., Any], ...]] = (Plugin.permit,)
+    idle_by_labels = (Plugin.begin_attempt,)
 
     def __init__(self, args: CoschedulingArgs, handle: Handle, *, patches_pending_members: bool = True) -> None:
         """Take defaulted arguments. `patches_pending_members`: tell untried members why the gang failed."""
@@ -134,6 +135,10 @@ class Coscheduling(Plugin):
         return self.gang_manager.round is not None
 
     # An attempt --------------------------------------------------------------------------------------------------
+
+    def is_idle_for(self, pod: PodInfo) -> bool:
+        """Return whether there is no round that another pod could disturb."""
+        return self.gang_manager.round is None
 
     def begin_attempt(self, pod: PodInfo) -> verdict.Reject | None:
         gang_manager = self.gang_manager

@@ -110,20 +110,24 @@ class ElasticQuotaCache:
         self._grace_ends: list[tuple[float, str]] = []  # a heap of when terminating pods stop counting, with their uids
         self._state = handle.state
         self._manager = GroupQuotaManager(rules)
-        self._manager.count_unknown = self._count_unlisted
+        self._manager.count_placement = self._count_placement
+        self._manager.on_trees_changed = self._on_trees_changed
+        self._unlimited_namespaces: dict[str, bool] = {}  # of pods without labels of Koordinator
         self._total = ClusterTotal(handle.state.table)
         self._nodes = handle.state.table.node_changes
         self._pods = handle.lister(PODS)
         quotas = handle.lister(ELASTIC_QUOTAS)
         quotas.on_change(self._on_quota_timed)
         self._pods.on_change(self._on_pod_timed)
-        handle.state.add_placement_listener(self._on_placement)
+        handle.state.add_placement_listener(self._on_placement, plain_adds=False)
+        handle.state.add_plain_add_log(self._manager.placements)
 
     # Reading -----------------------------------------------------------------------------------------------------
 
     @property
     def manager(self) -> GroupQuotaManager:
         """Return the quota manager, with the cluster total up to date."""
+        self._manager.count_placements()
         total = self._total.refresh()
         if total is not None:
             self._manager.handle(quota_events.ClusterTotalChanged(total))
@@ -133,14 +137,16 @@ class ElasticQuotaCache:
         return self._manager.pods.get(pod.uid) or quota_pod_from(pod, with_overhead=self.with_overhead)
 
     def is_unlimited(self, pod: PodInfo) -> bool:
-        """Return whether the pod is known to count in a quota without a max, as all pods with its labels do."""
-        manager, memo = self._manager, pod.label_group.memo
-        if memo.get(manager) == manager.trees_version:
-            return True
-        if not manager.is_unlimited(pod.uid):
-            return False
-        memo[manager] = manager.trees_version
-        return True
+        """Return whether pods like this one, which has no label of Koordinator, count in a quota without a max."""
+        known = self._unlimited_namespaces.get(pod.namespace)
+        if known is None:
+            known = self._manager.is_unlimited(quota_pod_from(pod, with_overhead=self.with_overhead))
+            self._unlimited_namespaces[pod.namespace] = known
+        return known
+
+    def _on_trees_changed(self) -> None:
+        self._unlimited_namespaces.clear()
+        self._state.invalidate_idle()
 
     def check_admission(self, pod: PodInfo) -> QuotaRefusal | None:
         """Return why the pod may not start; None when its quota admits it."""
@@ -240,16 +246,11 @@ class ElasticQuotaCache:
         return released
 
     def _on_placement(self, what: Literal["add", "remove"], pod: PodInfo, node: NodeInfo) -> None:
+        if what == "add":
+            self._count_placement(pod.uid)
+            return
         uid, manager, timer = pod.uid, self._manager, self.timer
         started = 0.0 if timer is None else timer.now()
-        if what == "add":
-            if pod.label_group.memo.get(manager) == manager.trees_version:
-                manager.note_placement(uid)  # see `is_unlimited`
-            elif not manager.assume_pod(uid):
-                self._count_unlisted(uid)
-            if timer is not None:
-                timer.took("ReservePod", started)
-            return
         listed = self._pods.get(pod.namespace, pod.name)
         if listed is None or listed.metadata.uid != uid or is_terminal(listed):
             manager.handle(quota_events.QuotaPodRemoved(uid))
@@ -257,6 +258,14 @@ class ElasticQuotaCache:
             manager.forget_pod(uid)
         if timer is not None:
             timer.took("UnreservePod", started)
+
+    def _count_placement(self, uid: str) -> None:
+        timer = self.timer
+        started = 0.0 if timer is None else timer.now()
+        if not self._manager.assume_pod(uid):
+            self._count_unlisted(uid)
+        if timer is not None:
+            timer.took("ReservePod", started)
 
     def _count_unlisted(self, uid: str) -> None:
         """Count a placed pod that the list of pods has not shown yet."""

@@ -37,6 +37,7 @@ _QUOTA_RELEASED = ClusterEvent("ElasticQuota", UPDATE)
 
 class ElasticQuotaPlugin(Plugin):
     name = "ElasticQuota"
+    idle_by_labels = (Plugin.admit,)
     scope = ROW  # admission is never cached; but equal pods of one quota get equal verdicts
     wakes_on = (
         ClusterEvent("ElasticQuota", ADD),
@@ -93,9 +94,11 @@ class ElasticQuotaPlugin(Plugin):
 
     # Letting in --------------------------------------------------------------------------------------------------
 
+    def is_idle_for(self, pod: PodInfo) -> bool:
+        """Return whether pods of this namespace without labels of their own count in a quota without a max."""
+        return self.quota_cache.is_unlimited(pod)
+
     def admit(self, cycle: CycleState, pod: PodInfo) -> Reject | Fault | None:
-        if self.quota_cache.is_unlimited(pod):
-            return None
         refusal = self.quota_cache.check_admission(pod)
         if refusal is None:
             return None

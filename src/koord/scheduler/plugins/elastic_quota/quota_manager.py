@@ -48,7 +48,11 @@ class _AddressPods:
 
     def assign_node(self, home_node: QuotaNode | None, refusal: QuotaRefusal | None) -> None:
         self.node, self.refusal = home_node, refusal
-        self.is_unlimited = refusal is None and (home_node is None or (not home_node.path and home_node.is_unlimited))
+        self.is_unlimited = refusal is None and _is_unlimited(home_node)
+
+
+def _is_unlimited(home_node: QuotaNode | None) -> bool:
+    return home_node is None or (not home_node.path and home_node.is_unlimited)
 
 
 def _is_charged_alike(one: tuple[_AddressPods, QuotaPod], other: tuple[_AddressPods, QuotaPod]) -> bool:
@@ -67,11 +71,11 @@ class GroupQuotaManager:
         self._assumed: set[str] = set()  # pods with a node that no API server confirmed yet
         self._pods_by_address: dict[QuotaAddress, _AddressPods] = {}
         self._total: Counts = {}
-        self.trees_version = 0  # incremented when the quotas change, and with them who counts where
         self._trees: QuotaTrees | None = None  # rebuilt when it is next needed
-        # Placed pods of groups without a max that are not assumed yet: nothing depends on it before it is read.
-        self._placements: list[str] = []
-        self.count_unknown: Callable[[str], None] = lambda uid: None  # called with a placed pod that is not in `pods`
+        # Placed pods that are not assumed yet, appended by who places them: nothing depends on it before it is read.
+        self.placements: list[str] = []
+        self.count_placement: Callable[[str], object] = self.assume_pod  # called with each of them
+        self.on_trees_changed: Callable[[], None] = lambda: None  # called when pods may count in other quotas
         # Assumed pods of a built-in group that are not counted there yet: nothing depends on it before it is read.
         self._pending_used: list[tuple[_AddressPods, QuotaPod]] = []
         self._is_total_stale = True  # what is left for the default tree has changed
@@ -132,15 +136,15 @@ class GroupQuotaManager:
         if not changed:
             return ()
         self._trees = None
-        self.trees_version += 1
+        self.on_trees_changed()
         return self._all_trees()
 
     def _requested(self, pod: QuotaPod) -> Collection[str]:
         known = self.pods.get(pod.uid)
         if known == pod:
             return ()
-        if self._placements:
-            self._assume_placements()
+        if self.placements:
+            self.count_placements()
         eased: Collection[str] = ()
         if known is not None and _same_request(known, pod):
             self.pods[pod.uid] = self._pods_by_address[pod.address].pods[pod.uid] = pod
@@ -178,18 +182,12 @@ class GroupQuotaManager:
                         self._flush_pending_used()
         return True
 
-    def note_placement(self, uid: str) -> None:
-        """Assume a pod of a group without a max the next time that it matters."""
-        self.version += 1
-        self._placements.append(uid)
-        if len(self._placements) > _MAX_PENDING_USED:
-            self._assume_placements()
-
-    def _assume_placements(self) -> None:
-        placements, self._placements = self._placements, []
+    def count_placements(self) -> None:
+        """Assume the pods that were placed since the last call."""
+        placements = self.placements[:]
+        self.placements.clear()
         for uid in placements:
-            if not self.assume_pod(uid):
-                self.count_unknown(uid)
+            self.count_placement(uid)
 
     def _flush_pending_used(self) -> None:
         """Count the assumed pods of the built-in groups, equal ones at once. Sums do not depend on order."""
@@ -272,8 +270,8 @@ class GroupQuotaManager:
 
     def _current_trees(self) -> QuotaTrees:
         """Return the trees with every pod in its place."""
-        if self._placements:
-            self._assume_placements()
+        if self.placements:
+            self.count_placements()
         if self._pending_used:
             self._flush_pending_used()
         if self._trees is None:
@@ -331,8 +329,8 @@ class GroupQuotaManager:
 
     @property
     def assumed(self) -> Collection[str]:
-        if self._placements:
-            self._assume_placements()
+        if self.placements:
+            self.count_placements()
         return self._assumed
 
     def is_assigned(self, uid: str) -> bool:
@@ -382,12 +380,10 @@ class GroupQuotaManager:
                         add_in_place(freed, keep_resources(amounts, home_node.definition.max))
         return bool(freed) and self.check_pod(pod, freed=freed) is None
 
-    def is_unlimited(self, uid: str) -> bool:
-        """Return whether a known pod counts in a built-in group without a max, so that it is always admitted."""
-        pod = self.pods.get(uid)
-        if pod is None or self._trees is None:
-            return False
-        return self._pods_by_address[pod.quota, pod.namespace].is_unlimited
+    def is_unlimited(self, pod: QuotaPod) -> bool:
+        """Return whether the pod counts in a built-in group without a max, so that it is always admitted."""
+        home_node, refusal = self._locate(pod.address, self._current_trees())
+        return refusal is None and _is_unlimited(home_node)
 
     def check_pod(
         self, pod: QuotaPod, *, without: Iterable[QuotaPod] = (), freed: Counts | None = None

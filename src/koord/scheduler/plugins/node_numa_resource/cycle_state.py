@@ -45,7 +45,7 @@ class NumaScorer(msgspec.Struct, frozen=True):
 
     def weighted_resources(self, pod: Amounts) -> list[tuple[str, int]]:
         """Return the resources that count in the score of such a pod, with their weights."""
-        return [(name, weight) for name, weight in self.weights if pod.get(name) or name in _ALWAYS_COUNTED]
+        return [(name, weight) for name, weight in self.weights if name in _ALWAYS_COUNTED or pod.get(name)]
 
     def score(self, requested: Amounts, allocatable: Amounts, pod: Amounts) -> int:
         """Return the weighted mean; a resource that is absent, or is extended and not requested, does not count."""
@@ -126,7 +126,6 @@ class NumaCycleState:
         "_scorer",
         "demand",
         "is_skipped",
-        "mean_score",
         "node_allocations",
         "rejections",
         "scored_resources",
@@ -147,13 +146,15 @@ class NumaCycleState:
             ScoredResource(name, demand.amounts.get(name, 0), weight, nonzero=False)
             for name, weight in scorer.weighted_resources(demand.amounts)
         ]
-        self.mean_score: Callable[[NodeInfo], int]  # by the node's totals
+
+    def row_scorer(self) -> Callable[[NodeInfo], int]:
+        """Return a function that scores a node by its totals."""
+        scorer, amounts = self._scorer, self.demand.amounts
         if scorer.packs:
-            self.mean_score = lambda node: scorer.score(node.requested, node.allocatable, demand.amounts)
-        elif len(self.scored_resources) == 2:
-            self.mean_score = _mean_of_two(*self.scored_resources)
-        else:
-            self.mean_score = _mean_of_many(self.scored_resources)
+            return lambda node: scorer.score(node.requested, node.allocatable, amounts)
+        if len(self.scored_resources) == 2:
+            return _mean_of_two(*self.scored_resources)
+        return _mean_of_many(self.scored_resources)
 
     def copy(self) -> NumaCycleState:
         other = NumaCycleState(self.demand, self._scorer)

@@ -264,19 +264,17 @@ class NodeNUMAResource(Plugin):
         return None if pod.shape.requests else SKIP
 
     def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
-        cycle_state = cycle.plugin_data.get(PLUGIN_NAME) or self._cycle_state(cycle, pod)
-        if cycle_state.__class__ is NumaCycleState:
-            return (
-                cycle_state.mean_score(node)
-                if cycle_state.is_skipped
-                else self.evaluator.score(cycle, cycle_state, pod, node)
-            )
-        return 0
+        cycle_state = self._cycle_state(cycle, pod)
+        if isinstance(cycle_state, NumaRefusal):
+            return 0
+        if cycle_state.is_skipped:
+            return self.evaluator.scorer.score(node.requested, node.allocatable, cycle_state.demand.amounts)
+        return self.evaluator.score(cycle, cycle_state, pod, node)
 
     def row_scorer(self, cycle: CycleState, pod: PodInfo) -> Callable[[NodeInfo], int]:
         cycle_state = self._cycle_state(cycle, pod)
         if isinstance(cycle_state, NumaCycleState) and cycle_state.is_skipped:
-            return cycle_state.mean_score
+            return cycle_state.row_scorer()
         return super().row_scorer(cycle, pod)
 
     def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:

@@ -69,7 +69,7 @@ class AllocationColumns:
             return self._compute_mean(counted, rows, fills_up=fills_up)
         self._refresh()
         means = self._means
-        key = (fills_up, tuple((s.name, s.nonzero, s.request, s.weight) for s in counted))
+        key = (fills_up, tuple([(s.name, s.nonzero, s.request, s.weight) for s in counted]))
         found = means.get(key)
         if found is None:
             found = self._from_other_nonzero_mode(key, counted)
@@ -86,10 +86,13 @@ class AllocationColumns:
         The two differ only on nodes with pods that state no request, which are few: only those rows are computed
         again.
         """
-        fills_up, parts = key
-        other = self._means.get((fills_up, tuple((n, not z and n in _NONZERO_RESOURCES, r, w) for n, z, r, w in parts)))
         unstated = self._table.rows_without_requests
-        if other is None or 4 * len(unstated) > self._table.size:
+        if not self._means or 4 * len(unstated) > self._table.size:
+            return None
+        fills_up, parts = key
+        turned = [(name, not nonzero and name in _NONZERO_RESOURCES, n, weight) for name, nonzero, n, weight in parts]
+        other = self._means.get((fills_up, tuple(turned)))
+        if other is None:
             return None
         if not unstated:
             return other

@@ -223,7 +223,10 @@ class ReservationCache:
                 known = register.owner_pod(pod)
                 touched = {known.reservation} if known is not None else set()
         before = {uid: register.get(uid) for uid in touched}
+        keys_version = register.owner_keys_version
         register.handle(event)
+        if register.owner_keys_version != keys_version:
+            self.state.invalidate_idle()
         for uid in sorted(touched):
             self._update_holder(uid, before[uid])
 
@@ -280,8 +283,6 @@ class ReservationCache:
             or (labels and protocol.L_RESERVATION_IGNORED in labels and ignores_reservations(labels))
         ):
             return self._get_matches(pod, by_name)
-        if register.is_by_labels_alone:
-            pod.label_group.memo[register] = register.labels_version  # until then none is for such pods
         return None
 
     def _get_matches(self, pod: PodInfo, by_name: bool) -> ReservationMatches:

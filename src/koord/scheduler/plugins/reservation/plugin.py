@@ -82,6 +82,8 @@ _CODES = (None, _NO_MATCH, _WRONG_NODE, _CONFLICT)
 class ReservationPlugin(Plugin):
     name = "Reservation"
     reserves_as_it_filters = True
+    scores_as_it_filters = True
+    idle_by_labels = (Plugin.signature, Plugin.before_pre_filter, Plugin.pre_filter)
     scope = ROW  # the cache marks the rows where something changed
     wakes_on = (
         ClusterEvent("Pod", DELETE),
@@ -124,12 +126,13 @@ class ReservationPlugin(Plugin):
 
     # Which pods are alike, and what wakes them -------------------------------------------------------------------
 
+    def is_idle_for(self, pod: PodInfo) -> bool:
+        """Return whether no reservation is for pods with these labels."""
+        register = self.cache.register
+        return register.is_by_labels_alone and not register.has_label_of(pod.labels)
+
     def signature(self, pod: PodInfo) -> Hashable:
-        if not pod.has_koordinator_keys:
-            register = self.cache.register
-            if register.is_by_labels_alone and pod.label_group.memo.get(register) == register.labels_version:
-                return None  # none is for pods with these labels
-        elif pod.is_reserve_pod or (
+        if pod.is_reserve_pod or (
             protocol.L_OPERATING_MODE in pod.labels and reservation_codecs.is_in_reservation_mode(pod.labels)
         ):
             return self._reserve_state(pod)

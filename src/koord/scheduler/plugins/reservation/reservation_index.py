@@ -55,7 +55,7 @@ class ReservationIndex:
         # How many keys of the index are of one pod, of whoever comes, of a controller's pods.
         self._identity_keys = self._open_keys = self._controller_keys = 0
         self.is_by_labels_alone = True  # no reservation is for pods that it finds by anything but their labels
-        self.labels_version = 0  # moves when the labels do by which pods are found
+        self.owner_keys_version = 0  # moves when that does by which reservations are found
         self._label_values: dict[str, Counter[str]] = {}  # key -> values, of those among them that are labels
 
     @staticmethod
@@ -119,6 +119,7 @@ class ReservationIndex:
 
     def _count(self, key: OwnerKey, sign: int) -> None:
         kind = key[0]
+        self.owner_keys_version += 1
         if kind in ("name", "uid"):
             self._identity_keys += sign
         elif kind in ("controller", "controller-uid"):
@@ -126,7 +127,6 @@ class ReservationIndex:
         elif kind != "label":
             self._open_keys += sign
         else:
-            self.labels_version += 1
             values = self._label_values.setdefault(key[1], Counter())
             values[key[2]] += sign
             if not values[key[2]]:
@@ -192,21 +192,25 @@ class ReservationIndex:
 
     def may_match(self, namespace: str, labels: Mapping[str, str], owners: tuple[OwnerReference, ...]) -> bool:
         """Return whether pods like this may match some reservation. It is asked of every pod, so it looks up little."""
-        known = self._label_values
-        if known:
-            if len(known) < len(labels):
-                if any(labels.get(key) in values for key, values in known.items()):
-                    return True
-            else:
-                for key, value in labels.items():
-                    if key in known and value in known[key]:
-                        return True
+        if self._label_values and self.has_label_of(labels):
+            return True
         index = self._index
         if self._open_keys and (ANYONE in index or ("namespace", namespace) in index):
             return True
         if not self._controller_keys:
             return False
         return any(("controller", o.name) in index or ("controller-uid", o.uid) in index for o in owners)
+
+    def has_label_of(self, labels: Mapping[str, str]) -> bool:
+        """Return whether some reservation is for pods with one of these labels."""
+        known = self._label_values
+        if len(known) < len(labels):
+            return any(labels.get(key) in values for key, values in known.items())
+        for key, value in labels.items():  # a generator takes twice as long
+            values = known.get(key)
+            if values is not None and value in values:
+                return True
+        return False
 
     @property
     def usages(self) -> Mapping[str, ReservationUsage]:
