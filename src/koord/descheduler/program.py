@@ -1,5 +1,5 @@
 """koord-descheduler as a component: built from a context and a setup; it runs rounds while it leads, and executes
-their effects: evictions through the evictor's backend, cordons and annotations.
+their effects: evictions through the evictor's backend, cordons and annotations as patches.
 
 It knows neither flags nor files nor which API server it talks to.
 """

@@ -1,5 +1,5 @@
-"""Scheduling of processes and threads: core scheduling cookies, which decide whose threads may share a physical core,
-and time slices.
+"""Scheduling of processes: core scheduling cookies, which decide whose threads may share a physical core at the same
+time, and how long the kernel's fair scheduler lets a thread run before others have their turn.
 
 A cookie travels through a thread: it takes the cookie of one process and gives it to others. Here that thread is made
 for the purpose and ends afterwards, so that no thread of the agent keeps a cookie, nor hands it on to what it starts.

@@ -1,5 +1,5 @@
-"""Devices from sysfs: PCI and RDMA cards with their character devices, disks, volume groups and mounts (lsblk, vgs and
-lvs).
+"""Devices from sysfs: PCI and RDMA cards with their character devices and the numbers by which the kernel knows these,
+disks, volume groups and mounts (lsblk, vgs and lvs need not be installed).
 
 Accelerators that a vendor's plugin describes come from files, one JSON list of devices per file.
 """

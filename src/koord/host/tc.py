@@ -1,5 +1,6 @@
-"""Traffic control of network devices by iproute2's `tc` and `ip`: qdisc, classes and filters made as planned, incoming
-traffic by a detour over an ifb device.
+"""Traffic control of one network device by iproute2's `tc` and `ip`: qdisc, classes and filters made as planned.
+Incoming traffic is limited by a detour: packets are redirected to an ifb device, where they go out to the host
+through classes like those of outgoing traffic.
 
 The qdisc that stands at the root before is recorded in a file first, and made again when nothing is planned any more.
 A qdisc of ours is taken up as it is after a restart; traffic does not notice.

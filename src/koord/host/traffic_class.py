@@ -1,5 +1,5 @@
-"""Classes and filters of one network device: what is wanted, what tc shows, and the commands that make one of the
-other. Pure; `koord.host.tc` runs them.
+"""Classes and filters of one network device: what is wanted, what tc shows, and the commands that lead from one to the
+other: only the difference, in an order that loses no traffic. They are text; `koord.host.tc` runs them.
 
 The root is an HTB qdisc with the handle 1:. Filters compare an address of packets in a u32 hash table of 256 buckets,
 by the last byte of the address, so that a packet meets few of them however many pods a node has.

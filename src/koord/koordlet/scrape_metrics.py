@@ -1,5 +1,5 @@
-"""Metrics computed at scrape time: CPU pools, predictions, PSI, CPI, resctrl monitors and the others of Koordinator,
-with their declarations.
+"""Metrics computed at scrape time, with their declarations: CPU pools, predictions, PSI, CPI, resctrl monitors and the
+last report, under Koordinator's names. Each has the label `node` first.
 
 They cost nothing between two scrapes, and series of what is gone disappear by themselves.
 """

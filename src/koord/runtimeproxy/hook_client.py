@@ -1,4 +1,7 @@
-"""The hook servers of the proxy: which are configured, and the client that calls them."""
+"""Hook servers: their registrations, one JSON file each, which says where the server listens, which stages it wants
+and what a failure of it means; and their calls: one server for each stage, within a deadline, and each outcome a
+value and a metric.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Exact Kubernetes quantities: their syntax, and an integer times a power of ten with the suffix family that it is
-written in.
+"""Exact Kubernetes quantities: an integer times a power of ten, with the suffix family it is written in; parsed from a
+literal, and formatted as the canonical one.
 
 Text is left to `koord.values.quantity`. Integer views (`value`, `milli_value`) round away from zero as
 Kubernetes does, and saturate at the ends of int64, where Kubernetes wraps around or answers zero.

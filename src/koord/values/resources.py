@@ -1,5 +1,5 @@
-"""Resource vectors: the sums, differences and comparisons that quota and scheduling are defined by, of quantities and
-of integers (milli of cpu, units of all else).
+"""Resource vectors: the sums, differences and comparisons that quota and scheduling are defined by; the same of
+amounts as integers (milli of cpu, units of all else), and how messages write them.
 
 A vector is a mapping from resource name to Quantity; every function returns a new dict and leaves its
 inputs alone. An absent name counts as zero in sums and is not checked in comparisons; which names matter

@@ -17,7 +17,7 @@ from koord.api.koordinator.protocol import A_RESOURCE_STATUS, L_QOS_CLASS
 from koord.api.koordinator.resource_name import BATCH_CPU, BATCH_MEMORY
 from koord.api.koordinator.slo import NodeSLOSpec
 from koord.host.cgroup import knob
-from koord.koordlet.cgroup_writer.effects import WriteOutcome
+from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteOutcome
 from koord.koordlet.inputs.node_inputs import KubeletCpuManager, NodeProperties
 from koord.koordlet.inputs.pod_meta import PodMeta
 from koord.koordlet.strategies import file_ownership
@@ -212,7 +212,7 @@ def test_suppression_by_quota_takes_the_quotas_of_batch_pods_off(stage: RunnerFi
 
 def test_no_quota_is_refused_while_suppression_by_quota_comes_and_goes(stage: RunnerFixture) -> None:
     """On version 1 a pod may not have more than all of them together, which suppression lifts after hooks decided."""
-    refused = []
+    refused: list[FileWriteResult] = []
     for spec in (QUIET, suppress_by("cfsQuota"), suppress_by("cfsQuota"), QUIET, QUIET):
         for ran in tick(stage, batch_pod(5_000), spec=spec):
             refused += [one for one in ran.results if one.status is WriteOutcome.REJECTED]

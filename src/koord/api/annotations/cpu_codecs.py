@@ -1,5 +1,5 @@
-"""This module holds the codecs of CPUs: topology, model and pools of a node, normalization, CPU binding and NUMA
-placement of pods.
+"""This module holds the codecs of CPUs: topology, model and pools of a node, normalization, core scheduling; CPU
+binding and NUMA placement that a pod asks for and was given, and node labels.
 """
 
 from __future__ import annotations

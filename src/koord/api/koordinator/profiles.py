@@ -1,5 +1,6 @@
-"""This module holds the kinds that the manager acts on: the profiles of config.koordinator.sh and
-quota.koordinator.sh, and Recommendation of analysis.koordinator.sh.
+"""This module holds the kinds that the manager acts on: profiles of config.koordinator.sh/v1alpha1, which the pod
+webhook puts on matching pods, and of quota.koordinator.sh/v1alpha1, from which it keeps the root quota of a node
+pool; and analysis.koordinator.sh/v1alpha1, how much a workload should request.
 """
 
 from __future__ import annotations

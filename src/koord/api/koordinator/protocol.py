@@ -1,5 +1,5 @@
-"""This module lists every label, annotation, reserved name and event reason of Koordinator's protocol, and its QoS and
-priority classes with their bands.
+"""This module lists every label, annotation, reserved name and event reason of Koordinator's protocol in upstream's
+spelling, and its QoS and priority classes with their bands. koord.policy.qos resolves.
 
 The prefix of a constant says where the key lives: L_ labels, A_ annotations. What the values mean is in
 koord.api.annotations; resource names are in koord.api.resource_name, classes in koord.api.qos_class.

@@ -1,5 +1,5 @@
-"""This module holds scheduling.koordinator.sh/v1alpha1: Device, Reservation, PodMigrationJob and the others of the
-group.
+"""This module holds scheduling.koordinator.sh/v1alpha1: Device (the GPUs, network cards and FPGAs of one node),
+Reservation, PodMigrationJob and others.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""This module holds slo.koordinator.sh/v1alpha1: a node's load (NodeMetric), how it shall treat its pods (NodeSLO),
-and the strategies inside a NodeSLO, one block per kernel or koordlet mechanism.
+"""This module holds slo.koordinator.sh/v1alpha1: a node's load (NodeMetric), how it shall be run (NodeSLO), and the
+strategies inside a NodeSLO, one block per kernel or koordlet mechanism. Defaults live in koord.api.config.slo.
 
 Ranges written as `a..b` or `at least a` are part of the CRD schema; strict inequalities and relations
 between two fields are checked by the ConfigMap validator.

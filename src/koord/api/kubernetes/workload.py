@@ -1,5 +1,5 @@
-"""This module holds the workload kinds of apps/v1 and batch/v1, and HorizontalPodAutoscaler. Templates stay
-unstructured: objects are made from them, and nothing may be lost.
+"""This module holds the workload kinds of apps/v1 and batch/v1, and HorizontalPodAutoscaler of autoscaling/v2 as far
+as programs here read it. Templates stay unstructured: objects are made from them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""This module applies strategic merge patches of built-in kinds: objects merge by field; items of lists are matched by
-key or value, deleted, replaced and ordered.
+"""This module applies strategic merge patches of built-in kinds: objects merge by field, lists as their schema says
+(items are matched by key or value, deleted, added and ordered), directives override.
 
 Errors carry kube-apiserver's words and codes; most of them leave it as a 500 because it never classified
 them.

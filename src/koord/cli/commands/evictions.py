@@ -1,5 +1,5 @@
-"""This module is `koord evictions` and `koord explain eviction`: every eviction that Events and koord's programs
-remember, and who evicted one pod, by which rule, on which numbers.
+"""This module is `koord evictions` (every eviction that Events and koord's programs remember, whoever evicted) and
+`koord explain eviction` (who evicted a pod, by which rule, on which numbers, and why this pod).
 
 Events are the record of truth: they carry the whole record and outlive the pod. The ledgers of the scheduler and the
 descheduler add what these programs write no Event about, such as dry runs and refusals by a disruption budget.

@@ -1,5 +1,5 @@
-"""This module is `koord top`: what nodes, pods and GPUs use, what pods requested, what is lent, and who has a share of
-each card.
+"""This module is `koord top`: what nodes and pods use, what pods requested, what is lent, and which pods others
+interfere with; `koord top gpus`: what each card and each container with a share of it uses, asked of the agents.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""This module parses command lines as Kubernetes' programs do: pflag's syntax and messages, and the types of flag
-values with Go's own error messages.
+"""This module parses command lines as Kubernetes' programs do: pflag's syntax and messages, help in sections, and the
+types of flag values, with Go's own error messages and how a default is shown.
 
 A program states its flags as a table; `FlagSet.parse` returns the values or the one line that says what is
 wrong. Nothing here prints or exits, and nothing but argv is read.

@@ -1,4 +1,4 @@
-"""This module is the koord-device-daemon program and its flags."""
+"""This module is the koord-device-daemon program, and its flags, settled with the environment and the file."""
 
 from __future__ import annotations
 

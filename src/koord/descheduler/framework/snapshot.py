@@ -1,5 +1,5 @@
-"""The cluster at one moment, as a round sees it, and whether a pod could run on another of its nodes. Informers fill
-it in the program, listed objects elsewhere.
+"""The cluster at one moment, as a round sees it, and whether a pod could run on another of its nodes (selectors,
+taints, requests and cordons). Informers fill it in the program, listed objects in a dry run.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""This module decides why a pod must not be moved: by its kind and by the configuration, and because too many are in
-flight or were moved recently.
+"""This module decides why a pod must not be moved: by its kind and by the configured exclusions, by how many are in
+flight, and by the rates per workload and namespace.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Writes of migrations: patches of jobs and reservations, each with the uid of the object that was read, and the
-eviction of the pod within the configured rates.
+"""Writes to jobs and reservations, each a patch of what changed with the uid of the object that was decided on; the
+cache of own writes that informers have not shown yet; the garbage collector of jobs long past their ttl; and the
+eviction of a pod, by the policy that it, its job or the configuration names, within the configured rate.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Report simulated nodes as their kubelets and agents do: heartbeats (Leases and node statuses) from one task, and the
-status of NodeMetrics.
+"""Report simulated nodes as their kubelets and agents do: Leases on a timing wheel and full Node statuses now and
+then, all from one task; and NodeMetric statuses, as often as each NodeMetric's spec asks for.
 
 The wheel has as many slots as the period has ticks. Each node is in one slot, so writes are spread
 evenly over the period. The Node status is written with every Nth turn, and soon after `report_soon` was

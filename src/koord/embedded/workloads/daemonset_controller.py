@@ -1,4 +1,6 @@
-"""The DaemonSet controller runs one pod on every suitable node. Its decisions are pure functions at the top."""
+"""The DaemonSet controller runs one pod on every suitable node. Pure functions decide on which nodes it runs, and
+which of its pods are created or deleted next.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Make pods from templates, create and delete them for their owners, and enqueue owners when their pods change.
+"""Make pods from templates (the body to create, the hash that names a template, random name suffixes), create and
+delete them for their owners, and enqueue owners when their pods change.
 
 Pods are created in batches that double with success, and expected until the caches show them.
 """

@@ -1,5 +1,5 @@
-"""The resource claim controller creates the claims of pods from their templates, and gives back what nobody uses any
-more.
+"""The resource claim controller creates the claims of pods from their templates, and gives back what pods have left.
+Pure functions decide what is created, who stays a consumer and what is freed.
 
 The scheduler allocates a claim and reserves it for a pod. When the last consumer has ended the claim is deallocated; a
 claim that was made for a pod is deleted with it.

@@ -1,5 +1,5 @@
-"""The controllers of volume claims: one creates the claims of pods' ephemeral volumes, one removes the protection
-finalizers of claims and volumes that are being deleted, once nobody uses them.
+"""The controllers of volume claims: one creates the claims of pods' ephemeral volumes, which are deleted with their
+pod; one removes the protection finalizers of claims and volumes that are being deleted, once nobody uses them.
 """
 
 from __future__ import annotations

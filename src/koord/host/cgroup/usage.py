@@ -1,5 +1,5 @@
-"""Readers of the usage of one group: what it used, what it may use, how it was throttled and stalled; and one for
-every second, with open descriptors.
+"""Readers of one group: what it used, what it may use, how it was throttled and stalled, and which tasks are in it;
+and a reader for every second, with prepared paths, open descriptors, and only the numbers that are needed.
 
 `koord.host.cgroup.usage` has the readers for everything that is read now and then.
 """

@@ -1,5 +1,5 @@
-"""The executor's state: who owns each file, what it should hold, when to check it, and in which order the files of a
-batch are written.
+"""The executor's state: who owns each file, what it should hold, when to check it, and which writes were refused; and
+the order of a batch of writes, with the rule between parents and children that must hold after each.
 
 The errno table says what a refused open, read or write means for a knob, and how long to back off. EINVAL alone is
 ambiguous: it means "no such feature" on some kernels and "not beside that other value" on all. The executor resolves

@@ -1,5 +1,6 @@
 """Measure CPU, memory and throttling of pods and their containers every second, and of programs outside of pods: host
-applications and containers of other orchestrators.
+applications that the NodeSLO names, and containers of other orchestrators, such as YARN's, one by one: who uses
+most is needed to choose among them.
 
 A pod whose group does not exist is skipped quietly: it is starting, or it has ended. Any other error is reported.
 """

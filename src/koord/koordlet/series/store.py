@@ -1,5 +1,5 @@
-"""All series of a node by key, within bounds: each is a ring buffer of samples, with windows of it and their
-aggregates.
+"""All series of a node by key, within bounds: how long each kind is kept, and how many series there may be. One series
+is a ring buffer of samples, with windows of it and their aggregates.
 
 A sample that is no plausible number is refused here, so nothing computed from series can be garbage. The caller's tick
 makes it forget: `expire` drops what has gone quiet.

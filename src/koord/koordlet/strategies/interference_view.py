@@ -1,5 +1,5 @@
-"""Observations of the Interference strategy: samples of latency-sensitive containers, judged against their own past
-and correlated with the CPU use of batch pods.
+"""Memory and observations of the Interference strategy: samples of latency-sensitive containers, judged against their
+own past and correlated with the CPU use of batch pods.
 
 Each round takes one sample of every LS, LSR and LSE container: cycles per instruction, or its stalls where there are no
 perf events for it.

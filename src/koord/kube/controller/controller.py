@@ -1,5 +1,5 @@
-"""This module is a queue of keys, each of which waits at most once and is worked on by one worker at a time, and the
-workers that call a reconciler for each key.
+"""This module is a queue of keys (a key waits at most once, is worked on by one worker at a time, and is never lost),
+and the workers that take keys from it and call a reconciler for each.
 
 A key added while it is being worked on runs once more after `done`. Order is first in, first out; delayed
 keys that fall due together keep the order in which they were added. One event loop owns a queue; there are

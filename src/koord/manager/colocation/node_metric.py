@@ -1,5 +1,5 @@
-"""This module says what is known of a node before anything is lent: whether its load report is good enough to lend by,
-and what is reserved and used already.
+"""This module evaluates a node's load report (good enough to lend by, or the reason why it is not), and computes what
+is taken before anything is lent: reserved by kubelet or operator, and used or requested by pods.
 
 The sums are made once for the whole node and, where its NUMA zones are known, once more for each zone.
 """

@@ -1,5 +1,5 @@
-"""Parsing of each document of slo-controller-config into strategies that are complete for a node, and the last good
-value of each, whatever was written since.
+"""Parsing of each document of slo-controller-config into strategies that are complete for a node, and the document as
+programs use it: the last good value, whatever was written since. Pure.
 
 What a broken document does to settings in use is decided in koord.manager.configuration.documents.
 """

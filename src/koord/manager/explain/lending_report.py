@@ -1,5 +1,5 @@
-"""The report on one node: the sums behind what it lends as lists of signed terms, what the node shows now, and why the
-two differ.
+"""The report on one node: the sums behind what it or a NUMA zone lends, as lists of signed terms in whole units, what
+the node shows now, and why the two differ. Pure.
 
 The numbers are those of the decision itself; nothing is computed a second time.
 """

@@ -1,5 +1,5 @@
-"""The webhook server's own CA and certificate: what is valid, what must be renewed, and the stores: a Secret shared
-between replicas, or a directory of this one.
+"""The webhook server's own CA and certificate (what is valid, and what must be renewed), and their stores: a Secret
+shared between replicas, or a directory of this machine.
 
 The files of the directory are always of one generation: each is a directory of its own, `..data` links to the current
 one, and the file names link through it. Renaming a new link over `..data` switches all files at once, as Kubernetes'

@@ -1,5 +1,5 @@
 """The table of webhooks (path, gate and webhook configuration entries of each), and the entries that a webhook
-configuration must have so that API servers reach and trust this one.
+configuration must have so that API servers reach and trust this server. Pure.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""All of webhook serving on one replica: server, certificate rotation, readiness, and the self probe that calls the
-webhooks the way an API server does.
+"""All of webhook serving on one replica: server, certificate rotation, readiness, and the self probe, which calls the
+webhooks the way an API server does, so that a failure policy of Ignore does not hide an outage.
 
 Address and CA are taken from the stored webhook configurations, and the review goes through the service: a wrong
 caBundle, a missing endpoint or a closed port show here before they show as pods without a profile.

@@ -1,5 +1,5 @@
-"""The published openb trace: nodes, pods, arrival orders and published results, and the cluster without an API server
-that they make.
+"""The published openb trace: nodes, pods, arrival orders and published results, and the cluster that they make without
+an API server: nodes with Device objects, and pods that request GPUs.
 
 The files are not part of koord; whatever is missing or wrong is reported in a sentence.
 """

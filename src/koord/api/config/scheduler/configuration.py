@@ -1,5 +1,6 @@
-"""This module holds KubeSchedulerConfiguration: profiles, their plugins by extension point, and the catalog of plugins
-whose arguments have a known shape.
+"""This module holds KubeSchedulerConfiguration: profiles, their plugins by extension point, the process around them,
+and extenders (HTTP services that the scheduler asks about nodes beside its own plugins); and the catalog of plugins
+whose arguments have a known shape: their model, defaults and validation.
 """
 
 from __future__ import annotations

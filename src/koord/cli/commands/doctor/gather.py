@@ -1,5 +1,5 @@
-"""This module reads a cluster into facts, and asks by SubjectAccessReviews whether service accounts have the rights of
-their programs.
+"""This module reads a cluster into facts, and asks by SubjectAccessReviews whether service accounts have the rights
+that the programs declare. Whatever cannot be read is a value in the facts, not a failure.
 """
 
 from __future__ import annotations

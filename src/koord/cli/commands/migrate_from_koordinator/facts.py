@@ -1,5 +1,5 @@
-"""This module holds what is known of a cluster on which Koordinator may be installed, how its objects are found, and
-what becomes of each of them.
+"""This module holds what is known of a cluster on which Koordinator may be installed, how it was installed, and what
+becomes of each object of it: by name, as the charts have them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""This module concludes from facts what stands in the way of the move and what it changes, and puts together what is
-told of it, with the commands of the move.
+"""This module concludes from facts what stands in the way of the move, what it changes and what is not supported, and
+puts together what is told of it, with the commands of the move and of the way back.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""This module is `koord support-bundle`: it collects findings of koord doctor, objects and logs, and removes what must
-not leave a cluster: tokens, passwords, keys.
+"""This module is `koord support-bundle`: it collects the findings of koord doctor, objects and logs, removes what must
+not leave a cluster (tokens, passwords, private keys, values of environment variables), and saves them in an archive
+with what was left out and why.
 """
 
 from __future__ import annotations

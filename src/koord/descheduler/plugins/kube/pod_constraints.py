@@ -1,5 +1,5 @@
-"""The plugins that evict pods whose constraints their node violates: node affinity and taints, pod anti-affinity, and
-duplicates of one owner.
+"""The plugins that evict pods whose node violates their node affinity, whose taints they do not tolerate, or that are
+there with pods they should be apart from: RemoveDuplicates and RemovePodsViolatingInterPodAntiAffinity.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The admission plugins LimitRanger and ResourceQuota: what the pods of a namespace may ask for, one by one and
-together.
+"""The admission plugins LimitRanger and ResourceQuota: containers get the default amounts of their namespace; what is
+out of bounds, or would use more than a quota allows, is refused.
 
 What is admitted is charged to the status of the quotas at once, so that writes that come together cannot exceed one.
 The plugin is the last of the chain and never waits: the charge and the write are one step. The quota controller

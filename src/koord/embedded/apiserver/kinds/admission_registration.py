@@ -1,5 +1,5 @@
-"""This module holds the strategies of admissionregistration.k8s.io: webhook configurations, and
-ValidatingAdmissionPolicy with its bindings.
+"""This module holds the strategies of admissionregistration.k8s.io: mutating and validating webhook configurations,
+ValidatingAdmissionPolicy and its bindings. Their CEL expressions are validated when they are written.
 
 An expression that names a function or a variable that this server does not have is refused: a rule that is stored must
 be one that can be enforced.

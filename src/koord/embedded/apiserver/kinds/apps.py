@@ -1,5 +1,5 @@
-"""Strategies of Deployment, ReplicaSet, DaemonSet, ControllerRevision, ReplicationController and PodTemplate.
-StatefulSet, which has volume claims, is in `stateful_set`.
+"""Strategies of Deployment, ReplicaSet, DaemonSet, ControllerRevision, ReplicationController, PodTemplate and
+PodDisruptionBudget. StatefulSet, which has volume claims, is in `stateful_set`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Resources that are served and never stored: Binding, Eviction, Scale and the access reviews are posted and acted on,
-metrics.k8s.io is a view of what NodeMetrics report.
+"""Resources that are served and never stored: Binding, Eviction, Scale and the access and token reviews are posted and
+acted on; metrics.k8s.io, which `kubectl top` reads, is a view of what NodeMetrics report.
 
 Nothing is stored. A NodeMetric knows what a pod uses as a whole, so all of it is shown at the pod's first container.
 """

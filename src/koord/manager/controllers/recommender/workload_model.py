@@ -1,5 +1,5 @@
-"""Recommend requests for the pods of a workload, learnt from samples of their usage, and find the Recommendations that
-a pod belongs to. Pure.
+"""Recommend requests for the pods of a workload, learnt from samples of their usage, and find the pods that a
+Recommendation is about: one lookup per pod, however many Recommendations there are. Pure.
 
 CPU can be throttled, so the 95th percentile is enough; missing memory kills, so the highest use that has not faded
 counts. Both get a margin on top.

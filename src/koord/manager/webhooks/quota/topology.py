@@ -1,5 +1,5 @@
-"""The quota topology (which quotas exist, their parents, children and namespaces), and the checks of an ElasticQuota
-by itself and in its place in it.
+"""The quota topology (which quotas exist, their parents and children, and the namespaces that they claim), and the
+checks of an ElasticQuota by itself and in its place in it, in the words that users know.
 
 The state is a function of two things only: the live objects, and the admitted writes that are not yet observed.
 `handle` is the only mutator, and leaves at every step what a rebuild from those two would give. An admitted write hides
