@@ -1,7 +1,8 @@
 """This module reads a page of docs/tutorials as a list of commands and the output that the page shows for them, runs
 them in one shell as a reader would paste them, and compares.
 
-A block `sh` is run; `sh exit=1` is one that must end so. A block `output` after it is all that it printed: a line
+A block `sh` is run; `sh exit=1` is one that must end so, and `sh tier=yarn` one that only that tier of the tests can
+run. A block `output` after it is all that it printed: a line
 `...` stands for any lines, `...` within a line for any text, and the number of blanks between words does not count,
 as columns are as wide as their longest value.
 """
@@ -47,22 +48,23 @@ def tutorial_paths() -> list[Path]:
     return sorted(TUTORIALS.glob("[0-9][0-9]-*.md"))
 
 
-def read_page(path: Path) -> TutorialPage:
-    """Read a page. Its first block `sh` starts the cluster, the others are for a second terminal."""
+def read_page(path: Path, tier: str = "") -> TutorialPage:
+    """Read the blocks of a tier. The first block `sh` starts the cluster, the others are for a second terminal."""
     start = ""
-    steps: list[Step] = []
+    found: list[tuple[str, Step]] = []
     for block in fenced_blocks(path):
         if block.language == "sh" and not start:
             start = " ".join(block.text.replace("\\\n", " ").split())
         elif block.language == "sh":
-            code = re.fullmatch(r"(?:exit=(\d+))?", block.attributes)
-            assert code is not None, f"{path.name}: ```sh {block.attributes}: only exit=N is known"
-            steps.append(Step(block.text, int(code[1] or 0), None))
+            stated = re.fullmatch(r"(?:tier=(\w+))?(?: ?exit=(\d+))?", block.attributes)
+            assert stated is not None, f"{path.name}: ```sh {block.attributes}: only tier=NAME and exit=N are known"
+            found.append((stated[1] or "", Step(block.text, int(stated[2] or 0), None)))
         elif block.language == "output":
-            assert steps, f"{path.name}: output before any command"
-            assert steps[-1].output is None, f"{path.name}: two outputs of one block"
-            steps[-1] = Step(steps[-1].commands, steps[-1].exit_code, block.text)
-    return TutorialPage(path, start, tuple(steps))
+            assert found, f"{path.name}: output before any command"
+            of, step = found[-1]
+            assert step.output is None, f"{path.name}: two outputs of one block"
+            found[-1] = (of, Step(step.commands, step.exit_code, block.text))
+    return TutorialPage(path, start, tuple(step for of, step in found if of == tier))
 
 
 def matches(expected: str, printed: str) -> bool:

@@ -46,7 +46,7 @@ from koord.yarn.resource_manager import CallFailure, ResourceManagerClient
 
 _LOG = logging.getLogger(__name__)
 _BY_NODE, _NODE_MANAGERS = "yarn-node", "yarn-node-managers"
-WRITERS = 8
+WRITERS = 16  # node patches under way at once, which is what bounds the load of the API server
 CLUSTERS_PATH = "/yarn/clusters"  # below /apis/v1 of the port of the metrics
 
 

@@ -49,10 +49,16 @@ def test_defaults_are_upstreams_and_generous(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     assert isinstance(plan, YarnOperatorPlan)
     assert [place and place[1] for place in (plan.metrics, plan.health)] == [8080, 8000]
-    assert (plan.elects, plan.lease_namespace, plan.qps, plan.burst) == (True, NAMESPACE, 30.0, 50)
+    assert (plan.elects, plan.lease_namespace) == (True, NAMESPACE)
     assert plan.settings == OperatorSettings()
     assert (plan.user, plan.tokens) == ("yarn", ())
     assert [one.id for one in plan.clusters] == [DEFAULT_CLUSTER_ID]
+
+
+def test_the_default_limits_let_two_thousand_nodes_be_patched_in_two_seconds(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path)
+    assert isinstance(plan, YarnOperatorPlan)
+    assert plan.burst + 2 * plan.qps >= 2_000
 
 
 @pytest.mark.parametrize(("flag", "milliseconds"), [("1m", 60_000), ("0", 0), ("-1s", -1), ("-1ns", -1), ("1500us", 1)])

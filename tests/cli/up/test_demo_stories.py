@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from koord.cli.up.demo import COLOCATION, DEMOS
+from koord.cli.up.demo import COLOCATION, DEMOS, YARN
 from koord.cli.up.demo_stories import STORIES
 from koord.cli.up.demo_story import Stage, Story, StoryFailed, play_story
 from koord.cli.up.up import up
 
 
 def test_the_option_knows_every_story() -> None:
-    assert (COLOCATION, *STORIES) == DEMOS
+    assert (COLOCATION, *STORIES, YARN) == DEMOS
     refused = CliRunner().invoke(up, ["--demo", "nothing"])
     assert refused.exit_code == 2
     assert all(name in refused.output for name in DEMOS)

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from koord.cli.up.demo_view import DemoView
 
 COLOCATION = "colocation"
-# In the order of `--help`; the stories, which are slow to load, are in demo_stories.py.
-DEMOS = (COLOCATION, "gang", "quota", "gpu", "migration", "preemption")
+YARN = "yarn"
+# In the order of `--help`; the stories, which are slow to load, are in demo_stories.py and demo_yarn.py.
+DEMOS = (COLOCATION, "gang", "quota", "gpu", "migration", "preemption", YARN)
 DEFAULT_SEED = 1
 DEFAULT_NODES = 20
 REFRESH_S = 0.25

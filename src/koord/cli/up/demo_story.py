@@ -1,5 +1,5 @@
-"""This module plays a story on a whole cluster in virtual time: objects are created, the programs decide, and what they
-decided is read back, printed and compared with what the story claims.
+"""This module plays a story on a whole cluster: objects are created, the programs decide, and what they decided is read
+back, printed and compared with what the story claims. Time is virtual, but for stories with programs of others in them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from koord.embedded.kubelet.node_profile import SimulatedPool
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import unwrap
-from koord.telemetry.clock import LoopClock, run_virtual
+from koord.telemetry.clock import Clock, WallClock, run_virtual
 
 WIDTH = 80
-SETTLE_S = 5.0  # between two looks at a cluster that should change
+SETTLE_S = 5.0  # of virtual time between two looks at a cluster that should change
+REAL_SETTLE_S = 0.5
+READY_S = 30.0  # of virtual time, in which nodes and their hardware are reported
 NAMESPACE = "default"
 
 
@@ -34,10 +36,13 @@ class StoryFailed(Exception):
     """StoryFailed says which claim of a story did not hold."""
 
 
-class StoryResult(msgspec.Struct, frozen=True, kw_only=True):
+class StoryResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """StoryResult says what held, and after how long: of virtual time, or of real time."""
+
     demo: str
     claim: str
-    virtual_s: float
+    virtual_s: float = 0.0
+    real_s: float = 0.0
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,20 +52,24 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     claim: str
     pools: tuple[SimulatedPool, ...]
     tell: Callable[[Stage], Awaitable[None]]
+    in_real_time: bool = False  # as with programs that are not part of the simulation
 
 
 class Stage:
-    """Stage is what a story works with: a client, virtual time, and lines that are shown with the time."""
+    """Stage is what a story works with: a client, time, and lines that are shown with the time."""
 
-    def __init__(self, client: Client, clock: LoopClock, emit: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, client: Client, clock: Clock, emit: Callable[[dict[str, Any]], None], settle_s: float = SETTLE_S
+    ) -> None:
         self.client = client
-        self._clock = clock
+        self.clock = clock
         self._began = clock.monotonic()
         self._emit = emit
+        self._settle_s = settle_s
 
     @property
     def passed_s(self) -> float:
-        return self._clock.monotonic() - self._began
+        return self.clock.monotonic() - self._began
 
     def say(self, text: str) -> None:
         self._emit({"at": round(self.passed_s, 1), "say": text})
@@ -70,7 +79,7 @@ class Stage:
             unwrap(await self.client.create(resource, obj, NAMESPACE if resource.namespaced else None))
 
     async def sleep(self, seconds: float) -> None:
-        await self._clock.sleep(seconds)
+        await self.clock.sleep(seconds)
 
     async def pods(self, app: str = "") -> list[Pod]:
         listed = unwrap(await self.client.list(PODS, NAMESPACE, labels=f"app={app}" if app else ""))
@@ -82,7 +91,7 @@ class Stage:
         while not await seen():
             if self.passed_s > end:
                 raise StoryFailed(f"not within {within_s:.0f} s: {what}")
-            await self._clock.sleep(SETTLE_S)
+            await self.clock.sleep(self._settle_s)
 
     def check(self, holds: bool, what: str) -> None:
         if not holds:
@@ -116,10 +125,12 @@ def a_pod(name: str, app: str, cpu: str, *, labels: dict[str, str] | None = None
 
 def play_story(story: Story, seed: int, emit: Callable[[dict[str, Any]], None]) -> StoryResult:
     """Play a story to its end. Raises StoryFailed where its claim does not hold, CancelledError after Ctrl-C."""
+    if story.in_real_time:
+        return asyncio.run(_play(story, seed, WallClock(), emit))
     return run_virtual(lambda clock: _play(story, seed, clock, emit))
 
 
-async def _play(story: Story, seed: int, clock: LoopClock, emit: Callable[[dict[str, Any]], None]) -> StoryResult:
+async def _play(story: Story, seed: int, clock: Clock, emit: Callable[[dict[str, Any]], None]) -> StoryResult:
     made = choose_components("all", nodes=0, profile=None, settings={}, pools=story.pools)
     assert not isinstance(made, str), made
     task = asyncio.current_task()
@@ -130,23 +141,28 @@ async def _play(story: Story, seed: int, clock: LoopClock, emit: Callable[[dict[
     await cluster.start()
     assert cluster.client is not None
     try:
-        await clock.sleep(30)  # nodes and their hardware are reported by then
-        stage = Stage(cluster.client, clock, emit)
+        if not story.in_real_time:
+            await clock.sleep(READY_S)
+        stage = Stage(cluster.client, clock, emit, REAL_SETTLE_S if story.in_real_time else SETTLE_S)
         await story.tell(stage)
-        return StoryResult(demo=story.name, claim=story.claim, virtual_s=round(stage.passed_s, 1))
+        passed_s = round(stage.passed_s, 1)
+        if story.in_real_time:
+            return StoryResult(demo=story.name, claim=story.claim, real_s=passed_s)
+        return StoryResult(demo=story.name, claim=story.claim, virtual_s=passed_s)
     finally:
         await cluster.stop()
 
 
 def run_story(story: Story, seed: int, output: str, fail: Callable[[str], None]) -> None:
-    """Play a story in the terminal: sentences with the virtual time, tables of 80 columns; or JSON lines."""
+    """Play a story in the terminal: sentences with the time, tables of 80 columns; or JSON lines."""
 
     def emit(line: dict[str, Any]) -> None:
         click.echo(json.dumps(line) if output == "json" else "\n".join(_text_lines(line)))
 
     if output != "json":
         click.echo("\n".join(wrap_text(f"Claim: {story.claim}.", WIDTH)))
-        click.echo("On the left: virtual time, minutes:seconds since the cluster was ready.")
+        kind = "real" if story.in_real_time else "virtual"
+        click.echo(f"On the left: {kind} time, minutes:seconds since the cluster was ready.")
     try:
         result = play_story(story, seed, emit)
     except StoryFailed as wrong:
@@ -158,7 +174,8 @@ def run_story(story: Story, seed: int, output: str, fail: Callable[[str], None])
     if output == "json":
         click.echo(json.dumps({"summary": msgspec.to_builtins(result)}))
     else:
-        click.echo(f"The claim holds, after {result.virtual_s:.0f} s of virtual time.")
+        passed = f"{result.real_s:.0f} s" if story.in_real_time else f"{result.virtual_s:.0f} s of virtual time"
+        click.echo(f"The claim holds, after {passed}.")
 
 
 def _text_lines(line: dict[str, Any]) -> list[str]:

@@ -253,7 +253,15 @@ def _run_story(context: click.Context, name: str, seed: int | None, output: str)
     for option in (*_NOT_WITH_DEMO, "nodes", "duration", "speed", "screenshot"):
         if context.get_parameter_source(option) is ParameterSource.COMMANDLINE:
             _fail(f"--{_FLAG_OF.get(option, option).replace('_', '-')} does not go with --demo {name}")
-    run_story(STORIES[name], demo.DEFAULT_SEED if seed is None else seed, output, _fail)
+    if name == demo.YARN:
+        from koord.cli.up.demo_yarn import yarn_story
+
+        story = yarn_story(os.environ)
+        if isinstance(story, str):
+            _fail(f"--demo {name}: {story}")
+    else:
+        story = STORIES[name]
+    run_story(story, demo.DEFAULT_SEED if seed is None else seed, output, _fail)
 
 
 def _run_demo(
