@@ -9,6 +9,7 @@ by a number of steps, so that it is the same on every machine.
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping, Sequence
+from itertools import chain, islice
 
 import msgspec
 
@@ -34,6 +35,7 @@ CANNOT_ALLOCATE = "cannot allocate all claims"
 TIMED_OUT = "timed out trying to allocate devices"
 MAX_DEVICES = 256  # of one pod: the search recurses once per device
 TAINT_EFFECTS = ("NoSchedule", "NoExecute")
+_DeviceOfPool = tuple[ClaimableDevice, DevicePool]
 
 
 class AllocatorFeatures(msgspec.Struct, frozen=True):
@@ -99,13 +101,7 @@ class _Search:
         features: AllocatorFeatures,
     ) -> None:
         self._all_pools = pools
-        self._usable = tuple(
-            (device, each.pool)
-            for each in pools
-            if not each.pool.is_incomplete and not each.pool.is_invalid
-            for device in each.devices
-            if features.partitionable or not device.consumes  # who cannot count what it takes leaves it alone
-        )
+        self._usable: dict[str | None, tuple[_DeviceOfPool, ...]] = {}  # by driver, None for all
         self._claims = claims
         self._in_use = in_use
         self._features = features
@@ -115,8 +111,7 @@ class _Search:
         self._alternatives: list[list[int]] = [[0] * len(claim.requests) for claim in claims]
         self._shared: list[list[list[Hashable]]] = [[[] for _ in claim.constraints] for claim in claims]
         self._counters: dict[PoolId, dict[CounterId, Quantity]] = {}
-        self._all_devices: dict[SubrequestDemand, list[tuple[ClaimableDevice, DevicePool]]] = {}
-        self._free = sum(device.id not in in_use for device, _ in self._usable)
+        self._all_devices: dict[SubrequestDemand, list[_DeviceOfPool]] = {}
 
     def allocations(self) -> tuple[ClaimAllocation, ...]:
         return tuple(
@@ -139,9 +134,29 @@ class _Search:
         if demand.takes_all:
             devices = self._all_devices[demand]
             return bool(devices) and self._take_all(c, r, demand, devices)
-        if not demand.admin_access and demand.count > self._free - len(self._taken):
+        if not self._within_results(c, demand.count) or not self._are_free(demand):
             return False
-        return self._within_results(c, demand.count) and self._take_some(c, r, demand, demand.count, 0)
+        return self._take_some(c, r, demand, demand.count, 0)
+
+    def _are_free(self, demand: SubrequestDemand) -> bool:
+        """Return whether as many devices are free as are asked for, so that no combination of fewer is tried."""
+        if demand.count == 1 or demand.admin_access:
+            return True
+        free = (d for d, _ in self._candidates(demand) if d.id not in self._in_use and d.id not in self._taken)
+        return sum(1 for _ in islice(free, demand.count)) == demand.count
+
+    def _candidates(self, demand: SubrequestDemand) -> tuple[_DeviceOfPool, ...]:
+        """Return the devices that may be given to a request, before selectors are asked about the rest."""
+        driver = demand.driver
+        known = self._usable.get(driver)
+        if known is None:
+            found = [
+                each.usable if self._features.partitionable else each.usable_without_counters
+                for each in self._all_pools
+                if driver is None or each.pool.id[0] == driver
+            ]
+            known = self._usable[driver] = found[0] if len(found) == 1 else tuple(chain.from_iterable(found))
+        return known
 
     def _within_results(self, c: int, more: int) -> bool:
         """Return whether the claim may have that many results more."""
@@ -153,8 +168,9 @@ class _Search:
         """Take that many devices from `start` on: the order of devices within a request makes no difference."""
         if not left:
             return self.find(c, r + 1)
-        for at in range(start, len(self._usable) - left + 1):
-            device, pool = self._usable[at]
+        candidates = self._candidates(demand)
+        for at in range(start, len(candidates) - left + 1):
+            device, pool = candidates[at]
             if not demand.admin_access and (device.id in self._in_use or device.id in self._taken):
                 continue
             self._count_step()
@@ -172,7 +188,7 @@ class _Search:
                     if demand.takes_all:
                         self._all_devices[demand] = self._gather(c, demand)
 
-    def _gather(self, c: int, demand: SubrequestDemand) -> list[tuple[ClaimableDevice, DevicePool]]:
+    def _gather(self, c: int, demand: SubrequestDemand) -> list[_DeviceOfPool]:
         for each in self._all_pools:
             state = "being updated" if each.pool.is_incomplete else "invalid" if each.pool.is_invalid else ""
             if state:
@@ -180,14 +196,12 @@ class _Search:
                 name = demand.request.rpartition("/")[2]  # of an alternative: kube-scheduler's words have it alone
                 words = f", request {name}: asks for all devices, but resource pool {where} is currently {state}"
                 raise _SearchStopped(AllocationRefusal(words, c, is_error=True))
-        return [(device, pool) for device, pool in self._usable if self._is_selected(c, demand, device)]
+        return [(device, pool) for device, pool in self._candidates(demand) if self._is_selected(c, demand, device)]
 
-    def _take_all(
-        self, c: int, r: int, demand: SubrequestDemand, devices: Sequence[tuple[ClaimableDevice, DevicePool]]
-    ) -> bool:
+    def _take_all(self, c: int, r: int, demand: SubrequestDemand, devices: Sequence[_DeviceOfPool]) -> bool:
         if not self._within_results(c, len(devices)):
             return False
-        held: list[tuple[ClaimableDevice, DevicePool]] = []
+        held: list[_DeviceOfPool] = []
         for device, pool in devices:
             self._count_step()
             is_used = not demand.admin_access and (device.id in self._in_use or device.id in self._taken)

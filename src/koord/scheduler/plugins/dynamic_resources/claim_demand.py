@@ -44,6 +44,12 @@ class SubrequestDemand(msgspec.Struct, frozen=True, eq=False):
     admin_access: bool | None = None
     tolerations: tuple[DeviceToleration, ...] = ()
 
+    @property
+    def driver(self) -> str | None:
+        """Return the driver of all devices that can be given, as the selector says that is asked first."""
+        first = next(iter((*self.class_selectors, *self.selectors)), None)
+        return None if first is None else first.driver
+
 
 class RequestDemand(msgspec.Struct, frozen=True, eq=False):
     """A request: the alternatives in order of preference, or a single one where it states no list."""
