@@ -32,6 +32,7 @@ from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import (
 from koord.values.quantity import Quantity
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
+INVALID_POOLS = "invalid resource pools were encountered"
 TIMED_OUT = "timed out trying to allocate devices"
 MAX_DEVICES = 256  # of one pod: the search recurses once per device
 TAINT_EFFECTS = ("NoSchedule", "NoExecute")
@@ -44,6 +45,7 @@ class AllocatorFeatures(msgspec.Struct, frozen=True):
     taints: bool = False
     partitionable: bool = False
     max_steps: int = 0  # 0 for no bound
+    admin_access: bool = True
 
 
 class ChosenDevice(msgspec.Struct, frozen=True):
@@ -89,7 +91,8 @@ def allocate(
             return search.allocations()
     except _SearchStopped as stopped:
         return stopped.refusal
-    return AllocationRefusal(CANNOT_ALLOCATE)
+    is_invalid = any(each.pool.is_invalid and not each.pool.is_incomplete for each in pools)
+    return AllocationRefusal(INVALID_POOLS if is_invalid else CANNOT_ALLOCATE)
 
 
 class _Search:
@@ -181,10 +184,16 @@ class _Search:
         return False
 
     def gather_all_devices(self) -> None:
-        """Find what requests for all devices are about, before anything is tried: a pool in doubt ends the search."""
+        """Find what requests for all devices are about, before anything is tried: a pool in doubt ends the search.
+
+        So does a request that is not allowed.
+        """
         for c, claim in enumerate(self._claims):
             for request in claim.requests:
                 for demand in request.alternatives:
+                    if demand.admin_access and not self._features.admin_access:
+                        words = f", request {request.name}: admin access is requested, but the feature is disabled"
+                        raise _SearchStopped(AllocationRefusal(words, c, is_error=True))
                     if demand.takes_all:
                         self._all_devices[demand] = self._gather(c, demand)
 
@@ -205,7 +214,7 @@ class _Search:
         for device, pool in devices:
             self._count_step()
             is_used = not demand.admin_access and (device.id in self._in_use or device.id in self._taken)
-            if is_used or not self._take(c, demand, device, pool):
+            if is_used or not self._take(c, demand, device, pool, must=True):
                 break
             held.append((device, pool))
         if len(held) == len(devices) and self.find(c, r + 1):
@@ -233,17 +242,24 @@ class _Search:
                     raise _SearchStopped(refusal if whose else AllocationRefusal(words, c, is_error=True))
         return True
 
-    def _take(self, c: int, demand: SubrequestDemand, device: ClaimableDevice, pool: DevicePool) -> bool:
-        """Take a device that is not in use, if taints, constraints and counters let it be."""
+    def _take(
+        self, c: int, demand: SubrequestDemand, device: ClaimableDevice, pool: DevicePool, *, must: bool = False
+    ) -> bool:
+        """Take a device that is not in use, if taints, counters and constraints let it be.
+
+        A constraint on a device that a request for all of them `must` have ends the search: no other choice is left.
+        """
         if any(pick.device.id == device.id for pick in self._picks[c]):
             return False
         if self._features.taints and not tolerates_taints(demand.tolerations, device.taints):
             return False
+        if not self._consume(device, pool):
+            return False
         values = self._constraint_values(c, demand, device)
         if values is None:
-            return False
-        consumes = self._features.partitionable and bool(device.consumes) and not demand.admin_access
-        if consumes and not self._consume(device, pool):
+            self._give_back(device, pool)
+            if must:
+                raise _SearchStopped(_constrained(c, demand, device))
             return False
         for held, value in values:
             held.append(value)
@@ -257,12 +273,9 @@ class _Search:
         for constraint, held in zip(self._claims[c].constraints, self._shared[c], strict=True):
             if constraint.concerns(demand):
                 held.pop()
-        if demand.admin_access:
-            return
-        self._taken.discard(device.id)
-        if self._features.partitionable:
-            for counter, amount in device.consumes:
-                self._counters[pool.id][counter] += amount
+        if not demand.admin_access:
+            self._taken.discard(device.id)
+        self._give_back(device, pool)
 
     def _constraint_values(
         self, c: int, demand: SubrequestDemand, device: ClaimableDevice
@@ -279,6 +292,9 @@ class _Search:
         return found
 
     def _consume(self, device: ClaimableDevice, pool: DevicePool) -> bool:
+        """Take what a device needs of its pool's counters, if they have it; administrators need it too."""
+        if not device.consumes:
+            return True
         left = self._counters.get(pool.id)
         if left is None:
             used = (other for other in pool.devices.values() if other.id in self._in_use)
@@ -288,6 +304,16 @@ class _Search:
         for counter, amount in device.consumes:
             left[counter] -= amount
         return True
+
+    def _give_back(self, device: ClaimableDevice, pool: DevicePool) -> None:
+        for counter, amount in device.consumes:
+            self._counters[pool.id][counter] += amount
+
+
+def _constrained(c: int, demand: SubrequestDemand, device: ClaimableDevice) -> AllocationRefusal:
+    name, what = demand.request.rpartition("/")[2], "/".join(device.id)
+    words = f", request {name}: cannot add device {what} because a claim constraint would not be satisfied"
+    return AllocationRefusal(words, c, is_error=True)
 
 
 def tolerates_taints(tolerations: Sequence[DeviceToleration], taints: Sequence[DeviceTaint]) -> bool:

@@ -156,5 +156,6 @@ class DevicePatterns:
                 device.attribute(name) if of == ATTRIBUTES else device.capacity(name) for of, name in self._names
             )
         taints = encode(spec.taints) if spec.taints else b""
-        value = (device.id[0], bool(spec.allow_multiple_allocations), seen, taints, device.consumes)
+        flags = bool(spec.allow_multiple_allocations), bool(spec.binding_conditions)
+        value = (device.id[0], flags, seen, taints, device.consumes)
         return self._kinds.setdefault(value, 2 * len(self._kinds))

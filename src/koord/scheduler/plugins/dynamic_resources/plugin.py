@@ -118,6 +118,9 @@ class DynamicResources(Plugin):
         handle: Handle,
         *,
         no_claims: bool = False,
+        admin_access: bool = True,
+        prioritized_list: bool = True,
+        bounded: bool = True,
         taints: bool = False,
         partitionable: bool = False,
     ) -> None:
@@ -129,11 +132,13 @@ class DynamicResources(Plugin):
         self._claims = None if no_claims else handle.lister(RESOURCE_CLAIMS)
         if self._claims is None:
             return
-        timeout_s = parse_seconds(args.filter_timeout) if args is not None and args.filter_timeout else 0.0
-        self._features = AllocatorFeatures(taints, partitionable, int(timeout_s * STEPS_PER_SECOND))
+        timeout_s = parse_seconds(args.filter_timeout) if args is not None and args.filter_timeout and bounded else 0.0
+        self._features = AllocatorFeatures(taints, partitionable, int(timeout_s * STEPS_PER_SECOND), admin_access)
         classes = handle.lister(DEVICE_CLASSES)
         self._classes = classes
-        self._demands = ClaimDemands(lambda name: classes.get("", name), lambda: classes.version)
+        self._demands = ClaimDemands(
+            lambda name: classes.get("", name), lambda: classes.version, lists=prioritized_list
+        )
         self._slices = handle.state.derived(ResourceSliceCache)
         self._cache = handle.state.derived(ClaimCache)
         self._cards = handle.state.derived(ClaimedCards)

@@ -192,9 +192,14 @@ class ReachablePool:
 
     @cached_property
     def usable(self) -> tuple[tuple[ClaimableDevice, DevicePool], ...]:
-        """Return the devices that may be given, each with its pool: none of a pool in doubt."""
+        """Return the devices that may be given, each with its pool: none of a pool in doubt.
+
+        Devices with binding conditions are left alone: nobody here waits for these (DRADeviceBindingConditions).
+        """
         pool = self.pool
-        return () if pool.is_incomplete or pool.is_invalid else tuple((device, pool) for device in self.devices)
+        if pool.is_incomplete or pool.is_invalid:
+            return ()
+        return tuple((device, pool) for device in self.devices if not device.spec.binding_conditions)
 
     @cached_property
     def usable_without_counters(self) -> tuple[tuple[ClaimableDevice, DevicePool], ...]:
