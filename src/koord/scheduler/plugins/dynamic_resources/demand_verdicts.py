@@ -99,11 +99,12 @@ class DemandVerdicts:
         node = self._table.nodes[row]
         assert node is not None
         found = self._allocate(self.demands, node)
-        answer = _FITS
+        answer, score = _FITS, 0
         if isinstance(found, AllocationRefusal):
             if found not in self.refusals:
                 self.refusals.append(found)
             answer = self.refusals.index(found) + 1
-        self._answers[pattern] = answer
-        self._scores[pattern] = 0 if answer else preference_score(found, MAX_ALTERNATIVES)
+        else:
+            score = preference_score(found, MAX_ALTERNATIVES)
+        self._answers[pattern], self._scores[pattern] = answer, score
         return answer
