@@ -29,6 +29,7 @@ BENCHES = {
     "load-aware-cluster": "bench.load_aware_cluster",
     "numa": "bench.numa",
     "devices": "bench.devices",
+    "dra": "bench.dra",
     "openb": "bench.openb",
     "quota": "bench.quota",
     "reservation": "bench.reservation",

@@ -98,6 +98,7 @@ class PodInfo:
         "owners",
         "preempted",
         "requests",
+        "resource_claims",
         "resource_version",
         "scheduled_at",
         "scheduler",
@@ -133,6 +134,7 @@ class PodInfo:
         self.scheduler = shape.spec.scheduler_name
         self.gates: tuple[str, ...] = tuple(gate.name for gate in pod.spec.scheduling_gates)
         self.claims = pod.status.resource_claim_statuses  # which ResourceClaims were made for it
+        self.resource_claims = pod.spec.resource_claims  # with their names, which the shape does not have
         self.shape = shape
         self.requests: dict[str, int] = shape.requests
         self.held: HeldResources | None = None
@@ -181,6 +183,7 @@ class PodInfo:
         other.owners = self.owners
         other.preempted = self.preempted
         other.requests = self.requests
+        other.resource_claims = self.resource_claims
         other.resource_version = self.resource_version
         other.scheduled_at = self.scheduled_at
         other.scheduler = self.scheduler

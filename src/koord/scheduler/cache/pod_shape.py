@@ -8,6 +8,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from koord.api.kubernetes import pod as api_pod
+from koord.api.kubernetes.pod import PodResourceClaim
 from koord.api.kubernetes.pod_resources import nonzero_requests, pod_requests
 from koord.api.kubernetes.volume import Volume
 from koord.scheduler.cache.pod_model import Pod, SchedulerPodSpec, deterministic_bytes, normalised_spec
@@ -59,6 +60,8 @@ class PodShapes:
         if pod.shape is not None:
             return cast(PodShape, pod.shape)
         spec = normalised_spec(pod)
+        if spec.resource_claims:
+            spec = msgspec.structs.replace(spec, resource_claims=_unnamed_claims(spec.resource_claims))
         volumes = _placement_volumes(spec.volumes)
         key = deterministic_bytes(
             (spec.containers, spec.init_containers, spec.resources, volumes, _placement_fields(spec))
@@ -74,7 +77,12 @@ class PodShapes:
     def intern(self, pod: Pod) -> Pod:
         """Return the pod with its spec made of the shape's parts: a cluster has far fewer specs than pods."""
         shape, own = self.shape_of(pod), pod.spec
-        spec = msgspec.structs.replace(shape.spec, node_name=own.node_name, scheduling_gates=own.scheduling_gates)
+        spec = msgspec.structs.replace(
+            shape.spec,
+            node_name=own.node_name,
+            scheduling_gates=own.scheduling_gates,
+            resource_claims=own.resource_claims,
+        )
         return msgspec.structs.replace(pod, spec=spec, shape=shape)
 
     def __len__(self) -> int:
@@ -91,6 +99,14 @@ _PLACEMENT_VOLUME_SOURCES = (
     *("persistent_volume_claim", "ephemeral", "csi", "gce_persistent_disk", "aws_elastic_block_store", "azure_disk"),
     *("iscsi", "rbd"),
 )
+
+
+def _unnamed_claims(claims: tuple[PodResourceClaim, ...]) -> tuple[PodResourceClaim, ...]:
+    """Return the claims without what they are called or made from: what they ask for counts, which a plugin looks up.
+
+    Pods that name a claim each would have a shape each otherwise.
+    """
+    return tuple(PodResourceClaim(name=claim.name) for claim in claims)
 
 
 def _placement_fields(spec: SchedulerPodSpec) -> tuple[object, ...]:

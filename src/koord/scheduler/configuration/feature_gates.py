@@ -52,6 +52,7 @@ GATED_FACTORIES: Mapping[str, Callable[..., Plugin]] = {
 }
 
 _OLD_SERVER = "servers of Kubernetes 1.22 and older are not supported"
+_ALPHA_DEVICES = "it is alpha in Kubernetes 1.35, and claims are allocated without it"
 _MANAGER_ONLY = "koord-manager alone reads it"
 _SAME_RESULT = "upstream computes the same in another way then; here it is computed in one way"
 _BUDGETS, _CAPACITIES = ("PodDisruptionBudget",), ("CSIStorageCapacity", "CSIDriver")
@@ -85,11 +86,36 @@ SCHEDULER_GATES: Mapping[str, SchedulerGate] = {
     CROSS_SCHEDULER_NOMINATION: _of_scheduler(
         "keep the room of pods of higher priority that other schedulers nominated to a node"
     ),
+    "DRAAdminAccess": SchedulerGate(
+        True,
+        BETA,
+        "claims may ask for access to devices as an administrator",
+        plugin=DynamicResources.name,
+        keyword="admin_access",
+    ),
+    "DRAConsumableCapacity": _unbuilt("several claims share a device by its capacity", _ALPHA_DEVICES),
+    "DRADeviceBindingConditions": _unbuilt("wait with a binding until its devices are ready", _ALPHA_DEVICES),
+    "DRADeviceTaintRules": _unbuilt("taint devices by DeviceTaintRules", _ALPHA_DEVICES),
     "DRADeviceTaints": _alpha(
         "taints of devices keep claims off that do not tolerate them", DynamicResources.name, "taints"
     ),
+    "DRAExtendedResource": _unbuilt("serve extended resources by device classes", _ALPHA_DEVICES),
     "DRAPartitionableDevices": _alpha(
         "devices of resource slices take from counters that they share", DynamicResources.name, "partitionable"
+    ),
+    "DRAPrioritizedList": SchedulerGate(
+        True,
+        BETA,
+        "claims may list alternatives, of which the first available one is taken",
+        plugin=DynamicResources.name,
+        keyword="prioritized_list",
+    ),
+    "DRASchedulerFilterTimeout": SchedulerGate(
+        True,
+        BETA,
+        "the search for devices on a node is bounded by filterTimeout",
+        plugin=DynamicResources.name,
+        keyword="bounded",
     ),
     "DevicePluginAdaption": _alpha(
         "write what third-party device plugins read of allocated devices", DeviceShare.name, "adapts"

@@ -325,7 +325,10 @@ class FilterResults:
     def fault(self) -> tuple[str, str] | None:
         """Return the plugin whose Filter failed on a node that no earlier one rejects, with its message."""
         for i, codes in enumerate(self._fault_codes):
-            for code in codes:
+            filter_plugin = self.filters[i]
+            for code in (
+                (*codes, *filter_plugin.plugin.fault_codes(self._cycle)) if filter_plugin.has_fault_codes else codes
+            ):
                 if ((self.first_rejection == i + 1) & (self._codes[i] == code)).any():
                     return self.filters[i].plugin.name, self._verdict(i, code).text
         return None

@@ -148,6 +148,10 @@ class Plugin(CachePolicy):
         """Return the verdict that a code of `filter_columns` stands for."""
         raise NotImplementedError
 
+    def fault_codes(self, cycle: CycleState) -> Sequence[int]:
+        """Return the codes of `filter_columns` that stand for faults: `filter` ends the attempt on such nodes."""
+        return ()
+
     def post_filter(
         self, cycle: CycleState, pod: PodInfo, context: PostFilterContext
     ) -> PreemptionPlan | PostFilterRejection | Fault | None:

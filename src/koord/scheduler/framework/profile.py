@@ -83,6 +83,7 @@ class FilterPlugin(msgspec.Struct, frozen=True):
     plugin: Plugin
     columnar: bool
     near_misses: NearMissReporter | None = None
+    has_fault_codes: bool = False
 
 
 class PodHooks(msgspec.Struct, frozen=True):
@@ -124,7 +125,12 @@ class SchedulerProfile:
         self.filters_without_nominated = filters_without_nominated
         self._points = {method: tuple(plugins) for method, plugins in points.items()}
         self.filters = tuple(
-            FilterPlugin(p, overrides(p, Plugin.filter_columns), p if isinstance(p, NearMissReporter) else None)
+            FilterPlugin(
+                p,
+                overrides(p, Plugin.filter_columns),
+                p if isinstance(p, NearMissReporter) else None,
+                overrides(p, Plugin.fault_codes),
+            )
             for p in self.plugins_at(Plugin.filter)
         )
         self.scorers = tuple(

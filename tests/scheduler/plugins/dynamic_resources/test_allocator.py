@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kubernetes.dynamic_resources import DeviceClass, ResourceClaim, ResourceSlice
+from koord.scheduler.framework.verdict import Reject
 from koord.scheduler.plugins.dynamic_resources.allocator import (
     CANNOT_ALLOCATE,
+    INVALID_POOLS,
     TIMED_OUT,
     AllocationRefusal,
     AllocatorFeatures,
@@ -151,7 +153,23 @@ NOT_ENOUGH = CANNOT_ALLOCATE
             id="all-of-an-incomplete-pool",
         ),
         pytest.param([of_node(TWO, slices=2)], [make_claim("c")], NOT_ENOUGH, id="an-incomplete-pool"),
-        pytest.param([of_node([TWO[0], TWO[0]])], [make_claim("c")], NOT_ENOUGH, id="an-invalid-pool"),
+        pytest.param([of_node([TWO[0], TWO[0]])], [make_claim("c")], INVALID_POOLS, id="an-invalid-pool"),
+        pytest.param(
+            [of_node([{**TWO[0], "bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]}, TWO[1]])],
+            [make_claim("c")],
+            [["r=d1"]],
+            id="a-device-that-nobody-waits-for",
+        ),
+        pytest.param(
+            [of_node(TWO)],
+            [
+                make_claim(
+                    "c", exactly("r", 0, allocationMode="All"), constraints=[{"matchAttribute": f"{DRIVER}/numa"}]
+                )
+            ],
+            f", request r: cannot add device {DRIVER}/n0/d1 because a claim constraint would not be satisfied",
+            id="all-devices-against-a-constraint",
+        ),
         pytest.param(
             [of_node(TWO), make_slice("s1", [make_device("new")], node="n0", generation=2)],
             [make_claim("c")],
@@ -287,8 +305,47 @@ def test_partitions_take_from_the_counters_that_they_share() -> None:
     assert outcome(slices, [make_claim("c")], in_use=["half0"]) == [["r=half1"]]
     assert outcome(slices, [make_claim("c")], in_use=["half0", "half1"]) == NOT_ENOUGH
     assert outcome(slices, [make_claim("c")], in_use=["half0"], features=AllocatorFeatures()) == NOT_ENOUGH
+    admin = make_claim("c", exactly("r", 1, adminAccess=True))
+    assert outcome(slices, [admin], in_use=["whole"]) == NOT_ENOUGH
     unknown = [of_node([part("lost", "1Gi")])]
-    assert outcome(unknown, [make_claim("c")]) == NOT_ENOUGH
+    assert outcome(unknown, [make_claim("c")]) == INVALID_POOLS
+
+
+def test_a_partition_that_is_passed_over_takes_nothing_from_the_counters() -> None:
+    def part(name: str, memory: str, numa: int, **more: Any) -> dict[str, Any]:
+        taken = [{"counterSet": "card", "counters": {"memory": {"value": memory}}}]
+        return {**make_device(name, numa=numa), "consumesCounters": taken, **more}
+
+    counters = [{"name": "card", "counters": {"memory": {"value": "80Gi"}}}]
+    worn = {"taints": [{"key": "worn", "effect": "NoSchedule"}]}
+    halves = [part("half0", "40Gi", 0), part("half1", "40Gi", 0)]
+    tainted = [of_node([part("whole", "80Gi", 0, **worn), *halves], sharedCounters=counters)]
+    assert outcome(tainted, [make_claim("c", exactly("r", 2))]) == [["r=half0", "r=half1"]]
+    apart = [of_node([halves[0], part("other", "40Gi", 1), halves[1]], sharedCounters=counters)]
+    matched = make_claim("c", exactly("r", 2), constraints=[{"matchAttribute": f"{DRIVER}/numa"}])
+    assert outcome(apart, [matched]) == [["r=half0", "r=half1"]]
+
+
+def test_counters_belong_to_the_pool_of_one_driver() -> None:
+    def of_driver(driver: str, amount: str) -> ResourceSlice:
+        taken = [{"counterSet": "card", "counters": {"memory": {"value": "40Gi"}}}]
+        counters = [{"name": "card", "counters": {"memory": {"value": amount}}}]
+        devices = [{"name": f"d-{driver}", "consumesCounters": taken}]
+        return make_slice(f"s-{driver}", devices, node="n0", driver=driver, sharedCounters=counters)
+
+    slices = [of_driver("a.example.com", "0"), of_driver("b.example.com", "40Gi")]
+    assert outcome(slices, [make_claim("c")]) == [["r=d-b.example.com"]]
+
+
+def test_gates_that_are_off_keep_requests_from_devices() -> None:
+    admin = make_claim("c", exactly("r", 1, adminAccess=True))
+    words = ", request r: admin access is requested, but the feature is disabled"
+    assert outcome([of_node(TWO)], [admin], features=AllocatorFeatures(admin_access=False)) == words
+    listed = make_claim("c", first_of("r", exactly("a"), exactly("b")))
+    refused = ClaimDemands(lambda name: make_class(), lambda: 0, lists=False).demand_of(listed)
+    words = "resource claim default/c, request r: has subrequests, but the DRAPrioritizedList feature is disabled"
+    assert isinstance(refused, Reject)
+    assert refused.reasons == (words,)
 
 
 def test_a_search_ends_after_so_many_steps() -> None:

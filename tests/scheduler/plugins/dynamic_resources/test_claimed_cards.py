@@ -25,6 +25,7 @@ from tests.scheduler.plugins.dynamic_resources.device_objects import (
     results,
 )
 
+GPU_CORE = "koordinator.sh/gpu-core"
 CARDS: dict[str, Any] = {
     "metadata": {"name": "n0"},
     "spec": {
@@ -34,7 +35,7 @@ CARDS: dict[str, Any] = {
                 "minor": i,
                 "id": f"GPU-{i}",
                 "health": True,
-                "resources": {"koordinator.sh/gpu-core": "100"},
+                "resources": {GPU_CORE: "100"},
             }
             for i in range(2)
         ]
@@ -75,7 +76,7 @@ def test_cards_of_pods_are_not_given_to_claims() -> None:
     cards = state.derived(NodeDeviceCache)
     cards.device_changed(None, convert(CARDS, Device))
     card = cards.nodes["n0"].inventory.of_type("gpu")[0]
-    half = SelectedDevice(card=card, amounts={"koordinator.sh/gpu-core": 50})
+    half = SelectedDevice(card=card, amounts={GPU_CORE: 50})
     cards.assume("uid-of-a-pod", AssumedDevices("n0", AllocatedDevices({"gpu": (half,)})))
     node = state.node("n0")
     assert node is not None
@@ -91,3 +92,22 @@ def test_cards_of_pods_are_not_given_to_claims() -> None:
     assert getattr(refused, "reasons", ()) == ("cannot allocate all claims",)
     plugin.unreserve(cycle, pod, "n0")
     assert held_minors(state) == []
+
+
+def test_a_card_that_a_pod_takes_or_frees_changes_what_is_kept_of_its_node() -> None:
+    state = make_state([make_node("n0")])
+    handle = DeviceHandle(state, SLICE, make_claim("one"))
+    plugin = DynamicResources(None, handle)
+    cards = state.derived(NodeDeviceCache)
+    cards.device_changed(None, convert(CARDS, Device))
+    node = state.node("n0")
+    assert node is not None
+    pod, cycle = state.pod_info(claimant("p", "one")), CycleState(state)
+    assert plugin.pre_filter(cycle, pod) is None
+    assert plugin.filter(cycle, pod, node) is None
+    for minor in range(2):
+        card = SelectedDevice(card=cards.nodes["n0"].inventory.of_type("gpu")[minor], amounts={GPU_CORE: 50})
+        cards.assume(f"uid-of-pod-{minor}", AssumedDevices("n0", AllocatedDevices({"gpu": (card,)})))
+    assert getattr(plugin.filter(cycle, pod, node), "reasons", ()) == ("cannot allocate all claims",)
+    cards.forget("uid-of-pod-1")
+    assert plugin.filter(cycle, pod, node) is None

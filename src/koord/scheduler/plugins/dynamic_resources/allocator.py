@@ -9,6 +9,7 @@ by a number of steps, so that it is the same on every machine.
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Mapping, Sequence
+from itertools import chain, islice
 
 import msgspec
 
@@ -31,9 +32,11 @@ from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import (
 from koord.values.quantity import Quantity
 
 CANNOT_ALLOCATE = "cannot allocate all claims"
+INVALID_POOLS = "invalid resource pools were encountered"
 TIMED_OUT = "timed out trying to allocate devices"
 MAX_DEVICES = 256  # of one pod: the search recurses once per device
 TAINT_EFFECTS = ("NoSchedule", "NoExecute")
+_DeviceOfPool = tuple[ClaimableDevice, DevicePool]
 
 
 class AllocatorFeatures(msgspec.Struct, frozen=True):
@@ -42,6 +45,7 @@ class AllocatorFeatures(msgspec.Struct, frozen=True):
     taints: bool = False
     partitionable: bool = False
     max_steps: int = 0  # 0 for no bound
+    admin_access: bool = True
 
 
 class ChosenDevice(msgspec.Struct, frozen=True):
@@ -87,7 +91,8 @@ def allocate(
             return search.allocations()
     except _SearchStopped as stopped:
         return stopped.refusal
-    return AllocationRefusal(CANNOT_ALLOCATE)
+    is_invalid = any(each.pool.is_invalid and not each.pool.is_incomplete for each in pools)
+    return AllocationRefusal(INVALID_POOLS if is_invalid else CANNOT_ALLOCATE)
 
 
 class _Search:
@@ -99,13 +104,7 @@ class _Search:
         features: AllocatorFeatures,
     ) -> None:
         self._all_pools = pools
-        self._usable = tuple(
-            (device, each.pool)
-            for each in pools
-            if not each.pool.is_incomplete and not each.pool.is_invalid
-            for device in each.devices
-            if features.partitionable or not device.consumes  # who cannot count what it takes leaves it alone
-        )
+        self._usable: dict[str | None, tuple[_DeviceOfPool, ...]] = {}  # by driver, None for all
         self._claims = claims
         self._in_use = in_use
         self._features = features
@@ -115,8 +114,7 @@ class _Search:
         self._alternatives: list[list[int]] = [[0] * len(claim.requests) for claim in claims]
         self._shared: list[list[list[Hashable]]] = [[[] for _ in claim.constraints] for claim in claims]
         self._counters: dict[PoolId, dict[CounterId, Quantity]] = {}
-        self._all_devices: dict[SubrequestDemand, list[tuple[ClaimableDevice, DevicePool]]] = {}
-        self._free = sum(device.id not in in_use for device, _ in self._usable)
+        self._all_devices: dict[SubrequestDemand, list[_DeviceOfPool]] = {}
 
     def allocations(self) -> tuple[ClaimAllocation, ...]:
         return tuple(
@@ -139,9 +137,29 @@ class _Search:
         if demand.takes_all:
             devices = self._all_devices[demand]
             return bool(devices) and self._take_all(c, r, demand, devices)
-        if not demand.admin_access and demand.count > self._free - len(self._taken):
+        if not self._within_results(c, demand.count) or not self._are_free(demand):
             return False
-        return self._within_results(c, demand.count) and self._take_some(c, r, demand, demand.count, 0)
+        return self._take_some(c, r, demand, demand.count, 0)
+
+    def _are_free(self, demand: SubrequestDemand) -> bool:
+        """Return whether as many devices are free as are asked for, so that no combination of fewer is tried."""
+        if demand.count == 1 or demand.admin_access:
+            return True
+        free = (d for d, _ in self._candidates(demand) if d.id not in self._in_use and d.id not in self._taken)
+        return sum(1 for _ in islice(free, demand.count)) == demand.count
+
+    def _candidates(self, demand: SubrequestDemand) -> tuple[_DeviceOfPool, ...]:
+        """Return the devices that may be given to a request, before selectors are asked about the rest."""
+        driver = demand.driver
+        known = self._usable.get(driver)
+        if known is None:
+            found = [
+                each.usable if self._features.partitionable else each.usable_without_counters
+                for each in self._all_pools
+                if driver is None or each.pool.id[0] == driver
+            ]
+            known = self._usable[driver] = found[0] if len(found) == 1 else tuple(chain.from_iterable(found))
+        return known
 
     def _within_results(self, c: int, more: int) -> bool:
         """Return whether the claim may have that many results more."""
@@ -153,8 +171,9 @@ class _Search:
         """Take that many devices from `start` on: the order of devices within a request makes no difference."""
         if not left:
             return self.find(c, r + 1)
-        for at in range(start, len(self._usable) - left + 1):
-            device, pool = self._usable[at]
+        candidates = self._candidates(demand)
+        for at in range(start, len(candidates) - left + 1):
+            device, pool = candidates[at]
             if not demand.admin_access and (device.id in self._in_use or device.id in self._taken):
                 continue
             self._count_step()
@@ -165,14 +184,20 @@ class _Search:
         return False
 
     def gather_all_devices(self) -> None:
-        """Find what requests for all devices are about, before anything is tried: a pool in doubt ends the search."""
+        """Find what requests for all devices are about, before anything is tried: a pool in doubt ends the search.
+
+        So does a request that is not allowed.
+        """
         for c, claim in enumerate(self._claims):
             for request in claim.requests:
                 for demand in request.alternatives:
+                    if demand.admin_access and not self._features.admin_access:
+                        words = f", request {request.name}: admin access is requested, but the feature is disabled"
+                        raise _SearchStopped(AllocationRefusal(words, c, is_error=True))
                     if demand.takes_all:
                         self._all_devices[demand] = self._gather(c, demand)
 
-    def _gather(self, c: int, demand: SubrequestDemand) -> list[tuple[ClaimableDevice, DevicePool]]:
+    def _gather(self, c: int, demand: SubrequestDemand) -> list[_DeviceOfPool]:
         for each in self._all_pools:
             state = "being updated" if each.pool.is_incomplete else "invalid" if each.pool.is_invalid else ""
             if state:
@@ -180,18 +205,16 @@ class _Search:
                 name = demand.request.rpartition("/")[2]  # of an alternative: kube-scheduler's words have it alone
                 words = f", request {name}: asks for all devices, but resource pool {where} is currently {state}"
                 raise _SearchStopped(AllocationRefusal(words, c, is_error=True))
-        return [(device, pool) for device, pool in self._usable if self._is_selected(c, demand, device)]
+        return [(device, pool) for device, pool in self._candidates(demand) if self._is_selected(c, demand, device)]
 
-    def _take_all(
-        self, c: int, r: int, demand: SubrequestDemand, devices: Sequence[tuple[ClaimableDevice, DevicePool]]
-    ) -> bool:
+    def _take_all(self, c: int, r: int, demand: SubrequestDemand, devices: Sequence[_DeviceOfPool]) -> bool:
         if not self._within_results(c, len(devices)):
             return False
-        held: list[tuple[ClaimableDevice, DevicePool]] = []
+        held: list[_DeviceOfPool] = []
         for device, pool in devices:
             self._count_step()
             is_used = not demand.admin_access and (device.id in self._in_use or device.id in self._taken)
-            if is_used or not self._take(c, demand, device, pool):
+            if is_used or not self._take(c, demand, device, pool, must=True):
                 break
             held.append((device, pool))
         if len(held) == len(devices) and self.find(c, r + 1):
@@ -219,17 +242,24 @@ class _Search:
                     raise _SearchStopped(refusal if whose else AllocationRefusal(words, c, is_error=True))
         return True
 
-    def _take(self, c: int, demand: SubrequestDemand, device: ClaimableDevice, pool: DevicePool) -> bool:
-        """Take a device that is not in use, if taints, constraints and counters let it be."""
+    def _take(
+        self, c: int, demand: SubrequestDemand, device: ClaimableDevice, pool: DevicePool, *, must: bool = False
+    ) -> bool:
+        """Take a device that is not in use, if taints, counters and constraints let it be.
+
+        A constraint on a device that a request for all of them `must` have ends the search: no other choice is left.
+        """
         if any(pick.device.id == device.id for pick in self._picks[c]):
             return False
         if self._features.taints and not tolerates_taints(demand.tolerations, device.taints):
             return False
+        if not self._consume(device, pool):
+            return False
         values = self._constraint_values(c, demand, device)
         if values is None:
-            return False
-        consumes = self._features.partitionable and bool(device.consumes) and not demand.admin_access
-        if consumes and not self._consume(device, pool):
+            self._give_back(device, pool)
+            if must:
+                raise _SearchStopped(_constrained(c, demand, device))
             return False
         for held, value in values:
             held.append(value)
@@ -243,12 +273,9 @@ class _Search:
         for constraint, held in zip(self._claims[c].constraints, self._shared[c], strict=True):
             if constraint.concerns(demand):
                 held.pop()
-        if demand.admin_access:
-            return
-        self._taken.discard(device.id)
-        if self._features.partitionable:
-            for counter, amount in device.consumes:
-                self._counters[pool.id][counter] += amount
+        if not demand.admin_access:
+            self._taken.discard(device.id)
+        self._give_back(device, pool)
 
     def _constraint_values(
         self, c: int, demand: SubrequestDemand, device: ClaimableDevice
@@ -265,6 +292,9 @@ class _Search:
         return found
 
     def _consume(self, device: ClaimableDevice, pool: DevicePool) -> bool:
+        """Take what a device needs of its pool's counters, if they have it; administrators need it too."""
+        if not device.consumes:
+            return True
         left = self._counters.get(pool.id)
         if left is None:
             used = (other for other in pool.devices.values() if other.id in self._in_use)
@@ -274,6 +304,16 @@ class _Search:
         for counter, amount in device.consumes:
             left[counter] -= amount
         return True
+
+    def _give_back(self, device: ClaimableDevice, pool: DevicePool) -> None:
+        for counter, amount in device.consumes:
+            self._counters[pool.id][counter] += amount
+
+
+def _constrained(c: int, demand: SubrequestDemand, device: ClaimableDevice) -> AllocationRefusal:
+    name, what = demand.request.rpartition("/")[2], "/".join(device.id)
+    words = f", request {name}: cannot add device {what} because a claim constraint would not be satisfied"
+    return AllocationRefusal(words, c, is_error=True)
 
 
 def tolerates_taints(tolerations: Sequence[DeviceToleration], taints: Sequence[DeviceTaint]) -> bool:

@@ -44,6 +44,12 @@ class SubrequestDemand(msgspec.Struct, frozen=True, eq=False):
     admin_access: bool | None = None
     tolerations: tuple[DeviceToleration, ...] = ()
 
+    @property
+    def driver(self) -> str | None:
+        """Return the driver of all devices that can be given, as the selector says that is asked first."""
+        first = next(iter((*self.class_selectors, *self.selectors)), None)
+        return None if first is None else first.driver
+
 
 class RequestDemand(msgspec.Struct, frozen=True, eq=False):
     """A request: the alternatives in order of preference, or a single one where it states no list."""
@@ -79,7 +85,15 @@ class ClaimDemand(msgspec.Struct, frozen=True, eq=False):
 class ClaimDemands:
     """Make demands and keep them until a device class changes."""
 
-    def __init__(self, find_class: Callable[[str], DeviceClass | None], classes_version: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        find_class: Callable[[str], DeviceClass | None],
+        classes_version: Callable[[], int],
+        *,
+        lists: bool = True,
+    ) -> None:
+        """Look classes up with `find_class`; without `lists` no request may have alternatives."""
+        self._lists = lists
         self._find_class = find_class
         self._classes_version = classes_version
         self._version = -1
@@ -121,6 +135,9 @@ class ClaimDemands:
         asked: list[tuple[str, ExactDeviceRequest | DeviceSubRequest]] = []
         if request.exactly is not None:
             asked = [(request.name, request.exactly)]
+        elif request.first_available and not self._lists:
+            words = "has subrequests, but the DRAPrioritizedList feature is disabled"
+            return unresolvable(f"resource claim {key}, request {request.name}: {words}")
         else:
             asked = [(f"{request.name}/{alternative.name}", alternative) for alternative in request.first_available]
         if not asked:

@@ -7,11 +7,12 @@
     PostFilter              a claim that nobody uses and that is allocated elsewhere is deallocated
 
 Pods made from one template have claims with equal specs: they share verdicts, and only nodes whose devices changed are
-tried again.
+tried again. Nodes whose devices are alike are searched once (`device_patterns`).
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import ClassVar
 
@@ -32,7 +33,7 @@ from koord.scheduler.framework.cluster_event import ADD, UPDATE, ClusterEvent, O
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.decision import PostFilterRejection
 from koord.scheduler.framework.handle import Handle
-from koord.scheduler.framework.plugin import Plugin, ScoreNormaliser, Scores
+from koord.scheduler.framework.plugin import Codes, Plugin, ScoreNormaliser, Scores
 from koord.scheduler.framework.post_filter import PostFilterContext
 from koord.scheduler.framework.verdict import SKIP, Fault, Reject, Skip, unresolvable
 from koord.scheduler.plugins.dynamic_resources import claim_status
@@ -48,7 +49,10 @@ from koord.scheduler.plugins.dynamic_resources.allocator import (
 from koord.scheduler.plugins.dynamic_resources.claim_cache import ClaimCache, PendingAllocation
 from koord.scheduler.plugins.dynamic_resources.claim_demand import MAX_ALTERNATIVES, ClaimDemand, ClaimDemands
 from koord.scheduler.plugins.dynamic_resources.claimed_cards import ClaimedCards
+from koord.scheduler.plugins.dynamic_resources.demand_verdicts import DemandVerdicts
+from koord.scheduler.plugins.dynamic_resources.device_patterns import DevicePatterns, PatternNames, names_of_demands
 from koord.scheduler.plugins.dynamic_resources.resource_slice_cache import ResourceSliceCache
+from koord.scheduler.plugins.node_affinity import node_terms_mask
 from koord.values.duration import parse_seconds
 
 NOTHING_TO_FREE = "no new claims to deallocate"
@@ -59,18 +63,22 @@ CLAIM_IN_USE = "resourceclaim in use"
 CLAIMS_NOT_WATCHED = "resource claims are not watched: feature gate DisableDynamicResourceAllocationInformer is on"
 # The search for devices has no clock: a second of the filter timeout is this many tries of a device.
 STEPS_PER_SECOND = 50_000
+_PATTERNS_KEPT = 16
+_VERDICTS_KEPT = 256
+# Codes of `filter_columns`: a refusal of the devices has a number of its own, from the last on.
+_NOT_AVAILABLE_CODE, _FIRST_REFUSAL_CODE = 1, 2
 
 
 class _ClaimState(msgspec.Struct, frozen=True):
     """_ClaimState is read by Filter: demands of the claims to be allocated, node selectors of those that are."""
 
     claims: int = 0
-    demands: tuple[ClaimDemand, ...] = ()
+    verdicts: DemandVerdicts | None = None
     terms: tuple[NodeTerms, ...] = ()
 
     @property
     def has_alternatives(self) -> bool:
-        return any(demand.has_alternatives for demand in self.demands)
+        return self.verdicts is not None and any(demand.has_alternatives for demand in self.verdicts.demands)
 
 
 _NO_CLAIMS = _ClaimState()
@@ -110,6 +118,9 @@ class DynamicResources(Plugin):
         handle: Handle,
         *,
         no_claims: bool = False,
+        admin_access: bool = True,
+        prioritized_list: bool = True,
+        bounded: bool = True,
         taints: bool = False,
         partitionable: bool = False,
     ) -> None:
@@ -121,21 +132,25 @@ class DynamicResources(Plugin):
         self._claims = None if no_claims else handle.lister(RESOURCE_CLAIMS)
         if self._claims is None:
             return
-        timeout_s = parse_seconds(args.filter_timeout) if args is not None and args.filter_timeout else 0.0
-        self._features = AllocatorFeatures(taints, partitionable, int(timeout_s * STEPS_PER_SECOND))
+        timeout_s = parse_seconds(args.filter_timeout) if args is not None and args.filter_timeout and bounded else 0.0
+        self._features = AllocatorFeatures(taints, partitionable, int(timeout_s * STEPS_PER_SECOND), admin_access)
         classes = handle.lister(DEVICE_CLASSES)
         self._classes = classes
-        self._demands = ClaimDemands(lambda name: classes.get("", name), lambda: classes.version)
+        self._demands = ClaimDemands(
+            lambda name: classes.get("", name), lambda: classes.version, lists=prioritized_list
+        )
         self._slices = handle.state.derived(ResourceSliceCache)
         self._cache = handle.state.derived(ClaimCache)
         self._cards = handle.state.derived(ClaimedCards)
+        self._patterns: OrderedDict[PatternNames, DevicePatterns] = OrderedDict()
+        self._verdicts: OrderedDict[tuple[ClaimDemand, ...], DemandVerdicts] = OrderedDict()
         handle.lister(RESOURCE_SLICES).on_change(self._slices.slice_changed)
         self._claims.on_change(self._cache.claim_changed)
 
     # Equal pods --------------------------------------------------------------------------------------------------
 
     def signature(self, pod: PodInfo) -> Hashable:
-        if not pod.shape.spec.resource_claims or self._claims is None:
+        if not pod.resource_claims or self._claims is None:
             return None
         found = self._claims_of_pod(pod)
         if isinstance(found, Reject):
@@ -177,14 +192,14 @@ class DynamicResources(Plugin):
     # Before nodes are evaluated ------------------------------------------------------------------------------------
 
     def pre_enqueue(self, pod: PodInfo) -> Reject | None:
-        if not pod.shape.spec.resource_claims or self._claims is None:
+        if not pod.resource_claims or self._claims is None:
             return None
         found = self._claims_of_pod(pod)
         return found if isinstance(found, Reject) else None
 
     def pre_filter(self, cycle: CycleState, pod: PodInfo) -> Reject | Skip | Fault | None:
         cycle.write(self.name, _NO_CLAIMS)
-        if not pod.shape.spec.resource_claims:
+        if not pod.resource_claims:
             return SKIP
         if self._claims is None:
             return unresolvable(CLAIMS_NOT_WATCHED)
@@ -205,8 +220,27 @@ class DynamicResources(Plugin):
                 terms.append(NodeTerms(claim.status.allocation.node_selector))
                 if terms[-1].error:
                     return Fault(terms[-1].error)
-        cycle.write(self.name, _ClaimState(len(found), tuple(demands), tuple(terms)))
+        verdicts = self._verdicts_of(tuple(demands)) if demands else None
+        cycle.write(self.name, _ClaimState(len(found), verdicts, tuple(terms)))
         return None
+
+    def _verdicts_of(self, demands: tuple[ClaimDemand, ...]) -> DemandVerdicts:
+        known = self._verdicts.get(demands)
+        if known is None:
+            names = names_of_demands(demands)
+            table = self._handle.state.table
+            patterns = self._patterns.get(names)
+            if patterns is None:
+                patterns = self._patterns[names] = DevicePatterns(names, table, self._slices, self._cards)
+            self._patterns.move_to_end(names)
+            known = DemandVerdicts(demands, patterns, table, self._allocate, lambda: self._slices.wide_version)
+            self._verdicts[demands] = known
+            if len(self._patterns) > _PATTERNS_KEPT:
+                self._patterns.popitem(last=False)
+            if len(self._verdicts) > _VERDICTS_KEPT:
+                self._verdicts.popitem(last=False)
+        self._verdicts.move_to_end(demands)
+        return known
 
     def _unmet_demand(self, pod: PodInfo, claim: ResourceClaim) -> ClaimDemand | Reject | Fault | None:
         """Return the devices that an existing claim still needs, None where it has them, or why it cannot be used."""
@@ -231,11 +265,41 @@ class DynamicResources(Plugin):
     def filter(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         assert node.node is not None
         state = cycle.read(self.name, _ClaimState)
-        if state.demands:
-            found = self._allocate(state.demands, node)
-            if isinstance(found, AllocationRefusal):
-                return self._refusal(pod, found)
+        if state.verdicts is not None:
+            refusal: object
+            if self._is_of_table(node):
+                refusal = state.verdicts.refusal(node)
+            else:
+                refusal = self._allocate(state.verdicts.demands, node)
+            if isinstance(refusal, AllocationRefusal):
+                return self._refusal(pod, refusal)
         return None if all(terms.matches(node.node) for terms in state.terms) else _NOT_AVAILABLE
+
+    def filter_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Codes:
+        state = cycle.read(self.name, _ClaimState)
+        codes = np.zeros(len(table.alive[rows]), np.int32)
+        if state.verdicts is not None:
+            answers = state.verdicts.answers(rows)
+            codes[answers > 0] = answers[answers > 0] + (_FIRST_REFUSAL_CODE - 1)
+        for terms in state.terms:
+            codes[~node_terms_mask(terms, table, rows) & (codes == 0)] = _NOT_AVAILABLE_CODE
+        return codes
+
+    def explain_code(self, cycle: CycleState, pod: PodInfo, code: int) -> Reject:
+        if code == _NOT_AVAILABLE_CODE:
+            return _NOT_AVAILABLE
+        verdicts = cycle.read(self.name, _ClaimState).verdicts
+        assert verdicts is not None
+        told = self._refusal(pod, verdicts.refusals[code - _FIRST_REFUSAL_CODE])
+        return unresolvable(told.message) if isinstance(told, Fault) else told
+
+    def fault_codes(self, cycle: CycleState) -> Sequence[int]:
+        verdicts = cycle.read(self.name, _ClaimState).verdicts
+        return [] if verdicts is None else [each + _FIRST_REFUSAL_CODE - 1 for each in verdicts.error_answers()]
+
+    def _is_of_table(self, node: NodeInfo) -> bool:
+        """Return whether the node is as everybody sees it, and no copy of a dry run, whose cards may differ."""
+        return self._handle.state.table.nodes[node.row] is node
 
     def _allocate(
         self, demands: Sequence[ClaimDemand], node: NodeInfo
@@ -253,20 +317,18 @@ class DynamicResources(Plugin):
 
     def score(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         state = cycle.read(self.name, _ClaimState)
-        if not state.has_alternatives:
+        if state.verdicts is None or not state.has_alternatives:
             return 0
-        found = self._allocate(state.demands, node)
+        if self._is_of_table(node):
+            return state.verdicts.score(node)
+        found = self._allocate(state.verdicts.demands, node)
         return 0 if isinstance(found, AllocationRefusal) else preference_score(found, MAX_ALTERNATIVES)
 
     def score_columns(self, cycle: CycleState, pod: PodInfo, table: NodeTable, rows: Rows) -> Scores:
-        """Compute `score` for many rows, which is 0 for all where no claim has alternatives."""
-        scores = np.zeros(len(table.alive[rows]), np.int64)
-        if cycle.read(self.name, _ClaimState).has_alternatives:
-            for place, row in enumerate(np.arange(table.size)[rows].tolist()):
-                node = table.nodes[row]
-                if node is not None and node.node is not None:
-                    scores[place] = self.score(cycle, pod, node)
-        return scores
+        state = cycle.read(self.name, _ClaimState)
+        if state.verdicts is None or not state.has_alternatives:
+            return np.zeros(len(table.alive[rows]), np.int64)
+        return state.verdicts.scores(rows)
 
     def post_filter(self, cycle: CycleState, pod: PodInfo, refused: PostFilterContext) -> PostFilterRejection | Fault:
         """Deallocate a claim that keeps the pod from every node, if nobody else uses it.
@@ -304,7 +366,7 @@ class DynamicResources(Plugin):
 
     def reserve(self, cycle: CycleState, pod: PodInfo, node: NodeInfo) -> Reject | Fault | None:
         """Decide again for this pod alone: its class may have been evaluated before other pods took devices."""
-        if not pod.shape.spec.resource_claims or self._claims is None:
+        if not pod.resource_claims or self._claims is None:
             return None
         found = self._claims_of_pod(pod)
         if isinstance(found, Reject):
@@ -328,7 +390,7 @@ class DynamicResources(Plugin):
         return None
 
     def pre_bind(self, cycle: CycleState, pod: PodInfo, node_name: str) -> verdict.PreBindActions | Reject | None:
-        if not pod.shape.spec.resource_claims or self._claims is None:
+        if not pod.resource_claims or self._claims is None:
             return None
         found = self._claims_of_pod(pod)
         if isinstance(found, Reject):
@@ -349,7 +411,7 @@ class DynamicResources(Plugin):
         self._cache.note_written(shown if shown is not None and shown.metadata.uid == meta.uid else None, written)
 
     def unreserve(self, cycle: CycleState, pod: PodInfo, node_name: str) -> None:
-        if not pod.shape.spec.resource_claims or self._claims is None:
+        if not pod.resource_claims or self._claims is None:
             return
         for name in self._claim_names(pod):
             shown = self._claims.get(pod.namespace, name)
@@ -384,7 +446,7 @@ class DynamicResources(Plugin):
     # Claims ------------------------------------------------------------------------------------------------------
 
     def _claim_names(self, pod: PodInfo) -> Iterator[str]:
-        for wanted in pod.shape.spec.resource_claims:
+        for wanted in pod.resource_claims:
             name = _claim_name(pod, wanted)
             if isinstance(name, str):
                 yield name
@@ -392,7 +454,7 @@ class DynamicResources(Plugin):
     def _claims_of_pod(self, pod: PodInfo) -> list[ResourceClaim] | Reject:
         """Return the claims of the pod, or the rejection for the first that is missing or not the pod's own."""
         found: dict[str, ResourceClaim] = {}
-        for wanted in pod.shape.spec.resource_claims:
+        for wanted in pod.resource_claims:
             name = _claim_name(pod, wanted)
             if isinstance(name, Reject):
                 return name

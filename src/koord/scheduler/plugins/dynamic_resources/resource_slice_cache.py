@@ -2,7 +2,8 @@
 
 A pool is what the slices of its newest generation say together. It is incomplete while fewer slices of that generation
 are there than they announce, and invalid where they contradict each other; neither is allocated from. A change marks
-the rows of the nodes that it concerns; a change of slices that are not of one node moves `wide_version`.
+the rows of the nodes that it concerns; a change of slices that are not of one node moves `wide_version`, which taking
+and freeing their devices moves too, and `wide_layout`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class DeviceReach:
 class ClaimableDevice:
     """A device of a slice, with what selectors said of it so far."""
 
-    __slots__ = ("_answers", "_attributes", "_selected", "consumes", "id", "reach", "spec")
+    __slots__ = ("_answers", "_attributes", "_capacities", "_selected", "consumes", "id", "reach", "spec")
 
     def __init__(self, spec: SliceDevice, driver: str, pool: str, reach: DeviceReach) -> None:
         self.spec = spec
@@ -66,6 +67,7 @@ class ClaimableDevice:
         )
         self._selected: Mapping[str, Any] | None = None
         self._attributes: dict[str, Hashable] | None = None
+        self._capacities: dict[str, Hashable] | None = None
         self._answers: dict[SelectorProgram, bool | str] = {}
 
     @property
@@ -87,10 +89,19 @@ class ClaimableDevice:
         """Return an attribute by its full name as (type, value); None where the device does not have it."""
         if self._attributes is None:
             self._attributes = {
-                key if "/" in key else f"{self.id[0]}/{key}": (_type_name(given), attribute_value(given))
+                self._full_name(key): (_type_name(given), attribute_value(given))
                 for key, given in self.spec.attributes.items()
             }
         return self._attributes.get(name)
+
+    def capacity(self, name: str) -> Hashable:
+        """Return a capacity by its full name, as it is written; None where the device does not have it."""
+        if self._capacities is None:
+            self._capacities = {self._full_name(key): given.value for key, given in self.spec.capacity.items()}
+        return self._capacities.get(name)
+
+    def _full_name(self, key: str) -> str:
+        return key if "/" in key else f"{self.id[0]}/{key}"
 
 
 def _type_name(attribute: msgspec.Struct) -> str:
@@ -129,6 +140,7 @@ class DevicePool:
         self.slices = [each for each in known if each.object.spec.pool.generation == generation]
         self.is_incomplete = len(self.slices) != self.slices[0].object.spec.pool.resource_slice_count
         self.devices: dict[str, ClaimableDevice] = {d.id[2]: d for each in self.slices for d in each.devices}
+        self._reachable: dict[tuple[int | tuple[int, ...], ...], ReachablePool] = {}
         self.counters: dict[CounterId, Quantity] = {
             (given.name, name): quantity_or_zero(counter.value)
             for each in self.slices
@@ -143,26 +155,62 @@ class DevicePool:
         taken = {counter for device in self.devices.values() for counter, _ in device.consumes}
         return names != len(self.devices) or not taken <= self.counters.keys()
 
-    def reachable_devices(self, node: Node) -> tuple[ClaimableDevice, ...] | None:
-        """Return the devices that the node can use; None where no slice of the pool is for the node."""
-        found: list[ClaimableDevice] = []
+    def reachable(self, node: Node) -> ReachablePool | None:
+        """Return what the node can use of the pool; None where no slice of it is for the node.
+
+        Nodes that can use the same get the same object: a fabric's devices are not listed once per node.
+        """
+        chosen: list[int | tuple[int, ...]] = []
         is_for_node = False
         for each in self.slices:
             if each.selects_per_device:
-                usable = [device for device in each.devices if device.reach.includes(node)]
+                usable = tuple(i for i, device in enumerate(each.devices) if device.reach.includes(node))
                 is_for_node = is_for_node or bool(usable)
-                found += usable
-            elif each.reach.includes(node):
-                is_for_node = True
-                found += each.devices
-        return tuple(found) if is_for_node else None
+                chosen.append(usable)
+            else:
+                reached = each.reach.includes(node)
+                is_for_node = is_for_node or reached
+                chosen.append(len(each.devices) if reached else 0)
+        if not is_for_node:
+            return None
+        key = tuple(chosen)
+        known = self._reachable.get(key)
+        if known is None:
+            found: list[ClaimableDevice] = []
+            for each, part in zip(self.slices, chosen, strict=True):
+                found += each.devices[:part] if isinstance(part, int) else [each.devices[i] for i in part]
+            known = self._reachable[key] = ReachablePool(self, tuple(found))
+        return known
 
 
-class ReachablePool(msgspec.Struct, frozen=True):
-    """ReachablePool is a pool with the devices of it that one node can use."""
+class ReachablePool:
+    """ReachablePool is a pool with the devices of it that a node can use."""
 
-    pool: DevicePool
-    devices: tuple[ClaimableDevice, ...]
+    def __init__(self, pool: DevicePool, devices: tuple[ClaimableDevice, ...]) -> None:
+        self.pool = pool
+        self.devices = devices
+
+    @cached_property
+    def usable(self) -> tuple[tuple[ClaimableDevice, DevicePool], ...]:
+        """Return the devices that may be given, each with its pool: none of a pool in doubt.
+
+        Devices with binding conditions are left alone: nobody here waits for these (DRADeviceBindingConditions).
+        """
+        pool = self.pool
+        if pool.is_incomplete or pool.is_invalid:
+            return ()
+        return tuple((device, pool) for device in self.devices if not device.spec.binding_conditions)
+
+    @cached_property
+    def usable_without_counters(self) -> tuple[tuple[ClaimableDevice, DevicePool], ...]:
+        """Return what may be given by somebody who cannot count what devices take from counters."""
+        return tuple(pair for pair in self.usable if not pair[0].consumes)
+
+    @cached_property
+    def part_of_pool(self) -> tuple[str, ...]:
+        """Return the names of the devices where they are not all that the pool has."""
+        names = tuple(device.id[2] for device in self.devices)
+        return () if len(names) == len(self.pool.devices) else names
 
 
 class ResourceSliceCache:
@@ -177,6 +225,7 @@ class ResourceSliceCache:
         self._touched: set[str] = set()
         self._views: dict[str, tuple[int, Node, tuple[ReachablePool, ...]]] = {}
         self.wide_version = 0
+        self.wide_layout = 0
         self.change_listeners: list[Callable[[str], None]] = []  # called with a node whose devices changed or moved
 
     def slice_changed(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
@@ -204,14 +253,18 @@ class ResourceSliceCache:
         """Return the pools with devices for a node, in the order of their names."""
         assert node.node is not None
         known = self._views.get(node.name)
-        if known is not None and known[0] == self.wide_version and known[1] is node.node:
+        if known is not None and known[0] == self.wide_layout and known[1] is node.node:
             return known[2]
         pool_ids = sorted({*self._pools_of_node.get(node.name, ()), *self._wide_pools})
         view = tuple(self._reachable_pools(pool_ids, node.node))
         if len(self._views) > 2 * self._state.node_count + 64:  # most are of nodes that are gone
             self._views.clear()
-        self._views[node.name] = (self.wide_version, node.node, view)
+        self._views[node.name] = (self.wide_layout, node.node, view)
         return view
+
+    def is_wide(self, pool_id: PoolId) -> bool:
+        """Return whether some slice of a pool is not for one node."""
+        return pool_id in self._wide_pools
 
     def local_devices(self, node_name: str) -> Iterator[ClaimableDevice]:
         """Yield the devices of slices that are for this node alone, whether or not the node is known."""
@@ -224,9 +277,9 @@ class ResourceSliceCache:
     def _reachable_pools(self, pool_ids: Iterable[PoolId], node: Node) -> Iterator[ReachablePool]:
         for pool_id in pool_ids:
             pool = self.pool(pool_id)
-            devices = pool.reachable_devices(node) if pool is not None else None
-            if pool is not None and devices is not None:
-                yield ReachablePool(pool, devices)
+            found = pool.reachable(node) if pool is not None else None
+            if found is not None:
+                yield found
 
     def devices_changed(self, ids: Iterable[DeviceId]) -> None:
         """Note that devices were taken or freed."""
@@ -267,6 +320,7 @@ class ResourceSliceCache:
     def _note_pool_changed(self, pool_id: PoolId, *, forget_views: bool) -> None:
         if pool_id in self._wide_pools:
             self.wide_version += 1
+            self.wide_layout += forget_views
         names = {each.object.spec.node_name for each in self._slices.get(pool_id, {}).values()} - {None}
         for name in names:
             assert name is not None

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from koord.api.kubernetes.dynamic_resources import DeviceAttribute, SliceDevice
+from koord.cel.device_reads import DeviceName, driver_required, names_read
 from koord.cel.device_selector import AttributeValue, DeviceSelector, cel_device, compile_selector
 from koord.cel.semantic_version import parse_version
 from koord.cel.syntax import CelError
@@ -18,10 +19,16 @@ _PROGRAMS_KEPT = 1024
 class SelectorProgram:
     """A compiled selector, or why it does not compile. There is one of each expression, so that it is a cheap key."""
 
-    __slots__ = ("_compiled",)
+    __slots__ = ("_compiled", "driver", "names")
 
     def __init__(self, expression: str) -> None:
         self._compiled: DeviceSelector | CelError = compile_selector(expression)
+        # What it reads of a device; None where that may be anything.
+        self.names: frozenset[DeviceName] | None = frozenset()
+        self.driver: str | None = None  # of all devices that it takes, where it says so
+        if not isinstance(self._compiled, CelError):
+            self.names = names_read(self._compiled.tree)
+            self.driver = driver_required(self._compiled.tree)
 
     def matches(self, device: Mapping[str, Any]) -> bool | str:
         """Return whether a device is selected, or in words why that cannot be said."""
