@@ -70,7 +70,7 @@ class WorkloadAuditorSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """What one event of a workload says: times in seconds, None for what it does not end; and warnings."""
+    """Hold the times, in seconds, that an event of a workload ends, None for those that it does not; and warnings."""
 
     interval_s: float | None = None
     repeated: bool = False

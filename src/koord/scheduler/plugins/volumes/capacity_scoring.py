@@ -30,7 +30,7 @@ DEFAULT_SHAPE = (UtilizationShapePoint(utilization=0, score=10), UtilizationShap
 
 
 class StorageUse(msgspec.Struct, frozen=True):
-    """What a pod's claims of one storage class request on a node, and what there is for them, in bytes."""
+    """Hold the bytes that a pod's claims of one storage class request on a node, and the bytes that are there."""
 
     requested: int
     capacity: int
