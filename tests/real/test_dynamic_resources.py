@@ -50,6 +50,8 @@ GPU, NIC, FABRIC, NET = "gpu.example.com", "nic.example.com", "fabric.example.co
 TAINTS, PARTITIONS = "DRADeviceTaints", "DRAPartitionableDevices"
 GATE = "example.com/wait"
 Allocations = dict[str, AllocationResult]  # by claim
+# What kube-scheduler 1.35.4 says of a pod with an allocated claim and one that is not (see quirks.md).
+SCORE_FAULT = 'running Score plugins: plugin "DynamicResources" failed with: number of allocations '
 
 
 def _gate_flag(names: Sequence[str]) -> str:
@@ -383,13 +385,13 @@ async def test_every_allocation_agrees_with_kube_scheduler(
             await stage.let_go(pod)
             node, words = await stage.answer(pod)
             patience = time.monotonic() + SECOND_THOUGHT_S
-            while words and words != told and time.monotonic() < patience:
+            while words and words != told and not words.startswith(SCORE_FAULT) and time.monotonic() < patience:
                 await asyncio.sleep(0.1)  # as in `answer`
                 node, words = await stage.answer(pod)
             what = f"seed {seed}, {pod.metadata.name}: {await stage.specs(pod)}"
             if not node:
                 outcomes["refused"] += 1
-                if told != words:
+                if told != words and not words.startswith(SCORE_FAULT):
                     differences.append(f"{what}\n  kube: {words}\n  ours: {told if isinstance(told, str) else [*told]}")
             elif isinstance(told, str) or node not in told:
                 outcomes["bound"] += 1

@@ -274,3 +274,19 @@ def test_what_wakes_a_pod() -> None:
     assert plugin.queueing_hint(waiting, object_event(POD_UPDATED, made))
     assert not plugin.queueing_hint(waiting, object_event(POD_UPDATED, waiting))
     assert not plugin.queueing_hint(waiting, object_event(POD_UPDATED, other_pod(state)))
+
+
+def test_alternatives_are_scored_beside_an_allocated_claim() -> None:
+    state = cluster()
+    devices = [make_slice(f"s-{name}", [make_device("d0"), make_device("d1")], node=name) for name in ("n0", "n1")]
+    wide = make_slice("w", [make_device("w0")], pool="w", driver="wide.example.com")
+    taken = {"request": "r", "driver": "wide.example.com", "pool": "w", "device": "w0"}
+    claims = [
+        make_claim("c0", allocation={"devices": {"results": [taken]}}),
+        make_claim("c1", first_of("r", exactly("a", 3), exactly("b", 1))),
+    ]
+    engine = SchedulingEngine(default_profile(DeviceHandle(state, *devices, wide, *claims)), state)
+    attempt = engine.decide(state.pod_info(claimant(NAMED, {"name": "b", "resourceClaimName": "c1"})))
+    assert isinstance(attempt.decision, ChosenNode)
+    assert attempt.evaluation is not None
+    assert attempt.decision.feasible == 2
