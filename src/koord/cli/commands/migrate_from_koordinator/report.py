@@ -17,12 +17,19 @@ from koord.cli.commands.doctor.finding import SEVERITIES, Diagnosis, Finding, Se
 from koord.cli.commands.doctor.installation import PROGRAMS, images_of, program_workloads
 from koord.cli.commands.doctor.program_checks import LEASE_NAMES
 from koord.cli.commands.doctor.unstructured import field, name_of, text
-from koord.cli.commands.migrate_from_koordinator import facts, program_arguments
+from koord.cli.commands.migrate_from_koordinator import program_arguments
 from koord.cli.commands.migrate_from_koordinator.chart_values import extract_values, workloads_by_program
 from koord.cli.commands.migrate_from_koordinator.facts import (
+    DEVICE_DAEMON,
     HelmRelease,
+    InstalledDefinition,
+    InstalledObject,
     KoordinatorFacts,
+    LeaseHolder,
     helm_release,
+    installed_definitions,
+    installed_objects,
+    lease_holders,
     sources,
     upstream_workloads,
 )
@@ -149,10 +156,10 @@ def cluster_findings(facts: KoordinatorFacts) -> list[Finding]:
 
 
 def program_findings(
-    facts: KoordinatorFacts, objects: tuple[facts.InstalledObject, ...], leases: tuple[facts.LeaseHolder, ...]
+    facts: KoordinatorFacts, objects: tuple[InstalledObject, ...], leases: tuple[LeaseHolder, ...]
 ) -> list[Finding]:
     found = []
-    daemons = [one.title for one in objects if one.name == facts.DEVICE_DAEMON]
+    daemons = [one.title for one in objects if one.name == DEVICE_DAEMON]
     if daemons:
         found.append(DEVICE_DAEMON_GOES.found(f"{name_list(daemons)} goes", daemons))
     for kind, workloads in (("Deployment", facts.all_deployments), ("DaemonSet", facts.all_daemon_sets)):
@@ -186,7 +193,7 @@ def argument_findings(program: str, flags: list[Argument], gates: list[Argument]
     return found
 
 
-def definition_findings(definitions: tuple[facts.InstalledDefinition, ...]) -> list[Finding]:
+def definition_findings(definitions: tuple[InstalledDefinition, ...]) -> list[Finding]:
     found = []
     for one in definitions:
         if one.removed:
@@ -315,9 +322,9 @@ class MoveReport(msgspec.Struct, frozen=True, kw_only=True):
     image: str  # of all programs of koord, in the registry that the move names
     release: HelmRelease | None
     programs: tuple[ProgramMove, ...]
-    definitions: tuple[facts.InstalledDefinition, ...]
-    objects: tuple[facts.InstalledObject, ...]
-    leases: tuple[facts.LeaseHolder, ...]
+    definitions: tuple[InstalledDefinition, ...]
+    objects: tuple[InstalledObject, ...]
+    leases: tuple[LeaseHolder, ...]
     findings: tuple[Finding, ...]
     values: Obj
     move: tuple[MoveStep, ...]
@@ -347,8 +354,8 @@ def make_report(facts: KoordinatorFacts, koord_version: str, values_file: str = 
                 gates=tuple(gates),
             )
         )
-    objects, definitions = facts.installed_objects(facts), facts.installed_definitions(facts)
-    leases = facts.lease_holders(facts, LEASE_NAMES.items())
+    objects, definitions = installed_objects(facts), installed_definitions(facts)
+    leases = lease_holders(facts, LEASE_NAMES.items())
     found += program_findings(facts, objects, leases)
     found += definition_findings(definitions)
     found += configuration_findings(facts)
