@@ -48,7 +48,12 @@ def test_a_folder_of_jars_and_the_newest_that_was_fetched_are_found(tmp_path: Pa
     jar_in(cache / "yarn-newest.partial")
     os.utime(old, (1, 1))
     plain = jar_in(tmp_path / "jars")
-    for given, wanted in (({}, new), ({"HADOOP_HOME": str(plain)}, plain), ({"KOORD_ASSETS": str(cache)}, new)):
+    cases: list[tuple[dict[str, str], Path]] = [
+        ({}, new),
+        ({"HADOOP_HOME": str(plain)}, plain),
+        ({"KOORD_ASSETS": str(cache)}, new),
+    ]
+    for given, wanted in cases:
         found = find_hadoop({**environ, **given})
         assert isinstance(found, HadoopPrograms)
         assert (found.home, found.classpath) == (str(wanted), (f"{wanted}/*",))

@@ -220,16 +220,16 @@ class _YarnStory:
 
     async def _until(self, what: str, holds: Callable[[SharedNode], bool]) -> SharedNode:
         """Wait until the node is as wanted, and return how it was then."""
-        found: SharedNode | None = None
+        wanted: list[SharedNode] = []
 
         async def seen() -> bool:
-            nonlocal found
             found = await self._look()
-            return found is not None and holds(found)
+            if found is not None and holds(found):
+                wanted.append(found)
+            return bool(wanted)
 
         await self._stage.until(what, seen, REPORTED_S)
-        assert found is not None, "it was seen"
-        return found
+        return wanted[0]
 
     def _show(self, one: SharedNode) -> None:
         self._stage.table(
