@@ -83,12 +83,12 @@ def free_port() -> int:
     return port
 
 
-def read_until(process: subprocess.Popen[bytes], url: str, wanted: tuple[str, ...]) -> str:
+def read_until(process: subprocess.Popen[bytes], url: str, wanted: tuple[str, ...], log: Path) -> str:
     """Return the page at `url` once all that is wanted is in it."""
     end, text = time.monotonic() + 120, ""
-    while not text or any(word not in text for word in wanted):
-        assert process.poll() is None, "the program ended"
-        assert time.monotonic() < end, f"after two minutes {url} lacks {[one for one in wanted if one not in text]}"
+    while missing := [word for word in wanted if word not in text]:
+        assert process.poll() is None, f"the program ended:\n{log.read_text()}"
+        assert time.monotonic() < end, f"after two minutes {url} lacks {missing}:\n{log.read_text()}"
         try:
             with urllib.request.urlopen(url, timeout=10) as answer:
                 text = answer.read().decode()
@@ -110,7 +110,7 @@ def test_it_serves_what_the_reference_says(program: str, cluster: KoordUpProcess
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "NODE_NAME": NODE})
         try:
-            text = read_until(process, f"http://127.0.0.1:{port}{path}", wanted)
+            text = read_until(process, f"http://127.0.0.1:{port}{path}", wanted, tmp_path / "log")
         finally:
             process.terminate()
             process.wait(timeout=30)
