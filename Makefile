@@ -87,9 +87,10 @@ test-crio: $(READY) assets ## tests of NRI with CRI-O, which is built from its G
 	@$(BIN)/python -m tools.assets crio
 	@KOORD_RUNTIME=cri-o $(BIN)/python -m pytest tests/real/test_nri_containerd.py
 
-test-charts: $(READY) assets ## tests of the chart with a real Helm and promtool, which are built from their Go modules
+test-charts: $(READY) assets ## tests of the chart with a real Helm and promtool, built from their Go modules, and Debian's Prometheus
 	@$(BIN)/python -m tools.assets helm
 	@$(BIN)/python -m tools.assets promtool
+	@$(BIN)/python -m tools.assets prometheus
 	@$(BIN)/python -m pytest tests/charts
 
 test-install: $(READY) assets ## install, upgrade, roll back and uninstall the chart and the image on a real cluster (root, Debian 12)

@@ -3,8 +3,9 @@ kube-apiserver, kube-scheduler), with `node` what a node needs (kubelet, contain
 `containerd17` an older containerd and with `crio` CRI-O for such a node (which needs gcc), with `cluster` what a
 cluster needs that runs workloads (kube-controller-manager), with `helm` the program that renders and installs the
 chart, with `promtool` the one that checks and tests rules of Prometheus, or with `e2e` Kubernetes' end-to-end suite.
-From Debian's source: with `kernel` a guest's kernel. From Maven's artifacts: with `yarn` Hadoop's ResourceManager and
-NodeManager. From npm: with `axe` the engine that checks the dashboard's accessibility.
+From Debian's packages: with `prometheus` Prometheus, with `kernel` a guest's kernel, built from its source. From
+Maven's artifacts: with `yarn` Hadoop's ResourceManager and NodeManager. From npm: with `axe` the engine that checks
+the dashboard's accessibility.
 
 Prints the folder that holds the binaries. `KUBEBUILDER_ASSETS`, when set, is used for the control plane as it is.
 """
@@ -210,6 +211,27 @@ def build_kernel(target: Path) -> None:
     partial.rename(target)
 
 
+def prometheus_folder() -> Path:
+    return cache_root() / "prometheus-debian"
+
+
+def fetch_prometheus(target: Path) -> None:
+    """Take Prometheus out of Debian's package, which is not installed: it would start a service."""
+    missing = [name for name in ("apt-get", "dpkg-deb") if shutil.which(name) is None]
+    if missing:
+        sys.exit(f"assets: Prometheus comes from Debian's package, and there is no {', '.join(missing)} here")
+    partial = target.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    with tempfile.TemporaryDirectory() as work:
+        # Root's apt would leave its rights for the download and then could not write into a folder of root's.
+        download = ["apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", "prometheus"]
+        subprocess.run(download, check=True, cwd=work, stdout=sys.stderr)
+        subprocess.run(["dpkg-deb", "-x", str(next(Path(work).glob("*.deb"))), f"{work}/x"], check=True)
+        shutil.copy(f"{work}/x/usr/bin/prometheus", partial / "prometheus")
+    partial.rename(target)
+
+
 def yarn_folder() -> Path:
     """Return the folder of Hadoop's jars: a new one when their versions change."""
     return cache_root() / f"yarn-{hashlib.sha256(YARN_POM.read_bytes()).hexdigest()[:16]}"
@@ -248,6 +270,12 @@ def main() -> None:
             build_kernel(target)
         print(target)
         return
+    if sys.argv[1:] == ["prometheus"]:
+        target = prometheus_folder()
+        if not target.is_dir():
+            fetch_prometheus(target)
+        print(target)
+        return
     if sys.argv[1:] == ["yarn"]:
         target = yarn_folder()
         if not target.is_dir():
@@ -274,7 +302,7 @@ def main() -> None:
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        names = "`node`, `containerd17`, `crio`, `cluster`, `helm`, `promtool`, `e2e`, `kernel`, `yarn`, `axe`"
+        names = "`node`, `containerd17`, `crio`, `cluster`, `helm`, `promtool`, `prometheus`, `e2e`, `kernel`, `yarn`, `axe`"
         sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):

@@ -76,18 +76,18 @@ print(json.dumps({
 
 
 def missing() -> str:
-    """Return why no image can be built here without the network; empty when one can."""
+    """Return why no image can be built here; empty when one can. What the cache lacks is downloaded, once."""
     for tool in ("apt-get", "dpkg"):
         if shutil.which(tool) is None:
             return f"no {tool} on this machine: images are built on Debian 12"
     locked = debian.read_lock(debian.machine_architecture())
-    packages = cache_folder() / "packages"
-    absent = [
-        name for name in every_package() if name not in locked or not (packages / locked[name].file_name).is_file()
-    ]
-    return (
-        f"{len(absent)} of the image's Debian packages are not in the cache: run `make image` first" if absent else ""
-    )
+    if unlocked := [name for name in every_package() if name not in locked]:
+        return f"{debian.LOCK.name} has no {', '.join(unlocked)} for this machine"
+    try:
+        debian.fetch([locked[name] for name in every_package()], cache_folder() / "packages")
+    except debian.PackageError as error:
+        return f"the image's Debian packages cannot be had here: {error}"
+    return ""
 
 
 @pytest.fixture(scope="module")

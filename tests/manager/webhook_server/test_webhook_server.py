@@ -267,3 +267,30 @@ async def test_a_server_that_stops_answers_on_and_has_callers_hang_up(
         await stopped
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.post(url, data=review(), ssl=trusting(material.ca_cert))
+
+
+@pytest.mark.parametrize("impatient", [{"drain_s": 0.0}], indirect=True)
+async def test_a_request_that_has_come_when_the_server_closes_idle_connections_is_answered(
+    impatient: WebhookServer, material: CertificateMaterial
+) -> None:
+    """An API server may send on a connection that it kept in the very moment in which the replica ends."""
+    body = review()
+    request = f"POST {PATH} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+    kept = [
+        await asyncio.open_connection(
+            "127.0.0.1", impatient.port, ssl=trusting(material.ca_cert), server_hostname="127.0.0.1"
+        )
+        for _ in range(20)
+    ]
+    for reader, writer in kept:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+    for _, writer in kept:
+        writer.write(request)
+    await impatient.stop()
+    for reader, writer in kept:
+        said = await reader.read()
+        writer.close()
+        assert said.startswith(b"HTTP/1.1 200"), said
+        assert b"connection: close" in said.lower()

@@ -36,19 +36,6 @@ GPU = Dashboard(
                         ),
                     ),
                 ),
-                Panel(
-                    title="Time of DeviceShare by extension point",
-                    question="What does choosing devices cost?",
-                    unit="s",
-                    queries=(
-                        Query(
-                            "histogram_quantile(0.99, sum by (le, extension_point) (rate("
-                            f'scheduler_plugin_execution_duration_seconds_bucket{{{SCHEDULER_JOB},plugin="DeviceShare"}}'
-                            "[$__rate_interval])))",
-                            "{{extension_point}}",
-                        ),
-                    ),
-                ),
             ),
         ),
         Row(

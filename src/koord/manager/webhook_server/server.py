@@ -133,6 +133,7 @@ class WebhookServer:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
+        await self._close_idle_connections()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -147,6 +148,19 @@ class WebhookServer:
         deadline = self._clock.monotonic() + self._limits.drain_s
         while self._has_connections() and self._clock.monotonic() < deadline:
             await self._clock.sleep(_DRAIN_POLL_S)
+
+    async def _close_idle_connections(self) -> None:
+        """Close the connections that wait for a request, and answer a request that has come on one of them.
+
+        aiohttp's own shutdown drops a request that has come and whose handler has not begun. What is sent while the
+        close is on its way cannot be answered: HTTP/1.1 has no word for that.
+        """
+        if self._runner is None or self._runner.server is None:
+            return
+        await self._clock.sleep(_DRAIN_POLL_S)  # what callers have sent is read
+        for connection in self._runner.server.connections:
+            connection.close()
+        await self._clock.sleep(_DRAIN_POLL_S)  # their handlers have begun, and aiohttp waits for these
 
     def _has_connections(self) -> bool:
         return self._runner is not None and self._runner.server is not None and bool(self._runner.server.connections)

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from koord.scheduler.framework.post_filter import PostFilterContext
     from koord.scheduler.framework.profile import SchedulerProfile
 
-
 PreBindMethod = Callable[[CycleState, PodInfo, str], BindEffect | Reject | Fault | None]
 OnPointEnd = Callable[[str], None]  # called with the name of an extension point that ended, in a timed attempt
 
@@ -158,10 +157,8 @@ def _run_pre_filter_plugins(profile: SchedulerProfile, cycle: CycleState, pod: P
 def no_nodes_left(cycle: CycleState) -> PluginRejection:
     """Return the rejection of a pod for which PreFilter plugins together left no node."""
     plugins = cycle.restricted_by
-    if len(plugins) == 1:
-        return PluginRejection(PRE_FILTER, unresolvable(f"node(s) didn't satisfy plugin {plugins[0]}"))
-    listed = f"node(s) didn't satisfy plugin(s) [{' '.join(plugins)}] simultaneously"
-    return PluginRejection(PRE_FILTER, unresolvable(listed))
+    named = f"plugin {plugins[0]}" if len(plugins) == 1 else f"plugin(s) [{' '.join(plugins)}] simultaneously"
+    return PluginRejection(PRE_FILTER, unresolvable(f"node(s) didn't satisfy {named}"))
 
 
 def run_admit(plugins: Iterable[Plugin], cycle: CycleState, pod: PodInfo) -> PluginRejection | None:
