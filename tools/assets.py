@@ -302,8 +302,8 @@ def main() -> None:
     elif not sys.argv[1:]:
         target, modules = folder(), MODULES
     else:
-        names = "`node`, `containerd17`, `crio`, `cluster`, `helm`, `promtool`, `prometheus`, `e2e`, `kernel`, `yarn`, `axe`"
-        sys.exit(f"assets: say {names} or nothing, not {' '.join(sys.argv[1:])}")
+        names = "node containerd17 crio cluster helm promtool prometheus e2e kernel yarn axe"
+        sys.exit(f"assets: say one of {names}, or nothing, not {' '.join(sys.argv[1:])}")
     if not target.is_dir():
         if modules is MODULES and os.environ.get("KUBEBUILDER_ASSETS"):
             sys.exit(f"assets: KUBEBUILDER_ASSETS names {target}, which is not a folder")
