@@ -35,6 +35,15 @@ CORE, RATIO = "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory-ratio"
 HAMI_LIBRARY = os.environ.get("KOORD_HAMI_CORE", "")
 FIGURES = os.environ.get("KOORD_GPU_FIGURES", "")
 GATES = "Accelerators=true,GPUEnvInject=true,MPSControlDaemon=true,HamiCoreVGPUMonitor=true"
+_NEEDS_HAMI = pytest.mark.skipif(not HAMI_LIBRARY, reason="KOORD_HAMI_CORE names no library")
+HELD_BYTES = 2 << 30
+HOLD = f"""
+import time
+from koord.gpu.driver import CudaCard, CudaDriver
+card = CudaCard.open(CudaDriver.open())
+print(card.allocate({HELD_BYTES}), flush=True)
+time.sleep(600)
+"""
 _UP = re.compile(r"^koordlet_gpu_mps_daemon_up\{[^}]*\} 1(\.0)?$", re.MULTILINE)
 NODE_PATH = f"/api/v1/nodes/{NODE}"
 
@@ -57,8 +66,8 @@ class GpuNode:
         self.agent = agent
         self.reports: dict[str, Any] = {}
 
-    def measure(self, name: str, provider: str, cores: int, ratio: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Run `koord gpu verify` in a pod with this share; return its report and the pod."""
+    def create(self, name: str, provider: str, cores: int, ratio: int, *command: str) -> None:
+        """Create a pod with this share that runs Python with these arguments."""
         # The program comes from this machine: an image of Python and koord would be larger than what is measured.
         folders = ["/usr", "/lib", "/lib64", "/etc", str(ROOT), sys.prefix, sys.base_prefix]
         folders = [one for one in dict.fromkeys(folders) if Path(one).exists()]
@@ -70,7 +79,7 @@ class GpuNode:
         del pod["spec"]["nodeName"]
         pod["spec"].update(restartPolicy="Never", volumes=volumes, schedulerName="koord-scheduler")
         container = pod["spec"]["containers"][0]
-        container["command"] = [sys.executable, "-m", "koord", "gpu", "verify", "-o", "json"]
+        container["command"] = [sys.executable, *command]
         container["volumeMounts"] = mounts
         container["env"] = [
             {"name": "PYTHONPATH", "value": f"{ROOT}/src"},
@@ -78,6 +87,22 @@ class GpuNode:
             {"name": "KOORD_DEVICE_ALLOCATED", "valueFrom": {"fieldRef": {"fieldPath": annotation}}},
         ]
         self.api.create(PODS, pod)
+
+    def delete(self, name: str) -> None:
+        self.api.delete(f"{PODS}/{name}")
+        until(lambda: self.api.get(f"{PODS}/{name}") is None, f"{name} is gone")
+
+    def used_bytes(self, name: str) -> int:
+        """Return what koordlet counts as used by the containers of a pod; 0 while it does not know."""
+        metrics = self.agent.fetch("/metrics")
+        found = re.search(
+            rf'^koordlet_gpu_share_memory_used_bytes{{[^}}]*pod_name="{name}"[^}}]*}} (\S+)$', metrics, re.M
+        )
+        return 0 if found is None else int(float(found[1]))
+
+    def measure(self, name: str, provider: str, cores: int, ratio: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Run `koord gpu verify` in a pod with this share; return its report and the pod."""
+        self.create(name, provider, cores, ratio, "-m", "koord", "gpu", "verify", "-o", "json")
         path = f"{PODS}/{name}"
         try:
             until(lambda: self.api.seen(path)["status"].get("phase") in ("Succeeded", "Failed"), f"{name} ends", 120)
@@ -90,8 +115,7 @@ class GpuNode:
         lines = [line.split(" ", 3) for line in logs.read_text().splitlines()]
         said = "\n".join(words[3] for words in lines if words[1] == "stdout")
         assert said, f"{logs.read_text()}\n{json.dumps(found, indent=1)}"
-        self.api.delete(path)
-        until(lambda: self.api.get(path) is None, f"{name} is gone")
+        self.delete(name)
         self.reports[name] = json.loads(said)
         return self.reports[name], found
 
@@ -139,7 +163,7 @@ def test_a_container_gets_the_share_that_its_pod_asked_for(gpu_node: GpuNode) ->
     assert limits["memory"]["granted"] == pytest.approx(limits["memory"]["asked"], rel=0.001)
 
 
-@pytest.mark.skipif(not HAMI_LIBRARY, reason="KOORD_HAMI_CORE names no library")
+@_NEEDS_HAMI
 def test_a_container_of_hami_core_gets_no_more_memory_than_it_asked_for(gpu_node: GpuNode) -> None:
     gpu_node.api.merge(NODE_PATH, {"metadata": {"labels": {L_GPU_ISOLATION_PROVIDER: "HAMi-core"}}})
     lock_folder = Path(gpu_env.LOCK_DIR)
@@ -155,6 +179,23 @@ def test_a_container_of_hami_core_gets_no_more_memory_than_it_asked_for(gpu_node
     limits = _by_resource(report)
     assert limits["memory"]["verdict"] == "holds", report
     assert limits["memory"]["granted"] == pytest.approx(limits["memory"]["asked"], rel=0.001)
+
+
+@pytest.mark.parametrize("provider", ["MPS", pytest.param("HAMi-core", marks=_NEEDS_HAMI)])
+def test_what_a_container_uses_of_its_share_is_told(gpu_node: GpuNode, provider: str) -> None:
+    gpu_node.api.merge(NODE_PATH, {"metadata": {"labels": {L_GPU_ISOLATION_PROVIDER: provider}}})
+    name = f"holds-{provider.lower()}"
+    gpu_node.create(name, provider, 30, 10, "-c", HOLD)
+    try:
+        until(lambda: gpu_node.used_bytes(name) >= HELD_BYTES, "koordlet counts what the container holds", 90)
+    except AssertionError as late:
+        raise AssertionError(
+            f"{late}\n{gpu_node.agent.fetch('/apis/v1/gpus')}\n{gpu_node.agent.log()[-2000:]}"
+        ) from None
+    # The context of a process takes about half a GiB of the card.
+    assert gpu_node.used_bytes(name) < HELD_BYTES + (1 << 30)
+    gpu_node.delete(name)
+    until(lambda: not gpu_node.used_bytes(name), "nothing is counted of a pod that is gone", 60)
 
 
 def test_a_container_that_asks_for_no_card_sees_none(gpu_node: GpuNode) -> None:
