@@ -28,9 +28,10 @@ ON: dict[str, tuple[FeatureGateTable, int, str]] = {
     ),
     "scheduler": (
         SCHEDULER_GATES,
-        33,  # two of Kubernetes
+        41,  # ten of Kubernetes, eight of these about resource claims and storage
         "DynamicSchedulerCheck CSIStorageCapacity GenericEphemeralVolume PodDisruptionBudget "
-        "GangPendingPodsConditionPatch EnableBatchScheduleNodeSnapshot",
+        "GangPendingPodsConditionPatch EnableBatchScheduleNodeSnapshot "
+        "DRAAdminAccess DRAPrioritizedList DRASchedulerFilterTimeout",
     ),
     "koordlet": (
         {name: gate for name, gate in KOORDLET_GATES.items() if not gate.hook},
