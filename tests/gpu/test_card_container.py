@@ -59,6 +59,11 @@ def _driver_folders() -> list[str]:
     return sorted(set(found))
 
 
+def site_packages() -> list[str]:
+    """Return where this process takes packages from, which need not be below its prefix."""
+    return [path for path in sys.path if path.endswith("-packages")]
+
+
 class GpuNode:
     def __init__(self, node: Node, api: Api, agent: nodeagent.Agent) -> None:
         self.node = node
@@ -69,7 +74,7 @@ class GpuNode:
     def create(self, name: str, provider: str, cores: int, ratio: int, *command: str) -> None:
         """Create a pod with this share that runs Python with these arguments."""
         # The program comes from this machine: an image of Python and koord would be larger than what is measured.
-        folders = ["/usr", "/lib", "/lib64", "/etc", str(ROOT), sys.prefix, sys.base_prefix]
+        folders = ["/usr", "/lib", "/lib64", "/etc", str(ROOT), sys.prefix, sys.base_prefix, *site_packages()]
         folders = [one for one in dict.fromkeys(folders) if Path(one).exists()]
         volumes = [{"name": f"v{i}", "hostPath": {"path": one}} for i, one in enumerate(folders)]
         mounts = [{"name": f"v{i}", "mountPath": one, "readOnly": True} for i, one in enumerate(folders)]
