@@ -147,16 +147,16 @@ async def test_koordlet_counts_them_and_evicts_the_largest(node: tuple[YarnNode,
         agent = Koordlet(cluster.client, cluster.informers, clock, _settings(copilot, tmp_path), Host.local())
         await agent.start()
         try:
-
+            # Each has a collector of its own, with its own period.
             async def is_measured() -> bool:
-                held = agent.store.latest((metric_kind.THIRD_PARTY_MEMORY, victim), clock.time())
-                return held is not None and held > 0.9 * EATEN_MB * 2**20
+                now_s = clock.time()
+                held = agent.store.latest((metric_kind.THIRD_PARTY_MEMORY, victim), now_s)
+                application = agent.store.latest((metric_kind.APPLICATION_MEMORY, "yarn-task"), now_s)
+                requested = agent.store.latest((metric_kind.NODE_BE, metric_kind.BE_REQUEST), now_s)
+                is_held = held is not None and held > 0.9 * EATEN_MB * 2**20
+                return is_held and application is not None and requested == 1000 * (2 + len(others))
 
             await eventually(is_measured, lambda: str(agent.state()))
-            now_s = clock.time()
-            assert agent.store.latest((metric_kind.APPLICATION_MEMORY, "yarn-task"), now_s) is not None
-            requested = agent.store.latest((metric_kind.NODE_BE, metric_kind.BE_REQUEST), now_s)
-            assert requested == 1000 * (2 + len(others))
             await cluster.evict_at_present_use()
 
             async def is_recorded() -> bool:
