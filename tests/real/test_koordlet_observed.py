@@ -112,7 +112,16 @@ def batch_text(milli: int, memory: str) -> str:
 class TestNormalization:
     """Each pod has one quota, whatever the policy of bursts is; without the ratio it is that of the spec."""
 
-    @pytest.mark.parametrize("policy", ["none", "cpuBurstOnly", "auto"])
+    @pytest.mark.parametrize(
+        "policy",
+        [
+            "none",
+            "cpuBurstOnly",
+            # A fault of koordlet: a quota from before the ratio lies between the normalized limit and 300 % of it, so
+            # it is taken for a burst and stays while nothing is throttled (`_target` of strategies/cpu_burst.py).
+            pytest.param("auto", marks=pytest.mark.xfail(reason="bursts keep the quota from before the ratio")),
+        ],
+    )
     def test_a_ratio_that_comes_changes_and_goes(self, site: Site, agent: Agent, policy: str) -> None:
         order(site.api, {**QUIET, "cpuBurstStrategy": {"policy": policy, "cpuBurstPercent": 100}})
         site.run(limited("ls"), limited("plain", qos=""), limited("two", 200, more=300), batch("be", 500, priority=""))
@@ -123,20 +132,14 @@ class TestNormalization:
         }
         for ratio, found in wanted.items():
             annotate(site, NODE, **{RATIO: ratio})
-            self.reach(site, found, f"ratio {ratio}", policy)
+            self.reach(site, found, f"ratio {ratio}")
             ticked(agent, 5)
-            self.reach(site, found, f"ratio {ratio}, and they stay", policy, 0)
+            self.reach(site, found, f"ratio {ratio}, and they stay", 0)
 
-    def reach(
-        self, site: Site, wanted: tuple[tuple[str, ...], ...], why: str, policy: str, seconds: float = 30.0
-    ) -> None:
-        """Wait until quotas are as wanted; under `auto` a container that was throttled may have three times that."""
-        most = 3 if policy == "auto" else 1
-        ls, two, be = wanted
-        until(lambda: within(quotas(site, "ls"), ls, most), f"{why}: {ls}", seconds)
-        until(lambda: within(quotas(site, "plain"), ls, most), f"{why}: {ls} without a label", seconds)
-        until(lambda: within(quotas(site, "two"), two, most), f"{why}: {two}", seconds)
-        until(lambda: quotas(site, "be") == be, f"{why}: {be}", seconds)
+    def reach(self, site: Site, wanted: tuple[tuple[str, ...], ...], why: str, seconds: float = 30.0) -> None:
+        until(lambda: quotas(site, "ls") == quotas(site, "plain") == wanted[0], f"{why}: {wanted[0]}", seconds)
+        until(lambda: quotas(site, "two") == wanted[1], f"{why}: {wanted[1]}", seconds)
+        until(lambda: quotas(site, "be") == wanted[2], f"{why}: {wanted[2]}", seconds)
 
     def test_a_ratio_that_is_no_number_changes_nothing(self, site: Site, agent: Agent) -> None:
         annotate(site, NODE, **{RATIO: "1.2"})
@@ -154,13 +157,6 @@ class TestNormalization:
         until(lambda: quotas(site, "ls") == ("33334", "33334"), f"the new limit counts: {quotas(site, 'ls')}")
         ticked(agent, 5)
         assert quotas(site, "ls") == ("33334", "33334")
-
-
-def within(found: tuple[str, ...], wanted: tuple[str, ...], most: int) -> bool:
-    """Return whether each quota is at least the one that is wanted, and at most so many times it."""
-    if len(found) != len(wanted):
-        return False
-    return all(int(least) <= int(quota) <= most * int(least) for quota, least in zip(found, wanted, strict=True))
 
 
 def resize(site: Site, name: str, resources: Json) -> None:
