@@ -15,8 +15,7 @@ from koord.api.patch.merge_patch import PatchFailed, merge_patch
 from koord.api.patch.strategic_merge import strategic_merge
 from koord.embedded.apiserver.merge.compare import equal_values
 from koord.embedded.apiserver.merge.json_patch import json_patch
-from koord.embedded.apiserver.merge.managed_entries import ownable, without_managed_fields
-from koord.embedded.apiserver.merge.managed_fields import track_update
+from koord.embedded.apiserver.merge.managed_fields import ownable, track_update, without_managed_fields
 from koord.embedded.apiserver.merge.server_side_apply import (
     BEFORE_FIRST_APPLY,
     ApplyConflicts,

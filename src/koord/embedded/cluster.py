@@ -20,12 +20,19 @@ import yaml
 
 from koord.api.kubernetes.builtin_kinds import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES, SERVICE_ACCOUNTS
 from koord.api.schema import crd_manifests
-from koord.embedded.apiserver import tls
+from koord.embedded.apiserver import data_directory
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
-from koord.embedded.apiserver.admission.service_account import DEFAULT_ACCOUNT
+from koord.embedded.apiserver.admission.namespace_limits import DEFAULT_ACCOUNT
+from koord.embedded.apiserver.data_directory import (
+    DEFAULT_HOSTS,
+    ApiServerCertificates,
+    DataDirectoryError,
+    create_certificates,
+    load_or_create_certificates,
+    prepare_data_directory,
+)
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress, kubeconfig_document
-from koord.embedded.apiserver.private_files import DataDirectoryError, prepare_data_directory
-from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes
+from koord.embedded.apiserver.rest.discovery import ComponentRoutes
 from koord.embedded.apiserver.rest.virtual_resources import metrics_resources
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.apiserver.store.journal import StoreJournal
@@ -131,7 +138,7 @@ class EmbeddedCluster:
         self._factories = tuple(components)
         self._running: list[tuple[str, Component]] = []
         self.clock = clock or WallClock()
-        self._certificates: tls.ApiServerCertificates | None = None
+        self._certificates: ApiServerCertificates | None = None
         self.token = ""
         self.server: ApiServer | None = None
         self.http_server: HttpServer | None = None
@@ -186,7 +193,7 @@ class EmbeddedCluster:
         if not settings.http:
             return
         if settings.tls_certificate is not None and settings.tls_key is not None:
-            self._certificates = tls.load_certificates(settings.tls_certificate, settings.tls_key)
+            self._certificates = data_directory.load_certificates(settings.tls_certificate, settings.tls_key)
         else:
             self._certificates = self._own_certificates()
         http_server = HttpServer(self.server)
@@ -196,11 +203,14 @@ class EmbeddedCluster:
         self.http_server = http_server
         await self.server.publish_address(http_server.url)
 
-    def _own_certificates(self) -> tls.ApiServerCertificates:
+    def _own_certificates(self) -> ApiServerCertificates:
         settings = self._settings
-        hosts = [*tls.DEFAULT_HOSTS, *({settings.host} - {"0.0.0.0", "::"} - set(tls.DEFAULT_HOSTS))]
+        hosts = [
+            *DEFAULT_HOSTS,
+            *({settings.host} - {"0.0.0.0", "::"} - set(DEFAULT_HOSTS)),
+        ]
         pki = settings.data_dir / "pki" if settings.data_dir else None
-        return tls.load_or_create_certificates(pki, hosts) if pki else tls.create_certificates(hosts)
+        return load_or_create_certificates(pki, hosts) if pki else create_certificates(hosts)
 
     async def _install_crds(self) -> None:
         assert self.client is not None

@@ -6,7 +6,8 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator
 
-from koord.embedded.apiserver import tls
+from koord.embedded.apiserver import data_directory
+from koord.embedded.apiserver.data_directory import DEFAULT_HOSTS
 from koord.embedded.apiserver.http_server import HttpServer, ServerAddress
 from koord.embedded.apiserver.server import ApiServer
 
@@ -19,15 +20,15 @@ async def serve_https(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    identity: tls.ApiServerCertificates | None = None,
+    identity: data_directory.ApiServerCertificates | None = None,
     allow_remote: bool = False,
 ) -> AsyncIterator[ServerAddress]:
     """Start `server` (by default a new one with one token) behind HTTPS and close both at the end of the block."""
     if server is None:
         server = ApiServer(tokens={secrets.token_hex(16): TOKEN_USER})
     token = next(iter(server.tokens), "")
-    hosts = (*tls.DEFAULT_HOSTS, host) if host not in tls.DEFAULT_HOSTS else tls.DEFAULT_HOSTS
-    identity = identity or tls.create_certificates(hosts)
+    hosts = (*DEFAULT_HOSTS, host) if host not in DEFAULT_HOSTS else DEFAULT_HOSTS
+    identity = identity or data_directory.create_certificates(hosts)
     http_server = HttpServer(server)
     await server.start()
     try:

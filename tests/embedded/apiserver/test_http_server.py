@@ -16,7 +16,8 @@ import aiohttp
 import pytest
 
 from koord.api.kubernetes.meta import Object
-from koord.embedded.apiserver import http_server, tls
+from koord.embedded.apiserver import data_directory, http_server
+from koord.embedded.apiserver.data_directory import DEFAULT_HOSTS, certificate_hosts
 from koord.embedded.apiserver.http_server import (
     HttpServer,
     NotLoopbackError,
@@ -36,8 +37,8 @@ TOKEN = "secret"
 
 
 @pytest.fixture(scope="module")
-def identity() -> tls.ApiServerCertificates:
-    return tls.create_certificates()
+def identity() -> data_directory.ApiServerCertificates:
+    return data_directory.create_certificates()
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def server() -> ApiServer:
 
 
 @pytest.fixture
-async def address(server: ApiServer, identity: tls.ApiServerCertificates) -> AsyncIterator[ServerAddress]:
+async def address(server: ApiServer, identity: data_directory.ApiServerCertificates) -> AsyncIterator[ServerAddress]:
     async with serve_https(server, identity=identity) as found:
         yield found
 
@@ -187,11 +188,11 @@ def test_listening_beyond_this_machine_is_asked_for(server: ApiServer) -> None:
 
 
 def test_identity_survives_a_restart_and_covers_new_hosts(tmp_path: Path) -> None:
-    first = tls.load_or_create_certificates(tmp_path)
-    assert tls.load_or_create_certificates(tmp_path) == first
+    first = data_directory.load_or_create_certificates(tmp_path)
+    assert data_directory.load_or_create_certificates(tmp_path) == first
     assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
-    other = tls.load_or_create_certificates(tmp_path, (*tls.DEFAULT_HOSTS, "192.0.2.7", "koord.example"))
-    assert {"192.0.2.7", "koord.example", "localhost"} <= set(tls.certificate_hosts(other.serving.certificate))
+    other = data_directory.load_or_create_certificates(tmp_path, (*DEFAULT_HOSTS, "192.0.2.7", "koord.example"))
+    assert {"192.0.2.7", "koord.example", "localhost"} <= set(certificate_hosts(other.serving.certificate))
 
 
 async def test_kubeconfig_points_to_the_server(address: ServerAddress) -> None:

@@ -10,8 +10,7 @@ import resource
 import sys
 
 from koord.cli.daemons.lifecycle import event_loop_factory
-from koord.embedded.apiserver.connections import ConnectionLimits
-from koord.embedded.apiserver.http_server import HttpServer
+from koord.embedded.apiserver.http_server import ConnectionLimits, HttpServer
 from koord.embedded.apiserver.server import ApiServer
 
 

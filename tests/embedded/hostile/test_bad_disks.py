@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.private_files import DataDirectoryError
+from koord.embedded.apiserver.data_directory import DataDirectoryError
 from koord.embedded.apiserver.store.journal import JournalError, StoreJournal
 from koord.embedded.apiserver.store.object_store import ObjectStore
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster

@@ -12,9 +12,8 @@ from subprocess import PIPE
 import msgspec
 import pytest
 
-from koord.embedded.apiserver import tls
-from koord.embedded.apiserver.connections import ConnectionLimits
-from koord.embedded.apiserver.http_server import HttpServer
+from koord.embedded.apiserver import data_directory
+from koord.embedded.apiserver.http_server import ConnectionLimits, HttpServer
 from koord.embedded.apiserver.server import ApiServer
 from koord.kube.transport.interface import ApiRequest
 from tests.embedded.apiserver.rest_harness import NS, config_map
@@ -114,7 +113,7 @@ async def test_an_idle_connection_outlives_the_time_for_headers() -> None:
 
 
 async def test_a_handshake_has_a_time_limit() -> None:
-    async with served(HASTY, tls.create_certificates().ssl_context()) as here:
+    async with served(HASTY, data_directory.create_certificates().ssl_context()) as here:
         silent = [await here.open(sent) for sent in (b"", b"\x16\x03\x01")]
         await asyncio.gather(*(ends(streams) for streams in silent))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from koord.embedded.apiserver import tls
-from koord.embedded.apiserver.private_files import DataDirectoryError
+from koord.embedded.apiserver import data_directory
+from koord.embedded.apiserver.data_directory import DataDirectoryError
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 
 
@@ -51,7 +51,7 @@ async def test_rotation(tmp_path: Path) -> None:
 
 
 async def test_a_certificate_of_the_users_own(tmp_path: Path) -> None:
-    made = tls.create_certificates(("127.0.0.1", "koord.example"))
+    made = data_directory.create_certificates(("127.0.0.1", "koord.example"))
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     certificate.write_bytes(made.serving.certificate + made.authority.certificate)
     key.write_bytes(made.serving.key)
@@ -60,7 +60,7 @@ async def test_a_certificate_of_the_users_own(tmp_path: Path) -> None:
     await cluster.start()
     try:
         assert await status(cluster, cluster.token, made.authority.certificate) == 200
-        assert "koord.example" in tls.certificate_hosts(certificate.read_bytes())
+        assert "koord.example" in data_directory.certificate_hosts(certificate.read_bytes())
     finally:
         await cluster.stop()
     key.write_bytes(b"no key")

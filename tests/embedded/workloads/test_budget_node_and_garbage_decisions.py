@@ -16,8 +16,9 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget
 from koord.api.model import convert
-from koord.embedded.workloads import disruption_controller, node_health, node_lifecycle_controller, owner_graph, pod_gc
+from koord.embedded.workloads import disruption_controller, garbage_collector, node_lifecycle_controller, pod_gc
 from koord.embedded.workloads.controller_context import parse_discovery
+from koord.embedded.workloads.garbage_collector import DeleteDependent, RemoveOwnerReferences
 from tests.embedded.workloads.builders import NOW, node, pod, taint
 
 # -- budgets
@@ -87,17 +88,17 @@ def test_allowed_evictions_count_until_seen_or_forgotten() -> None:
     ],
 )
 def test_zone_states(healthy: int, unhealthy: int, state: str) -> None:
-    assert node_health.zone_state(healthy, unhealthy) == state
+    assert node_lifecycle_controller.zone_state(healthy, unhealthy) == state
 
 
 def test_a_dark_zone_is_evicted_only_while_another_lives() -> None:
     def zone(name: str, status: str) -> tuple[Node, bool]:
         return node(name, labels={"topology.kubernetes.io/zone": name[0]}, Ready=status), False
 
-    lit = node_health.zone_eviction_rates([zone("a1", "Unknown"), zone("b1", "True")])
+    lit = node_lifecycle_controller.zone_eviction_rates([zone("a1", "Unknown"), zone("b1", "True")])
     assert lit.rates == {":a": 0.1, ":b": 0.1}
-    dark = node_health.zone_eviction_rates([zone("a1", "Unknown"), zone("b1", "False")])
-    assert dark == node_health.ZoneEvictionRates({":a": 0.0, ":b": 0.0}, True)
+    dark = node_lifecycle_controller.zone_eviction_rates([zone("a1", "Unknown"), zone("b1", "False")])
+    assert dark == node_lifecycle_controller.ZoneEvictionRates({":a": 0.0, ":b": 0.0}, True)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +129,12 @@ def test_a_dark_zone_is_evicted_only_while_another_lives() -> None:
     ],
 )
 def test_taints(seen: Node, may_evict: bool, expected: list[tuple[str, str]] | None) -> None:
-    found = node_health.decide_taints(seen, NOW, may_evict=may_evict)
+    found = node_lifecycle_controller.decide_taints(seen, NOW, may_evict=may_evict)
     shown = None if found is None else [(one.key.rpartition("/")[2], one.effect) for one in found]
     assert shown == expected
     if found is not None:
         settled = msgspec.structs.replace(seen, spec=msgspec.structs.replace(seen.spec, taints=found))
-        assert node_health.decide_taints(settled, NOW, may_evict=may_evict) is None
+        assert node_lifecycle_controller.decide_taints(settled, NOW, may_evict=may_evict) is None
 
 
 @pytest.mark.parametrize(
@@ -159,7 +160,7 @@ def test_leaving_tainted_nodes(tolerations: list[dict[str, Any]], leaves_in: int
 
 
 def test_silent_nodes_keep_the_times_of_what_did_not_change() -> None:
-    first = node_health.unknown_conditions(node(Ready="True", MemoryPressure="False"), NOW)
+    first = node_lifecycle_controller.unknown_conditions(node(Ready="True", MemoryPressure="False"), NOW)
     assert {one.type: (one.status, one.reason) for one in first} == {
         "Ready": ("Unknown", "NodeStatusUnknown"),
         "MemoryPressure": ("Unknown", "NodeStatusUnknown"),
@@ -167,7 +168,7 @@ def test_silent_nodes_keep_the_times_of_what_did_not_change() -> None:
         "PIDPressure": ("Unknown", "NodeStatusNeverUpdated"),
     }
     marked = msgspec.structs.replace(node(), status=msgspec.structs.replace(node().status, conditions=first))
-    assert node_health.unknown_conditions(marked, NOW + timedelta(hours=1)) == first
+    assert node_lifecycle_controller.unknown_conditions(marked, NOW + timedelta(hours=1)) == first
 
 
 def test_finished_pods_past_the_threshold_go_oldest_first() -> None:
@@ -204,12 +205,12 @@ KINDS = parse_discovery(
 
 def item(
     uid: str, *owners: str, finalizers: tuple[str, ...] = (), deleting: bool = False, blocks: bool = True
-) -> owner_graph.OwnerGraphNode:
+) -> garbage_collector.OwnerGraphNode:
     refs = tuple(
         OwnerReference(api_version="v1", kind="ConfigMap", name=owner, uid=owner, block_owner_deletion=blocks)
         for owner in owners
     )
-    return owner_graph.OwnerGraphNode(
+    return garbage_collector.OwnerGraphNode(
         uid=uid,
         kind=KINDS.served[0],
         namespace="d",
@@ -225,35 +226,44 @@ def item(
     ("standings", "below", "expected"),
     [
         pytest.param({"a": "solid"}, [], None, id="owned-and-well"),
-        pytest.param({"a": "absent"}, [], owner_graph.DeleteDependent("Background"), id="owner-gone"),
+        pytest.param({"a": "absent"}, [], DeleteDependent("Background"), id="owner-gone"),
         pytest.param(
-            {"a": "absent", "b": "solid"}, [], owner_graph.RemoveOwnerReferences(frozenset("a")), id="one-owner-left"
+            {"a": "absent", "b": "solid"},
+            [],
+            RemoveOwnerReferences(frozenset("a")),
+            id="one-owner-left",
         ),
         pytest.param(
-            {"a": "waiting", "b": "solid"}, [], owner_graph.RemoveOwnerReferences(frozenset("a")), id="one-owner-stays"
+            {"a": "waiting", "b": "solid"},
+            [],
+            RemoveOwnerReferences(frozenset("a")),
+            id="one-owner-stays",
         ),
-        pytest.param({"a": "waiting"}, [], owner_graph.DeleteDependent("Background"), id="owner-waits-for-a-leaf"),
+        pytest.param({"a": "waiting"}, [], DeleteDependent("Background"), id="owner-waits-for-a-leaf"),
         pytest.param(
-            {"a": "waiting"}, [item("z", "x")], owner_graph.DeleteDependent("Foreground"), id="owner-waits-for-a-branch"
+            {"a": "waiting"},
+            [item("z", "x")],
+            DeleteDependent("Foreground"),
+            id="owner-waits-for-a-branch",
         ),
         pytest.param(
             {"a": "waiting"},
-            [item("z", "x", finalizers=(owner_graph.FOREGROUND_FINALIZER,), deleting=True)],
-            owner_graph.DeleteDependent("Foreground", unblock=True),
+            [item("z", "x", finalizers=(garbage_collector.FOREGROUND_FINALIZER,), deleting=True)],
+            DeleteDependent("Foreground", unblock=True),
             id="a-circle-is-cut",
         ),
     ],
 )
 def test_what_becomes_of_dependents(
-    standings: dict[str, Any], below: list[owner_graph.OwnerGraphNode], expected: Any
+    standings: dict[str, Any], below: list[garbage_collector.OwnerGraphNode], expected: Any
 ) -> None:
-    assert owner_graph.decide_dependent(item("x", *standings), standings, below) == expected
+    assert garbage_collector.decide_dependent(item("x", *standings), standings, below) == expected
 
 
 def test_owners_wait_only_for_those_that_block() -> None:
-    owner = item("o", finalizers=(owner_graph.FOREGROUND_FINALIZER,), deleting=True)
-    assert owner_graph.decide_waiting_owner(owner, [item("d", "o", blocks=False)]) == (True, [])
-    assert owner_graph.decide_waiting_owner(owner, [item("d", "o")]) == (False, ["d"])
+    owner = item("o", finalizers=(garbage_collector.FOREGROUND_FINALIZER,), deleting=True)
+    assert garbage_collector.decide_waiting_owner(owner, [item("d", "o", blocks=False)]) == (True, [])
+    assert garbage_collector.decide_waiting_owner(owner, [item("d", "o")]) == (False, ["d"])
 
 
 @given(
@@ -263,8 +273,8 @@ def test_owners_wait_only_for_those_that_block() -> None:
     )
 )
 def test_the_graph_equals_one_built_from_what_is_left(steps: list[tuple[str, list[str], bool]]) -> None:
-    live: dict[str, owner_graph.OwnerGraphNode] = {}
-    known = owner_graph.OwnerGraph()
+    live: dict[str, garbage_collector.OwnerGraphNode] = {}
+    known = garbage_collector.OwnerGraph()
     for uid, owners, gone in steps:
         if gone:
             live.pop(uid, None)
@@ -272,7 +282,7 @@ def test_the_graph_equals_one_built_from_what_is_left(steps: list[tuple[str, lis
         else:
             live[uid] = item(uid, *(owner for owner in owners if owner != uid))
             known.put(live[uid])
-    fresh = owner_graph.OwnerGraph()
+    fresh = garbage_collector.OwnerGraph()
     for one in live.values():
         fresh.put(one)
     assert len(known) == len(fresh)

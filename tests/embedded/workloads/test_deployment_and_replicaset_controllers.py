@@ -8,7 +8,7 @@ import pytest
 
 from koord.api.kubernetes.builtin_kinds import CORE_EVENTS, DEPLOYMENTS, PODS, REPLICA_SETS, REPLICATION_CONTROLLERS
 from koord.api.kubernetes.workload import Deployment
-from koord.embedded.workloads.pod_state import is_pod_active, is_pod_ready
+from koord.embedded.workloads.pod_control import is_pod_active, is_pod_ready
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.workloads.workload_cluster import WorkloadCluster, names, template, workload_cluster
 

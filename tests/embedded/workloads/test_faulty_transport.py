@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, JOBS, NAMESPACES, PODS, REPLICA_SETS, STATEFUL_SETS
-from koord.embedded.workloads.pod_state import is_pod_active
+from koord.embedded.workloads.pod_control import is_pod_active
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.workloads.workload_cluster import WorkloadCluster, names, template, workload_cluster
 

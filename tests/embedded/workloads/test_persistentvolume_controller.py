@@ -11,7 +11,7 @@ from koord.api.kubernetes.builtin_kinds import (
     STORAGE_CLASSES,
 )
 from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim
-from koord.embedded.workloads.persistentvolume_plan import PROVISIONER
+from koord.embedded.workloads.persistentvolume_controller import PROVISIONER
 from koord.telemetry.clock import LoopClock, run_virtual
 from tests.embedded.workloads.workload_cluster import Plain, WorkloadCluster, workload_cluster
 

@@ -16,7 +16,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.workload import ReplicaSet
 from koord.api.model import convert, to_dict
 from koord.api.patch.merge_patch import merge_patch
-from koord.embedded.workloads import controller_context, controller_ref, pod_control, pod_state, replicaset_controller
+from koord.embedded.workloads import controller_context, controller_ref, pod_control, replicaset_controller
 from koord.embedded.workloads.controller_context import EXPECTATION_TIMEOUT_S, ControllerExpectations
 from koord.embedded.workloads.controller_ref import label_index_keys, selector_index_key
 from koord.telemetry.clock import ManualClock
@@ -33,7 +33,7 @@ from tests.embedded.workloads.builders import NOW, pod
         pytest.param(pod("a", phase="Pending"), pod("b", ready=False), id="pending-before-running"),
         pytest.param(pod("a", ready=False), pod("b"), id="not-ready-before-ready"),
         pytest.param(
-            pod("a", metadata={"annotations": {pod_state.DELETION_COST: "-5"}}),
+            pod("a", metadata={"annotations": {pod_control.DELETION_COST: "-5"}}),
             pod("b", age=timedelta(seconds=5)),
             id="cheap-before-young",
         ),
@@ -52,25 +52,25 @@ from tests.embedded.workloads.builders import NOW, pod
 )
 def test_scale_down_order(goes: Pod, stays: Pod) -> None:
     for given_order in ((goes, stays), (stays, goes)):
-        assert pod_state.pods_to_delete(given_order, 1, (), NOW) == (goes,)
+        assert pod_control.pods_to_delete(given_order, 1, (), NOW) == (goes,)
 
 
 def test_scale_down_thins_out_crowded_nodes() -> None:
     crowd = [pod("a", node="n1"), pod("b", node="n1"), pod("c", node="n2")]
-    assert pod_state.pods_to_delete(crowd, 1, crowd, NOW)[0].spec.node_name == "n1"
+    assert pod_control.pods_to_delete(crowd, 1, crowd, NOW)[0].spec.node_name == "n1"
 
 
 @given(costs=st.lists(st.integers(-3, 3), min_size=1, max_size=8), count=st.integers(0, 10))
 def test_victims_are_some_of_the_pods_and_never_dearer_than_survivors(costs: list[int], count: int) -> None:
     pods = [
-        pod(f"p{number}", metadata={"annotations": {pod_state.DELETION_COST: str(cost)}})
+        pod(f"p{number}", metadata={"annotations": {pod_control.DELETION_COST: str(cost)}})
         for number, cost in enumerate(costs)
     ]
-    gone = pod_state.pods_to_delete(pods, count, (), NOW)
+    gone = pod_control.pods_to_delete(pods, count, (), NOW)
     assert len(gone) == min(count, len(pods))
     stay = [one for one in pods if one not in gone]
-    dearest = max(map(pod_state.deletion_cost, gone), default=-9)
-    assert all(dearest <= pod_state.deletion_cost(one) for one in stay)
+    dearest = max(map(pod_control.deletion_cost, gone), default=-9)
+    assert all(dearest <= pod_control.deletion_cost(one) for one in stay)
 
 
 def replica_set(replicas: int, **meta: Any) -> ReplicaSet:

@@ -25,8 +25,7 @@ from koord.api.kubernetes.workload import (
 from koord.api.model import convert
 from koord.embedded.workloads import deployment_plan as controller
 from koord.embedded.workloads import deployment_rollout, replicaset_controller
-from koord.embedded.workloads.pod_control import desired_replicas, same_template
-from koord.embedded.workloads.pod_state import is_pod_active, is_pod_ready
+from koord.embedded.workloads.pod_control import desired_replicas, is_pod_active, is_pod_ready, same_template
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 replace = msgspec.structs.replace

@@ -12,7 +12,8 @@ from koord.api.kubernetes.node import Node
 from koord.api.kubernetes.pod import Pod, PodSpec
 from koord.api.kubernetes.workload import ControllerRevision, StatefulSet
 from koord.api.model import convert
-from koord.embedded.workloads import controller_revision, daemonset_controller, statefulset_plan
+from koord.embedded.workloads import controller_revision, daemonset_controller, statefulset_controller
+from koord.embedded.workloads.statefulset_controller import StatefulSetView
 from koord.policy import node_match
 from tests.embedded.workloads.builders import NOW, node, pod, taint
 
@@ -61,11 +62,11 @@ LEAVING = {"deletionTimestamp": NOW.isoformat()}
     ],
 )
 def test_stateful_steps(seen: StatefulSet, pods: list[Pod], create: list[int], delete: list[int]) -> None:
-    plan = statefulset_plan.decide_stateful_set(
-        statefulset_plan.StatefulSetView(set=seen, pods=tuple(pods), current="old", update="new", now=NOW)
+    plan = statefulset_controller.decide_stateful_set(
+        StatefulSetView(set=seen, pods=tuple(pods), current="old", update="new", now=NOW)
     )
     assert [new.ordinal for new in plan.create] == create
-    assert [statefulset_plan.ordinal_of(seen, one.metadata.name) for one in plan.delete] == delete
+    assert [statefulset_controller.ordinal_of(seen, one.metadata.name) for one in plan.delete] == delete
 
 
 @given(st.lists(st.sampled_from(["absent", "old", "new", "sick", "leaving"]), max_size=5), st.integers(0, 5))
@@ -77,8 +78,8 @@ def test_ordered_sets_move_one_pod_at_a_time(states: list[str], replicas: int) -
         "leaving": {"metadata": LEAVING},
     }
     pods = tuple(member(n, **looks[state]) for n, state in enumerate(states) if state != "absent")
-    view = statefulset_plan.StatefulSetView(set=stateful(replicas), pods=pods, current="old", update="new", now=NOW)
-    plan = statefulset_plan.decide_stateful_set(view)
+    view = StatefulSetView(set=stateful(replicas), pods=pods, current="old", update="new", now=NOW)
+    plan = statefulset_controller.decide_stateful_set(view)
     assert len(plan.create) + len(plan.delete) <= 1
     if {"leaving", "sick"} & set(states[:replicas]):
         assert not plan.delete  # while one is not well, none that is may go

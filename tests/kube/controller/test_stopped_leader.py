@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from koord.api.kubernetes.builtin_kinds import CONFIG_MAPS, LEASES
-from koord.embedded.apiserver import tls
+from koord.embedded.apiserver import data_directory
 from koord.embedded.apiserver.http_server import kubeconfig_document
 from koord.embedded.apiserver.rest.request_context import AdmissionChain
 from koord.embedded.apiserver.server import ApiServer, builtin_catalog
@@ -50,7 +50,7 @@ class Home:
 @pytest.fixture
 async def home(tmp_path: Path) -> AsyncIterator[Home]:
     server = ApiServer(catalog=builtin_catalog(), tokens={"secret": "tester"}, admission=AdmissionChain())
-    async with serve_https(server, identity=tls.create_certificates()) as address:
+    async with serve_https(server, identity=data_directory.create_certificates()) as address:
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(yaml.safe_dump(kubeconfig_document(address)))
         yield Home(server, kubeconfig)

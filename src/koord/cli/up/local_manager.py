@@ -17,7 +17,7 @@ from koord.cli.manifests.cluster_objects import default_config, namespace_object
 from koord.cli.up.local_program import proxy_page
 from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector, review_kind
-from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
+from koord.embedded.apiserver.admission.webhooks import ALLOWED, AdmissionVerdict, deny
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.cluster import ComponentContext
 from koord.kube.client.typed_client import Client

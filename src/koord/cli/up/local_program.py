@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic
 
-from koord.embedded.apiserver.rest.non_resource_paths import ComponentHandler
+from koord.embedded.apiserver.rest.discovery import ComponentHandler
 from koord.embedded.cluster import ComponentContext
 from koord.kube.controller.process import P, StandaloneProgram
 from koord.kube.transport.interface import ApiRequest, ApiResponse, BytesResponseBody

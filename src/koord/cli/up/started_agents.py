@@ -6,7 +6,7 @@ It takes tenths of a second to load, so `local_agents` loads it when the cluster
 from __future__ import annotations
 
 from koord.cli.up.local_program import proxy_page
-from koord.embedded.apiserver.rest.non_resource_paths import ComponentHandler
+from koord.embedded.apiserver.rest.discovery import ComponentHandler
 from koord.embedded.cluster import ComponentContext
 from koord.embedded.kubelet.fleet import SimulatedFleet
 from koord.sim.agents.cluster_agents import SimulatedAgents

@@ -27,8 +27,8 @@ from koord.cli.up.components import (
     simulated_pools,
 )
 from koord.cli.up.local_dashboard import DashboardListenError, LocalDashboard
+from koord.embedded.apiserver.data_directory import FOLDER_MODE, DataDirectoryError
 from koord.embedded.apiserver.http_server import NotLoopbackError
-from koord.embedded.apiserver.private_files import FOLDER_MODE, DataDirectoryError
 from koord.embedded.apiserver.store.journal import JournalError
 from koord.embedded.cluster import ClusterSettings, ComponentFactory, EmbeddedCluster
 from koord.embedded.kubelet.node_profile import InvalidProfile

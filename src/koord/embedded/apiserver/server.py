@@ -1,4 +1,5 @@
-"""The API server without a network: it takes one request and returns one answer or one watch.
+"""The API server without a network: it makes the objects that it needs for itself, takes one request and returns one
+answer or one watch.
 
 HTTPS clients enter through `http_server`, programs of this process through `koord.embedded.cluster`. All parts of the
 server are composed here. Metrics are read from the store when they are asked for: requests pay nothing.
@@ -9,34 +10,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import ipaddress
 import logging
 import random
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
+from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.admission.hooks import AdmissionHooks
+from koord.embedded.apiserver.admission.namespace_limits import ServiceAccountAdmission
 from koord.embedded.apiserver.admission.plugins import standard_admission_chain
-from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
 from koord.embedded.apiserver.api_errors import StatusError
-from koord.embedded.apiserver.bootstrap import address_objects, bootstrap_objects
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource, builtin_resources
 from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.controller import DefinitionController
 from koord.embedded.apiserver.kinds.registry import STRATEGIES
 from koord.embedded.apiserver.kinds.strategy import KindStrategy
-from koord.embedded.apiserver.rest import pod_log, request_context, responses
+from koord.embedded.apiserver.rest import pod_subresources, request_context, responses
 from koord.embedded.apiserver.rest.conversion import (
     BUILTIN_CONVERSIONS,
     ObjectEncoding,
     TablePrinter,
     TransformedEncoding,
 )
-from koord.embedded.apiserver.rest.discovery import DiscoveryEndpoints, OpenApiEndpoints
+from koord.embedded.apiserver.rest.discovery import (
+    ComponentRoutes,
+    DiscoveryEndpoints,
+    HealthEndpoints,
+    OpenApiEndpoints,
+)
 from koord.embedded.apiserver.rest.dispatcher import REVIEW_GROUPS, VerbDispatcher
-from koord.embedded.apiserver.rest.non_resource_paths import ComponentRoutes, HealthEndpoints
 from koord.embedded.apiserver.rest.options import check_timeout, list_options, query_bool
 from koord.embedded.apiserver.rest.request_body import LARGE_YAML_BYTES, parsed_ahead
 from koord.embedded.apiserver.rest.request_context import (
@@ -58,6 +65,74 @@ from koord.telemetry import metrics
 from koord.telemetry.clock import Clock, WallClock
 from koord.telemetry.metrics import MetricDeclaration, MetricReading, MetricRegistry
 from koord.telemetry.process import register_process_metrics
+
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PRIORITY_CLASSES = (
+    ("system-node-critical", 2_000_001_000, "For pods without which their node does not work; they stay on it."),
+    ("system-cluster-critical", 2_000_000_000, "For pods that the cluster needs; another node is as good for them."),
+)
+
+
+def bootstrap_objects() -> list[tuple[str, Obj]]:
+    """Return pairs of collection path and object, in the order in which they are created."""
+    made: list[tuple[str, Obj]] = [
+        ("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        for name in SYSTEM_NAMESPACES
+    ]
+    for name, value, description in _PRIORITY_CLASSES:
+        obj = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": value,
+            "description": description,
+        }
+        made.append(("/apis/scheduling.k8s.io/v1/priorityclasses", obj))
+    return made
+
+
+KUBERNETES = "kubernetes"
+SERVICE_ADDRESS = "10.96.0.1"  # the first of the range of Services
+
+
+def address_objects(url: str) -> list[tuple[str, Obj]]:
+    """Return the Service `kubernetes` with its Endpoints and EndpointSlice, for a server at `url`."""
+    stated = urlsplit(url)
+    address, port = ipaddress.ip_address(stated.hostname or "127.0.0.1"), stated.port or 443
+    if address.is_unspecified:  # the server listens everywhere; this machine finds it here
+        address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
+    host = str(address)
+    namespace = "/namespaces/default"
+    ports = [{"name": "https", "port": port, "protocol": "TCP"}]
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": KUBERNETES, "labels": {"component": "apiserver", "provider": "kubernetes"}},
+        "spec": {
+            "clusterIP": SERVICE_ADDRESS,
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port}],
+        },
+    }
+    endpoints = {
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {"name": KUBERNETES, "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
+        "subsets": [{"addresses": [{"ip": host}], "ports": ports}],
+    }
+    endpoint_slice = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": KUBERNETES, "labels": {"kubernetes.io/service-name": KUBERNETES}},
+        "addressType": f"IPv{address.version}",
+        "endpoints": [{"addresses": [host], "conditions": {"ready": True}}],
+        "ports": ports,
+    }
+    return [
+        (f"/api/v1{namespace}/services", service),
+        (f"/api/v1{namespace}/endpoints", endpoints),
+        (f"/apis/discovery.k8s.io/v1{namespace}/endpointslices", endpoint_slice),
+    ]
+
 
 log = logging.getLogger(__name__)
 
@@ -301,7 +376,7 @@ class ApiServer:
 
     async def follow_log(self, request: ApiRequest) -> AsyncGenerator[bytes, None] | ApiResponse:
         """Return the lines of a container's log as they come, or the answer where there is nothing to follow."""
-        options = pod_log.read_log_options(request.query)
+        options = pod_subresources.read_log_options(request.query)
         if not options.follow or options.previous:
             return await self.handle(request)
         try:
@@ -312,11 +387,11 @@ class ApiServer:
             record = context.collection(self._deps).get(context.namespace, context.name)
             if record is None or not record.plain()["spec"].get("nodeName"):
                 return await self.handle(request)
-            container = pod_log.choose_container(record.plain(), options.container)
+            container = pod_subresources.choose_container(record.plain(), options.container)
         except StatusError as error:
             return responses.error_response(error)
         chosen = msgspec.structs.replace(options, container=container)
-        return pod_log.follow_log(context, self._deps, chosen, ObjectEncoding(context.resource))
+        return pod_subresources.follow_log(context, self._deps, chosen, ObjectEncoding(context.resource))
 
     def is_watch(self, request: ApiRequest) -> bool:
         """Return whether a request asks for a stream: GET on a collection with `watch`, or the old /watch/ paths."""

@@ -34,9 +34,11 @@ from koord.embedded.workloads.pod_control import (
     OwnedPodWatch,
     PodControl,
     generate_name,
+    is_pod_available,
+    is_pod_ready,
+    next_available_s,
     pod_from_template,
 )
-from koord.embedded.workloads.pod_state import is_pod_available, is_pod_ready, next_available_s
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events import recorder

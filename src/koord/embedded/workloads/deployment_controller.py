@@ -35,8 +35,7 @@ from koord.embedded.workloads.deployment_plan import (
     decide_deployment,
     replica_set_body,
 )
-from koord.embedded.workloads.pod_control import desired_replicas, same_template
-from koord.embedded.workloads.pod_state import is_pod_finished
+from koord.embedded.workloads.pod_control import desired_replicas, is_pod_finished, same_template
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events import recorder

@@ -12,7 +12,7 @@ from koord.api.kubernetes.meta import Condition, OwnerReference
 from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.pod_policy import PodDisruptionBudget, PodDisruptionBudgetStatus
 from koord.embedded.workloads import controller_context, controller_ref
-from koord.embedded.workloads.pod_state import is_pod_ready
+from koord.embedded.workloads.pod_control import is_pod_ready
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.events import recorder
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key

@@ -24,7 +24,7 @@ from koord.embedded.workloads.job_accounting import (
     replaces_only_terminated,
     restarts_exceed_limit,
 )
-from koord.embedded.workloads.pod_state import is_pod_active, is_pod_ready, is_pod_terminating, pods_to_delete
+from koord.embedded.workloads.pod_control import is_pod_active, is_pod_ready, is_pod_terminating, pods_to_delete
 
 MAX_CREATES = 500
 SUCCESS_CRITERIA_MET = "SuccessCriteriaMet"

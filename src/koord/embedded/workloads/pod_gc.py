@@ -11,7 +11,7 @@ import msgspec
 
 from koord.api.kubernetes.builtin_kinds import NODES, PODS
 from koord.api.kubernetes.pod import Pod
-from koord.embedded.workloads import pod_state
+from koord.embedded.workloads import pod_control
 from koord.embedded.workloads.controller_context import ControllerContext
 from koord.kube.events import recorder
 from koord.kube.rate_limit import RateLimitedLog
@@ -68,9 +68,9 @@ class PodGarbageCollector:
         self._pods = context.pods()
         self._limited_log = RateLimitedLog(_LOG, context.clock)
         self._missing_since: dict[str, float] = {}  # node -> since when it has been missed
-        pod_state.index_pods_by_node(self._pods)
+        pod_control.index_pods_by_node(self._pods)
         if not self._pods.has_index(_FINISHED_INDEX):
-            self._pods.add_index(_FINISHED_INDEX, lambda pod: ("",) if pod_state.is_pod_finished(pod) else ())
+            self._pods.add_index(_FINISHED_INDEX, lambda pod: ("",) if pod_control.is_pod_finished(pod) else ())
         if not self._pods.has_index(_TERMINATING_INDEX):
             self._pods.add_index(
                 _TERMINATING_INDEX, lambda pod: ("",) if pod.metadata.deletion_timestamp is not None else ()
@@ -92,13 +92,13 @@ class PodGarbageCollector:
         removals += decide_unscheduled(leaving)
         removals += [PodRemoval(pod, "out-of-service") for pod in leaving if self._out_of_service(pod)]
         for node in await self._lost_nodes():
-            removals += [PodRemoval(pod, "orphaned") for pod in pod_state.pods_on_node(self._pods, node)]
+            removals += [PodRemoval(pod, "orphaned") for pod in pod_control.pods_on_node(self._pods, node)]
         for removal in removals:
             await self._remove(removal)
 
     def _out_of_service(self, pod: Pod) -> bool:
         node = self._nodes.get("", pod.spec.node_name)
-        if node is None or pod_state.is_pod_finished(pod):
+        if node is None or pod_control.is_pod_finished(pod):
             return False
         ready = any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
         return not ready and any(taint.key == OUT_OF_SERVICE for taint in node.spec.taints)
@@ -106,7 +106,7 @@ class PodGarbageCollector:
     async def _lost_nodes(self) -> list[str]:
         """Return nodes that pods name, that have been missing for a while, and that the server does not know either."""
         now = self._context.clock.monotonic()
-        missing = [name for name in pod_state.nodes_with_pods(self._pods) if self._nodes.get("", name) is None]
+        missing = [name for name in pod_control.nodes_with_pods(self._pods) if self._nodes.get("", name) is None]
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
         lost = []
         for name, since in self._missing_since.items():
@@ -121,8 +121,8 @@ class PodGarbageCollector:
         pod, meta = removal.pod, removal.pod.metadata
         if removal.cause in ("orphaned", "out-of-service"):
             why = "PodGC: node no longer exists" if removal.cause == "orphaned" else "PodGC: node out-of-service"
-            phase = "" if pod_state.is_pod_finished(pod) else "Failed"
-            refused = await pod_state.add_disruption_target(
+            phase = "" if pod_control.is_pod_finished(pod) else "Failed"
+            refused = await pod_control.add_disruption_target(
                 self._client, pod, "DeletionByPodGC", why, self._context.now(), phase=phase
             )
             if refused is not None:

@@ -17,7 +17,7 @@ from koord.api.kubernetes.pod import Pod
 from koord.api.kubernetes.resource import Resource
 from koord.api.kubernetes.workload import ReplicaSet, ReplicaSetSpec, ReplicaSetStatus
 from koord.api.model import LegacyCondition
-from koord.embedded.workloads import controller_ref, pod_state
+from koord.embedded.workloads import controller_ref, pod_control
 from koord.embedded.workloads.controller_context import (
     ControllerContext,
     ControllerExpectations,
@@ -30,6 +30,7 @@ from koord.embedded.workloads.pod_control import (
     PodControl,
     desired_replicas,
     generate_name,
+    is_pod_active,
     pod_from_template,
     template_labels,
 )
@@ -56,7 +57,7 @@ class ReplicaSetView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alive(self) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.pods if pod_state.is_pod_active(pod) and pod.metadata.uid not in self.leaving)
+        return tuple(pod for pod in self.pods if is_pod_active(pod) and pod.metadata.uid not in self.leaving)
 
 
 class ReplicaSetPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ def decide_replicas(view: ReplicaSetView) -> ReplicaSetPlan:
         return ReplicaSetPlan(create=min(missing, BURST_REPLICAS))
     if missing < 0:
         return ReplicaSetPlan(
-            delete=pod_state.pods_to_delete(alive, min(-missing, BURST_REPLICAS), view.related or view.pods, view.now)
+            delete=pod_control.pods_to_delete(alive, min(-missing, BURST_REPLICAS), view.related or view.pods, view.now)
         )
     return ReplicaSetPlan()
 
@@ -87,10 +88,10 @@ def decide_replica_set_status(view: ReplicaSetView, plan: ReplicaSetPlan, refuse
     return ReplicaSetStatus(
         replicas=len(alive),
         fully_labeled_replicas=sum(labels.items() <= pod.metadata.labels.items() for pod in alive),
-        ready_replicas=sum(pod_state.is_pod_ready(pod) for pod in alive),
-        available_replicas=sum(pod_state.is_pod_available(pod, spec.min_ready_seconds, view.now) for pod in alive),
+        ready_replicas=sum(pod_control.is_pod_ready(pod) for pod in alive),
+        available_replicas=sum(pod_control.is_pod_available(pod, spec.min_ready_seconds, view.now) for pod in alive),
         terminating_replicas=sum(
-            pod_state.is_pod_terminating(pod) or pod.metadata.uid in gone | view.leaving for pod in view.pods
+            pod_control.is_pod_terminating(pod) or pod.metadata.uid in gone | view.leaving for pod in view.pods
         ),
         observed_generation=view.set.metadata.generation,
         conditions=_conditions(old.conditions, plan, refused, view.now),
@@ -147,7 +148,7 @@ class ReplicaSetController:
         await self._context.run_controller(self.name, self._queue, self.reconcile, (self._sets, self._pods))
 
     def observe(self, replica_set: ReplicaSet, pods: tuple[Pod, ...]) -> ReplicaSetView:
-        excess = sum(pod_state.is_pod_active(pod) for pod in pods) > desired_replicas(replica_set)
+        excess = sum(is_pod_active(pod) for pod in pods) > desired_replicas(replica_set)
         return ReplicaSetView(
             set=replica_set,
             pods=pods,
@@ -182,8 +183,8 @@ class ReplicaSetController:
         ended = await self._context.update_status(self.resource, owner, patch)
         if ended is not None:
             return ended
-        active = (pod for pod in view.pods if pod_state.is_pod_active(pod))
-        return sync_result(refused, pod_state.next_available_s(active, replica_set.spec.min_ready_seconds, view.now))
+        active = (pod for pod in view.pods if is_pod_active(pod))
+        return sync_result(refused, pod_control.next_available_s(active, replica_set.spec.min_ready_seconds, view.now))
 
     async def _apply(self, replica_set: ReplicaSet, plan: ReplicaSetPlan) -> ApiError | None:
         if plan.create:

@@ -24,8 +24,7 @@ from koord.embedded.workloads.controller_ref import (
     index_by_controller,
     owned_objects,
 )
-from koord.embedded.workloads.pod_control import generate_name, is_namespace_terminating
-from koord.embedded.workloads.pod_state import is_pod_finished
+from koord.embedded.workloads.pod_control import generate_name, is_namespace_terminating, is_pod_finished
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events.recorder import object_reference

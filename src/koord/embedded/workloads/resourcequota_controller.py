@@ -33,7 +33,7 @@ from koord.api.kubernetes.quota_usage import (
 )
 from koord.api.kubernetes.resource import Resource
 from koord.embedded.workloads.controller_context import ControllerContext, discover, status_patch
-from koord.embedded.workloads.pod_state import is_pod_finished
+from koord.embedded.workloads.pod_control import is_pod_finished
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, RequeueAfter, WorkQueue
 from koord.kube.informer.cache import ObjectChange, ObjectKey, object_key

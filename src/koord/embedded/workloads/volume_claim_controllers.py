@@ -15,8 +15,7 @@ from koord.api.kubernetes.resource import Resource
 from koord.api.kubernetes.volume import PersistentVolume, PersistentVolumeClaim, Volume
 from koord.embedded.workloads.controller_context import ControllerContext
 from koord.embedded.workloads.controller_ref import controller_owner, controller_reference
-from koord.embedded.workloads.pod_control import is_namespace_terminating
-from koord.embedded.workloads.pod_state import is_pod_active
+from koord.embedded.workloads.pod_control import is_namespace_terminating, is_pod_active
 from koord.kube.client.request_builder import Unstructured
 from koord.kube.controller.controller import Done, ReconcileResult, Requeue, WorkQueue
 from koord.kube.events.recorder import object_reference

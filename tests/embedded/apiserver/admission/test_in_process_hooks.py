@@ -9,7 +9,7 @@ import pytest
 
 from koord.embedded.apiserver.admission.hooks import InProcessHook
 from koord.embedded.apiserver.admission.matching import WebhookRule, parse_selector
-from koord.embedded.apiserver.admission.review import ALLOWED, AdmissionVerdict, deny
+from koord.embedded.apiserver.admission.webhooks import ALLOWED, AdmissionVerdict, deny
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from tests.embedded.apiserver.admission.admitted_objects import CONFIG_MAPS, PODS, config_map, pod
 from tests.embedded.apiserver.admission.webhook_server import webhook_server

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.embedded.apiserver.crd.naming import decide_names, names_in_use
+from koord.embedded.apiserver.crd.definition_strategy import decide_names, names_in_use
 from tests.embedded.apiserver.crd.definition_fixture import (
     CRDS,
     GROUP,

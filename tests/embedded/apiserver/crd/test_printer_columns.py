@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.embedded.apiserver.crd.jsonpath import JsonPathError, parse_jsonpath
-from koord.embedded.apiserver.crd.resources import printer_columns
+from koord.embedded.apiserver.crd.resources import JsonPathError, parse_jsonpath, printer_columns
 from koord.values import timestamp
 
 PROBES = json.loads(Path(__file__).with_name("column_probes.json").read_text())

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from koord.embedded.apiserver.merge import fieldset
 from koord.embedded.apiserver.merge.compare import equal_values
-from koord.embedded.apiserver.merge.managed_entries import ownable
-from koord.embedded.apiserver.merge.managed_fields import manager_name, track_update
+from koord.embedded.apiserver.merge.managed_fields import manager_name, ownable, track_update
 from koord.embedded.apiserver.merge.server_side_apply import ApplyResult, apply_config
 from koord.embedded.apiserver.merge.typed_value import UNTYPED, zero_object
 from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, builtin_types

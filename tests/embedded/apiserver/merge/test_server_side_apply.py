@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from koord.api.patch.merge_patch import PatchFailed
 from koord.embedded.apiserver.merge import fieldset
-from koord.embedded.apiserver.merge.managed_entries import ownable
-from koord.embedded.apiserver.merge.managed_fields import track_update
+from koord.embedded.apiserver.merge.managed_fields import ownable, track_update
 from koord.embedded.apiserver.merge.server_side_apply import ApplyConflicts, ApplyResult, apply_config
 from koord.embedded.apiserver.schema.builtin_types import OBJECT_META, builtin_types
 from koord.embedded.apiserver.schema.schema_node import SchemaNode

@@ -14,10 +14,10 @@ from koord.embedded.apiserver.schema.custom_decoding import (
     apply_defaults,
     decode_custom,
     decode_custom_by_walk,
+    fits_fast_path,
     normalize_numbers,
     prune,
 )
-from koord.embedded.apiserver.schema.custom_fast_path import fits_fast_path
 from koord.embedded.apiserver.schema.custom_validation import (
     validate_custom,
     validate_custom_by_walk,

@@ -20,23 +20,21 @@ from koord.embedded.apiserver.admission.matching import (
     decide_match,
     request_facts,
 )
-from koord.embedded.apiserver.admission.review import (
+from koord.embedded.apiserver.admission.webhooks import (
+    EXEMPT_RESOURCES,
+    AdmissionPhase,
     AdmissionVerdict,
     HookPatchError,
     InvalidReviewError,
+    RegisteredWebhook,
+    WebhookCallError,
+    WebhookClient,
+    WebhookConfigurations,
     admission_request,
     admission_review,
     apply_hook_patch,
     denial_error,
     parse_review_response,
-)
-from koord.embedded.apiserver.admission.webhooks import (
-    EXEMPT_RESOURCES,
-    AdmissionPhase,
-    RegisteredWebhook,
-    WebhookCallError,
-    WebhookClient,
-    WebhookConfigurations,
 )
 from koord.embedded.apiserver.api_errors import StatusError
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource

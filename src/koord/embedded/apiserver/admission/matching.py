@@ -18,7 +18,7 @@ from koord.cel.syntax import CelError, parse
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
-from koord.embedded.apiserver.rest.scale import scale_from_object, with_scaled_replicas
+from koord.embedded.apiserver.rest.virtual_resources import scale_from_object, with_scaled_replicas
 from koord.embedded.apiserver.store.collection import ResourceCollection
 from koord.values.selector import Selector
 

@@ -16,8 +16,8 @@ from koord.embedded.apiserver.admission.namespace_limits import (
     LimitRanges,
     LimitRangeValidation,
     ResourceQuotaAdmission,
+    ServiceAccountAdmission,
 )
-from koord.embedded.apiserver.admission.service_account import ServiceAccountAdmission
 from koord.embedded.apiserver.admission.validating_policy import ValidatingPolicyAdmission
 from koord.embedded.apiserver.admission.webhooks import WebhookConfigurationCheck
 from koord.embedded.apiserver.catalog import ResourceCatalog

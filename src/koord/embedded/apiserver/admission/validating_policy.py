@@ -21,8 +21,7 @@ from koord.embedded.apiserver.admission.matching import (
     parse_selector,
     request_facts,
 )
-from koord.embedded.apiserver.admission.review import admission_request
-from koord.embedded.apiserver.admission.webhooks import EXEMPT_RESOURCES, REGISTRATION_GROUP
+from koord.embedded.apiserver.admission.webhooks import EXEMPT_RESOURCES, REGISTRATION_GROUP, admission_request
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
 from koord.embedded.apiserver.rest.request_context import AdmissionAttributes
 from koord.embedded.apiserver.store.object_store import ObjectStore

@@ -16,7 +16,7 @@ import msgspec
 from koord.api.kubernetes.meta import DeleteOptions
 from koord.api.model import Obj
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.crd import definition_strategy, naming
+from koord.embedded.apiserver.crd import definition_strategy
 from koord.embedded.apiserver.crd.definition_strategy import CRD_STORAGE_KEY
 from koord.embedded.apiserver.crd.resources import served_resources
 from koord.embedded.apiserver.rest import create_update
@@ -81,7 +81,7 @@ class DefinitionController:
             return
         self._accept_names(name, obj)
         found = self._deps.store.collection(CRD_STORAGE_KEY).get("", name)
-        if found is not None and naming.is_established(found.plain()):
+        if found is not None and definition_strategy.is_established(found.plain()):
             self._serve(name, found.plain())
 
     # Names -------------------------------------------------------------------------------------------------------
@@ -89,11 +89,11 @@ class DefinitionController:
     def _accept_names(self, name: str, obj: Obj) -> None:
         group = obj["spec"]["group"]
         others = [r.plain() for r in self._definitions() if r.name != name and r.plain()["spec"]["group"] == group]
-        verdict = naming.decide_names(obj, naming.names_in_use(others))
+        verdict = definition_strategy.decide_names(obj, definition_strategy.names_in_use(others))
         status = dict(obj.get("status") or {})
         conditions = list(status.get("conditions") or ())
         for one in verdict.conditions:
-            conditions = naming.with_condition(conditions, one, self._deps.metadata_generator.now())
+            conditions = definition_strategy.with_condition(conditions, one, self._deps.metadata_generator.now())
         new = {**status, "conditions": conditions, "acceptedNames": verdict.names}
         if new != status:
             self._write_status(name, obj, new)
@@ -103,7 +103,7 @@ class DefinitionController:
         """Requeue the CRDs of the group whose names were not accepted, since names may have become free."""
         for record in self._definitions():
             obj = record.plain()
-            accepted = naming.has_condition(obj, naming.NAMES_ACCEPTED)
+            accepted = definition_strategy.has_condition(obj, definition_strategy.NAMES_ACCEPTED)
             if record.name != but and obj["spec"]["group"] == group and not accepted:
                 self._queue.append(record.name)
 
@@ -166,7 +166,7 @@ class DefinitionController:
         deps = self._deps
         if definition_strategy.CLEANUP_FINALIZER not in obj["metadata"].get("finalizers", ()):
             return
-        if naming.is_established(obj):
+        if definition_strategy.is_established(obj):
             self._serve(name, obj)  # as one that takes no new objects
         now = deps.metadata_generator.now()
         for record in list(deps.store.collection(name).scan()):

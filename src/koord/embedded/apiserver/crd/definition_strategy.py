@@ -1,16 +1,19 @@
-"""This module holds the strategy of CustomResourceDefinition: defaults, status on write, validation, deletion.
+"""This module holds the strategy of CustomResourceDefinition: defaults, validation, and status, with the names that a
+CRD gets and its conditions NamesAccepted and Established.
 
 The rules for versions and their schemas are in `version_validation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
+
+import msgspec
 
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import ApiFieldError, forbidden_field, invalid_value, not_supported, required
-from koord.embedded.apiserver.crd import naming, version_validation
+from koord.embedded.apiserver.crd import version_validation
 from koord.embedded.apiserver.kinds.strategy import (
     KindStrategy,
     begin_generation,
@@ -23,6 +26,133 @@ from koord.embedded.apiserver.rest.object_metadata import ordered_metadata
 from koord.values import names as naming_rules
 from koord.values.names import dns1035_label
 
+# This module decides which names a CRD gets, and its conditions NamesAccepted and Established.
+#
+# Names are taken per group, first come first served; a name that another CRD holds is not reassigned.
+
+NAMES_ACCEPTED = "NamesAccepted"
+ESTABLISHED = "Established"
+APPROVED_ANNOTATION = "api-approved.kubernetes.io"
+APPROVAL_CONDITION = "KubernetesAPIApprovalPolicyConformant"
+_FIELD_ORDER = ("plural", "singular", "shortNames", "kind", "listKind", "categories")
+
+
+class NamesInUse(msgspec.Struct, frozen=True):
+    """NamesInUse holds the names of the other CRDs of a group: resource names and kinds."""
+
+    resources: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
+
+
+def names_in_use(others: Iterable[Obj]) -> NamesInUse:
+    """Collect the accepted names of `others`, the other CRDs of the same group."""
+    resources: set[str] = set()
+    kinds: set[str] = set()
+    for other in others:
+        names = (other.get("status") or {}).get("acceptedNames") or {}
+        resources |= {names.get("plural", ""), names.get("singular", ""), *names.get("shortNames", ())}
+        kinds |= {names.get("kind", ""), names.get("listKind", "")}
+    return NamesInUse(frozenset(resources - {""}), frozenset(kinds - {""}))
+
+
+class NameDecision(msgspec.Struct, frozen=True):
+    """A NameDecision holds the accepted names and the resulting conditions."""
+
+    names: Obj
+    conditions: tuple[Obj, ...]  # without times
+
+
+def decide_names(definition: Obj, held: NamesInUse) -> NameDecision:
+    """Decide the names to accept now, keeping an earlier one where the requested one is in use."""
+    wanted = definition["spec"].get("names") or {}
+    status = definition.get("status") or {}
+    names = dict(status.get("acceptedNames") or {})
+    problem: tuple[str, str] | None = None
+    for field, title in (("plural", "Plural"), ("singular", "Singular")):
+        problem = _accept_name(names, wanted, field, title, held.resources) or problem
+    shorts = [name for name in wanted.get("shortNames", ()) if name in held.resources]
+    if shorts:
+        listed = ", ".join(f'"{name}" is already in use' for name in shorts)
+        problem = ("ShortNamesConflict", listed if len(shorts) == 1 else f"[{listed}]")
+    else:
+        _accept_list(names, wanted, "shortNames")
+    for field, title in (("kind", "Kind"), ("listKind", "ListKind")):
+        problem = _accept_name(names, wanted, field, title, held.kinds) or problem
+    _accept_list(names, wanted, "categories")
+    ordered = {"plural": "", **{key: names[key] for key in _FIELD_ORDER if names.get(key)}}
+    ordered.setdefault("kind", "")
+    return NameDecision({key: ordered[key] for key in _FIELD_ORDER if key in ordered}, _conditions(definition, problem))
+
+
+def _accept_name(names: Obj, wanted: Obj, field: str, title: str, held: frozenset[str]) -> tuple[str, str] | None:
+    name = wanted.get(field, "")
+    if name in held:
+        return (f"{title}Conflict", f'"{name}" is already in use')
+    names[field] = name
+    return None
+
+
+def _accept_list(names: Obj, wanted: Obj, field: str) -> None:
+    if wanted.get(field):
+        names[field] = list(wanted[field])
+    else:
+        names.pop(field, None)
+
+
+def _conditions(definition: Obj, problem: tuple[str, str] | None) -> tuple[Obj, ...]:
+    accepted = (
+        condition(NAMES_ACCEPTED, "True", "NoConflicts", "no conflicts found")
+        if problem is None
+        else condition(NAMES_ACCEPTED, "False", *problem)
+    )
+    if problem is None:
+        established = condition(ESTABLISHED, "True", "InitialNamesAccepted", "the initial names have been accepted")
+    elif is_established(definition):  # once served, a definition stays served
+        return (*_approval_conditions(definition), accepted)
+    else:
+        established = condition(ESTABLISHED, "False", "NotAccepted", "not all names are accepted")
+    return (*_approval_conditions(definition), accepted, established)
+
+
+def is_protected_group(group: str) -> bool:
+    """Return whether the group is below k8s.io or kubernetes.io, where a CRD must name its API review."""
+    return group in ("k8s.io", "kubernetes.io") or group.endswith((".k8s.io", ".kubernetes.io"))
+
+
+def _approval_conditions(definition: Obj) -> tuple[Obj, ...]:
+    if not is_protected_group(definition["spec"].get("group", "")):
+        return ()
+    value = (definition["metadata"].get("annotations") or {}).get(APPROVED_ANNOTATION, "")
+    if value.startswith("unapproved"):
+        message = f'not approved: "{value}"'
+        return (condition(APPROVAL_CONDITION, "False", "UnapprovedAnnotation", message),)
+    return (condition(APPROVAL_CONDITION, "True", "ApprovedAnnotation", f"approved in {value}"),)
+
+
+def condition(type: str, status: str, reason: str, message: str) -> Obj:
+    return {"type": type, "status": status, "lastTransitionTime": None, "reason": reason, "message": message}
+
+
+def with_condition(conditions: Iterable[Obj], new: Obj, now: str) -> list[Obj]:
+    """Return the list with one condition set; its transition time changes only when its status does."""
+    kept = list(conditions)
+    for at, old in enumerate(kept):
+        if old["type"] == new["type"]:
+            time = old["lastTransitionTime"] if old["status"] == new["status"] else now
+            kept[at] = {**new, "lastTransitionTime": time}
+            return kept
+    return [*kept, {**new, "lastTransitionTime": now}]
+
+
+def has_condition(definition: Obj, type: str, status: str = "True") -> bool:
+    found = (definition.get("status") or {}).get("conditions") or ()
+    return any(c["type"] == type and c["status"] == status for c in found)
+
+
+def is_established(definition: Obj) -> bool:
+    return has_condition(definition, ESTABLISHED)
+
+
 CRD_GROUP = "apiextensions.k8s.io"
 CRD_KIND = "CustomResourceDefinition"
 CRD_STORAGE_KEY = "customresourcedefinitions.apiextensions.k8s.io"
@@ -30,7 +160,7 @@ NO_WEBHOOK_CONVERSION = (
     "conversion webhooks are not supported by the embedded server: versions that differ in apiVersion only can use None"
 )
 _APPROVAL_HELP = (
-    f'protected groups must have approval annotation "{naming.APPROVED_ANNOTATION}", '
+    f'protected groups must have approval annotation "{APPROVED_ANNOTATION}", '
     "see https://github.com/kubernetes/enhancements/pull/1111"
 )
 
@@ -138,17 +268,17 @@ def _conversion_errors(conversion: Obj) -> list[ApiFieldError]:
 
 
 def _approval_errors(obj: Obj) -> list[ApiFieldError]:
-    if not naming.is_protected_group(obj["spec"].get("group", "")):
+    if not is_protected_group(obj["spec"].get("group", "")):
         return []
-    value = (obj["metadata"].get("annotations") or {}).get(naming.APPROVED_ANNOTATION)
-    at = f"metadata.annotations[{naming.APPROVED_ANNOTATION}]"
+    value = (obj["metadata"].get("annotations") or {}).get(APPROVED_ANNOTATION)
+    at = f"metadata.annotations[{APPROVED_ANNOTATION}]"
     if not value:
         return [required(at, _APPROVAL_HELP)]
     url = urlsplit(value)
     if value.startswith("unapproved") or (url.scheme and url.netloc):
         return []
     problem = (
-        f'protected groups must have approval annotation "{naming.APPROVED_ANNOTATION}" '
+        f'protected groups must have approval annotation "{APPROVED_ANNOTATION}" '
         f"with either a URL or a reason starting with "
         '"unapproved", see https://github.com/kubernetes/enhancements/pull/1111'
     )
@@ -184,7 +314,7 @@ def _validate_update(new: Obj, old: Obj) -> list[ApiFieldError]:
     if spec != before:
         errors += _spec_errors(new)
     names, names_before = spec.get("names") or {}, before.get("names") or {}
-    if naming.is_established(old):
+    if is_established(old):
         if spec.get("scope") != before.get("scope"):
             errors.append(invalid_value("spec.scope", spec.get("scope", ""), IMMUTABLE))
         if names.get("kind") != names_before.get("kind"):
@@ -207,13 +337,13 @@ def _validate_status(new: Obj, old: Obj) -> list[ApiFieldError]:
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 TERMINATING = "Terminating"
-_DELETION_PENDING = naming.condition(
+_DELETION_PENDING = condition(
     TERMINATING,
     "True",
     "InstanceDeletionPending",
     "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
 )
-DELETION_IN_PROGRESS = naming.condition(
+DELETION_IN_PROGRESS = condition(
     TERMINATING, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress"
 )
 
@@ -228,14 +358,14 @@ def mark_for_deletion(obj: Obj, now: str) -> Obj:
         CLEANUP_FINALIZER,
     ]
     status = obj.get("status") or {}
-    conditions = naming.with_condition(status.get("conditions") or (), _DELETION_PENDING, now)
+    conditions = with_condition(status.get("conditions") or (), _DELETION_PENDING, now)
     return {**obj, "metadata": ordered_metadata(meta), "status": {**status, "conditions": conditions}}
 
 
 def deletion_in_progress_status(obj: Obj, now: str) -> Obj:
     """Return the status of a CRD whose objects are being deleted."""
     status = obj.get("status") or {}
-    return {**status, "conditions": naming.with_condition(status.get("conditions") or (), DELETION_IN_PROGRESS, now)}
+    return {**status, "conditions": with_condition(status.get("conditions") or (), DELETION_IN_PROGRESS, now)}
 
 
 def without_cleanup_finalizer(obj: Obj) -> Obj:

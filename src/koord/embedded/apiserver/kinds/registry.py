@@ -22,7 +22,6 @@ from koord.embedded.apiserver.kinds import (
     resource_quota,
     resource_slice,
     service,
-    stateful_set,
     storage,
     strategy,
 )
@@ -174,7 +173,7 @@ _GROUPS: Mapping[str, Mapping[str, KindStrategy]] = {
         "DaemonSet": apps.DAEMON_SET,
         "Deployment": apps.DEPLOYMENT,
         "ReplicaSet": apps.REPLICA_SET,
-        "StatefulSet": stateful_set.STATEFUL_SET,
+        "StatefulSet": apps.STATEFUL_SET,
     },
     "autoscaling": {"HorizontalPodAutoscaler": AUTOSCALER},
     "batch": {"CronJob": cron_job.CRON_JOB, "Job": job.JOB},

@@ -21,7 +21,7 @@ from koord.embedded.apiserver.api_errors import (
 )
 from koord.embedded.apiserver.kinds import validators
 from koord.embedded.apiserver.kinds.internal_types import to_internal
-from koord.embedded.apiserver.kinds.pod.probe import port_or_name_errors
+from koord.embedded.apiserver.kinds.pod.container import port_or_name_errors
 from koord.embedded.apiserver.kinds.strategy import KindStrategy, fill_absent, fill_empty
 from koord.embedded.apiserver.kinds.validators import PORT_NUMBER, each, ip_address_errors, one_of
 from koord.values import names

@@ -1,4 +1,5 @@
-"""This module implements server-side apply: it merges a configuration into the live object by field ownership.
+"""This module implements server-side apply: it checks that a configuration fits its kind, and merges it into the live
+object by ownership of fields.
 
 It also detects conflicts with other managers, prunes the fields that the applier dropped, and takes over
 from kubectl's client-side apply. The caller applies defaults and validates afterwards, as for any write.
@@ -12,19 +13,120 @@ from typing import Any
 import msgspec
 
 from koord.api.patch.merge_patch import Obj, PatchFailed, bad_patch, server_error
-from koord.embedded.apiserver.merge import fieldset, managed_entries, managed_fields
+from koord.embedded.apiserver.merge import fieldset, managed_fields
 from koord.embedded.apiserver.merge.compare import compare, equal_values
-from koord.embedded.apiserver.merge.config_validation import config_error
 from koord.embedded.apiserver.merge.fieldset import EMPTY, FieldPath, FieldSet
-from koord.embedded.apiserver.merge.typed_value import mentioned_fields, overlay, remove_fields, with_struct_parents
+from koord.embedded.apiserver.merge.typed_value import (
+    UNTYPED,
+    item_node,
+    item_step,
+    mentioned_fields,
+    overlay,
+    remove_fields,
+    with_struct_parents,
+)
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
+from koord.values import go_format
 from koord.values.go_format import quoted
+
+# This module checks that an applied configuration fits the structure of its kind, in kube-apiserver's words.
+#
+# This is coarser than validation: it only ensures that every field and item of the configuration has a field path.
+
+_STRICT_STRING_FORMATS = ("", "byte")  # every other format of a string accepts any scalar
+
+
+def config_error(config: dict[str, Any], node: SchemaNode) -> str | None:
+    """Return the text of all errors, None when there are none."""
+    found: list[str] = []
+    _check(config, node, "", found)
+    if len(found) <= 1:
+        return found[0] if found else None
+    return "\n".join(["errors:", *(f"  {one}" for one in found)])
+
+
+def _check(value: Any, node: SchemaNode, path: str, found: list[str]) -> None:
+    kind = node.kind
+    if value is None or kind in ("any", "quantity", "int-or-string"):
+        return
+    if kind in ("object", "map"):
+        if isinstance(value, dict):
+            _check_map(value, node, path, found)
+        else:
+            _add_error(found, path, f"expected map, got {_go_value(value)}")
+    elif kind == "list":
+        if isinstance(value, list):
+            _check_list(value, node, path, found)
+        else:
+            _add_error(found, path, f"expected list, got {_go_value(value)}")
+    else:
+        _check_scalar(value, node, path, found)
+
+
+def _check_scalar(value: Any, node: SchemaNode, path: str, found: list[str]) -> None:
+    kind = node.kind
+    if kind == "string" and node.format not in _STRICT_STRING_FORMATS:
+        if isinstance(value, dict | list):
+            _add_error(found, path, f"expected any scalar, got {_go_value(value)}")
+    elif kind == "string":
+        if not isinstance(value, str):
+            _add_error(
+                found,
+                path,
+                f"expected string, got &value.valueUnstructured{{Value:{go_format.format_go_syntax(value)}}}",
+            )
+    elif kind == "boolean":
+        if not isinstance(value, bool):
+            _add_error(found, path, f"expected boolean, got {_go_value(value)}")
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        _add_error(found, path, f"expected numeric (int or float), got {go_format.go_type_name(value)}")
+
+
+def _check_map(value: dict[str, Any], node: SchemaNode, path: str, found: list[str]) -> None:
+    for key, item in value.items():
+        if node.kind == "map":
+            inner = node.values or UNTYPED
+        elif key in node.fields:
+            inner = node.fields[key]
+        elif node.preserve_unknown:
+            inner = UNTYPED
+        else:
+            _add_error(found, f"{path}.{key}", "field not declared in schema")
+            return
+        _check(item, inner, f"{path}.{key}", found)
+
+
+def _check_list(value: list[Any], node: SchemaNode, path: str, found: list[str]) -> None:
+    inner = item_node(node)
+    if node.list_type == "atomic":
+        for position, item in enumerate(value):
+            _check(item, inner, f"{path}[{position}]", found)
+        return
+    steps: set[str] = set()
+    for position, item in enumerate(value):
+        try:
+            step = item_step(node, item)
+        except ValueError as wrong:
+            _add_error(found, path, f"element {position}: {wrong}")
+            return
+        if step in steps:
+            _add_error(found, path, f"duplicate entries for key {fieldset.step_text(step)}")
+        steps.add(step)
+        _check(item, inner, path + fieldset.step_text(step), found)
+
+
+def _add_error(found: list[str], path: str, words: str) -> None:
+    found.append(f"{path}: {words}" if path else words)
+
+
+def _go_value(value: Any) -> str:
+    return f"&{{{go_format.format_v(value)}}}"
 
 
 class FieldConflict(msgspec.Struct, frozen=True):
     """A FieldConflict is one field that another manager owns."""
 
-    owner: managed_entries.ManagerKey
+    owner: managed_fields.ManagerKey
     path: FieldPath
 
     @property
@@ -38,7 +140,7 @@ class FieldConflict(msgspec.Struct, frozen=True):
         shown = quoted(manager)
         if subresource:
             shown += f" with subresource {quoted(subresource)}"
-        return f"{shown} using {version}" if operation == managed_entries.UPDATE else shown
+        return f"{shown} using {version}" if operation == managed_fields.UPDATE else shown
 
 
 class ApplyConflicts(msgspec.Struct, frozen=True):
@@ -52,7 +154,7 @@ class ApplyConflicts(msgspec.Struct, frozen=True):
             one = self.found[0]
             return f"Apply failed with 1 conflict: conflict with {one.owner_text}: {one.field}"
         lines: list[str] = []
-        owner: managed_entries.ManagerKey | None = None
+        owner: managed_fields.ManagerKey | None = None
         for conflict in self.found:
             if conflict.owner != owner:
                 owner = conflict.owner
@@ -68,12 +170,12 @@ class ApplyConflicts(msgspec.Struct, frozen=True):
         return PatchFailed(409, self.message, "Conflict", {"causes": causes})
 
 
-def build_conflicts(taken: dict[managed_entries.ManagerKey, FieldSet]) -> ApplyConflicts:
+def build_conflicts(taken: dict[managed_fields.ManagerKey, FieldSet]) -> ApplyConflicts:
     """Build the conflicts sorted by owner, as the real server's message is; its causes have a random order."""
     return ApplyConflicts(
         tuple(
             FieldConflict(owner, path)
-            for owner in sorted(taken, key=managed_entries.manager_identity)
+            for owner in sorted(taken, key=managed_fields.manager_identity)
             for path in fieldset.paths(taken[owner])
         )
     )
@@ -81,7 +183,7 @@ def build_conflicts(taken: dict[managed_entries.ManagerKey, FieldSet]) -> ApplyC
 
 def prune_dropped_fields(
     merged: Obj,
-    managers: managed_entries.Managers,
+    managers: managed_fields.Managers,
     last: Obj | None,
     own: FieldSet,
     versions: managed_fields.ObjectVersions,
@@ -90,7 +192,7 @@ def prune_dropped_fields(
 
     `last` is the applier's old entry, `own` the fields that its new configuration mentions.
     """
-    mine = managed_entries.entry_fields(last) if last else EMPTY
+    mine = managed_fields.entry_fields(last) if last else EMPTY
     if last is None or not mine:
         return merged
     version = last["apiVersion"]
@@ -114,7 +216,7 @@ def prune_dropped_fields(
 
 
 def _restore_owned(
-    whole: Obj, cut: Obj, managers: managed_entries.Managers, version: str, versions: managed_fields.ObjectVersions
+    whole: Obj, cut: Obj, managers: managed_fields.Managers, version: str, versions: managed_fields.ObjectVersions
 ) -> Obj:
     """Restore what any manager, the applier included, owns now."""
     owned: dict[str, FieldSet] = {version: EMPTY}
@@ -124,7 +226,7 @@ def _restore_owned(
             if versions.is_same_shape(entry["apiVersion"]) and versions.is_same_shape(version)
             else entry["apiVersion"]
         )
-        owned[at] = fieldset.union(owned.get(at, EMPTY), managed_entries.entry_fields(entry))
+        owned[at] = fieldset.union(owned.get(at, EMPTY), managed_fields.entry_fields(entry))
     for at, fields in owned.items():
         full = versions.at(whole, at)
         part = versions.at(cut, at)
@@ -165,7 +267,7 @@ def unchanged_since_client_apply(live: Obj, node: SchemaNode, api_version: str) 
         or config_error(config, node) is not None
     ):
         return None
-    found = compare(config, managed_entries.without_managed_fields(live), node)
+    found = compare(config, managed_fields.without_managed_fields(live), node)
     fields = mentioned_fields(config, node)
     for gone in (found.modified, found.added, found.removed):
         fields = fieldset.difference(fields, gone)
@@ -213,19 +315,19 @@ def apply_config(
     api_version: str,
     kind: str,
     subresource: str = "",
-    ownable: managed_entries.FieldFilter = managed_entries.keep_all_fields,
+    ownable: managed_fields.FieldFilter = managed_fields.keep_all_fields,
     convert: managed_fields.VersionConverter | None = None,
 ) -> ApplyResult | ApplyConflicts | PatchFailed:
     """Apply `config` as `manager` to the live object; `live` is None when there is none yet."""
     wrong = _config_failure(config, node, api_version, kind)
     if wrong is not None:
         return wrong
-    held = managed_entries.managed_fields_of(live)
+    held = managed_fields.managed_fields_of(live)
     if live is not None and not held:
         # Whoever wrote it before ownership was kept gets one entry, so that the apply can conflict with it.
         held = managed_fields.track_update(
             None,
-            managed_entries.without_managed_fields(live),
+            managed_fields.without_managed_fields(live),
             manager=BEFORE_FIRST_APPLY,
             node=node,
             api_version=api_version,
@@ -234,10 +336,10 @@ def apply_config(
             ownable=ownable,
         )
     run = _ApplyRun(
-        before=managed_entries.without_managed_fields(live) if live is not None else {},
-        config=managed_entries.without_managed_fields(config),
-        managers=managed_fields.fit_to_schema(managed_entries.parse_stored(held), node),
-        key=managed_entries.new_manager_key(manager, managed_entries.APPLY, api_version, subresource),
+        before=managed_fields.without_managed_fields(live) if live is not None else {},
+        config=managed_fields.without_managed_fields(config),
+        managers=managed_fields.fit_to_schema(managed_fields.parse_stored(held), node),
+        key=managed_fields.new_manager_key(manager, managed_fields.APPLY, api_version, subresource),
         versions=managed_fields.ObjectVersions(api_version, node, convert),
         ownable=ownable,
         now=now,
@@ -257,10 +359,10 @@ def apply_config(
 class _ApplyRun(msgspec.Struct, frozen=True):
     before: Obj
     config: Obj
-    managers: managed_entries.Managers
-    key: managed_entries.ManagerKey
+    managers: managed_fields.Managers
+    key: managed_fields.ManagerKey
     versions: managed_fields.ObjectVersions
-    ownable: managed_entries.FieldFilter
+    ownable: managed_fields.FieldFilter
     now: str
 
     def apply(self, force: bool) -> ApplyResult | ApplyConflicts:
@@ -268,7 +370,7 @@ class _ApplyRun(msgspec.Struct, frozen=True):
         merged: Obj = overlay(self.before, self.config, node)
         last = self.managers.get(self.key)
         own = self.ownable(mentioned_fields(self.config, node))
-        managers = {**self.managers, self.key: managed_entries.build_entry(self.key, version, own, None)}
+        managers = {**self.managers, self.key: managed_fields.build_entry(self.key, version, own, None)}
         after = prune_dropped_fields(merged, managers, last, own, self.versions)
         comparison = managed_fields.filter_comparison(compare(self.before, after, node), self.ownable)
         written = fieldset.union(comparison.modified, comparison.added)
@@ -279,22 +381,22 @@ class _ApplyRun(msgspec.Struct, frozen=True):
                 return build_conflicts(taken)
         left = managed_fields.release_fields(managers, comparison, written, change, keep=self.key)
         if self.key in left:
-            own = fieldset.difference(own, managed_entries.STRIPPED_FIELDS)
+            own = fieldset.difference(own, managed_fields.STRIPPED_FIELDS)
             # Co-owning values that are there already is no change of the object, and gets no time.
             noop = bool(self.before) and equal_values(self.before, after, node)
             time = (last.get("time") if last else None) if noop else self.now
             if own:
-                left[self.key] = managed_entries.build_entry(self.key, version, own, time)
+                left[self.key] = managed_fields.build_entry(self.key, version, own, time)
             else:
                 del left[self.key]
         obj = {**after, "metadata": dict(after.get("metadata") or {})}
-        managed_entries.set_managed_fields(obj, managed_entries.sorted_entries(left))
+        managed_fields.set_managed_fields(obj, managed_fields.sorted_entries(left))
         return ApplyResult(obj)
 
     def _conflicting_fields(
-        self, managers: managed_entries.Managers, written: FieldSet, change: managed_fields.VersionedChange
-    ) -> dict[managed_entries.ManagerKey, FieldSet]:
-        taken: dict[managed_entries.ManagerKey, FieldSet] = {}
+        self, managers: managed_fields.Managers, written: FieldSet, change: managed_fields.VersionedChange
+    ) -> dict[managed_fields.ManagerKey, FieldSet]:
+        taken: dict[managed_fields.ManagerKey, FieldSet] = {}
         for key, entry in managers.items():
             if key == self.key:
                 continue
@@ -304,7 +406,7 @@ class _ApplyRun(msgspec.Struct, frozen=True):
                 if there is None:
                     continue
                 theirs = fieldset.union(there.modified, there.added)
-            clash = fieldset.intersection(managed_entries.entry_fields(entry), theirs)
+            clash = fieldset.intersection(managed_fields.entry_fields(entry), theirs)
             if clash:
                 taken[key] = clash
         return taken

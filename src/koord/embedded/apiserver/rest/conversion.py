@@ -11,12 +11,10 @@ from typing import Any
 from koord.api.model import Obj
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource, VersionConversion
-from koord.embedded.apiserver.printing.cluster import CLUSTER_TABLES, DEFAULT_TABLE, NODE_TABLES
-from koord.embedded.apiserver.printing.network import NETWORK_TABLES
-from koord.embedded.apiserver.printing.pod import POD_TABLES
+from koord.embedded.apiserver.printing.cluster import CLUSTER_TABLES, DEFAULT_TABLE, NETWORK_TABLES, NODE_TABLES
 from koord.embedded.apiserver.printing.storage import STORAGE_TABLES
 from koord.embedded.apiserver.printing.table_columns import Column, KindTable, column_definitions
-from koord.embedded.apiserver.printing.workload import AUTOSCALER_TABLES, WORKLOAD_TABLES
+from koord.embedded.apiserver.printing.workload import AUTOSCALER_TABLES, POD_TABLES, WORKLOAD_TABLES
 from koord.embedded.apiserver.rest.responses import ResponseFormat, response_body
 from koord.embedded.apiserver.rest.watch import ServerWatchFrame
 from koord.embedded.apiserver.store.collection import StoreEvent, StoreRecord

@@ -13,10 +13,9 @@ from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import OPTIMISTIC_LOCK_ERROR, StatusError, bad_request
 from koord.embedded.apiserver.catalog import ResourceCatalog, ServedResource
-from koord.embedded.apiserver.merge import managed_entries
+from koord.embedded.apiserver.merge import managed_fields
 from koord.embedded.apiserver.merge.compare import equal_values
-from koord.embedded.apiserver.merge.managed_entries import ownable
-from koord.embedded.apiserver.merge.managed_fields import VersionConverter, manager_name, track_update
+from koord.embedded.apiserver.merge.managed_fields import VersionConverter, manager_name, ownable, track_update
 from koord.embedded.apiserver.rest import object_metadata
 from koord.embedded.apiserver.rest.object_metadata import deep_copy, update_completes_deletion
 from koord.embedded.apiserver.rest.options import WriteOptions, options_object
@@ -317,7 +316,7 @@ def update_managed_fields(
     context: RequestContext, deps: ServerDeps, old: Obj | None, new: Obj, options: WriteOptions
 ) -> None:
     """Set the managedFields of `new` as this write leaves them. `new` is private, `old` is shared."""
-    held = managed_entries.managed_fields_of(old)
+    held = managed_fields.managed_fields_of(old)
     if not context.track_managed_fields and not held:
         new["metadata"].pop("managedFields", None)
         return
@@ -337,4 +336,4 @@ def update_managed_fields(
     except ValueError:
         # A keyed list without its keys cannot be owned by element. Validation is about to refuse it, with the place.
         managed = list(held or ())
-    managed_entries.set_managed_fields(new, managed)
+    managed_fields.set_managed_fields(new, managed)

@@ -11,7 +11,7 @@ from koord.api.model import Obj
 from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import StatusError, bad_request
 from koord.embedded.apiserver.catalog import ServedResource
-from koord.embedded.apiserver.rest import pod_log, request_body, responses, virtual_resources
+from koord.embedded.apiserver.rest import pod_subresources, request_body, responses, virtual_resources
 from koord.embedded.apiserver.rest.conversion import TransformedEncoding
 from koord.embedded.apiserver.rest.create_update import ObjectWriter, to_served_version
 from koord.embedded.apiserver.rest.delete import DeleteOutcome, Deleter
@@ -29,9 +29,8 @@ from koord.embedded.apiserver.rest.patch import Patcher
 from koord.embedded.apiserver.rest.pod_subresources import PodSubresources
 from koord.embedded.apiserver.rest.request_context import RequestContext, ServerDeps, WriteResult
 from koord.embedded.apiserver.rest.responses import ListBody, ResponseFormat, json_response, response_body
-from koord.embedded.apiserver.rest.scale import ScaleHandler
 from koord.embedded.apiserver.rest.subresource_strategy import MAIN_STRATEGY, SubresourceStrategy, strategy_for
-from koord.embedded.apiserver.rest.virtual_resources import METRICS_GROUP, ResourceMetrics, answer_review
+from koord.embedded.apiserver.rest.virtual_resources import METRICS_GROUP, ResourceMetrics, ScaleHandler, answer_review
 from koord.embedded.apiserver.store.collection import StoreRecord
 from koord.kube.transport.interface import ApiResponse, UnstructuredBody
 
@@ -126,7 +125,7 @@ class VerbDispatcher:
         pod = self._get(context).plain()
         if not pod.get("spec", {}).get("nodeName"):
             return ApiResponse(status=204, body=responses.TextBody(b""), content_type="text/plain")
-        text = pod_log.read_log(pod, pod_log.read_log_options(context.request.query), self._deps)
+        text = pod_subresources.read_log(pod, pod_subresources.read_log_options(context.request.query), self._deps)
         return ApiResponse(status=200, body=responses.TextBody(text), content_type="text/plain")
 
     # Reads -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from koord.embedded.apiserver import api_errors
 from koord.embedded.apiserver.api_errors import ApiFieldError, StatusError, bad_request, unsupported_media
 from koord.embedded.apiserver.merge import server_side_apply as merge_apply
 from koord.embedded.apiserver.merge.json_patch import json_patch
-from koord.embedded.apiserver.merge.managed_entries import ownable
+from koord.embedded.apiserver.merge.managed_fields import ownable
 from koord.embedded.apiserver.merge.server_side_apply import ApplyConflicts
 from koord.embedded.apiserver.rest import create_update, request_body
 from koord.embedded.apiserver.rest.create_update import ObjectWriter

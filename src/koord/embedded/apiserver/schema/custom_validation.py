@@ -20,7 +20,7 @@ from koord.embedded.apiserver.api_errors import (
     too_many,
 )
 from koord.embedded.apiserver.schema import custom_decoding, string_formats
-from koord.embedded.apiserver.schema.custom_fast_path import fits_fast_path, has_unique_lists
+from koord.embedded.apiserver.schema.custom_decoding import fits_fast_path, has_unique_lists
 from koord.embedded.apiserver.schema.schema_node import SchemaNode
 from koord.embedded.apiserver.schema.validation_rules import ABSENT, RuleEvaluation
 from koord.values import go_regexp

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from koord.embedded.apiserver import private_files
+from koord.embedded.apiserver import data_directory
 from koord.embedded.apiserver.store.collection import NO_STRINGS, StoreRecord
 
 JOURNAL_FORMAT = 1
@@ -71,7 +71,7 @@ class StoreJournal:
         try:
             if not is_new and not self._path.stat().st_size:  # SQLite would take it for a new database
                 raise sqlite3.DatabaseError("the file is empty")
-            private_files.create_private(self._path)  # SQLite gives its other files the mode of this one
+            data_directory.create_private(self._path)  # SQLite gives its other files the mode of this one
             db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
             self._create_tables(db)
         except (sqlite3.Error, UnicodeDecodeError, OSError, JournalError) as error:
@@ -249,9 +249,9 @@ class StoreJournal:
 def _lock_directory(folder: Path) -> int:
     """Lock the data directory for this process; the kernel frees the lock however the process ends."""
     try:
-        private_files.prepare_data_directory(folder)
-        fd = os.open(folder / private_files.LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, private_files.FILE_MODE)
-    except private_files.DataDirectoryError as error:
+        data_directory.prepare_data_directory(folder)
+        fd = os.open(folder / data_directory.LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, data_directory.FILE_MODE)
+    except data_directory.DataDirectoryError as error:
         raise JournalError(str(error)) from error
     except OSError as error:
         raise JournalError(f"cannot use data directory {folder}: {error.strerror}") from error

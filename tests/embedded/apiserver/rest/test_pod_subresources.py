@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koord.embedded.apiserver.api_errors import StatusError
-from koord.embedded.apiserver.rest.pod_log import choose_container, container_log
+from koord.embedded.apiserver.rest.pod_subresources import choose_container, container_log
 from koord.embedded.apiserver.server import ApiServer
 from koord.embedded.cluster import ClusterSettings, EmbeddedCluster
 from koord.kube.transport.interface import ApiRequest, ApiResponse
