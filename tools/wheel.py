@@ -39,6 +39,16 @@ PROGRAMS_WITHOUT_EXTRAS = (
     "koord-yarn-operator",
     "koord-device-daemon",
 )
+# A program with its own extra alone: what it imports must be in it.
+PROGRAM_OF_EXTRA = {
+    "scheduler": "koord-scheduler",
+    "manager": "koord-manager",
+    "descheduler": "koord-descheduler",
+    "runtimeproxy": "koord-runtime-proxy",
+    "hooks": "koordlet",
+}
+# What cannot start without its extra.
+PROGRAMS_OF_EXTRAS = ("koord-scheduler", "koord-manager")
 READY = re.compile(r"koord: ready (\S+) kubeconfig=(\S+)")
 READY_TIMEOUT_S = 120
 STOP_TIMEOUT_S = 30
@@ -77,6 +87,16 @@ def start_programs(binaries: Path, programs: tuple[str, ...], cwd: Path) -> None
         for flag in ("--version", "--help"):
             if not run([str(binaries / program), flag], cwd=cwd).strip():
                 raise WheelError(f"{program} {flag} printed nothing")
+
+
+def check_refusals(binaries: Path, programs: tuple[str, ...], cwd: Path) -> None:
+    """See that programs without the libraries of their extra say in one line what to install."""
+    for program in programs:
+        command = [str(binaries / program), "--help"]
+        done = subprocess.run(command, cwd=cwd, env=clean_environment(), capture_output=True, text=True, check=False)
+        lines = done.stderr.splitlines()
+        if done.returncode != 1 or len(lines) != 1 or f"'koord[{program.removeprefix('koord-')}]'" not in lines[0]:
+            raise WheelError(f"{program} without its extra ended with {done.returncode}:\n{done.stderr}")
 
 
 def check_koord_up(binaries: Path, cwd: Path) -> None:
@@ -136,7 +156,11 @@ def main() -> int:
         wheel = build_wheel(folder)
         pins = folder / "pins.txt"
         pins.write_text(pins_without_hashes((ROOT / "constraints.txt").read_text()))
-        start_programs(install(wheel, "", pins, folder / "plain"), PROGRAMS_WITHOUT_EXTRAS, folder)
+        plain = install(wheel, "", pins, folder / "plain")
+        start_programs(plain, PROGRAMS_WITHOUT_EXTRAS, folder)
+        check_refusals(plain, PROGRAMS_OF_EXTRAS, folder)
+        for extra, program in PROGRAM_OF_EXTRA.items():
+            start_programs(install(wheel, extra, pins, folder / extra), (program,), folder)
         binaries = install(wheel, "all", pins, folder / "all")
         start_programs(binaries, PROGRAMS, folder)
         check_koord_up(binaries, folder)

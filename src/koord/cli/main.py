@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
+from koord.cli.console_scripts import missing_library_message
 from koord.version import build_info
 
 # name -> (module, attribute, one line of help); the module is imported only when the command is used
@@ -31,7 +32,13 @@ class LazyGroup(click.Group):
         if entry is None:
             return None
         module, attribute, _ = entry
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        try:
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+        except ModuleNotFoundError as missing:
+            message = missing_library_message(missing, "all")
+            if not message:
+                raise
+            raise click.ClickException(f"`koord {cmd_name}`: {message}") from missing
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -18,14 +18,13 @@ from koord.api.koordinator.protocol import DESCHEDULER_NAME
 from koord.cli.daemons import flag_set as kind
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS
-from koord.cli.daemons.scheduler_config import LEADER_ELECTION_FLAGS
 from koord.cli.daemons.serving_flags import (
     AUTHENTICATION_FLAGS,
     AUTHORIZATION_FLAGS,
     METRICS_FLAGS,
     SECURE_SERVING_FLAGS,
 )
-from koord.cli.daemons.startup import apply_election_flags
+from koord.cli.daemons.startup import LEADER_ELECTION_FLAGS, apply_election_flags
 from koord.descheduler.configuration import DeschedulerSetup, build_setup, load_config
 from koord.descheduler.feature_gates import DESCHEDULER_GATES
 from koord.descheduler.plugins.registry import ENTRY_POINT_GROUP, load_registry

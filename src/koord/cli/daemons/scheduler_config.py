@@ -20,7 +20,7 @@ from koord.cli.daemons import flag_set as kind
 from koord.cli.daemons import serving_flags
 from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.lifecycle import LOGGING_FLAGS
-from koord.cli.daemons.startup import apply_election_flags
+from koord.cli.daemons.startup import LEADER_ELECTION_FLAGS, apply_election_flags
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES, SYNC_BARRIER
@@ -71,15 +71,6 @@ _DEPRECATED = (
         300 * _SECOND,
     ),
     Flag("profiling", kind.BOOLEAN, "DEPRECATED: profiling over the web.", True, no_effect_reason=_NO_PROFILER),
-)
-LEADER_ELECTION_FLAGS = (
-    Flag("leader-elect", kind.BOOLEAN, "Work only while holding the lease. Needed for more than one replica.", True),
-    Flag("leader-elect-lease-duration", kind.DURATION, "After so long without renewal others may lead.", 15 * _SECOND),
-    Flag("leader-elect-renew-deadline", kind.DURATION, "After so long without renewal the leader stops.", 10 * _SECOND),
-    Flag("leader-elect-resource-lock", kind.TEXT, "What is locked. Supported options are 'leases'.", "leases"),
-    Flag("leader-elect-resource-name", kind.TEXT, "Name of the lease.", protocol.SCHEDULER),
-    Flag("leader-elect-resource-namespace", kind.TEXT, "Namespace of the lease.", protocol.NAMESPACE),
-    Flag("leader-elect-retry-period", kind.DURATION, "Time between attempts to get or renew it.", 2 * _SECOND),
 )
 _GATES = (
     Flag(

@@ -14,7 +14,9 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from koord.api.config.component import LeaderElectionConfiguration
-from koord.cli.daemons.flag_set import FlagSet, FlagValues
+from koord.api.koordinator import protocol
+from koord.cli.daemons import flag_set as kind
+from koord.cli.daemons.flag_set import Flag, FlagSet, FlagValues
 from koord.cli.daemons.lifecycle import report_errors
 from koord.cli.daemons.serving_flags import FlagError, metrics_registry_from_flags, port_errors, secure_addresses
 from koord.kube.config import loader
@@ -24,6 +26,18 @@ from koord.kube.leader_election import LeaseConfig
 from koord.telemetry.clock import WallClock
 from koord.telemetry.metrics import MetricRegistry
 from koord.values import duration
+
+_SECOND = 1_000_000_000
+
+LEADER_ELECTION_FLAGS = (
+    Flag("leader-elect", kind.BOOLEAN, "Work only while holding the lease. Needed for more than one replica.", True),
+    Flag("leader-elect-lease-duration", kind.DURATION, "After so long without renewal others may lead.", 15 * _SECOND),
+    Flag("leader-elect-renew-deadline", kind.DURATION, "After so long without renewal the leader stops.", 10 * _SECOND),
+    Flag("leader-elect-resource-lock", kind.TEXT, "What is locked. Supported options are 'leases'.", "leases"),
+    Flag("leader-elect-resource-name", kind.TEXT, "Name of the lease.", protocol.SCHEDULER),
+    Flag("leader-elect-resource-namespace", kind.TEXT, "Namespace of the lease.", protocol.NAMESPACE),
+    Flag("leader-elect-retry-period", kind.DURATION, "Time between attempts to get or renew it.", 2 * _SECOND),
+)
 
 
 def apply_election_flags(given: LeaderElectionConfiguration, values: FlagValues) -> LeaderElectionConfiguration:
