@@ -52,9 +52,8 @@ def keys(cluster: KoordUpProcess) -> list[str]:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.usefixtures("kubepods")
 def test_a_program_logs_no_credential(program: str, cluster: KoordUpProcess, tmp_path: Path) -> None:
-    if program == "koordlet" and os.geteuid() != 0:
-        pytest.skip("koordlet reads kernel files that only root may")
     module, flags, path, wanted = PROGRAMS[program]
     (tmp_path / "yarn-site.xml").write_text("<configuration/>")  # where nobody answers
     port = free_port()
