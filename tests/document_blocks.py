@@ -11,6 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 FENCE = re.compile(r"^```(?P<language>\w*)(?P<attributes>[^\n]*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+# What stands before a block that no test of pages runs, and names what does.
+_MARK = re.compile(
+    r"<!-- Not pasted by tests/real/test_first_pages\.py: [^>]+\. `make (?P<target>[\w-]+)` does it\. -->\n+\Z"
+)
 _INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
 _HEREDOC = re.compile(r"<<-?'?(?P<end>\w+)'?[^\n]*\n(?P<text>.*?)^ *(?P=end)$\n?", re.DOTALL | re.MULTILINE)
 _SHELL = ("sh", "text")
@@ -25,22 +29,32 @@ class Block:
     language: str
     attributes: str
     text: str
+    shown_by: str = ""  # the target of make that runs it, where a comment before it says that pages' tests do not
 
 
 def fenced_blocks(path: Path) -> list[Block]:
+    text = path.read_text()
     return [
-        Block(found["language"], found["attributes"].strip(), found["text"])
-        for found in FENCE.finditer(path.read_text())
+        Block(
+            found["language"],
+            found["attributes"].strip(),
+            found["text"],
+            mark["target"] if (mark := _MARK.search(text, 0, found.start())) else "",
+        )
+        for found in FENCE.finditer(text)
     ]
+
+
+def indented_blocks(path: Path) -> list[str]:
+    rest = FENCE.sub("", path.read_text())
+    return [re.sub(r"^ {4}", "", found[0], flags=re.MULTILINE) for found in _INDENTED.finditer(rest)]
 
 
 def _shell_texts(path: Path) -> list[str]:
     blocks = fenced_blocks(path)
     shell = [block.text for block in blocks if block.language in _SHELL]
     session = ["\n".join(_PROMPT.findall(block.text)) for block in blocks if block.language in _SESSION]
-    rest = FENCE.sub("", path.read_text())
-    indented = [re.sub(r"^ {4}", "", found[0], flags=re.MULTILINE) for found in _INDENTED.finditer(rest)]
-    return [*shell, *session, *indented]
+    return [*shell, *session, *indented_blocks(path)]
 
 
 def heredocs(path: Path) -> list[str]:
@@ -50,13 +64,13 @@ def heredocs(path: Path) -> list[str]:
 
 def commands(path: Path, *programs: str) -> list[list[str]]:
     """Return the command lines of a document whose program is one of `programs`, in words."""
-    return [
-        words
-        for text in _shell_texts(path)
-        for line in _HEREDOC.sub("\n", text).replace("\\\n", " ").splitlines()
-        for words in _simple_commands(line.removeprefix("$ "))
-        if Path(words[0]).name in programs
-    ]
+    return [words for text in _shell_texts(path) for words in commands_in(text) if Path(words[0]).name in programs]
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """Return the command lines of a shell text in words, without the texts that they are given."""
+    lines = _HEREDOC.sub("\n", text).replace("\\\n", " ").splitlines()
+    return [words for line in lines for words in _simple_commands(line.removeprefix("$ "))]
 
 
 def _simple_commands(line: str) -> Iterator[list[str]]:

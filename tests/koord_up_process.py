@@ -42,12 +42,12 @@ class KoordUpProcess:
         return self.process.wait(timeout=20)
 
 
-def start_koord_up(*args: str, kubeconfig: Path) -> KoordUpProcess:
+def start_koord_up(*args: str, kubeconfig: Path, cwd: Path | None = None) -> KoordUpProcess:
     """Start `koord up` and wait for the ready line; raise with its output if it ends before."""
     command = [sys.executable, "-m", "koord", "up", "--kubeconfig", str(kubeconfig), *args]
     if "--listen" not in args:
         command += ["--listen", "127.0.0.1:0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd)
     assert process.stdout is not None
     assert process.stderr is not None
     for line in process.stdout:
@@ -57,9 +57,9 @@ def start_koord_up(*args: str, kubeconfig: Path) -> KoordUpProcess:
 
 
 @contextlib.contextmanager
-def koord_up(*args: str) -> Iterator[KoordUpProcess]:
+def koord_up(*args: str, cwd: Path | None = None) -> Iterator[KoordUpProcess]:
     with tempfile.TemporaryDirectory() as folder:
-        running = start_koord_up(*args, kubeconfig=Path(folder) / "kubeconfig")
+        running = start_koord_up(*args, kubeconfig=Path(folder) / "kubeconfig", cwd=cwd)
         try:
             yield running
         finally:

@@ -1,25 +1,26 @@
 """This module reads a page of docs/tutorials as a list of commands and the output that the page shows for them, runs
 them in one shell as a reader would paste them, and compares.
 
-A block `sh` is run; `sh exit=1` is one that must end so, and `sh tier=yarn` one that only that tier of the tests can
-run. A block `output` after it is all that it printed: a line
-`...` stands for any lines, `...` within a line for any text, and the number of blanks between words does not count,
-as columns are as wide as their longest value.
+A block `sh` is run; `sh exit=1` is one that must end so, `sh until=WORD` has programs that run until Ctrl-C, which
+they get once they printed that word, and `sh tier=yarn` is one that only that tier of the tests can run. A block
+`output` after it is all that it printed: a line `...` stands for any lines, `...` within a line for any text, and the
+number of blanks between words does not count, as columns are as wide as their longest value.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.document_blocks import ROOT, fenced_blocks
+from tests.document_blocks import ROOT, Block, fenced_blocks
 
 TUTORIALS = ROOT / "docs" / "tutorials"
 ANY = "..."
@@ -30,7 +31,28 @@ _MARK = "\x1e"  # no program prints it
 class Step:
     commands: str
     exit_code: int
-    output: str | None  # None: the page shows none
+    output: str | None = None  # None: the page shows none
+    until: str = ""
+
+    @property
+    def script(self) -> str:
+        if not self.until:
+            return self.commands
+        program = f"{shlex.quote(sys.executable)} -m tests.real.run_until {shlex.quote(self.until)}"
+        lines = self.commands.replace("\\\n", " ").splitlines()
+        return "".join(f"{program} {shlex.quote(line)}\n" for line in lines)
+
+
+def read_step(block: Block) -> tuple[str, Step]:
+    """Return the tier that runs a block, and what it does."""
+    stated = re.fullmatch(r"(?:tier=(\w+))?(?: ?exit=(\d+))?(?: ?until=(\S+))?", block.attributes)
+    assert stated is not None, f"```sh {block.attributes}: only tier=NAME, exit=N and until=WORD are known"
+    return stated[1] or "", Step(block.text, int(stated[2] or 0), until=stated[3] or "")
+
+
+def with_output(step: Step, output: str) -> Step:
+    assert step.output is None, f"two outputs of {step.commands}"
+    return replace(step, output=output)
 
 
 @dataclass(frozen=True)
@@ -56,14 +78,11 @@ def read_page(path: Path, tier: str = "") -> TutorialPage:
         if block.language == "sh" and not start:
             start = " ".join(block.text.replace("\\\n", " ").split())
         elif block.language == "sh":
-            stated = re.fullmatch(r"(?:tier=(\w+))?(?: ?exit=(\d+))?", block.attributes)
-            assert stated is not None, f"{path.name}: ```sh {block.attributes}: only tier=NAME and exit=N are known"
-            found.append((stated[1] or "", Step(block.text, int(stated[2] or 0), None)))
+            found.append(read_step(block))
         elif block.language == "output":
             assert found, f"{path.name}: output before any command"
             of, step = found[-1]
-            assert step.output is None, f"{path.name}: two outputs of one block"
-            found[-1] = (of, Step(step.commands, step.exit_code, block.text))
+            found[-1] = (of, with_output(step, block.text))
     return TutorialPage(path, start, tuple(step for of, step in found if of == tier))
 
 
@@ -89,23 +108,27 @@ def _path_with_koord() -> Iterator[str]:
         program = Path(folder) / "koord"
         program.write_text(f'#!/bin/sh\nexec {sys.executable} -m koord "$@"\n')
         program.chmod(0o755)
-        yield f"{folder}:{os.environ['PATH']}"
+        yield f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
 def run_page(page: TutorialPage, kubeconfig: Path, timeout_s: float) -> list[str]:
+    return run_steps(page.steps, kubeconfig, timeout_s)
+
+
+def run_steps(steps: Sequence[Step], kubeconfig: Path, timeout_s: float, cwd: Path = ROOT) -> list[str]:
     """Run the steps of a page in one shell, until one does not do what the page says; return what was wrong."""
     script = ["exec 2>&1"]
-    for number, step in enumerate(page.steps):
+    for number, step in enumerate(steps):
         # Not a subshell, so that variables last, as they do in a terminal.
         script += [f"printf '{_MARK}{number}\\n'", "set -e -o pipefail" if step.exit_code == 0 else "set +e"]
-        script += [step.commands, f"printf '{_MARK}exit %d\\n' $?", "set +e"]
+        script += [step.script, f"printf '{_MARK}exit %d\\n' $?", "set +e"]
     with _path_with_koord() as path, tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": path, "COLUMNS": "200", "TMPDIR": home}
         env["PYTHONPATH"] = f"{ROOT / 'src'}:{ROOT}"
         try:
             done = subprocess.run(
                 ["bash", "-c", "\n".join(script)],
-                cwd=ROOT,
+                cwd=cwd,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -118,7 +141,7 @@ def run_page(page: TutorialPage, kubeconfig: Path, timeout_s: float) -> list[str
             printed = (late.stdout or b"").decode() + f"\n(cut off after {timeout_s:.0f} s)\n"
     ran = dict(_by_step(printed))
     wrong: list[str] = []
-    for number, step in enumerate(page.steps):
+    for number, step in enumerate(steps):
         said, code = ran.get(number, ("(it was not reached)\n", None))
         if code != step.exit_code:
             wrong.append(f"{step.commands}ended with {code}, not {step.exit_code}, and printed\n{said}")
