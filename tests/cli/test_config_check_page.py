@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "slo-controller-config.
 
 @pytest.fixture
 def blocks() -> list[str]:
-    return re.findall(r"^```\w*\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```(?:yaml|output)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
 def printed(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
