@@ -91,5 +91,6 @@ def test_features_that_are_no_files_have_rows(tmp_path: Path) -> None:
     machine.put("proc/sys/kernel/sched_core", "0\n")
     rows = {row.knob: row for row in probe_capabilities(machine.tree)}
     assert rows["core_sched"].state is CapabilityState.SUPPORTED, "by its switch"
+    assert rows["time_slice"].state is CapabilityState.OFF, "threads of another machine have none here"
     assert rows["tc"].state in (CapabilityState.SUPPORTED, CapabilityState.OFF)
     assert (rows["tc"].state is CapabilityState.OFF) == ("install iproute2" in rows["tc"].how)

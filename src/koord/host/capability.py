@@ -28,7 +28,7 @@ from koord.host.cgroup.knob import (
 )
 from koord.host.cgroup.tree import CgroupTree
 from koord.host.filesystem import Host
-from koord.host.hardware import Capability, CapabilityState
+from koord.host.hardware import TIME_SLICE, Capability, CapabilityState
 from koord.host.io_error import IoError, unsupported
 
 _PROBE_GROUP = "koord-probe"
@@ -49,6 +49,7 @@ def probe_capabilities(
         ("kidled", check_kidled(tree.host)),
         ("resctrl", resctrl.check_supported(tree.host)),
         ("core_sched", core_sched.check_supported(tree.host)),
+        (TIME_SLICE, core_sched.check_time_slices(tree.host)),
         ("tc", check_tc()),
     ):
         rows.append(_feature(name, io_error))

@@ -132,6 +132,14 @@ class TimeSliceSystem(Protocol):
         ...
 
 
+def check_time_slices(host: Host) -> IoError | None:
+    """Return None when the kernel has a time slice of each thread (Linux 6.12)."""
+    own = KernelTimeSlices(host).slice_ns(0)
+    if isinstance(own, IoError):
+        return own
+    return None if own else unsupported("sched_getattr", "this kernel has no time slices to set, or this is another's")
+
+
 class KernelTimeSlices:
     """The slices that this machine's kernel keeps. Thread ids of another machine, or another pid namespace, name other
     threads here, so that such a host has no slices.

@@ -119,6 +119,9 @@ class Xpu(Model, frozen=True, kw_only=True):
     status: XpuStatus | None = None
 
 
+TIME_SLICE = "time_slice"  # the name of a capability that is no file
+
+
 class CapabilityState(enum.Enum):
     SUPPORTED = "supported"
     DEGRADED = "degraded"  # works with a difference that `how` explains
