@@ -25,7 +25,7 @@ from koord.scheduler.metrics import SCHEDULER_READINGS, KoordinatorMetrics, Sche
 from koord.scheduler.plugins.coscheduling.metrics import WAITING_GANG_GROUPS
 from koord.scheduler.plugins.elastic_quota.metrics import QUOTA_SPEC, QUOTA_STATUS
 from koord.scheduler.plugins.reservation.metrics import RESERVATION_PHASE, RESERVATION_RESOURCE
-from koord.scheduler.workload_auditor_metrics import WorkloadAuditorMetrics
+from koord.scheduler.workload_auditor import WorkloadAuditorMetrics
 from koord.telemetry.component_server import health_check_metrics
 from koord.telemetry.metrics import MetricDeclaration, MetricRegistry
 from koord.telemetry.process import PROCESS_METRICS

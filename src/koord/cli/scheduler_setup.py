@@ -16,7 +16,7 @@ from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
-from koord.scheduler.configuration.unsupported import profiles_without_koordinator, without_unsupported_plugins
+from koord.scheduler.configuration.plugin_selection import profiles_without_koordinator, without_unsupported_plugins
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, PluginFactory, load_plugins
 
 _LOG = logging.getLogger(__name__)

@@ -9,8 +9,12 @@ import pytest
 from koord.api.config.scheduler import shipped
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.scheduler.configuration.completed_config import CompletedConfig, ValidationHandle
-from koord.scheduler.configuration.plugin_selection import KNOWN_POINTS, KOORDINATOR_POINTS
-from koord.scheduler.configuration.unsupported import settings_without_effect, without_unsupported_plugins
+from koord.scheduler.configuration.plugin_selection import (
+    KNOWN_POINTS,
+    KOORDINATOR_POINTS,
+    settings_without_effect,
+    without_unsupported_plugins,
+)
 from koord.scheduler.framework.extension_points import EXTENSION_POINTS, POINT_METHODS, overrides
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.plugins.registry import REGISTRY

@@ -17,8 +17,7 @@ from koord.scheduler.cache.pod_model import Pod
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import effective_configuration, load_configuration
 from koord.scheduler.explain.http import CONFIGURATION_PATH, explain_routes
-from koord.scheduler.explain.snapshot import ApiSnapshot
-from koord.scheduler.explain.what_if import WhatIf, WhatIfOutcome
+from koord.scheduler.explain.what_if import ApiSnapshot, WhatIf, WhatIfOutcome
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.telemetry.clock import LoopClock, run_virtual
 from koord.telemetry.http_routing import HttpCall

@@ -233,7 +233,7 @@ def _check_scheduler(config_document: dict[str, Any], key: str) -> list[ConfigFi
     # Only this check needs the plugins and their numeric libraries; the others should not wait for them.
     from koord.scheduler.configuration.completed_config import CompletedConfig
     from koord.scheduler.configuration.config_file import load_configuration as load_scheduler
-    from koord.scheduler.configuration.unsupported import profiles_without_koordinator
+    from koord.scheduler.configuration.plugin_selection import profiles_without_koordinator
     from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, load_plugins
 
     given = load_scheduler(config_document)

@@ -24,7 +24,7 @@ from koord.descheduler.framework.round import ready_nodes, run_round
 from koord.descheduler.plugins.low_node_load.plugin import LowNodeLoad
 from koord.descheduler.snapshot_source import required_resources, snapshot_from_lists
 from koord.kube.client.typed_client import Client
-from koord.scheduler.explain.snapshot import ApiSnapshot as Kept
+from koord.scheduler.explain.what_if import ApiSnapshot as Kept
 from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from koord.cli.printing import plain_table, print_result
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError
 from koord.scheduler.configuration.completed_config import CompletedConfig
-from koord.scheduler.explain.snapshot import ApiSnapshot, SnapshotHandle
+from koord.scheduler.explain.what_if import ApiSnapshot, SnapshotHandle
 from koord.scheduler.plugins.elastic_quota.explain import (
     QuotaTreeReport,
     QuotaVerdict,

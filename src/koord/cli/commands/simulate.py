@@ -30,8 +30,7 @@ from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES
 from koord.scheduler.explain.http import CONFIGURATION_PATH
-from koord.scheduler.explain.snapshot import ApiSnapshot
-from koord.scheduler.explain.what_if import WhatIf, WhatIfOutcome, kinds_read
+from koord.scheduler.explain.what_if import ApiSnapshot, WhatIf, WhatIfOutcome, kinds_read
 from koord.telemetry.clock import Clock
 
 if TYPE_CHECKING:

@@ -24,15 +24,14 @@ from koord.cli.daemons.startup import LEADER_ELECTION_FLAGS, apply_election_flag
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import load_configuration
 from koord.scheduler.configuration.feature_gates import SCHEDULER_GATES, SYNC_BARRIER
-from koord.scheduler.configuration.unsupported import (
+from koord.scheduler.configuration.plugin_selection import (
     profiles_without_koordinator,
     settings_without_effect,
     without_unsupported_plugins,
 )
 from koord.scheduler.plugins.registry import ENTRY_POINT_GROUP, REGISTRY, load_plugins
 from koord.scheduler.scheduler import CONTROLLER_FACTORIES
-from koord.scheduler.workload_auditor import WorkloadAuditorSettings
-from koord.scheduler.workload_auditor_metrics import metric_label_keys
+from koord.scheduler.workload_auditor import WorkloadAuditorSettings, metric_label_keys
 
 SCHEDULER_PROGRAM = "koord-scheduler"
 _SECOND = 1_000_000_000

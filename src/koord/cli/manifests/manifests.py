@@ -31,7 +31,7 @@ from koord.manager.reconcile_loop import NAMESPACE
 from koord.scheduler import rbac as scheduler_rbac
 from koord.scheduler.configuration.completed_config import CompletedConfig
 from koord.scheduler.configuration.config_file import dump_configuration
-from koord.scheduler.configuration.unsupported import without_unsupported_plugins
+from koord.scheduler.configuration.plugin_selection import without_unsupported_plugins
 from koord.scheduler.plugins.registry import REGISTRY
 from koord.yarn.hadoop_config import ADMIN_PORT, CLIENT_PORT
 from koord.yarn.operator import YarnOperator

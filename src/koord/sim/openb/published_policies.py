@@ -16,13 +16,15 @@ from koord.scheduler.cache.pod_info import PodInfo
 from koord.scheduler.framework.cycle_state import CycleState
 from koord.scheduler.framework.plugin import Codes, Plugin, Scores
 from koord.scheduler.framework.verdict import ROW, Reject
-from koord.scheduler.plugins.fragmentation_aware.fgd import FgdScorer, Ints, gpu_percent
 from koord.scheduler.plugins.fragmentation_aware.fragmentation import (
+    FgdScorer,
     GpuChoice,
     GpuPodShape,
+    Ints,
     NodeFreeGpus,
     TypicalPod,
     choose_by_best_fit,
+    gpu_percent,
     gpu_shape_of,
 )
 from koord.sim.openb.trace import required_models

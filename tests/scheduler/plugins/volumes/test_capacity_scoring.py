@@ -17,7 +17,7 @@ from koord.scheduler.framework.engine import SchedulingEngine
 from koord.scheduler.framework.plugin import Plugin
 from koord.scheduler.framework.verdict import SKIP
 from koord.scheduler.plugins.registry import REGISTRY
-from koord.scheduler.plugins.volumes.capacity_scoring import (
+from koord.scheduler.plugins.volumes.volume_binding import (
     CapacityScoringVolumeBinding,
     StorageUse,
     storage_score,
