@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from koord.host.gpu import LOST, NO_HEALTH_CHECK, GpuHealth, GpuProcessUsage, MigInstance
+from koord.host.hardware import LOST, NO_HEALTH_CHECK, GpuHealth, GpuProcessUsage, MigInstance
 from koord.host.io_error import IoError
 from koord.host.nvml import Nvml
 from koord.host.nvml_health import HealthTiming

@@ -23,7 +23,7 @@ from koord.api.model import decode_text
 from koord.kube.client.retrying_caller import RetryPolicy
 from koord.kube.client.typed_client import Client
 from koord.kube.config.connection import BadConfig, Connection
-from koord.kube.config.kubeconfig_context import ConnectionOverrides
+from koord.kube.config.kubeconfig import ConnectionOverrides
 from koord.kube.config.loader import load_connection
 from koord.kube.transport.api_error import ApiError, ApiErrorRaised, unwrap
 from koord.kube.transport.http import HttpTransport

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 
-from koord.host.gpu import GpuCard, GpuHealth, GpuProcessUsage, MigInstance
+from koord.host.hardware import GpuCard, GpuHealth, GpuProcessUsage, MigInstance
 from koord.host.io_error import IoError, malformed, unsupported
 from koord.host.nvml_health import DEFAULT_TIMING, GpuHealthMonitor, HealthTiming
 from koord.host.nvml_library import (

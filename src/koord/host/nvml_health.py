@@ -1,7 +1,7 @@
 """Watch NVIDIA cards: critical errors (XID) as the driver reports them, memory that failed, cards that are lost.
 
 A thread waits for errors and looks at every card about once a second; what follows from it is decided in
-`koord.host.gpu`.
+`koord.host.hardware`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from koord.host.gpu import LOST, GpuHealth, GpuReading, GpuRecord, decide_gpu_health, next_record
+from koord.host.hardware import LOST, GpuHealth, GpuReading, GpuRecord, decide_gpu_health, next_record
 from koord.host.nvml_library import (
     NOT_SUPPORTED,
     SUCCESS,

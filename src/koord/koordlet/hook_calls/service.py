@@ -15,9 +15,9 @@ from koord.host.io_error import IoError
 from koord.koordlet.control_loop import ControlLoop
 from koord.koordlet.hook_calls import hook_calls
 from koord.koordlet.hook_calls.answers import proxy_container_response, proxy_pod_response
+from koord.koordlet.hook_calls.hook_calls import ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hook_calls.node_actions import CoreSchedObserver, NodeActions
 from koord.koordlet.hook_calls.nri_handler import NriHookHandler, find_devices
-from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hook_server.handler import HookFailed
 from koord.koordlet.hook_server.registered_server import (
     HookRegistration,

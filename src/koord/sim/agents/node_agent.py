@@ -17,8 +17,7 @@ from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
 from koord.host.cgroup.knob import PER_DISK_FILES
 from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
 from koord.koordlet.container_values import AppliedValue, KernelValue
-from koord.koordlet.hook_calls.hook_calls import HookStatistics
-from koord.koordlet.hook_calls.reconciled_hooks import ReconciledHooks, hook_statuses, time_text
+from koord.koordlet.hook_calls.hook_calls import HookStatistics, ReconciledHooks, hook_statuses, time_text
 from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.hooks.registry import HookDecision
 from koord.koordlet.inputs.node_inputs import NodeInputs
@@ -36,8 +35,14 @@ from koord.koordlet.strategies.runner import StrategyResult, StrategyRunner
 from koord.koordlet.strategies.runtime_hooks import HookedPod, RuntimeHooksState
 from koord.koordlet.strategies.strategy import StrategySettings
 from koord.sim.machine.cgroup_files import RESTORE
-from koord.sim.machine.simulated_machine import SimulatedHardware, SimulatedMachine
-from koord.sim.machine.step_result import ContainerDemand, MachineStepResult, record_performance, record_samples
+from koord.sim.machine.simulated_machine import (
+    ContainerDemand,
+    MachineStepResult,
+    SimulatedHardware,
+    SimulatedMachine,
+    record_performance,
+    record_samples,
+)
 
 TRAIN_INTERVAL_S = 60.0
 EXPIRE_INTERVAL_S = 300.0

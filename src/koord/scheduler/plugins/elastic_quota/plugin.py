@@ -4,7 +4,8 @@ The cache counts a placement from the moment that the state makes it until the s
 left to do at Reserve. A quota's verdict changes with every placement, so it is computed for each pod and cached for
 none; what nodes say of equal pods is cached all the same.
 
-The pods that leave for quotas are selected here: those of over-used quotas (revocation), and preemption within one quota.
+The pods that leave for quotas are selected here: those of over-used quotas (revocation), and preemption within one
+quota.
 """
 
 from __future__ import annotations

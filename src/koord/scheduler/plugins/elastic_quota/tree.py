@@ -4,9 +4,10 @@ Runtime quotas are never stored: each is computed from the total downwards when 
 and every sibling pool on that path remembers its last division.
 
 The runtime quota of siblings for one resource is divided as guarantees first, then the rest by weight, to the last
-unit. A guarantee is the larger of min and what is already guaranteed to running pods. A sibling that requests less than its
-guarantee lends the difference, unless it may not lend. When all mins together exceed the total, they are scaled in
-proportion. Arithmetic is exact; where upstream takes a float for the scaled min, integers keep the sum in bounds.
+unit. A guarantee is the larger of min and what is already guaranteed to running pods. A sibling that requests less
+than its guarantee lends the difference, unless it may not lend. When all mins together exceed the total, they are
+scaled in proportion. Arithmetic is exact; where upstream takes a float for the scaled min, integers keep the sum in
+bounds.
 """
 
 from __future__ import annotations
