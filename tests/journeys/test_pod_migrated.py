@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from koord.api.config import gates
+from koord.api.config.component import PluginConfig
 from koord.api.config.descheduler.plugin_args import API_VERSION
-from koord.api.config.plugin_set import PluginConfig
 from koord.api.koordinator.custom_kinds import POD_MIGRATION_JOBS, RESERVATIONS
 from koord.api.kubernetes.builtin_kinds import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from koord.api.kubernetes.pod import Pod

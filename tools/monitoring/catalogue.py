@@ -12,7 +12,7 @@ from koord.koordlet import gpu_shares, scrape_metrics
 from koord.koordlet.metrics import KoordletMetrics
 from koord.kube.controller.process import RestMetrics, leader_status
 from koord.manager.configuration.watcher import SLO_CONFIG_METRICS
-from koord.manager.controllers.noderesource.controller import NODERESOURCE_METRICS
+from koord.manager.controllers.noderesource import NODERESOURCE_METRICS
 from koord.manager.controllers.per_node_object import NODEMETRIC_METRICS, NODESLO_METRICS
 from koord.manager.controllers.webhook_bypass import WEBHOOK_BYPASS_METRICS
 from koord.manager.program import IS_LEADER

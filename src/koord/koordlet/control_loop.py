@@ -28,17 +28,16 @@ from koord.host.devices import storage
 from koord.host.hardware import BlockDevices, Capability
 from koord.host.hardware_topology import cpu_model, online_cpus
 from koord.host.io_error import IoError
+from koord.koordlet.agent_status import ContainersStatus, InterferenceStatus
 from koord.koordlet.cgroup_writer.effects import FileEffect, FileWriteResult, WriteRecord
 from koord.koordlet.cgroup_writer.executor import CgroupExecutor
 from koord.koordlet.cgroup_writer.journal import WriteJournal
 from koord.koordlet.collect.collector_set import CollectorSet
 from koord.koordlet.collect.performance import CYCLES, PRESSURE
 from koord.koordlet.container_values import containers_status
-from koord.koordlet.hook_status import ContainersStatus
 from koord.koordlet.inputs.machine import L3Cache, MachineShape
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.plugin import KoordletPlugins
 from koord.koordlet.problem_log import ProblemLog

@@ -20,7 +20,6 @@ from koord.kube.controller.process import StandaloneProgram
 from koord.kube.events.recorder import EventRecorder
 from koord.kube.informer.factory import InformerFactory
 from koord.kube.informer.reflector import MalformedObject
-from koord.scheduler.attempt_dump import AttemptDump
 from koord.scheduler.bind import SCHEDULER_NAME_UNMATCHED, Binder
 from koord.scheduler.cache.cluster_state import ClusterState
 from koord.scheduler.cache.pod_info import PodInfo
@@ -57,7 +56,7 @@ from koord.scheduler.preemption.evaluator import PreemptionsInProgress
 from koord.scheduler.queue.backoff import QueueSettings
 from koord.scheduler.queue.scheduling_queue import SchedulingQueue
 from koord.scheduler.schedule_one import SchedulingLoop
-from koord.scheduler.scheduler_monitor import SchedulerMonitor, SchedulerMonitorSettings, SchedulingTimeout
+from koord.scheduler.scheduler_monitor import AttemptDump, SchedulerMonitor, SchedulerMonitorSettings, SchedulingTimeout
 from koord.scheduler.status_reporter import EventThrottle, PodStatusWriter, StatusReporter
 from koord.scheduler.sync_barrier import SyncBarrier, SyncBarrierSettings
 from koord.scheduler.waiting_pods import WaitingPods

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from koord.api.kubernetes.builtin_kinds import PODS
+from koord.cli.cluster_access import KoordletAddress
 from koord.cli.commands import gpu
 from koord.cli.commands.top import NodeGpus, node_gpus, print_gpus
-from koord.cli.koordlet_access import KoordletAddress
 from koord.cli.main import cli
 from koord.gpu import probe
 from koord.gpu.isolation import NO_LIMITS, GpuLimits

@@ -22,7 +22,7 @@ from koord.cli.commands.object_lists import ManifestObject
 from koord.cli.printing import plain_table, print_result
 from koord.descheduler.explain.migration_report import MigrationReport, report_migration
 from koord.descheduler.migration.job import EVICTION, find_condition, is_active, reservation_name
-from koord.descheduler.migration.protection import EVICT_ANNOTATION
+from koord.descheduler.migration.plugin import EVICT_ANNOTATION
 from koord.kube.client.typed_client import Client
 from koord.kube.transport.api_error import ApiError, unwrap
 from koord.policy.eviction import KOORD_MIGRATE, EvictionRecord, record_annotations

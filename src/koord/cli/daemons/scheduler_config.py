@@ -13,7 +13,7 @@ from koord.api.config import gates as gate_text
 from koord.api.config.component import ClientConnectionConfiguration
 from koord.api.config.field_error import FieldError
 from koord.api.config.gates import KUBERNETES_GATES
-from koord.api.config.scheduler import shipped
+from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration
 from koord.api.koordinator import protocol
 from koord.cli.daemons import flag_set as kind
@@ -233,7 +233,7 @@ def scheduler_configuration(values: FlagValues) -> SchedulerConfigured | list[st
         notes += [f"--{name} is ignored: with --config the file decides" for name in ignored]
     else:
         config, missing = without_unsupported_plugins(
-            _apply_deprecated_flags(shipped.configuration(), values), factories
+            _apply_deprecated_flags(configuration.configuration(), values), factories
         )
         if missing:
             notes.append(f"the shipped profile runs without plugins that are still to come: {', '.join(missing)}")

@@ -18,8 +18,8 @@ import msgspec
 
 from koord.api.model import ObjectReference
 from koord.host.cgroup.layout import CgroupLayout
+from koord.koordlet.agent_status import HookStatus
 from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
-from koord.koordlet.hook_status import HookStatus
 from koord.koordlet.hooks import registry, resctrl_pod
 from koord.koordlet.hooks.hook import ContainerContext, HookPlan, HookStage, NodeRules, PodContext
 from koord.koordlet.hooks.registry import HookDecision, HookProblem

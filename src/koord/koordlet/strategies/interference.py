@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from koord.api.config.slo.interference import EVICT, REPORT, InterferenceStrategy
+from koord.api.config.slo.slo_documents import EVICT, REPORT, InterferenceStrategy
+from koord.koordlet.agent_status import InterferenceRecord, Suspect
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.interference_status import InterferenceRecord, Suspect
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest
 from koord.koordlet.strategies.interference_view import (
     CORRELATION_SAMPLES,

@@ -25,13 +25,13 @@ import msgspec
 from koord.api.annotations import pod_codecs
 from koord.api.config.field_error import FieldError
 from koord.api.config.slo.defaults import CFS_QUOTA
-from koord.api.config.slo.interference import EVICT, THROTTLE, InterferenceStrategy, interference_of_extensions
+from koord.api.config.slo.slo_documents import EVICT, THROTTLE, InterferenceStrategy, interference_of_extensions
 from koord.api.koordinator.protocol import BATCH, BE, FREE, KOORDLET_EVICTION_PREFIX, LS, LSE, LSR, PRIORITY_BANDS
 from koord.host.cgroup.codec import cfs_quota_of_milli
 from koord.host.cgroup.knob import CPU_QUOTA
+from koord.koordlet.agent_status import InterferenceRecord
 from koord.koordlet.cgroup_writer.effects import WriteCgroup
 from koord.koordlet.inputs.pod_meta import ContainerMeta, PodMeta
-from koord.koordlet.interference_status import InterferenceRecord
 from koord.koordlet.series import metric_kind
 from koord.koordlet.strategies import file_ownership
 from koord.koordlet.strategies.eviction_tracker import EvictionRequest

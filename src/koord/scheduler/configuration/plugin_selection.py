@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from koord.api.config.component import PluginConfig, PluginEntry, PluginSet, expand_multi_point
 from koord.api.config.field_error import FieldError
-from koord.api.config.plugin_set import PluginConfig, PluginEntry, PluginSet, expand_multi_point
 from koord.api.config.scheduler import configuration
 from koord.api.config.scheduler.configuration import (
     SCHEDULER_PLUGIN_CATALOG,

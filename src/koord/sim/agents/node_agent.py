@@ -15,14 +15,13 @@ import msgspec
 from koord.api.koordinator.resource_name import CPU, MEMORY
 from koord.api.koordinator.slo import NodeMetricSpec, NodeMetricStatus
 from koord.host.cgroup.knob import PER_DISK_FILES
+from koord.koordlet.agent_status import HookConnection, HooksStatus, InterferenceStatus
 from koord.koordlet.cgroup_writer.effects import FileWriteResult, WriteCgroup, WriteOutcome
 from koord.koordlet.container_values import AppliedValue, KernelValue
 from koord.koordlet.hook_calls.hook_calls import HookStatistics, ReconciledHooks, hook_statuses, time_text
-from koord.koordlet.hook_status import HookConnection, HooksStatus
 from koord.koordlet.hooks.registry import HookDecision
 from koord.koordlet.inputs.node_inputs import NodeInputs
 from koord.koordlet.inputs.pod_meta import PodMeta
-from koord.koordlet.interference_status import InterferenceStatus
 from koord.koordlet.metrics import KoordletMetrics
 from koord.koordlet.reporters.builders import node_metric, reclaimable, usage_models
 from koord.koordlet.series import metric_kind

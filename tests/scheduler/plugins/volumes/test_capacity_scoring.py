@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.config.plugin_set import PluginConfig
+from koord.api.config.component import PluginConfig
 from koord.api.config.scheduler.configuration import KubeSchedulerConfiguration, KubeSchedulerProfile
 from koord.api.config.scheduler.in_tree_args import UtilizationShapePoint, VolumeBindingArgs
 from koord.scheduler.configuration.completed_config import CompletedConfig

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from koord.api.model import encode
-from koord.cel.device_reads import ATTRIBUTES, DeviceName
+from koord.cel.device_selector import ATTRIBUTES, DeviceName
 from koord.scheduler.cache.node_info import NodeInfo
 from koord.scheduler.cache.node_table import NodeTable, Rows, grow_array
 from koord.scheduler.framework.plugin import Codes, Scores

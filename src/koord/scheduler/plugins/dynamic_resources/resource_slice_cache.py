@@ -19,9 +19,16 @@ import msgspec
 from koord.api.kubernetes.affinity import NodeSelector
 from koord.api.kubernetes.dynamic_resources import DeviceAttribute, DeviceTaint, ResourceSlice, SliceDevice
 from koord.api.kubernetes.node import Node
-from koord.cel.device_reads import DeviceName, driver_required, names_read
-from koord.cel.device_selector import AttributeValue, DeviceSelector, cel_device, compile_selector
-from koord.cel.semantic_version import parse_version
+from koord.cel.device_selector import (
+    AttributeValue,
+    DeviceName,
+    DeviceSelector,
+    cel_device,
+    compile_selector,
+    driver_required,
+    names_read,
+)
+from koord.cel.kubernetes_functions import parse_version
 from koord.cel.syntax import CelError
 from koord.policy.node_match import NodeTerms
 from koord.scheduler.cache.cluster_state import ClusterState
