@@ -39,6 +39,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 M = TypeVar("M", bound=Object)
 
 NAMESPACE = "koordinator-system"
+SCHEDULER_PORT = 10251
+DESCHEDULER_PORT = 10251
 METRICS_PORT = 8080
 NAMESPACE_DEFAULT = "Default: that of the kubeconfig's context; with --snapshot, default."
 # A person waits for the answer: one more try is enough to get over a restart of the server.
@@ -76,6 +78,21 @@ def cluster_options(command: F) -> F:
     return click.option(
         "--kubeconfig", default="", help="Path of the kubeconfig. [default: KUBECONFIG, then ~/.kube/config]"
     )(command)
+
+
+def scheduler_options(command: F) -> F:
+    """Add where koord-scheduler runs, and its port."""
+    text = "The port of its --port."
+    command = click.option("--scheduler-port", default=SCHEDULER_PORT, show_default=True, help=text)(command)
+    text = "Where koord-scheduler runs."
+    return click.option("--scheduler-namespace", default=NAMESPACE, show_default=True, help=text)(command)
+
+
+def descheduler_options(command: F) -> F:
+    """Add where koord-descheduler runs, and its port."""
+    text = "The port it tells about itself on."
+    command = click.option("--descheduler-port", default=DESCHEDULER_PORT, show_default=True, help=text)(command)
+    return click.option("--descheduler-namespace", default=NAMESPACE, show_default=True, help="Where it runs.")(command)
 
 
 def watch_option(command: F) -> F:

@@ -291,7 +291,6 @@ def _other_effect_text(one: round_report.ProposalReport) -> str:
     return f"{one.does} {one.node}"
 
 
-DESCHEDULER_PORT = 10251
 _DRY_RUN_ONLY = (
     "this command only shows what would happen: add --dry-run. Real rounds are those of koord-descheduler "
     "(koord up runs one; --set descheduler.config=FILE tells it which plugins to run)"
@@ -317,10 +316,7 @@ _DRY_RUN_ONLY = (
 @click.option(
     "--certain/--no-certain", default=True, show_default=True, help="Take a node that is too full now as one for long."
 )
-@click.option("--descheduler-namespace", default=cluster_access.NAMESPACE, show_default=True, help="Where it runs.")
-@click.option(
-    "--descheduler-port", default=DESCHEDULER_PORT, show_default=True, help="The port it tells about itself on."
-)
+@cluster_access.descheduler_options
 @cluster_access.output_option
 @cluster_access.cluster_options
 def deschedule(
